@@ -1,0 +1,47 @@
+"""The accept rule: which drafts stand, and what the target says where they end."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one round.
+
+    committed: ids that are now truth, in order: the accepted drafts, then the target's own (correction or bonus).
+    accepted:  how many of them were drafts.
+    tested:    how many drafts were compared; the last of them failed where accepted < tested.
+    ended:     the last committed id ends the text.
+    """
+
+    committed: tuple[int, ...]
+    accepted: int
+    tested: int
+    ended: bool
+
+
+def accept(
+    drafts: Sequence[int],
+    choose: Callable[[int], int],
+    *,
+    end_ids: Collection[int],
+    room: int,
+) -> Verdict:
+    """Walk the rows of one step in order and accept while the target's own choice equals the draft.
+
+    `choose(i)` gives the target's token after the committed prefix and the first `i` drafts; it is called for
+    i = 0, 1, ... without gaps and only as far as the walk goes, so that sampling state advances on committed tokens
+    only. At most `room` >= 1 ids are committed. This is speculative decoding with the deterministic acceptance of
+    Leviathan et al. (2211.17192, section 2.3, argmax case): exact for any drafter, because every committed id is the
+    target's own choice.
+    """
+    committed: list[int] = []
+    for index in range(len(drafts) + 1):
+        token = choose(index)
+        committed.append(token)
+        matches = index < len(drafts) and token == drafts[index]
+        ended = token in end_ids
+        if not matches or ended or len(committed) == room:
+            tested = min(index + 1, len(drafts))
+            return Verdict(tuple(committed), index + matches, tested, ended)
+    raise AssertionError("the row after the last draft always ends the walk")

@@ -1,0 +1,184 @@
+"""One session at the drafter: the truth as last heard, the own chain of guesses beyond it, and what to run next.
+
+The chain goes on past what was asked for, assuming acceptance, up to a credit that covers the round trip. A correction
+cuts it; what still agrees stays. Nothing here can change the text, only how soon the verifier has it.
+"""
+
+from math import ceil
+from typing import assert_never
+
+from specmesh.core import events as ev
+from specmesh.core.prefix import Prefix, common_length
+
+MAX_CREDIT = 32
+"""Most drafts beyond the truth, whatever the verifier asks for."""
+
+COALESCE = 1e-3
+"""Seconds a finished draft may wait for company before it is sent: frames cost more than ids."""
+
+NACK_INTERVAL = 0.1
+"""Seconds between two NACKs for the same gap."""
+
+
+class DrafterSession:
+    """The state machine of one session at the drafter.
+
+    n_vocab bounds the ids a peer may name; n_ctx what the draft model can hold; n_batch what it takes at once.
+    """
+
+    def __init__(self, n_vocab: int, n_ctx: int, n_batch: int) -> None:
+        self.draft_n = 0
+        self.drafted = 0
+        self.draft_seconds = 0.0
+        self._n_vocab = n_vocab
+        self._n_ctx = n_ctx
+        self._n_batch = n_batch
+        self._known = Prefix()  # the truth, then the chain
+        self._n_truth = 0
+        self._learned = 0  # how much of the truth has been reported
+        self._held = 0  # ids in the draft model's memory
+        self._sent = 0  # the chain up to here is at the verifier
+        self._unsent_since: float | None = None
+        self._stuck = False  # the model has no guess after the newest id
+        self._nacked: tuple[float, int] = (float("-inf"), -1)
+
+    @property
+    def n_truth(self) -> int:
+        """How many ids are known to be committed."""
+        return self._n_truth
+
+    @property
+    def chain(self) -> tuple[int, ...]:
+        """Drafts beyond the truth."""
+        return tuple(self._known[self._n_truth : len(self._known)])
+
+    def handle(self, event: ev.DrafterEvent, now: float) -> list[ev.DrafterEffect]:
+        """Take an event in and say what follows."""
+        match event:
+            case ev.Told():
+                return self._told(event, now)
+            case ev.Nacked(base, crc):
+                return self._asked(base, crc, now)
+            case ev.Predicted():
+                return self._predicted(event, now)
+            case _:
+                assert_never(event)
+
+    def plan(self, round_trip: float) -> ev.Predict | None:
+        """What the draft model should do next, if anything: take in what it has not seen, then guess."""
+        if self._n_truth > self._n_ctx:
+            return None
+        pending = len(self._known) - self._held
+        if pending > self._n_batch:
+            return ev.Predict(tuple(self._known[self._held : self._held + self._n_batch]), guess=False)
+        if pending and self._may_draft(round_trip):
+            return ev.Predict(tuple(self._known[self._held : len(self._known)]), guess=True)
+        if pending > 1 and self._held < self._n_truth - 1:
+            # Nothing is asked for: stay close to the truth, so that drafting can start at once.
+            return ev.Predict(tuple(self._known[self._held : self._n_truth - 1]), guess=False)
+        return None
+
+    def relocated(self, held: int) -> None:
+        """Note how many ids the model really holds after a trim."""
+        self._held = held
+
+    # --- the truth
+
+    def _told(self, event: ev.Told, now: float) -> list[ev.DrafterEffect]:
+        if not all(0 <= token < self._n_vocab for token in event.ids):
+            return self._nack(now)
+        if not self._known.holds(event.base, event.crc):
+            return self._nack(now)
+        known = self._known[event.base : event.base + len(event.ids)]
+        agreed = event.base + common_length(event.ids, known)
+        end = event.base + len(event.ids)
+        if agreed < min(end, self._n_truth) and not event.sync:
+            return self._nack(now)  # two truths about one position: one was damaged on its way
+        if end < self._n_truth and agreed == end:
+            return []  # old news
+        self.draft_n = min(event.draft_n, MAX_CREDIT)
+        accepted = max(min(agreed, end - 1) - self._n_truth, 0)
+        effects = self._cut(agreed) if agreed < end else []
+        self._known.extend(event.ids[agreed - event.base :])
+        self._n_truth = end
+        self._sent = max(self._sent, end)
+        self._stuck = False
+        return effects + self._learn(accepted)
+
+    def _cut(self, length: int) -> list[ev.DrafterEffect]:
+        """Drop every id from `length` on, here and in the model's memory."""
+        self._known.truncate(length)
+        self._sent = min(self._sent, length)
+        self._n_truth = min(self._n_truth, length)
+        self._unsent_since = None
+        if self._held <= length:
+            return []
+        self._held = length
+        return [ev.Trim(length)]
+
+    def _learn(self, accepted: int) -> list[ev.DrafterEffect]:
+        new = tuple(self._known[self._learned : self._n_truth])
+        if not new:
+            return []
+        self._learned = self._n_truth
+        return [ev.Learned(new, min(accepted, len(new)))]
+
+    def _nack(self, now: float) -> list[ev.DrafterEffect]:
+        if self._nacked[1] == self._n_truth and now - self._nacked[0] < NACK_INTERVAL:
+            return []
+        self._nacked = (now, self._n_truth)
+        return [ev.SendNack(self._n_truth, self._known.crc_at(self._n_truth))]
+
+    def _asked(self, base: int, crc: int, now: float) -> list[ev.DrafterEffect]:
+        """The verifier holds `base` ids and misses what this side sent beyond them."""
+        if base < self._n_truth or not self._known.holds(base, crc):
+            return self._nack(now)
+        self._sent = base
+        return self._send()
+
+    # --- the chain
+
+    def _may_draft(self, round_trip: float) -> bool:
+        chain = len(self._known) - self._n_truth
+        room = len(self._known) < self._n_ctx
+        return self.draft_n > 0 and self._n_truth > 0 and not self._stuck and room and chain < self._credit(round_trip)
+
+    def _credit(self, round_trip: float) -> int:
+        """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
+        interval = self.draft_seconds / self.drafted if self.drafted else round_trip
+        hidden = ceil(round_trip / interval) if interval > 0 else 0
+        return min(2 * self.draft_n + 1 + min(hidden, self.draft_n), MAX_CREDIT)
+
+    def _predicted(self, event: ev.Predicted, now: float) -> list[ev.DrafterEffect]:
+        """Note what the model took in and, where it guessed, let the chain grow.
+
+        The caller hands back each plan before it handles another frame, so the guess still belongs at the end.
+        """
+        self._held += event.count
+        if event.token is None:
+            self._stuck = self._held == len(self._known)
+            return self._send() if self._stuck else []
+        self.drafted += 1
+        self.draft_seconds += now - event.started
+        self._known.extend((event.token,))
+        if self._unsent_since is None:
+            self._unsent_since = event.started
+        return self._send() if self._worth_sending(now) else []
+
+    def _worth_sending(self, now: float) -> bool:
+        """A full batch, or one that has waited long enough. A draft slower than COALESCE goes out at once."""
+        unsent = len(self._known) - max(self._sent, self._n_truth)
+        waited = now - self._unsent_since if self._unsent_since is not None else 0.0
+        return unsent >= self.draft_n or waited >= COALESCE
+
+    def flush(self) -> list[ev.DrafterEffect]:
+        """Send what is held back; for when nothing more will be drafted for now."""
+        return self._send()
+
+    def _send(self) -> list[ev.DrafterEffect]:
+        base = max(self._sent, self._n_truth)
+        self._unsent_since = None
+        if base >= len(self._known):
+            return []
+        self._sent = len(self._known)
+        return [ev.SendDraft(base, self._known.crc_at(base), tuple(self._known[base : len(self._known)]))]

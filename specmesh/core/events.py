@@ -1,0 +1,202 @@
+"""Events into the session machines and effects out of them. Frozen values; the shells carry effects out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# --- events of a verifier session
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """Drafts arrived: `ids` from `base`, built on the prefix with this CRC."""
+
+    base: int
+    crc: int
+    ids: tuple[int, ...]
+    branch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nacked:
+    """The drafter holds `base` ids with this CRC and wants what follows."""
+
+    base: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """The session's drafter is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """`count` more ids of the prompt are in the target's memory."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step over [last committed id, *drafts] is done: one row of logits for each, float32 (k + 1, n_vocab)."""
+
+    drafts: tuple[int, ...]
+    logits: NDArray[np.float32]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The client is gone, or the daemon stops: end with this reason."""
+
+    reason: str
+
+
+VerifierEvent = Drafted | Nacked | Detached | Prefilled | Stepped | Cancelled
+
+# --- effects of a verifier session
+
+
+@dataclass(frozen=True, slots=True)
+class SendTruth:
+    """Tell the drafter: committed ids from `base`."""
+
+    base: int
+    crc: int
+    ids: tuple[int, ...]
+    draft_n: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendSync:
+    """Tell the drafter what the prefix is from `base` on, whatever it believes."""
+
+    base: int
+    crc: int
+    ids: tuple[int, ...]
+    draft_n: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendNack:
+    """Tell the peer: I hold `base` ids with this CRC, continue from there."""
+
+    base: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Give the client a round: `ids` are new, the first `accepted` of them were drafts; `drafts` were verified."""
+
+    ids: tuple[int, ...]
+    accepted: int
+    drafts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Keep the first `length` ids in the model's memory."""
+
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The session is over: stop, length or the reason of its cancellation."""
+
+    reason: str
+
+
+VerifierEffect = SendTruth | SendSync | SendNack | Emit | Trim | Finish
+
+# --- what a verifier session wants of the engine
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Decode `ids` at `position`, no logits."""
+
+    position: int
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Decode [last committed id, *drafts] at `position`, logits on every row."""
+
+    position: int
+    last: int
+    drafts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing before time `until`, unless an event comes first."""
+
+    until: float
+
+
+Plan = Prefill | Verify | Wait
+
+# --- events of a drafter session
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The verifier has committed `ids` from `base`. With `sync` this replaces what is believed beyond `base`."""
+
+    base: int
+    crc: int
+    ids: tuple[int, ...]
+    draft_n: int
+    sync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """The draft model took in what it was given; `token` is its guess, None where it has none (or was not asked).
+
+    `started` is when that work began.
+    """
+
+    count: int
+    token: int | None
+    started: float
+
+
+DrafterEvent = Told | Nacked | Predicted
+
+# --- effects of a drafter session
+
+
+@dataclass(frozen=True, slots=True)
+class SendDraft:
+    """Tell the verifier: drafts from `base`."""
+
+    base: int
+    crc: int
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Truth grew by `ids`; `accepted` of them were in this drafter's own chain."""
+
+    ids: tuple[int, ...]
+    accepted: int
+
+
+DrafterEffect = SendDraft | SendNack | Trim | Learned
+
+# --- what a drafter session wants of the engine
+
+
+@dataclass(frozen=True, slots=True)
+class Predict:
+    """Take in `ids`; guess the next id where `guess`."""
+
+    ids: tuple[int, ...]
+    guess: bool

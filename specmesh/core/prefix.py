@@ -1,0 +1,66 @@
+"""A sequence of token ids that can name each of its prefixes by a CRC."""
+
+import struct
+from collections.abc import Iterable, Sequence
+from zlib import crc32
+
+_ID = struct.Struct("<i")
+
+
+def extend_crc(crc: int, token: int) -> int:
+    """CRC-32 of a prefix with CRC `crc` after `token` (int32, little-endian) is appended."""
+    return crc32(_ID.pack(token), crc)
+
+
+class Prefix:
+    """Token ids with the CRC-32 of every prefix, so that a frame's place can be checked in constant time."""
+
+    __slots__ = ("_crcs", "_ids")
+
+    def __init__(self, ids: Iterable[int] = ()) -> None:
+        self._ids: list[int] = []
+        self._crcs: list[int] = [0]
+        self.extend(ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index: slice) -> list[int]:
+        return self._ids[index]
+
+    @property
+    def crc(self) -> int:
+        """CRC-32 of all ids."""
+        return self._crcs[-1]
+
+    @property
+    def last(self) -> int:
+        """The newest id; the prefix must not be empty."""
+        return self._ids[-1]
+
+    def crc_at(self, length: int) -> int:
+        """CRC-32 of the first `length` ids."""
+        return self._crcs[length]
+
+    def holds(self, base: int, crc: int) -> bool:
+        """Whether the first `base` ids are here and have this CRC."""
+        return base <= len(self._ids) and self._crcs[base] == crc
+
+    def extend(self, ids: Iterable[int]) -> None:
+        """Append ids."""
+        for token in ids:
+            self._ids.append(token)
+            self._crcs.append(extend_crc(self._crcs[-1], token))
+
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` ids."""
+        del self._ids[length:]
+        del self._crcs[length + 1 :]
+
+
+def common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many leading ids two sequences share."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))

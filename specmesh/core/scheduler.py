@@ -1,0 +1,74 @@
+"""Which sessions share the next step of the target, and with what rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from specmesh.core import events as ev
+from specmesh.core.verifier_session import VerifierSession
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decode: parts by session id. `pure` says that it holds verification rows only, so its time teaches costs."""
+
+    parts: tuple[tuple[int, ev.Prefill | ev.Verify], ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole step."""
+        return sum(_rows(part) for _, part in self.parts)
+
+    @property
+    def pure(self) -> bool:
+        """Whether every part verifies."""
+        return all(isinstance(part, ev.Verify) for _, part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing to run before time `until` (None: before an event)."""
+
+    until: float | None
+
+
+class Scheduler:
+    """Forms steps of at most `n_batch` rows.
+
+    As soon as one session is ready, every session that could step joins with the drafts it has: a shared step is cheap
+    for each, and waiting through the others' step would cost more than any draft brings. What room is left prefills,
+    oldest session first; beside verification only `prefill_rows` of it, so that no one's tokens stall.
+    """
+
+    def __init__(self, n_batch: int, prefill_rows: int = 128) -> None:
+        self._n_batch = n_batch
+        self._prefill_rows = prefill_rows
+
+    def next_step(self, sessions: Mapping[int, VerifierSession], now: float) -> Step | Idle:
+        """The next step over the unfinished `sessions`, or until when there is none."""
+        plans = {key: session.plan(now) for key, session in sessions.items() if session.finished is None}
+        waits = [plan.until for plan in plans.values() if isinstance(plan, ev.Wait)]
+        if len(waits) == len(plans):
+            return Idle(min(waits, default=None))
+        verifying = any(isinstance(plan, ev.Verify) for plan in plans.values())
+        parts: list[tuple[int, ev.Prefill | ev.Verify]] = []
+        rows = 0
+        for key, plan in plans.items():
+            if isinstance(plan, ev.Prefill) or (isinstance(plan, ev.Wait) and not verifying):
+                continue
+            verify = plan if isinstance(plan, ev.Verify) else sessions[key].verify()
+            if rows + _rows(verify) <= self._n_batch:
+                parts.append((key, verify))
+                rows += _rows(verify)
+        budget = self._n_batch - rows
+        if verifying:
+            budget = min(budget, self._prefill_rows)
+        for key, plan in plans.items():
+            if isinstance(plan, ev.Prefill) and budget > 0:
+                part = ev.Prefill(plan.position, plan.ids[:budget])
+                parts.append((key, part))
+                budget -= len(part.ids)
+        return Step(tuple(parts))
+
+
+def _rows(part: ev.Prefill | ev.Verify) -> int:
+    return len(part.ids) if isinstance(part, ev.Prefill) else 1 + len(part.drafts)

@@ -1,0 +1,96 @@
+"""Counters of one session and of a daemon, and the rates that follow from them.
+
+Definitions (the same in `generate --json`, `stats` and the metrics): acceptance rate = accepted / drafted, where drafted
+counts drafts that were verified; mean acceptance length = 1 + accepted / rounds, which counts the bonus token.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class RoundCounts:
+    """What verification rounds did. A round is one step that committed at least one token."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    generated: int = 0
+    tested_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    accept_histogram: list[int] = field(default_factory=list)
+
+    def record(self, drafted: int, tested: int, accepted: int, generated: int) -> None:
+        """Count a round that verified `drafted` drafts, compared `tested` and committed `generated` tokens."""
+        self.rounds += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        self.generated += generated
+        _count(self.tested_at, range(tested))
+        _count(self.accepted_at, range(accepted))
+        _count(self.accept_histogram, (accepted,))
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted per verified draft; 0 where none was verified."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per round, the verifier's own included; 0 before the first round."""
+        return 1 + self.accepted / self.rounds if self.rounds else 0.0
+
+    def acceptance_per_position(self) -> list[float]:
+        """Accepted per tested draft at each position."""
+        accepted = self.accepted_at + [0] * (len(self.tested_at) - len(self.accepted_at))
+        return [a / t for a, t in zip(accepted, self.tested_at, strict=True)]
+
+
+def _count(bins: list[int], indices: range | tuple[int, ...]) -> None:
+    for index in indices:
+        if index >= len(bins):
+            bins.extend([0] * (index + 1 - len(bins)))
+        bins[index] += 1
+
+
+class Rolling:
+    """The newest samples, for medians and percentiles over a recent window."""
+
+    def __init__(self, window: int = 256) -> None:
+        self._samples: deque[float] = deque(maxlen=window)
+
+    def record(self, value: float) -> None:
+        """Add a sample."""
+        self._samples.append(value)
+
+    def percentile(self, share: float) -> float | None:
+        """The sample below which `share` (0..1) of the window lies (nearest rank); None when empty."""
+        if not self._samples:
+            return None
+        ordered = sorted(self._samples)
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+class BusyShare:
+    """The share of the last `horizon` seconds that was spent busy."""
+
+    def __init__(self, horizon: float = 60.0) -> None:
+        self._horizon = horizon
+        self._spans: deque[tuple[float, float]] = deque()
+        self._born: float | None = None
+
+    def record(self, start: float, end: float) -> None:
+        """Add a busy stretch; stretches come in order and do not overlap."""
+        if self._born is None:
+            self._born = start
+        self._spans.append((start, end))
+        while self._spans and self._spans[0][1] < end - self._horizon:
+            self._spans.popleft()
+
+    def share(self, now: float) -> float:
+        """Busy seconds / seconds, over the horizon or since the first stretch where that is shorter."""
+        if self._born is None or now <= self._born:
+            return 0.0
+        since = max(now - self._horizon, self._born)
+        busy = sum(end - max(start, since) for start, end in self._spans if end > since)
+        return min(busy / (now - since), 1.0)

@@ -1,0 +1,99 @@
+"""The draft tree: candidate continuations of the committed frontier, as drafters sent them.
+
+Every node is found by (position, CRC-32 of the whole prefix up to it), which is what a DRAFT frame carries. A frame
+built on a prefix that is not here finds no node: drafts of a rejected chain cannot attach to the next one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specmesh.core.prefix import extend_crc
+
+
+@dataclass(slots=True)
+class _Node:
+    token: int
+    position: int
+    crc: int
+    children: dict[int, "_Node"] = field(default_factory=dict)
+    main: "_Node | None" = None
+
+
+class DraftTree:
+    """Drafts beyond the frontier; bounded to `limit` nodes, whatever a peer sends."""
+
+    def __init__(self, position: int, crc: int, limit: int = 256) -> None:
+        self._limit = limit
+        self._root = _Node(-1, position, crc)
+        self._nodes = {(position, crc): self._root}
+
+    def __len__(self) -> int:
+        return len(self._nodes) - 1
+
+    @property
+    def position(self) -> int:
+        """Absolute position of the first drafted token: the number of committed ids."""
+        return self._root.position
+
+    def insert(self, base: int, crc: int, ids: Sequence[int], branch: int = 0) -> int | None:
+        """Hang `ids` below the node at (base, crc) and return how many are new; None where there is no such node.
+
+        Branch 0 becomes the main chain at each node it passes. Ids over the limit are dropped.
+        """
+        node = self._nodes.get((base, crc))
+        if node is None:
+            return None
+        added = 0
+        for token in ids:
+            child = node.children.get(token)
+            if child is None:
+                if len(self) >= self._limit:
+                    break
+                child = self._grow(node, token)
+                added += 1
+            if branch == 0 or node.main is None:
+                node.main = child
+            node = child
+        return added
+
+    def best_chain(self, limit: int) -> tuple[int, ...]:
+        """The main chain from the frontier, at most `limit` ids."""
+        chain: list[int] = []
+        node = self._root.main
+        while node is not None and len(chain) < limit:
+            chain.append(node.token)
+            node = node.main
+        return tuple(chain)
+
+    def lead(self) -> int:
+        """How many drafts the main chain holds."""
+        return len(self.best_chain(self._limit))
+
+    def reroot(self, ids: Sequence[int], crc: int) -> int:
+        """Move the frontier over the newly committed `ids`, whose CRC is then `crc`; return the nodes kept.
+
+        What was drafted ahead and still agrees stays; everything else goes.
+        """
+        position = self.position + len(ids)
+        node: _Node | None = self._root
+        for token in ids:
+            node = node.children.get(token) if node is not None else None
+        self._root = node if node is not None else _Node(-1, position, crc)
+        self._nodes = {}
+        stack = [self._root]
+        while stack:
+            kept = stack.pop()
+            self._nodes[kept.position, kept.crc] = kept
+            stack.extend(kept.children.values())
+        return len(self)
+
+    def clear(self) -> None:
+        """Forget every draft, keep the frontier."""
+        self._root = _Node(-1, self._root.position, self._root.crc)
+        self._nodes = {(self._root.position, self._root.crc): self._root}
+
+    def _grow(self, parent: _Node, token: int) -> _Node:
+        child = _Node(token, parent.position + 1, extend_crc(parent.crc, token))
+        parent.children[token] = child
+        self._nodes[child.position, child.crc] = child
+        return child

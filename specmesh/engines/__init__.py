@@ -1,0 +1,1 @@
+"""Engines: the adapters to what runs models. Each wraps one library and is imported only when chosen."""

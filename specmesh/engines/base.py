@@ -1,0 +1,110 @@
+"""What a verifier needs of a target model and a drafter of a draft model: two small protocols.
+
+Sequences are numbered 0 .. n_seq - 1; the daemon hands them out. An engine is used from one thread.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.core.sampling import Sampler
+from specmesh.core.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """Facts about a loaded model.
+
+    n_ctx:    ids one sequence can hold.
+    n_batch:  most rows of one `VerifyEngine.decode`, over all spans.
+    n_seq:    sequences that can be held at once.
+    can_trim: whether part of a sequence can be removed; without it a target runs without speculation.
+    backend:  where it runs, for people ("CPU, 2 threads"; "CUDA: NVIDIA GB10, 81 layers").
+    """
+
+    model: str
+    n_ctx: int
+    n_batch: int
+    n_seq: int
+    can_trim: bool
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive rows of one sequence: `ids` at absolute positions `position`, `position` + 1, ...
+
+    logits: whether a row of logits is wanted for each id (else for none).
+    """
+
+    seq: int
+    position: int
+    ids: tuple[int, ...]
+    logits: bool
+
+
+class VerifyEngine(Protocol):
+    """A target model: decodes rows of several sequences in one step."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts about the model."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's vocabulary."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a prompt, with the special tokens the model wants at its start; safe from any thread."""
+        ...
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
+        """Run one step over all spans; per span the logits, float32 (len(ids), n_vocab), or None where not wanted.
+
+        Each span's `position` must equal the ids its sequence holds. The arrays are valid until the next call.
+        Raises EngineError; the sequences then hold an unknown number of the new ids and must be trimmed.
+        """
+        ...
+
+    def trim(self, seq: int, length: int) -> None:
+        """Keep the first `length` ids of a sequence; 0 frees it. Raises EngineError where that is impossible."""
+        ...
+
+    def close(self) -> None:
+        """Free the model."""
+        ...
+
+
+class DraftEngine(Protocol):
+    """A draft model: guesses one token at a time."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts about the model."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The model's vocabulary; None for an engine that knows ids only."""
+        ...
+
+    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+        """Append `ids` (at most n_batch) to a sequence and guess the id after them.
+
+        Without a `sampler` the ids are only taken in and the answer is None. None with one: no guess.
+        """
+        ...
+
+    def trim(self, seq: int, length: int) -> int:
+        """Keep at most the first `length` ids of a sequence and return how many it still holds (0 where a model
+        cannot go back): the caller feeds the rest again."""
+        ...
+
+    def close(self) -> None:
+        """Free the model."""
+        ...

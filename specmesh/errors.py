@@ -1,0 +1,89 @@
+"""Every error specmesh raises on purpose.
+
+SpecmeshError                 base; `exit_code` is what the command line leaves with
+├── ConfigError               78  our own settings, model files or sockets are wrong; trying again changes nothing
+├── EngineError                1  a model could not be run
+├── RequestError               2  a request that can never be served (prompt longer than the context, bad parameter)
+├── DaemonUnreachable         69  no daemon answers at the socket, or it went away mid-answer
+├── Busy                      75  try again later: loading, or all sessions taken
+├── LocalProtocolError         1  this side broke its own protocol: a defect of ours
+└── RemoteProtocolError        1  the peer broke the protocol
+    └── FrameError             1  bytes that are not a frame
+
+Errors carry data in fields; the sentence is derived from them.
+"""
+
+from typing import ClassVar
+
+
+class SpecmeshError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(SpecmeshError):
+    """Settings, model files or addresses of this side are wrong; says which and what to do."""
+
+    exit_code = 78
+
+
+class EngineError(SpecmeshError):
+    """A model engine failed while running."""
+
+
+class RequestError(SpecmeshError):
+    """A request that this model or daemon can never serve."""
+
+    exit_code = 2
+
+
+class PromptTooLong(RequestError):
+    """The prompt does not fit into the context with room for one token."""
+
+    def __init__(self, prompt_tokens: int, context: int) -> None:
+        super().__init__(prompt_tokens, context)
+        self.prompt_tokens = prompt_tokens
+        self.context = context
+
+    def __str__(self) -> str:
+        return (
+            f"the prompt has {self.prompt_tokens} tokens and the context holds {self.context}: "
+            "shorten the prompt or start the verifier with a larger --ctx"
+        )
+
+
+class DaemonUnreachable(SpecmeshError):
+    """No daemon answers at the sockets tried, or it went away while answering."""
+
+    exit_code = 69
+
+
+class Busy(SpecmeshError):
+    """The daemon cannot serve now and may later."""
+
+    exit_code = 75
+
+
+class LocalProtocolError(SpecmeshError):
+    """This side was about to break the protocol: a defect of specmesh."""
+
+
+class RemoteProtocolError(SpecmeshError):
+    """The peer broke the protocol."""
+
+
+class FrameError(RemoteProtocolError):
+    """Bytes from a peer that are not a frame.
+
+    `reason` is one of length, magic, version, kind, count, body and labels the rejection counter;
+    `seen` is the offending value.
+    """
+
+    def __init__(self, reason: str, seen: object) -> None:
+        super().__init__(reason, seen)
+        self.reason = reason
+        self.seen = seen
+
+    def __str__(self) -> str:
+        return f"not a frame: bad {self.reason} ({self.seen!r})"

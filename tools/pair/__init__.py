@@ -1,0 +1,1 @@
+"""Parts of `tools/train_pair.py`: data, tokenizer, model, training, export and measurement."""

@@ -1,0 +1,163 @@
+"""A small Llama: RMSNorm, rotary embedding, causal attention, SwiGLU, tied embedding.
+
+Shapes in the comments: B rows, T positions, D width, H heads, E = D / H, V vocabulary.
+The architecture is that of Touvron et al. 2023 (arXiv:2302.13971); rotary embedding after Su et
+al. 2021 (arXiv:2104.09864), in the half-split layout that Hugging Face uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Cache = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes that fix one model."""
+
+    vocab: int
+    layers: int
+    width: int
+    heads: int
+    hidden: int
+    context: int = 1024
+    theta: float = 10000.0
+    eps: float = 1e-5
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+
+def target_shape(vocab: int) -> Shape:
+    """The verifier's model: about five million parameters."""
+    return Shape(vocab, layers=6, width=256, heads=4, hidden=640)
+
+
+def drafter_shape(vocab: int) -> Shape:
+    """The drafter's model: just under a sixth of the target."""
+    return Shape(vocab, layers=3, width=128, heads=4, hidden=320)
+
+
+def rotary_tables(shape: Shape) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, each (context, E), with both halves of a head sharing frequencies."""
+    half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
+    angle = torch.outer(torch.arange(shape.context, dtype=torch.float32), shape.theta**-half)
+    angle = torch.cat([angle, angle], dim=-1)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates (B, H, T, E) by the angles of (T, E)."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+class Norm(nn.Module):
+    """Root-mean-square norm with a learnt gain."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    """Causal multi-head attention; with a cache it also writes and reads earlier positions."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.q_proj = nn.Linear(shape.width, shape.width, bias=False)
+        self.k_proj = nn.Linear(shape.width, shape.width, bias=False)
+        self.v_proj = nn.Linear(shape.width, shape.width, bias=False)
+        self.o_proj = nn.Linear(shape.width, shape.width, bias=False)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], x.shape[1], self.heads, -1).transpose(1, 2)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int
+    ) -> Tensor:
+        q = rotate(self._split(self.q_proj(x)), cos, sin)  # (B, H, T, E)
+        k = rotate(self._split(self.k_proj(x)), cos, sin)
+        v = self._split(self.v_proj(x))
+        causal = True
+        if past is not None:
+            end = start + x.shape[1]
+            past[0][:, :, start:end] = k
+            past[1][:, :, start:end] = v
+            k, v = past[0][:, :, :end], past[1][:, :, :end]
+            # One new position sees all earlier ones; several are only ever given at start 0.
+            causal = x.shape[1] > 1
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return self.o_proj(out.transpose(1, 2).reshape(x.shape))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention and SwiGLU, each on a normed residual stream."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.input_layernorm = Norm(shape.width, shape.eps)
+        self.self_attn = Attention(shape)
+        self.post_attention_layernorm = Norm(shape.width, shape.eps)
+        self.gate_proj = nn.Linear(shape.width, shape.hidden, bias=False)
+        self.up_proj = nn.Linear(shape.width, shape.hidden, bias=False)
+        self.down_proj = nn.Linear(shape.hidden, shape.width, bias=False)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int
+    ) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, past, start)
+        h = self.post_attention_layernorm(x)
+        out: Tensor = x + self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h))
+        return out
+
+
+class Llama(nn.Module):
+    """Token ids (B, T) to logits (B, T, V); the embedding is also the output matrix."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embed = nn.Embedding(shape.vocab, shape.width)
+        self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = Norm(shape.width, shape.eps)
+        cos, sin = rotary_tables(shape)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        self._init()
+
+    def _init(self) -> None:
+        for name, weight in self.named_parameters():
+            if weight.ndim < 2:
+                continue
+            # Zero output projections make every block the identity at first, which is stable
+            # at the large steps of Muon.
+            zero = name.endswith(("o_proj.weight", "down_proj.weight"))
+            nn.init.normal_(weight, std=0.0 if zero else 0.02)
+
+    def forward(self, ids: Tensor, cache: Cache | None = None, start: int = 0) -> Tensor:
+        end = start + ids.shape[1]
+        cos, sin = self.cos[start:end], self.sin[start:end]  # type: ignore[index]
+        x = self.embed(ids)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, cos, sin, None if cache is None else cache[i], start)
+        return F.linear(self.norm(x), self.embed.weight)
+
+    def new_cache(self, rows: int, length: int) -> Cache:
+        """Empty keys and values, (rows, H, length, E) for each layer."""
+        size = (rows, self.shape.heads, length, self.shape.head_dim)
+        return [(torch.zeros(size), torch.zeros(size)) for _ in self.layers]
+
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.parameters())

@@ -1,0 +1,70 @@
+"""Worker processes that share one training step.
+
+One thread a process beats several threads in one: matrices this small leave threads waiting for
+each other, and a process that loses its core to other work only loses that core.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def add_up(tensor: Tensor) -> Tensor:
+    """Sums a tensor over all workers, in place."""
+    if size() > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def agree(value: float) -> float:
+    """The first worker's value, so that all workers follow one clock."""
+    held = torch.tensor([value], dtype=torch.float64)
+    if size() > 1:
+        dist.broadcast(held, 0)
+    return float(held)
+
+
+def mean_gradients(parameters: list[nn.Parameter]) -> None:
+    """Replaces every gradient by its mean over the workers, in one exchange."""
+    if size() == 1:
+        return
+    grads = [p.grad for p in parameters if p.grad is not None]
+    flat = add_up(torch.cat([g.flatten() for g in grads])) / size()
+    for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+        grad.copy_(part.view_as(grad))
+
+
+def _enter(index: int, count: int, meeting: str, work: Callable[[], None]) -> None:
+    torch.set_num_threads(1)
+    if count > 1:
+        dist.init_process_group("gloo", f"file://{meeting}", rank=index, world_size=count)
+    work()
+    if count > 1:
+        dist.destroy_process_group()
+
+
+def start(count: int, work: Callable[[], None]) -> None:
+    """Runs `work` in `count` processes that can exchange tensors."""
+    if count == 1:
+        _enter(0, 1, "", work)
+        return
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = str(Path(folder) / "meeting")
+        mp.spawn(_enter, args=(count, meeting, work), nprocs=count)  # type: ignore[no-untyped-call]

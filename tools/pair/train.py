@@ -1,0 +1,232 @@
+"""Co-training: the target learns the text, the drafter learns the target, in one loop.
+
+The target's forward pass is already paid for, so distilling the drafter beside it (Hinton et al.
+2015, arXiv:1503.02531, forward KL at temperature 1) costs only the drafter's own passes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pair import team
+from pair.model import Llama, drafter_shape, target_shape
+from pair.optim import Optimiser
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how hard to train."""
+
+    minutes: float = 70.0
+    steps: int = 0
+    tokens_per_step: int = 8192
+    micro_tokens: int = 2048
+    short: int = 512
+    long: int = 1024
+    long_from: float = 0.6
+    warmup_steps: int = 40
+    muon_lr: float = 0.02
+    adam_lr: float = 0.004
+    decay: float = 0.1
+    hard_share: float = 0.1
+    seed: int = 1
+    save_minutes: float = 4.0
+    compile: bool = False
+
+
+class Batches:
+    """Endless shuffled epochs over whole files, cut into rows of the length asked for."""
+
+    def __init__(self, files: list[list[int]], seed: int) -> None:
+        self.files = [torch.tensor(ids) for ids in files]
+        self.random = torch.Generator().manual_seed(seed)
+        self.length = 0
+        self.epochs = 0.0
+        self.total = sum(len(ids) for ids in self.files)
+        self.rows: Iterator[Tensor] = iter(())
+
+    def _epoch(self, length: int) -> Iterator[Tensor]:
+        order = torch.randperm(len(self.files), generator=self.random).tolist()
+        ids = torch.cat([self.files[i] for i in order])
+        # A random first cut, so that every epoch cuts the files at other places.
+        offset = int(torch.randint(length, (1,), generator=self.random))
+        count = (len(ids) - offset - 1) // length
+        for i in torch.randperm(count, generator=self.random).tolist():
+            at = offset + i * length
+            yield ids[at : at + length + 1]
+
+    def next(self, rows: int, length: int) -> Tensor:
+        """Ids (rows, length + 1): inputs and, shifted by one, what they should predict."""
+        if length != self.length:
+            self.length, self.rows = length, self._epoch(length)
+        picked: list[Tensor] = []
+        while len(picked) < rows:
+            row = next(self.rows, None)
+            if row is None:
+                self.rows = self._epoch(length)
+            else:
+                picked.append(row)
+        self.epochs += rows * length / self.total
+        return torch.stack(picked)
+
+
+@dataclass
+class Progress:
+    """What a checkpoint remembers beside the weights."""
+
+    step: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+
+    def share(self, plan: Plan) -> float:
+        """How much of the run is over, 0 to 1: by steps where given, by the clock otherwise."""
+        done = self.step / plan.steps if plan.steps else self.seconds / (60 * plan.minutes)
+        return min(1.0, done)
+
+
+def rate(progress: Progress, plan: Plan) -> float:
+    """Learning-rate scale: a short rise, a plateau, then straight down to zero."""
+    rise = min(1.0, (progress.step + 1) / plan.warmup_steps)
+    return rise * min(1.0, (1.0 - progress.share(plan)) / 0.8)
+
+
+def kl(teacher: Tensor, student: Tensor) -> Tensor:
+    """Mean KL(teacher || student) in nats over positions; logits (B, T, V)."""
+    t = F.log_softmax(teacher, dim=-1).flatten(0, 1)
+    s = F.log_softmax(student, dim=-1).flatten(0, 1)
+    return F.kl_div(s, t, reduction="batchmean", log_target=True)
+
+
+def nll(logits: Tensor, gold: Tensor) -> Tensor:
+    """Mean cross-entropy in nats."""
+    return F.cross_entropy(logits.flatten(0, 1), gold.flatten())
+
+
+@torch.no_grad()
+def held_out_loss(model: Llama, files: list[list[int]], length: int = 512) -> float:
+    """Nats per token over held-out files, cut into rows of `length` like the training text."""
+    ids = torch.tensor([i for file in files for i in file])
+    count = (len(ids) - 1) // length
+    total = 0.0
+    for i in range(0, count, 8):
+        rows = [ids[j * length : (j + 1) * length + 1] for j in range(i, min(count, i + 8))]
+        block = torch.stack(rows)
+        total += float(nll(model(block[:, :-1]), block[:, 1:])) * len(rows)
+    return total / count
+
+
+def save(path: Path, payload: dict[str, object]) -> None:
+    """Writes a checkpoint so that a reader never sees half of one."""
+    temporary = path.with_suffix(".tmp")
+    torch.save(payload, temporary)
+    os.replace(temporary, path)
+
+
+def say(text: str) -> None:
+    if team.rank() == 0:
+        print(time.strftime("%H:%M:%S"), text, flush=True)
+
+
+class Trainer:
+    """Both models, their optimisers and the loop."""
+
+    def __init__(
+        self, vocab: int, train: list[list[int]], held: list[list[int]], plan: Plan, out: Path
+    ) -> None:
+        torch.manual_seed(plan.seed)
+        self.plan, self.out, self.held = plan, out, held
+        self.target = Llama(target_shape(vocab))
+        self.drafter = Llama(drafter_shape(vocab))
+        self.optimisers = [
+            Optimiser(model, plan.muon_lr, plan.adam_lr, plan.decay)
+            for model in (self.target, self.drafter)
+        ]
+        self.batches = Batches(train, plan.seed)
+        self.progress = Progress()
+        self.losses = torch.compile(self._losses, dynamic=False) if plan.compile else self._losses
+
+    def _losses(self, inputs: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.target(inputs)
+        guess = self.drafter(inputs)
+        soft = kl(logits.detach(), guess)
+        hard = nll(guess, gold)
+        share = self.plan.hard_share
+        return nll(logits, gold), (1 - share) * soft + share * hard
+
+    def step(self) -> tuple[float, float]:
+        """One update of both models, its gradient gathered over cache-sized pieces."""
+        plan = self.plan
+        length = plan.long if self.progress.share(plan) >= plan.long_from else plan.short
+        block = self.batches.next(plan.tokens_per_step // length, length)
+        mine = block[team.rank() :: team.size()]
+        pieces = mine.split(max(1, plan.micro_tokens // length))
+        total = [0.0, 0.0]
+        for piece in pieces:
+            first, second = self.losses(piece[:, :-1], piece[:, 1:])
+            ((first + second) / len(pieces)).backward()
+            total = [total[0] + float(first), total[1] + float(second)]
+        scale = rate(self.progress, plan)
+        for optimiser in self.optimisers:
+            optimiser.step(scale)
+        self.progress.step += 1
+        self.progress.tokens += plan.tokens_per_step
+        return total[0] / len(pieces), total[1] / len(pieces)
+
+    def checkpoint(self) -> None:
+        payload = {
+            "target": self.target.state_dict(),
+            "drafter": self.drafter.state_dict(),
+            "optimisers": [o.state() for o in self.optimisers],
+            "progress": asdict(self.progress),
+            "plan": asdict(self.plan),
+        }
+        save(self.out / "cotrain.pt", payload)
+
+    def resume(self) -> None:
+        """Goes on from the last checkpoint; the order of batches starts anew."""
+        state = torch.load(self.out / "cotrain.pt", weights_only=True)
+        self.target.load_state_dict(state["target"])
+        self.drafter.load_state_dict(state["drafter"])
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load(saved)
+        self.progress = Progress(**state["progress"])
+        self.batches.random.manual_seed(self.plan.seed + self.progress.step)
+
+    def run(self) -> None:
+        """Trains until the plan's end, saving now and then."""
+        last, saved = time.monotonic(), self.progress.seconds
+        while self.progress.share(self.plan) < 1.0:
+            first, second = self.step()
+            now = time.monotonic()
+            self.progress.seconds = team.agree(self.progress.seconds + now - last)
+            last = now
+            if self.progress.step % 10 == 0:
+                self._report(first, second)
+            if self.progress.seconds - saved > 60 * self.plan.save_minutes:
+                saved = self.progress.seconds
+                self._keep()
+        self._keep()
+
+    def _keep(self) -> None:
+        if team.rank() == 0:
+            self.checkpoint()
+            self._evaluate()
+
+    def _report(self, first: float, second: float) -> None:
+        p = self.progress
+        say(
+            f"step {p.step} {p.share(self.plan):.3f} epoch {self.batches.epochs:.2f} "
+            f"target {first:.3f} drafter {second:.3f} {p.tokens / p.seconds:.0f} tok/s"
+        )
+
+    def _evaluate(self) -> None:
+        losses = [held_out_loss(m, self.held) for m in (self.target, self.drafter)]
+        say(f"held-out target {losses[0]:.4f} drafter {losses[1]:.4f}")

@@ -1,0 +1,1 @@
+"""The wire: frames between verifier and drafter. PROTOCOL.md in this folder is authoritative."""

@@ -1,0 +1,104 @@
+"""JSON bodies of control frames, checked field by field against the message's annotations.
+
+A peer's JSON is never trusted: types, ranges and lengths are checked before a value exists. Unknown keys are ignored,
+so that a later version may add fields; missing ones without a default are an error.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, fields
+from functools import cache
+from typing import TypeVar, get_type_hints
+
+from specmesh.errors import FrameError
+from specmesh.wire.messages import MAX_BODY, ControlMessage
+
+U32_MAX = 2**32 - 1
+MAX_NAME = 1024
+M = TypeVar("M", bound=ControlMessage)
+
+_LONG_TEXT = frozenset({"prompt"})
+
+
+def encode_body(message: ControlMessage) -> bytes:
+    """Serialise to compact UTF-8 JSON; raises ValueError when the result exceeds MAX_BODY."""
+    body = json.dumps(asdict(message), separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    if len(body) > MAX_BODY:
+        raise ValueError(f"a control body of {len(body)} bytes exceeds {MAX_BODY}")
+    return body
+
+
+def decode_body(cls: type[M], raw: bytes) -> M:
+    """Parse a body into `cls`; raises FrameError (reason "body") on anything that does not fit its fields."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise FrameError("body", str(error)[:80]) from None
+    if not isinstance(body, dict):
+        raise FrameError("body", type(body).__name__)
+    values: dict[str, object] = {}
+    for name, (check, required) in _fields_of(cls).items():
+        if name in body:
+            if not check(body[name]):
+                raise FrameError("body", f"{cls.__name__}.{name}")
+            values[name] = body[name]
+        elif required:
+            raise FrameError("body", f"{cls.__name__}.{name} missing")
+    return cls(**values)
+
+
+def _is_u32(value: object) -> bool:
+    return type(value) is int and 0 <= value <= U32_MAX
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_NAME
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_ids(value: object) -> bool:
+    return isinstance(value, list) and all(_is_u32(item) for item in value)
+
+
+def _is_pieces(value: object) -> bool:
+    return isinstance(value, list) and all(_is_name(item) for item in value)
+
+
+_CHECKS: dict[object, Callable[[object], bool]] = {
+    int: _is_u32,
+    float: _is_number,
+    str: _is_name,
+    bool: _is_bool,
+    list[int]: _is_ids,
+    list[str]: _is_pieces,
+    dict[str, object]: _is_object,
+}
+
+
+@cache
+def _fields_of(cls: type[ControlMessage]) -> dict[str, tuple[Callable[[object], bool], bool]]:
+    """For each field of a message: its check, and whether it must be present."""
+    hints = get_type_hints(cls)
+    return {
+        f.name: (
+            _is_text if f.name in _LONG_TEXT else _CHECKS[hints[f.name]],
+            f.default is MISSING and f.default_factory is MISSING,
+        )
+        for f in fields(cls)
+    }

@@ -1,0 +1,125 @@
+"""Bytes <-> messages. Total: any bytes decode to a message or raise FrameError, nothing else.
+
+One ZMTP frame per message, little-endian, a 20-byte header (PROTOCOL.md section 3):
+
+    offset size field
+    0      2    magic       b"SM"
+    2      1    version
+    3      1    kind
+    4      4    session     u32
+    8      4    base        u32
+    12     4    prefix_crc  u32   token plane: CRC-32 of the ids before base; control plane: CRC-32 of the body
+    16     2    count       u16   token plane: ids that follow; control plane: 0
+    18     2    draft_n     u16   TRUTH, SYNC: drafts wanted; DRAFT: branch number; else 0
+"""
+
+import struct
+from collections.abc import Sequence
+from zlib import crc32
+
+from specmesh.errors import FrameError
+from specmesh.wire import messages as m
+from specmesh.wire.body import decode_body, encode_body
+from specmesh.wire.messages import MAX_BODY, MAX_TOKENS, PROTOCOL_VERSION, ControlMessage, Kind, Message
+
+MAGIC = b"SM"
+HEADER = struct.Struct("<2sBBIIIHH")
+MAX_FRAME = HEADER.size + MAX_BODY
+"""Longest frame either side may send, in bytes; sockets are set to refuse more."""
+
+_CONTROL: dict[Kind, type[ControlMessage]] = {
+    Kind.HELLO: m.Hello,
+    Kind.WELCOME: m.Welcome,
+    Kind.VOCAB: m.Vocab,
+    Kind.OPEN: m.Open,
+    Kind.OPENED: m.Opened,
+    Kind.CLOSE: m.Close,
+    Kind.DONE: m.Done,
+    Kind.ERROR: m.Error,
+    Kind.PING: m.Ping,
+    Kind.PONG: m.Pong,
+    Kind.ROUND: m.Round,
+}
+_KIND_OF: dict[type[ControlMessage], Kind] = {cls: kind for kind, cls in _CONTROL.items()}
+_KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}
+_IDS = [struct.Struct(f"<{n}i") for n in range(65)]
+
+
+def encode(message: Message) -> bytes:
+    """Serialise one message.
+
+    Raises ValueError when the caller asks for more than a frame holds (ids over MAX_TOKENS, a field out of range).
+    """
+    match message:
+        case m.Draft(session, base, crc, ids, branch):
+            return _encode_ids(Kind.DRAFT, session, base, crc, ids, branch)
+        case m.Truth(session, base, crc, ids, draft_n):
+            return _encode_ids(Kind.TRUTH, session, base, crc, ids, draft_n)
+        case m.Sync(session, base, crc, ids, draft_n):
+            return _encode_ids(Kind.SYNC, session, base, crc, ids, draft_n)
+        case m.Nack(session, base, crc):
+            return _encode_ids(Kind.NACK, session, base, crc, (), 0)
+        case _:
+            body = encode_body(message)
+            kind = _KIND_OF[type(message)]
+            return HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, 0, 0, crc32(body), 0, 0) + body
+
+
+def decode(frame: bytes) -> Message:
+    """Parse one frame; raises FrameError on anything else, before allocating from a count."""
+    if len(frame) < HEADER.size:
+        raise FrameError("length", len(frame))
+    magic, version, kind_code, session, base, crc, count, extra = HEADER.unpack_from(frame)
+    if magic != MAGIC:
+        raise FrameError("magic", magic)
+    if version != PROTOCOL_VERSION:
+        raise FrameError("version", version)
+    kind = _KINDS.get(kind_code)
+    if kind is None:
+        raise FrameError("kind", kind_code)
+    cls = _CONTROL.get(kind)
+    if cls is not None:
+        return _decode_control(cls, frame, crc)
+    ids = _decode_ids(frame, count)
+    match kind:
+        case Kind.DRAFT:
+            return m.Draft(session, base, crc, ids, extra)
+        case Kind.TRUTH:
+            return m.Truth(session, base, crc, ids, extra)
+        case Kind.SYNC:
+            return m.Sync(session, base, crc, ids, extra)
+        case _:
+            if ids:
+                raise FrameError("count", count)
+            return m.Nack(session, base, crc)
+
+
+def _encode_ids(kind: Kind, session: int, base: int, crc: int, ids: Sequence[int], extra: int) -> bytes:
+    if len(ids) > MAX_TOKENS:
+        raise ValueError(f"{len(ids)} ids exceed the {MAX_TOKENS} of one frame")
+    try:
+        header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, session, base, crc, len(ids), extra)
+        return header + _ids_struct(len(ids)).pack(*ids)
+    except struct.error as error:
+        raise ValueError(f"a field does not fit its place in the frame: {error}") from None
+
+
+def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:
+    if count > MAX_TOKENS:
+        raise FrameError("count", count)
+    if len(frame) != HEADER.size + 4 * count:
+        raise FrameError("length", len(frame))
+    return _ids_struct(count).unpack_from(frame, HEADER.size)
+
+
+def _ids_struct(count: int) -> struct.Struct:
+    return _IDS[count] if count < len(_IDS) else struct.Struct(f"<{count}i")
+
+
+def _decode_control(cls: type[ControlMessage], frame: bytes, crc: int) -> ControlMessage:
+    if len(frame) > MAX_FRAME:
+        raise FrameError("length", len(frame))
+    body = frame[HEADER.size :]
+    if crc32(body) != crc:
+        raise FrameError("body", "checksum")
+    return decode_body(cls, body)

@@ -1,0 +1,212 @@
+"""What verifier and drafter say to each other, as frozen values.
+
+This file knows nothing of bytes (codec.py) and nothing of what a message leads to (specmesh.core).
+Token-plane messages place themselves: `base` is the absolute position of the first id carried and
+`prefix_crc` the CRC-32 of the little-endian int32 ids before it.
+Control-plane messages are JSON bodies; each field's annotation is what `body.py` enforces.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+PROTOCOL_VERSION = 1
+
+MAX_TOKENS = 8192
+"""Most ids one token frame carries; a longer SYNC is split."""
+
+MAX_BODY = 512 * 1024
+"""Longest JSON body of a control frame, in bytes."""
+
+
+class Kind(IntEnum):
+    """Frame kinds; below 16 the token plane, from 16 on the control plane."""
+
+    DRAFT = 1
+    TRUTH = 2
+    SYNC = 3
+    NACK = 4
+    HELLO = 16
+    WELCOME = 17
+    VOCAB = 18
+    OPEN = 19
+    OPENED = 20
+    CLOSE = 21
+    DONE = 22
+    ERROR = 23
+    PING = 24
+    PONG = 25
+    ROUND = 26
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Drafted ids from `base`, built on exactly the prefix that `prefix_crc` names."""
+
+    session: int
+    base: int
+    prefix_crc: int
+    ids: tuple[int, ...]
+    branch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Committed ids from `base`; `draft_n` is how many drafts the next step wants."""
+
+    session: int
+    base: int
+    prefix_crc: int
+    ids: tuple[int, ...]
+    draft_n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A stretch of the whole prefix, sent on open and on resync; more frames may follow with higher bases."""
+
+    session: int
+    base: int
+    prefix_crc: int
+    ids: tuple[int, ...]
+    draft_n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """`base` ids with this CRC are what the sender holds: continue from there."""
+
+    session: int
+    base: int
+    prefix_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Drafter to verifier, first: who I am and which vocabulary my ids come from.
+
+    `vocab_fingerprint` is empty for a drafter without a model of its own (ngram).
+    """
+
+    drafter: str
+    engine: str
+    model: str
+    vocab_fingerprint: str
+    n_vocab: int
+    n_ctx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Verifier to drafter: accepted, and what is served here."""
+
+    verifier: str
+    model: str
+    model_hash: str
+    vocab_fingerprint: str
+    n_vocab: int
+    n_ctx: int
+    eog_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocab:
+    """A stretch of the verifier's vocabulary. The drafter asks with `pieces` empty; the answer has base64 pieces."""
+
+    start: int
+    pieces: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Drafter to verifier: start a session for this prompt. `ref` returns in OPENED or ERROR.
+
+    `ids`, where given, are used as they are and `prompt` is ignored.
+    """
+
+    ref: int
+    prompt: str
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    draft_n: int
+    rounds: bool = False
+    ids: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Verifier to drafter: a session to draft for, SYNC follows. `ref` is 0 unless the receiver asked with OPEN.
+
+    The drafter samples with these parameters: with the verifier's noise its drafts match far more often.
+    """
+
+    session: int
+    ref: int
+    prompt_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Drafter to verifier: this session is over for me (cancelled by its client, or DONE heard).
+
+    `draft_s` is the time this drafter spent drafting for the session, `drafted` the ids it drafted.
+    """
+
+    session: int
+    drafted: int
+    draft_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Verifier to drafter: the session has ended. `length` ids are the whole of it; `report` is for its client."""
+
+    session: int
+    finish_reason: str
+    length: int
+    report: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Something was refused. `code` is one of version, hello, vocab, busy, request, session; `ref` as in OPEN."""
+
+    code: str
+    message: str
+    ref: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Answer with PONG and the same `number`. `progress` counts turns of the sender's own loop."""
+
+    number: int
+    progress: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer to the PING with this `number`; `progress` is the answerer's."""
+
+    number: int
+    progress: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Verifier to the drafter whose client asked for rounds: the drafts verified before the TRUTH that follows."""
+
+    session: int
+    drafts: list[int]
+    accepted: int
+
+
+TokenMessage = Draft | Truth | Sync | Nack
+ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Round
+Message = TokenMessage | ControlMessage
