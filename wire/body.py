@@ -18,11 +18,15 @@ U32_MAX = 2**32 - 1
 MAX_NAME = 1024
 M = TypeVar("M", bound=ControlMessage)
 
-_LONG_TEXT = frozenset({"prompt"})
+_LONG_TEXT = frozenset({"prompt", "message"})
+"""Text that only MAX_BODY bounds; every other string is a name."""
 
 
 def encode_body(message: ControlMessage) -> bytes:
-    """Serialise to compact UTF-8 JSON; raises ValueError when the result exceeds MAX_BODY."""
+    """Serialise to compact UTF-8 JSON; raises ValueError where a peer would refuse a field or the length."""
+    for name, (check, _) in _fields_of(type(message)).items():
+        if not check(getattr(message, name)):
+            raise ValueError(f"{type(message).__name__}.{name} is out of its range")
     body = json.dumps(asdict(message), separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     if len(body) > MAX_BODY:
         raise ValueError(f"a control body of {len(body)} bytes exceeds {MAX_BODY}")
@@ -32,7 +36,10 @@ def encode_body(message: ControlMessage) -> bytes:
 def decode_body(cls: type[M], raw: bytes) -> M:
     """Parse a body into `cls`; raises FrameError (reason "body") on anything that does not fit its fields."""
     try:
-        body = json.loads(raw)
+        text = raw.decode()
+        body = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        if "\\u" in text:
+            json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
     except (ValueError, RecursionError) as error:
         raise FrameError("body", str(error)[:80]) from None
     if not isinstance(body, dict):
@@ -48,12 +55,22 @@ def decode_body(cls: type[M], raw: bytes) -> M:
     return cls(**values)
 
 
+def _finite(literal: str) -> float:
+    """A JSON number with a fraction or exponent; raises ValueError for NaN, Infinity and 1e999."""
+    value = float(literal)
+    if not math.isfinite(value):
+        raise ValueError(f"{literal} is not finite")
+    return value
+
+
 def _is_u32(value: object) -> bool:
     return type(value) is int and 0 <= value <= U32_MAX
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return type(value) is int and abs(value) <= U32_MAX
 
 
 def _is_name(value: object) -> bool:
@@ -77,7 +94,7 @@ def _is_ids(value: object) -> bool:
 
 
 def _is_pieces(value: object) -> bool:
-    return isinstance(value, list) and all(_is_name(item) for item in value)
+    return isinstance(value, list) and all(_is_text(item) for item in value)
 
 
 _CHECKS: dict[object, Callable[[object], bool]] = {

@@ -18,6 +18,10 @@ MAX_BODY = 512 * 1024
 """Longest JSON body of a control frame, in bytes."""
 
 
+DRAFT_N_AUTO = 0xFFFF
+"""OPEN's draft_n for an adaptive number of drafts."""
+
+
 class Kind(IntEnum):
     """Frame kinds; below 16 the token plane, from 16 on the control plane."""
 
@@ -184,23 +188,28 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Answer with PONG and the same `number`. `progress` counts turns of the sender's own loop."""
+    """Answer with PONG and the same `number`.
+
+    `progress` counts turns of the sender's own loop; `busy` is the share of the last minute its engine worked.
+    """
 
     number: int
     progress: int
+    busy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer to the PING with this `number`; `progress` is the answerer's."""
+    """The answer to the PING with this `number`; `progress` and `busy` are the answerer's."""
 
     number: int
     progress: int
+    busy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Verifier to the drafter whose client asked for rounds: the drafts verified before the TRUTH that follows."""
+    """Verifier to the drafter whose client asked for rounds: the drafts that led to the TRUTH just sent."""
 
     session: int
     drafts: list[int]

@@ -8,8 +8,8 @@ from statistics import median
 class StepCosts:
     """Seconds of one verifier step as a function of its rows: the median of the last measurements per width.
 
-    Widths never run are interpolated between their neighbours; beyond the widest, the last slope goes on. The curve is
-    not assumed monotone: kernels have cliffs.
+    Widths never run are interpolated between their neighbours; below the narrowest they cost as much as it, beyond the
+    widest the last slope goes on. The curve is not assumed monotone: kernels have cliffs.
     """
 
     def __init__(self, window: int = 31) -> None:
@@ -33,9 +33,9 @@ class StepCosts:
             return self._medians[rows]
         if not self._widths:
             return 0.0
-        if len(self._widths) == 1:
+        if len(self._widths) == 1 or rows < self._widths[0]:
             return self._medians[self._widths[0]]
-        at = min(max(bisect_left(self._widths, rows), 1), len(self._widths) - 1)
+        at = min(bisect_left(self._widths, rows), len(self._widths) - 1)
         left, right = self._widths[at - 1], self._widths[at]
         slope = (self._medians[right] - self._medians[left]) / (right - left)
         if rows > right:

@@ -89,11 +89,13 @@ class SendNack:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Give the client a round: `ids` are new, the first `accepted` of them were drafts; `drafts` were verified."""
+    """Give the client a round: `ids` are new, the first `accepted` of them were drafts; `drafts` were verified and the
+    first `tested` of them compared. An end id is counted where it was an accepted draft, and never shown."""
 
     ids: tuple[int, ...]
     accepted: int
     drafts: tuple[int, ...]
+    tested: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,12 @@ class Sampler:
         """Ids that survive top-k, then top-p, with their logits; in llama.cpp's order, both before temperature."""
         n_vocab = logits.shape[0]
         top_k = self.params.top_k if 0 < self.params.top_k < n_vocab else n_vocab
+        support = np.arange(n_vocab)
         if top_k == n_vocab and self.params.top_p >= 1.0:
-            return np.arange(n_vocab), logits.astype(np.float64)
-        support = np.argpartition(logits, n_vocab - top_k)[n_vocab - top_k :] if top_k < n_vocab else np.arange(n_vocab)
-        order = support[np.lexsort((support, -logits[support]))]
+            return support, logits.astype(np.float64)
+        if top_k < n_vocab:
+            support = np.flatnonzero(logits >= np.partition(logits, n_vocab - top_k)[n_vocab - top_k])
+        order = support[np.argsort(-logits[support], kind="stable")][:top_k]  # of equal logits the lower ids
         scores = logits[order].astype(np.float64)
         if self.params.top_p < 1.0:
             keep = _top_p_count(scores, self.params.top_p)
@@ -69,7 +71,7 @@ def gumbel(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray
     with np.errstate(over="ignore"):
         key = _mix(seed + _GOLDEN * np.uint64(position + 1))
         bits = _mix(key ^ (_GOLDEN * (tokens.astype(np.uint64) + np.uint64(1))))
-    uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # exact, so never 0 or 1
     noise: NDArray[np.float64] = -np.log(-np.log(uniform))
     return noise
 

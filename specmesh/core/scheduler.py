@@ -51,14 +51,15 @@ class Scheduler:
             return Idle(min(waits, default=None))
         verifying = any(isinstance(plan, ev.Verify) for plan in plans.values())
         parts: list[tuple[int, ev.Prefill | ev.Verify]] = []
+        joining = [key for key, plan in plans.items() if verifying and not isinstance(plan, ev.Prefill)]
         rows = 0
-        for key, plan in plans.items():
-            if isinstance(plan, ev.Prefill) or (isinstance(plan, ev.Wait) and not verifying):
-                continue
+        for others, key in zip(reversed(range(len(joining))), joining, strict=True):
+            plan = plans[key]
             verify = plan if isinstance(plan, ev.Verify) else sessions[key].verify()
-            if rows + _rows(verify) <= self._n_batch:
-                parts.append((key, verify))
-                rows += _rows(verify)
+            room = self._n_batch - rows - others  # one row is everybody's
+            if room > 0:
+                parts.append((key, ev.Verify(verify.position, verify.last, verify.drafts[: room - 1])))
+                rows += _rows(parts[-1][1])
         budget = self._n_batch - rows
         if verifying:
             budget = min(budget, self._prefill_rows)

@@ -94,3 +94,25 @@ class BusyShare:
         since = max(now - self._horizon, self._born)
         busy = sum(end - max(start, since) for start, end in self._spans if end > since)
         return min(busy / (now - since), 1.0)
+
+
+class Throughput:
+    """Tokens per second over the recent steps, idle time left out."""
+
+    def __init__(self, window: int = 256) -> None:
+        self._steps: deque[tuple[int, float]] = deque(maxlen=window)
+        self._last_end: float | None = None
+
+    def record(self, tokens: int, start: float, end: float) -> None:
+        """Count a step that committed `tokens`; what lies between it and the step before counts as its time."""
+        self._steps.append((tokens, end - (start if self._last_end is None else self._last_end)))
+        self._last_end = end
+
+    def idle(self) -> None:
+        """Note that nothing is being generated: the time until the next step is nobody's."""
+        self._last_end = None
+
+    def per_second(self) -> float:
+        """Tokens / seconds; 0 before the first step."""
+        seconds = sum(duration for _, duration in self._steps)
+        return sum(tokens for tokens, _ in self._steps) / seconds if seconds > 0 else 0.0

@@ -47,9 +47,9 @@ class DraftTree:
         for token in ids:
             child = node.children.get(token)
             if child is None:
-                if len(self) >= self._limit:
-                    break
                 child = self._grow(node, token)
+                if child is None:
+                    break
                 added += 1
             if branch == 0 or node.main is None:
                 node.main = child
@@ -92,8 +92,11 @@ class DraftTree:
         self._root = _Node(-1, self._root.position, self._root.crc)
         self._nodes = {(self._root.position, self._root.crc): self._root}
 
-    def _grow(self, parent: _Node, token: int) -> _Node:
+    def _grow(self, parent: _Node, token: int) -> _Node | None:
+        """A new child; None at the limit, or where another path has this CRC already (a peer can find such a pair)."""
         child = _Node(token, parent.position + 1, extend_crc(parent.crc, token))
+        if len(self) >= self._limit or (child.position, child.crc) in self._nodes:
+            return None
         parent.children[token] = child
         self._nodes[child.position, child.crc] = child
         return child

@@ -25,6 +25,10 @@ NACK_INTERVAL = 0.1
 """Seconds between two NACKs, or two answers to NACKs, of one session."""
 
 
+SYNC_INTERVAL = 0.01
+"""Seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask for them without end."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionParams:
     """What a client asked for. draft_n: None adapts, 0 never drafts, N takes N drafts in every step."""
@@ -46,10 +50,11 @@ class TargetLimits:
 
 @dataclass(slots=True)
 class SessionTimes:
-    """Seconds spent for a session: in verification steps it took part in, waiting for drafts, and between a correction
-    and the first draft on it (`restart`, over `restarts` corrections)."""
+    """When things happened to a session, and seconds spent: in verification steps it took part in, waiting for drafts,
+    and between a correction and the first draft on it (`restart`, over `restarts` corrections)."""
 
     opened: float
+    decoding: float | None = None
     first_token: float | None = None
     last_token: float | None = None
     verify: float = 0.0
@@ -96,6 +101,7 @@ class VerifierSession:
         self._rounds_off = 0
         self._probing = False
         self._nacked = self._synced = float("-inf")
+        self._orphaned: float | None = None  # since when drafts come that hang on nothing here
 
     # --- what happened
 
@@ -146,7 +152,7 @@ class VerifierSession:
         if self._held < len(self.prefix) - 1:
             return ev.Prefill(self._held, tuple(self.prefix[self._held : len(self.prefix) - 1]))
         wanted, until = self._wanted(now)
-        if until is None or now >= until:
+        if until is None:
             return self.verify(wanted)
         if self._deadline is None:
             self._deadline, self._waiting_since = until, now
@@ -161,7 +167,9 @@ class VerifierSession:
         return ev.Verify(len(self.prefix) - 1, self.prefix.last, self._tree.best_chain(limit))
 
     def begin(self, now: float) -> None:
-        """Note that a step with this session begins: waiting is over."""
+        """Note that a verification step with this session begins: waiting is over."""
+        if self.times.decoding is None:
+            self.times.decoding = now
         if self._waiting_since is not None:
             self.times.wait += now - self._waiting_since
         self._deadline = self._waiting_since = None
@@ -229,7 +237,7 @@ class VerifierSession:
             if added is None:
                 self.stale_drafts += 1
                 return []
-        self._drafting = True
+        self._drafting, self._orphaned = True, None
         self._learn_arrival(end, now)
         return []
 
@@ -245,12 +253,12 @@ class VerifierSession:
     def _orphan(self, now: float) -> list[ev.VerifierEffect]:
         """A draft built on drafts that are not here: of a rejected chain still in flight, or after a lost frame.
 
-        Within a round trip of a correction the first is certain; later the drafter is told where to continue.
+        The first ends within a round trip; where it does not, the drafter is told where to continue.
         """
         self.stale_drafts += 1
-        flushed = self._flush[0] if self._flush is not None else float("-inf")
+        self._orphaned = now if self._orphaned is None else self._orphaned
         quiet = max(NACK_INTERVAL, 2 * self._round_trip)
-        if now - max(flushed, self._nacked) < quiet:
+        if now - max(self._orphaned, self._nacked) < quiet:
             return []
         self._nacked = now
         return [ev.SendNack(len(self.prefix), self.prefix.crc)]
@@ -286,7 +294,7 @@ class VerifierSession:
             self._set_draft_n(now)
             effects.insert(0, ev.SendTruth(base, crc, verdict.committed, self.draft_n))
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
-        effects.append(ev.Emit(shown, min(verdict.accepted, len(shown)), event.drafts))
+        effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested))
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
         return effects
@@ -339,7 +347,7 @@ class VerifierSession:
     # --- resync
 
     def _nacked_by_drafter(self, base: int, crc: int, now: float) -> list[ev.VerifierEffect]:
-        if now - self._synced < min(NACK_INTERVAL, self._round_trip):
+        if now - self._synced < min(NACK_INTERVAL, max(SYNC_INTERVAL, self._round_trip)):
             return []
         self._synced = now
         return [self._sync(base if self.prefix.holds(base, crc) else 0)]

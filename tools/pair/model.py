@@ -41,7 +41,7 @@ def target_shape(vocab: int) -> Shape:
 
 def drafter_shape(vocab: int) -> Shape:
     """The drafter's model: just under a sixth of the target."""
-    return Shape(vocab, layers=3, width=128, heads=4, hidden=320)
+    return Shape(vocab, layers=3, width=128, heads=2, hidden=320)
 
 
 def rotary_tables(shape: Shape) -> tuple[Tensor, Tensor]:

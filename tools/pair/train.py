@@ -27,18 +27,18 @@ class Plan:
 
     minutes: float = 70.0
     steps: int = 0
-    tokens_per_step: int = 8192
-    micro_tokens: int = 2048
+    tokens_per_step: int = 6144
+    micro_tokens: int = 3072
     short: int = 512
     long: int = 1024
-    long_from: float = 0.6
+    long_from: float = 0.7
     warmup_steps: int = 40
     muon_lr: float = 0.02
     adam_lr: float = 0.004
-    decay: float = 0.1
+    decay: float = 0.05
     hard_share: float = 0.1
     seed: int = 1
-    save_minutes: float = 4.0
+    save_minutes: float = 5.0
     compile: bool = False
 
 
@@ -172,7 +172,7 @@ class Trainer:
         for piece in pieces:
             first, second = self.losses(piece[:, :-1], piece[:, 1:])
             ((first + second) / len(pieces)).backward()
-            total = [total[0] + float(first), total[1] + float(second)]
+            total = [total[0] + float(first.detach()), total[1] + float(second.detach())]
         scale = rate(self.progress, plan)
         for optimiser in self.optimisers:
             optimiser.step(scale)
@@ -228,5 +228,6 @@ class Trainer:
         )
 
     def _evaluate(self) -> None:
-        losses = [held_out_loss(m, self.held) for m in (self.target, self.drafter)]
+        some = self.held[::4]  # a glance: the report measures all of them
+        losses = [held_out_loss(m, some) for m in (self.target, self.drafter)]
         say(f"held-out target {losses[0]:.4f} drafter {losses[1]:.4f}")

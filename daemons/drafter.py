@@ -1,0 +1,436 @@
+"""The drafter's loop: frames and orders in, one unit of drafting at a time, frames and client events out.
+
+It polls between draft tokens, so a correction interrupts at once. What to draft, how far ahead and when to send is
+decided by the sessions (specmesh.core).
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import structlog
+import zmq
+
+from specmesh.core import events as ev
+from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.report import with_drafting
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.daemons.drafter_stats import DrafterStats
+from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.peers import Link
+from specmesh.daemons.transport import Traffic
+from specmesh.daemons.vocabulary_chunks import VocabularyDownload
+from specmesh.engines.base import DraftEngine
+from specmesh.errors import (
+    Busy,
+    ConfigError,
+    DaemonUnreachable,
+    EngineError,
+    FrameError,
+    RequestError,
+    SpecmeshError,
+)
+from specmesh.requests import Cancel, Client, Failed, Finished, Request, Started, Submit, Tokens
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode, encode
+
+log = structlog.get_logger("specmesh.drafter")
+
+MAX_FRAMES_PER_TURN = 64
+HELLO_INTERVAL = 0.25
+"""Seconds between HELLOs until WELCOME comes."""
+
+SNAPSHOT_INTERVAL = 0.1
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request of a local client on its way to the verifier."""
+
+    request: Request
+    client: Client
+
+
+@dataclass(slots=True)
+class Live:
+    """A session this drafter follows. seq is None where the draft model has no room: it is followed, not drafted."""
+
+    id: int
+    machine: DrafterSession
+    sampler: Sampler
+    seq: int | None
+    asked: Asked | None
+    n_prompt: int
+    prompt_ids: list[int] = field(default_factory=list)
+    withheld: list[ev.Learned] = field(default_factory=list)
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+class DrafterLoop:
+    """One drafter attached to one verifier. Everything runs on the thread that calls `run`.
+
+    connect() opens a fresh DEALER; a new one replaces a connection that went silent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connect: "Callable[[], zmq.Socket[bytes]]",
+        address: str,
+        engine: DraftEngine,
+        mailbox: Mailbox[Submit | Cancel],
+    ) -> None:
+        self._name, self._connect, self._address = name, connect, address
+        self._engine, self._mailbox = engine, mailbox
+        self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
+        self._socket = connect()
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(mailbox.fileno(), zmq.POLLIN)
+        self._link = Link(time.monotonic())
+        self._welcome: m.Welcome | None = None
+        self._download: VocabularyDownload | None = None
+        self._next_hello = 0.0
+        self._next_snapshot = 0.0
+        self._sessions: dict[int, Live] = {}
+        self._asked: dict[int, Asked] = {}
+        self._refs = itertools.count(1)
+        self._free = list(reversed(range(engine.info.n_seq)))
+        self._turns = 0
+        self._round_trip = 0.0
+        self._stopping = False
+        self.vocabulary: Vocabulary | None = None
+        self.traffic = Traffic()
+        self.stats = DrafterStats(time.monotonic())
+
+    @property
+    def verifier(self) -> m.Welcome | None:
+        """What the verifier said of itself; None while there is none."""
+        return self._welcome
+
+    # --- the loop
+
+    def run(self) -> None:
+        """Draft until stopped; raises ConfigError when the verifier refuses this drafter for good."""
+        while not self._stopping:
+            self._turns += 1
+            now = time.monotonic()
+            self._receive(now)
+            worked = self._work()
+            if not worked:
+                self._flush()
+                self._poller.poll(self._timeout(time.monotonic()))
+            for order in self._mailbox.drain():
+                self._order(order)
+            self._tick(time.monotonic())
+        for live in list(self._sessions.values()):
+            self._fail(live, DaemonUnreachable("the drafter is stopping"))
+            self._close(live)
+
+    def stop(self) -> None:
+        """End after this turn; a signal handler may call this."""
+        self._stopping = True
+
+    def _timeout(self, now: float) -> float:
+        due = self._link.next_ping if self._welcome is not None else self._next_hello
+        return max(min(due - now, 1.0), 0.0) * 1e3
+
+    def _tick(self, now: float) -> None:
+        if self._welcome is None:
+            if now >= self._next_hello:
+                self._say_hello(now)
+        elif self._link.silent(now):
+            self._lost("silent")
+        elif now >= self._link.next_ping:
+            self._send(self._link.ping(now, self._turns, self.stats.busy.share(now)))
+        if now >= self._next_snapshot:
+            self._next_snapshot = now + SNAPSHOT_INTERVAL
+            self.stats.publish(self.snapshot(now))
+
+    def _order(self, order: Submit | Cancel) -> None:
+        match order:
+            case Submit(request, client):
+                self._open(Asked(request, client))
+            case Cancel(client):
+                for live in list(self._sessions.values()):
+                    if live.asked is not None and live.asked.client is client:
+                        self._close(live)
+            case _:
+                assert_never(order)
+
+    # --- drafting
+
+    def _work(self) -> bool:
+        """One unit of drafting for the next session that has some; whether there was any."""
+        for live in list(self._sessions.values()):
+            plan = live.machine.plan(self._round_trip) if live.seq is not None else None
+            if plan is not None:
+                self._sessions[live.id] = self._sessions.pop(live.id)  # the others come first next time
+                self._predict(live, plan)
+                return True
+        return False
+
+    def _predict(self, live: Live, plan: ev.Predict) -> None:
+        started = time.monotonic()
+        try:
+            token = self._engine.predict(live.seq or 0, plan.ids, live.sampler if plan.guess else None)
+        except EngineError as error:
+            log.error("drafting_failed", session=live.id, error=str(error))
+            self._release(live)
+            return
+        ended = time.monotonic()
+        self.stats.worked(started, ended, token is not None)
+        self._carry_out(live, live.machine.handle(ev.Predicted(len(plan.ids), token, started), ended))
+
+    def _flush(self) -> None:
+        for live in list(self._sessions.values()):
+            self._carry_out(live, live.machine.flush())
+
+    def _carry_out(self, live: Live, effects: list[ev.DrafterEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case ev.SendDraft(base, crc, ids):
+                    live.bytes_sent += self._send(m.Draft(live.id, base, crc, ids))
+                case ev.SendNack(base, crc):
+                    live.bytes_sent += self._send(m.Nack(live.id, base, crc))
+                case ev.Trim(length):
+                    if live.seq is not None:
+                        live.machine.relocated(self._engine.trim(live.seq, length))
+                case ev.Learned():
+                    self._learned(live, effect)
+                case _:
+                    assert_never(effect)
+
+    # --- sessions
+
+    def _open(self, asked: Asked) -> None:
+        """Ask the verifier for a session."""
+        if self._welcome is None:
+            text = f"the verifier at {self._address} does not answer: is it running, and reachable from here?"
+            asked.client.hear(Failed(DaemonUnreachable(text)))
+            return
+        ref = next(self._refs) & 0xFFFFFFFF
+        params, sampling = asked.request.params, asked.request.params.sampling
+        draft_n = m.DRAFT_N_AUTO if params.draft_n is None else params.draft_n
+        order = m.Open(ref, asked.request.prompt or "", params.max_tokens, sampling.temperature, sampling.top_k,
+                       sampling.top_p, sampling.seed, draft_n, asked.request.rounds,
+                       list(asked.request.prompt_ids or ()))
+        try:
+            self._send(order)
+        except ValueError as error:
+            asked.client.hear(Failed(RequestError(f"the prompt is too long for the wire: {error}")))
+            return
+        self._asked[ref] = asked
+
+    def _opened(self, message: m.Opened) -> None:
+        asked = self._asked.pop(message.ref, None) if message.ref else None
+        seq = self._free.pop() if self._free else None
+        info, n_vocab = self._engine.info, self._welcome.n_vocab if self._welcome else 0
+        params = SamplingParams(message.temperature, message.top_k, message.top_p, message.seed)
+        live = Live(message.session, DrafterSession(n_vocab, info.n_ctx, info.n_batch), Sampler(params), seq, asked,
+                    message.prompt_tokens)
+        self._sessions[live.id] = live
+        self.stats.opened += 1
+        log.info("session_opened", session=live.id, prompt_tokens=live.n_prompt, local=asked is not None)
+        if asked is not None:
+            asked.client.hear(Started(live.id, live.n_prompt))
+
+    def _learned(self, live: Live, learned: ev.Learned) -> None:
+        """Truth grew: the prompt first, then rounds; where rounds were asked for, each waits for its ROUND."""
+        if len(live.prompt_ids) < live.n_prompt:
+            live.prompt_ids += learned.ids[: live.n_prompt - len(live.prompt_ids)]
+            return
+        self.stats.round(learned.accepted, len(learned.ids))
+        if live.asked is None:
+            return
+        if live.asked.request.rounds:
+            live.withheld.append(learned)
+        else:
+            live.asked.client.hear(Tokens(self._shown(learned.ids), learned.accepted, None))
+
+    def _round(self, live: Live, message: m.Round) -> None:
+        if live.asked is not None and live.withheld:
+            learned = live.withheld.pop(0)
+            shown = self._shown(learned.ids)
+            live.asked.client.hear(Tokens(shown, min(message.accepted, len(shown)), tuple(message.drafts)))
+
+    def _shown(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Ids without the end id, which only the last round can have."""
+        ends = self._welcome.eog_ids if self._welcome is not None else []
+        return ids[:-1] if ids and ids[-1] in ends else ids
+
+    def _done(self, live: Live, message: m.Done) -> None:
+        machine = live.machine
+        self._send(m.Close(live.id, machine.drafted, machine.draft_seconds))
+        log.info("session_finished", session=live.id, reason=message.finish_reason, drafted=machine.drafted)
+        if live.asked is not None:
+            report = with_drafting(message.report, machine.drafted, machine.draft_seconds)
+            report |= {"bytes_sent": live.bytes_sent, "bytes_received": live.bytes_received}
+            live.asked.client.hear(Finished(message.finish_reason, tuple(live.prompt_ids), report))
+        self._forget(live)
+
+    def _close(self, live: Live) -> None:
+        """End a session from this side."""
+        self._send(m.Close(live.id, live.machine.drafted, live.machine.draft_seconds))
+        if live.asked is not None:
+            live.asked.client.hear(Finished("cancelled", tuple(live.prompt_ids), {}))
+        self._forget(live)
+
+    def _fail(self, live: Live, error: SpecmeshError) -> None:
+        if live.asked is not None:
+            live.asked.client.hear(Failed(error))
+            live.asked = None
+
+    def _release(self, live: Live) -> None:
+        """Give the draft model's place back; the session is followed without drafting."""
+        if live.seq is not None:
+            self._engine.trim(live.seq, 0)
+            self._free.append(live.seq)
+            live.seq = None
+
+    def _forget(self, live: Live) -> None:
+        self._release(live)
+        self._sessions.pop(live.id, None)
+
+    # --- the wire
+
+    def _say_hello(self, now: float) -> None:
+        self._next_hello = now + HELLO_INTERVAL
+        info, vocabulary = self._engine.info, self._engine.vocabulary
+        self._send(m.Hello(self._name, type(self._engine).__name__.removesuffix("Drafter").lower(), info.model,
+                           self._fingerprint, len(vocabulary) if vocabulary is not None else 0, info.n_ctx))
+
+    def _send(self, message: m.Message) -> int:
+        """Send to the verifier and return the bytes handed over; 0 when there is none or it does not keep up."""
+        frame = encode(message)
+        try:
+            self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return 0
+        self.traffic.sent(len(frame))
+        return len(frame)
+
+    def _receive(self, now: float) -> None:
+        for _ in range(MAX_FRAMES_PER_TURN):
+            try:
+                parts = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._link.last_heard = now
+            if len(parts) != 1:
+                self.traffic.rejected["parts"] += 1
+                continue
+            self.traffic.received(len(parts[0]))
+            self._frame(parts[0], time.monotonic())
+
+    def _frame(self, frame: bytes, now: float) -> None:
+        try:
+            message = decode(frame)
+        except FrameError as error:
+            self.traffic.rejected[error.reason] += 1
+            if error.reason == "version":
+                raise ConfigError(
+                    f"the verifier at {self._address} speaks protocol version {error.seen}, this drafter "
+                    f"{m.PROTOCOL_VERSION}: install the same specmesh on both"
+                ) from None
+            return
+        match message:
+            case m.Truth(session, base, crc, ids, draft_n):
+                self._session_event(session, ev.Told(base, crc, ids, draft_n, sync=False), len(frame), now)
+            case m.Sync(session, base, crc, ids, draft_n):
+                self._session_event(session, ev.Told(base, crc, ids, draft_n, sync=True), len(frame), now)
+            case m.Nack(session, base, crc):
+                self._session_event(session, ev.Nacked(base, crc), len(frame), now)
+            case m.Round(session) if session in self._sessions:
+                self._round(self._sessions[session], message)
+            case m.Done(session) if session in self._sessions:
+                self._done(self._sessions[session], message)
+            case m.Opened():
+                self._opened(message)
+            case m.Welcome():
+                self._welcomed(message, now)
+            case m.Vocab():
+                self._vocabulary_part(message)
+            case m.Error():
+                self._error(message, now)
+            case m.Ping(number, progress, busy):
+                self._link.progress, self._link.busy = progress, busy
+                self._send(m.Pong(number, self._turns, self.stats.busy.share(now)))
+            case m.Pong():
+                self._link.pong(message, now)
+                self._round_trip = self._link.round_trips.percentile(0.5) or 0.0
+            case _:
+                self.traffic.rejected["direction"] += 1
+
+    def _session_event(self, session: int, event: ev.DrafterEvent, size: int, now: float) -> None:
+        live = self._sessions.get(session)
+        if live is not None:
+            live.bytes_received += size
+            self._carry_out(live, live.machine.handle(event, now))
+
+    def _welcomed(self, welcome: m.Welcome, now: float) -> None:
+        self._drop_sessions(DaemonUnreachable("the verifier started anew and has forgotten this session"))
+        self._welcome = welcome
+        self._link.next_ping = now
+        log.info("verifier_found", verifier=welcome.verifier, model=welcome.model)
+        if self._fingerprint == welcome.vocab_fingerprint:
+            self.vocabulary = self._engine.vocabulary
+        else:
+            self._download = VocabularyDownload(welcome)
+            self._send(self._download.next_request())
+
+    def _vocabulary_part(self, answer: m.Vocab) -> None:
+        if self._download is None:
+            return
+        vocabulary = self._download.add(answer)
+        if vocabulary is None:
+            self._send(self._download.next_request())
+        else:
+            self.vocabulary, self._download = vocabulary, None
+
+    def _error(self, error: m.Error, now: float) -> None:
+        asked = self._asked.pop(error.ref, None) if error.ref else None
+        if asked is not None:
+            asked.client.hear(Failed(Busy(error.message) if error.code == "busy" else RequestError(error.message)))
+        elif error.code == "hello":
+            if self._welcome is not None:
+                self._lost("the verifier does not know this drafter")
+            self._say_hello(now)
+        elif error.code in ("vocab", "version"):
+            raise ConfigError(f"the verifier at {self._address} refused this drafter: {error.message}")
+        else:
+            log.warning("verifier_error", code=error.code, message=error.message)
+
+    def _lost(self, reason: str) -> None:
+        """The verifier is gone: forget its sessions and start over on a fresh connection."""
+        log.warning("verifier_lost", reason=reason)
+        self._welcome = self._download = None
+        self._drop_sessions(DaemonUnreachable(f"the verifier at {self._address} went away"))
+        self._poller.unregister(self._socket)
+        self._socket.close(linger=0)
+        self._socket = self._connect()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._next_hello = 0.0
+
+    def _drop_sessions(self, error: SpecmeshError) -> None:
+        for live in list(self._sessions.values()):
+            self._fail(live, error)
+            self._forget(live)
+        for asked in self._asked.values():
+            asked.client.hear(Failed(error))
+        self._asked.clear()
+
+    def snapshot(self, now: float) -> dict[str, object]:
+        """What `stats` shows: an immutable picture, built on the loop's thread."""
+        return self.stats.picture(
+            self._engine.info,
+            self._welcome,
+            self._link,
+            [live.machine for live in self._sessions.values()],
+            self.traffic,
+            now,
+        )

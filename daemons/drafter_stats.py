@@ -1,0 +1,72 @@
+"""The drafter's counters and the picture of them that `stats` shows."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.stats import BusyShare, Rolling
+from specmesh.daemons.peers import Link
+from specmesh.daemons.transport import Traffic
+from specmesh.daemons.verifier_stats import SCHEMA_VERSION
+from specmesh.engines.base import EngineInfo
+from specmesh.wire.messages import Welcome
+
+
+class DrafterStats:
+    """Counters of one drafter since it started. `latest` is the newest picture, safe to read from any thread."""
+
+    def __init__(self, now: float) -> None:
+        self._started = now
+        self.busy = BusyShare()
+        self.draft_seconds = Rolling()
+        self.opened = self.drafted = self.accepted = self.committed = self.rounds = 0
+        self.latest: dict[str, object] = {}
+
+    def worked(self, start: float, end: float, guessed: bool) -> None:
+        """Count a call of the engine."""
+        self.busy.record(start, end)
+        if guessed:
+            self.drafted += 1
+            self.draft_seconds.record(end - start)
+
+    def round(self, accepted: int, committed: int) -> None:
+        """Count a TRUTH that had news."""
+        self.rounds += 1
+        self.accepted += accepted
+        self.committed += committed
+
+    def publish(self, picture: dict[str, object]) -> None:
+        """Make `picture` the newest."""
+        self.latest = picture
+
+    def picture(
+        self,
+        info: EngineInfo,
+        welcome: Welcome | None,
+        link: Link,
+        sessions: Sequence[DrafterSession],
+        traffic: Traffic,
+        now: float,
+    ) -> dict[str, object]:
+        """Everything `specmesh stats --json` prints about a drafter."""
+        interval = self.draft_seconds.percentile(0.5)
+        wire_bytes = traffic.bytes_sent + traffic.bytes_received
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "role": "drafter",
+            "version": version("specmesh"),
+            "uptime_s": round(now - self._started, 1),
+            "model": {"name": info.model, "backend": info.backend, "n_ctx": info.n_ctx, "can_trim": info.can_trim},
+            "verifier": None if welcome is None else {"name": welcome.verifier, "model": welcome.model},
+            "sessions": {"live": len(sessions), "opened": self.opened, "max": info.n_seq},
+            "draft_n": sessions[-1].draft_n if sessions else None,
+            "totals": {"drafted": self.drafted, "accepted": self.accepted, "committed": self.committed,
+                       "rounds": self.rounds},
+            "draft_ms": None if interval is None else round(interval * 1e3, 4),
+            "bytes_per_accepted_token": round(wire_bytes / self.accepted, 1) if self.accepted else None,
+            "busy": {"drafter": round(self.busy.share(now), 3), "verifier": round(link.busy, 3)},
+            "round_trip_ms": link.round_trip_ms(),
+            "wire": {"frames_sent": traffic.frames_sent, "frames_received": traffic.frames_received,
+                     "bytes_sent": traffic.bytes_sent, "bytes_received": traffic.bytes_received,
+                     "rejected": dict(traffic.rejected)},
+        }

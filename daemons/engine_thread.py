@@ -1,0 +1,72 @@
+"""The target model on a thread of its own, so that the loop hears the wire while a step runs."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.engines.base import Span, VerifyEngine
+from specmesh.errors import SpecmeshError
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Trim sequences (seq, length), then decode the spans."""
+
+    trims: tuple[tuple[int, int], ...]
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A job's result: per span its logits (valid until the next job), and the seconds the decode took."""
+
+    logits: list[NDArray[np.float32] | None]
+    started: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeFailed:
+    """A job that raised."""
+
+    error: SpecmeshError
+
+
+class EngineThread:
+    """Runs one job at a time; each result goes to `deliver`, on this thread."""
+
+    def __init__(self, engine: VerifyEngine, deliver: Callable[[Decoded | DecodeFailed], None]) -> None:
+        self._engine = engine
+        self._deliver = deliver
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Start a job; the one before must have been delivered."""
+        self._jobs.put(job)
+
+    def close(self, timeout: float) -> bool:
+        """End the thread after the job it is in; whether it ended within `timeout` seconds."""
+        self._jobs.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self._deliver(self._do(job))
+            except SpecmeshError as error:
+                self._deliver(DecodeFailed(error))
+
+    def _do(self, job: Job) -> Decoded:
+        for seq, length in job.trims:
+            self._engine.trim(seq, length)
+        started = time.monotonic()
+        logits = self._engine.decode(job.spans)
+        return Decoded(logits, started, time.monotonic())

@@ -1,0 +1,47 @@
+"""A queue into a poll loop: any thread puts, the loop polls its descriptor."""
+
+import contextlib
+import os
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Mailbox(Generic[T]):
+    """Items in order; `fileno` is readable while there may be some."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+
+    def fileno(self) -> int:
+        """The descriptor to poll for reading."""
+        return self._reader
+
+    @property
+    def wakeup_fd(self) -> int:
+        """Writing a byte here wakes the loop; for `signal.set_wakeup_fd`."""
+        return self._writer
+
+    def put(self, item: T) -> None:
+        """Add an item and wake the loop; from any thread."""
+        self._items.append(item)
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the loop just as well
+            os.write(self._writer, b"\0")
+
+    def drain(self) -> list[T]:
+        """Take all items; from the loop's thread."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._reader, 4096)
+        items = []
+        while self._items:
+            items.append(self._items.popleft())
+        return items
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        os.close(self._reader)
+        os.close(self._writer)

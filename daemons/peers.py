@@ -1,0 +1,77 @@
+"""The other end of the wire, as this side knows it: liveness, round trip, traffic."""
+
+import itertools
+from dataclasses import dataclass, field
+
+from specmesh.core.costs import Arrivals
+from specmesh.core.stats import Rolling
+from specmesh.wire.messages import Hello, Ping, Pong
+
+PING_INTERVAL = 1.0
+"""Seconds between PINGs."""
+
+SILENCE = 3.5
+"""Seconds without a frame after which a peer counts as gone."""
+
+
+@dataclass(slots=True)
+class Link:
+    """Liveness and round trip of one connection. `progress` is the peer's own loop counter, as last told."""
+
+    last_heard: float
+    round_trips: Rolling = field(default_factory=Rolling)
+    progress: int = 0
+    busy: float = 0.0
+    next_ping: float = 0.0
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    _pending: tuple[int, float] | None = None
+
+    def ping(self, now: float, progress: int, busy: float) -> Ping:
+        """The next PING, to be sent now."""
+        self.next_ping = now + PING_INTERVAL
+        self._pending = (next(self._numbers), now)
+        return Ping(self._pending[0], progress, busy)
+
+    def pong(self, message: Pong, now: float) -> float | None:
+        """Learn from a PONG; its round trip in seconds, None when it answers no PING of ours."""
+        self.progress, self.busy = message.progress, message.busy
+        if self._pending is None or message.number != self._pending[0]:
+            return None
+        round_trip = now - self._pending[1]
+        self._pending = None
+        self.round_trips.record(round_trip)
+        return round_trip
+
+    def silent(self, now: float) -> bool:
+        """Whether the peer has said nothing for too long."""
+        return now - self.last_heard > SILENCE
+
+    def round_trip_ms(self) -> dict[str, float | None]:
+        """Median and 99th percentile of the recent round trips, in milliseconds."""
+        return {name: _ms(self.round_trips.percentile(share)) for name, share in (("p50", 0.5), ("p99", 0.99))}
+
+
+@dataclass(slots=True)
+class DrafterPeer:
+    """A drafter attached to this verifier."""
+
+    identity: bytes
+    hello: Hello
+    link: Link
+    arrivals: Arrivals = field(default_factory=Arrivals)
+
+    def describe(self) -> dict[str, object]:
+        """This peer for people and for `stats --json`."""
+        interval = self.arrivals.interval
+        return {
+            "drafter": self.hello.drafter,
+            "engine": self.hello.engine,
+            "model": self.hello.model,
+            "round_trip_ms": self.link.round_trip_ms(),
+            "draft_interval_ms": _ms(interval),
+            "busy": round(self.link.busy, 3),
+        }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 3)

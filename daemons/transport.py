@@ -1,0 +1,108 @@
+"""The ZeroMQ sockets of the wire: one frame per message, bounded, counted.
+
+Option values and reasons: libzmq's defaults queue without end, block for ever at exit, drop silently when a ROUTER does
+not know a peer, and buffer whatever length a stranger announces.
+"""
+
+from collections import Counter
+from urllib.parse import urlparse
+
+import zmq
+
+from specmesh.errors import ConfigError
+from specmesh.wire.codec import MAX_FRAME
+
+_OPTIONS = {
+    zmq.LINGER: 0,
+    zmq.MAXMSGSIZE: MAX_FRAME,
+    zmq.SNDHWM: 64,
+    zmq.RCVHWM: 64,
+    zmq.HANDSHAKE_IVL: 5000,
+    zmq.HEARTBEAT_IVL: 1000,
+    zmq.HEARTBEAT_TIMEOUT: 3000,
+    zmq.HEARTBEAT_TTL: 3000,
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.IPV6: 1,
+}
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_EVERYWHERE = ("*", "0.0.0.0", "::")  # noqa: S104  (refused, not used)
+
+
+class Traffic:
+    """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted)."""
+
+    def __init__(self) -> None:
+        self.frames_sent = self.frames_received = 0
+        self.bytes_sent = self.bytes_received = 0
+        self.rejected: Counter[str] = Counter()
+
+    def sent(self, size: int) -> None:
+        """Count a frame that was handed to the socket."""
+        self.frames_sent += 1
+        self.bytes_sent += size
+
+    def received(self, size: int) -> None:
+        """Count a frame that came."""
+        self.frames_received += 1
+        self.bytes_received += size
+
+
+def bind_router(context: zmq.Context[zmq.Socket[bytes]], address: str, insecure: bool) -> zmq.Socket[bytes]:
+    """A ROUTER bound to one address, beyond loopback only where `insecure`; raises ConfigError."""
+    _require_private(address, insecure)
+    socket = context.socket(zmq.ROUTER)
+    _configure(socket)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        socket.close()
+        if error.errno == zmq.EADDRINUSE:
+            raise ConfigError(f"{address} is in use: stop what listens there or choose another --bind") from None
+        raise ConfigError(f"cannot bind {address}: {error.strerror}") from None
+    return socket
+
+
+def connect_dealer(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
+    """A DEALER that connects, and reconnects, to a verifier; raises ConfigError for an address that is none."""
+    _parse(address, "--connect")
+    socket = context.socket(zmq.DEALER)
+    _configure(socket)
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.RECONNECT_IVL, 100)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        socket.close()
+        raise ConfigError(f"cannot connect to {address}: {error.strerror}") from None
+    return socket
+
+
+def _configure(socket: zmq.Socket[bytes]) -> None:
+    for option, value in _OPTIONS.items():
+        socket.setsockopt(option, value)
+
+
+def _parse(address: str, option: str) -> str:
+    """The host of tcp://HOST:PORT; raises ConfigError."""
+    parts = urlparse(address)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme != "tcp" or not parts.hostname or not port:
+        raise ConfigError(f"{option} {address!r} is not an address: write tcp://HOST:PORT, for example tcp://127.0.0.1:7071")
+    return parts.hostname
+
+
+def _require_private(address: str, insecure: bool) -> None:
+    host = _parse(address, "--bind")
+    if host in _EVERYWHERE:
+        raise ConfigError(f"--bind {address} would listen on every network: name the one address to listen on")
+    if host not in _LOOPBACK and not insecure:
+        raise ConfigError(
+            f"--bind {address} listens beyond this machine and the wire is not encrypted yet: bind tcp://127.0.0.1:PORT "
+            "behind an SSH tunnel, or add --insecure-no-auth on a network you trust (a tailnet, a direct cable)"
+        )

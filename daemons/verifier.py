@@ -1,0 +1,471 @@
+"""The verifier's loop: frames, orders and finished steps in; frames, client events and new steps out.
+
+It decodes frames, hands them to the sessions (specmesh.core), carries their effects out and runs the steps that the
+scheduler forms. What to accept, how long to wait and with whom to step is decided there.
+"""
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import assert_never
+
+import structlog
+import zmq
+
+from specmesh.core import events as ev
+from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.costs import StepCosts
+from specmesh.core.pool import pick_drafter
+from specmesh.core.report import session_report, with_drafting
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.scheduler import Idle, Scheduler, Step
+from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
+from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.peers import DrafterPeer, Link
+from specmesh.daemons.remote_client import RemoteClient, opened
+from specmesh.daemons.transport import Traffic
+from specmesh.daemons.verifier_stats import VerifierStats
+from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
+from specmesh.engines.base import Span, VerifyEngine
+from specmesh.errors import Busy, FrameError, PromptTooLong, RequestError, SpecmeshError
+from specmesh.requests import Cancel, Client, Failed, Finished, Request, Started, Submit, Tokens
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode, encode
+
+log = structlog.get_logger("specmesh.verifier")
+
+MAX_FRAMES_PER_TURN = 64
+CLOSE_GRACE = 0.2
+"""Most seconds a finished session's report waits for the drafter to tell its own time."""
+
+SNAPSHOT_INTERVAL = 0.1
+"""Seconds between two snapshots of the statistics."""
+
+DRAIN = 10.0
+"""Seconds that sessions get to finish after SIGTERM."""
+
+
+@dataclass(slots=True)
+class Live:
+    """A session and what surrounds it: its place in the engine, its client, the drafter that drafts for it."""
+
+    id: int
+    seq: int
+    machine: VerifierSession
+    client: Client
+    owner: bytes | None
+    drafter: bytes | None = None
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    closing: tuple[float, Finished] | None = None
+
+
+class VerifierLoop:
+    """One verifier: its sockets, sessions and drafters. Everything runs on the thread that calls `run`."""
+
+    def __init__(
+        self,
+        name: str,
+        socket: "zmq.Socket[bytes]",
+        engine: VerifyEngine,
+        mailbox: "Mailbox[Submit | Cancel | Decoded | DecodeFailed]",
+        costs: StepCosts,
+    ) -> None:
+        self._name, self._socket, self._mailbox = name, socket, mailbox
+        self._vocabulary, self._encode, self._info = engine.vocabulary, engine.encode, engine.info
+        self._fingerprint = engine.vocabulary.fingerprint()
+        self._engine = EngineThread(engine, mailbox.put)
+        self._limits = TargetLimits(
+            engine.info.n_ctx, len(engine.vocabulary), engine.vocabulary.end_ids, 16 if engine.info.can_trim else 0
+        )
+        self._costs, self._acceptance = costs, RollingAcceptance()
+        self._scheduler = Scheduler(engine.info.n_batch)
+        self._sessions: dict[int, Live] = {}
+        self._closing: dict[int, Live] = {}
+        self._peers: dict[bytes, DrafterPeer] = {}
+        self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
+        self._free = list(reversed(range(engine.info.n_seq)))
+        self._trims: list[tuple[int, int]] = []
+        self._step: Step | None = None
+        self._turns = 0
+        self._next_snapshot = 0.0
+        self._stopping: float | None = None
+        self.traffic = Traffic()
+        self.stats = VerifierStats(time.monotonic())
+
+    # --- the loop
+
+    def run(self) -> None:
+        """Serve until stopped and drained."""
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._mailbox.fileno(), zmq.POLLIN)
+        while not self._drained():
+            poller.poll(self._start_step_or_timeout(time.monotonic()))
+            self._turns += 1
+            for order in self._mailbox.drain():
+                self._order(order, time.monotonic())
+            self._receive()
+            self._tick(time.monotonic())
+        self._engine.close(DRAIN)
+
+    def stop(self) -> None:
+        """Take no new sessions and end when the live ones have; a signal handler may call this."""
+        if self._stopping is None:
+            self._stopping = time.monotonic()
+
+    def _drained(self) -> bool:
+        if self._stopping is None:
+            return False
+        if not self._sessions and not self._closing:
+            return True
+        if time.monotonic() - self._stopping < DRAIN:
+            return False
+        for live in list(self._sessions.values()):
+            self._carry_out(live, live.machine.handle(ev.Cancelled("shutdown"), time.monotonic()))
+        return True
+
+    def _start_step_or_timeout(self, now: float) -> float:
+        """Give the engine its next step if it is free; milliseconds the loop may sleep."""
+        until = min((peer.link.next_ping for peer in self._peers.values()), default=now + 1.0)
+        until = min([until, *(live.closing[0] for live in self._closing.values() if live.closing)])
+        if self._step is None:
+            step = self._scheduler.next_step({live.id: live.machine for live in self._sessions.values()}, now)
+            match step:
+                case Step():
+                    self._run_step(step, now)
+                case Idle(wake):
+                    until = until if wake is None else min(until, wake)
+                case _:
+                    assert_never(step)
+        return max(until - now, 0.0) * 1e3
+
+    def _run_step(self, step: Step, now: float) -> None:
+        spans = []
+        for session, part in step.parts:
+            live = self._sessions[session]
+            if isinstance(part, ev.Verify):
+                live.machine.begin(now)
+                spans.append(Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
+            else:
+                spans.append(Span(live.seq, part.position, part.ids, logits=False))
+        self._step = step
+        self._engine.submit(Job(tuple(self._trims), tuple(spans)))
+        self._trims.clear()
+
+    def _order(self, order: Submit | Cancel | Decoded | DecodeFailed, now: float) -> None:
+        match order:
+            case Submit(request, client):
+                self._open(request, client, None, now)
+            case Cancel(client):
+                for live in [live for live in self._sessions.values() if live.client is client]:
+                    self._carry_out(live, live.machine.handle(ev.Cancelled("cancelled"), now))
+            case Decoded():
+                self._decoded(order, now)
+            case DecodeFailed(error):
+                self._decode_failed(error, now)
+            case _:
+                assert_never(order)
+
+    def _tick(self, now: float) -> None:
+        for peer in list(self._peers.values()):
+            if peer.link.silent(now):
+                self._peer_gone(peer.identity, "silent")
+            elif now >= peer.link.next_ping:
+                self.send(peer.identity, peer.link.ping(now, self._turns, self.stats.busy.share(now)))
+        for live in [live for live in self._closing.values() if live.closing and now >= live.closing[0]]:
+            self._deliver(live, 0, 0.0)
+        if not self._sessions:
+            self.stats.throughput.idle()
+        if now >= self._next_snapshot:
+            self._next_snapshot = now + SNAPSHOT_INTERVAL
+            self.stats.publish(self.snapshot(now))
+
+    # --- steps
+
+    def _decoded(self, result: Decoded, now: float) -> None:
+        step, self._step = self._step, None
+        if step is None:
+            return
+        seconds = result.ended - result.started
+        if step.pure:
+            self._costs.record(step.rows, seconds)
+        before = self.stats.totals.generated
+        for (session, part), logits in zip(step.parts, result.logits, strict=True):
+            live = self._sessions.get(session)
+            if live is None:
+                continue  # cancelled while the step ran
+            if isinstance(part, ev.Prefill):
+                self._carry_out(live, live.machine.handle(ev.Prefilled(len(part.ids)), now))
+            elif logits is not None:
+                self._carry_out(live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds), now))
+        self.stats.step(result.started, result.ended, self.stats.totals.generated - before)
+
+    def _decode_failed(self, error: SpecmeshError, now: float) -> None:
+        """The engine's sequences are in doubt: every session of the step ends, the others go on."""
+        step, self._step = self._step, None
+        log.error("step_failed", error=str(error))
+        for session, _ in step.parts if step is not None else ():
+            live = self._sessions.get(session)
+            if live is not None:
+                live.client.hear(Failed(error))
+                self._carry_out(live, live.machine.handle(ev.Cancelled("error"), now))
+
+    # --- sessions
+
+    def _open(self, request: Request, client: Client, owner: bytes | None, now: float) -> None:
+        try:
+            live = self._new_session(request, client, owner, now)
+        except SpecmeshError as error:
+            client.hear(Failed(error))
+            return
+        self._sessions[live.id] = live
+        self.stats.opened += 1
+        client.hear(Started(live.id, live.machine.n_prompt))
+        log.info("session_opened", session=live.id, prompt_tokens=live.machine.n_prompt, remote=owner is not None)
+        if owner is not None:
+            self._attach(live, owner)
+        elif request.params.draft_n != 0:
+            self._find_drafter(live)
+
+    def _new_session(self, request: Request, client: Client, owner: bytes | None, now: float) -> Live:
+        if self._stopping is not None:
+            raise Busy("the verifier is stopping: try again when it is back")
+        ids = request.prompt_ids if request.prompt_ids is not None else self._encode(request.prompt or "")
+        if not ids:
+            raise RequestError("the prompt is empty: give at least one token")
+        if not all(0 <= token < self._limits.n_vocab for token in ids):
+            raise RequestError(f"a prompt id is outside the model's vocabulary of {self._limits.n_vocab}")
+        if len(ids) >= self._limits.n_ctx:
+            raise PromptTooLong(len(ids), self._limits.n_ctx)
+        if not self._free:
+            raise Busy(f"all {self._info.n_seq} sessions are taken: try again, or start with more --max-sessions")
+        machine = VerifierSession(ids, request.params, self._limits, self._costs, self._acceptance, now)
+        return Live(next(self._ids), self._free.pop(), machine, client, owner)
+
+    def _find_drafter(self, live: Live) -> None:
+        loads = dict.fromkeys(self._peers, 0)
+        for other in self._sessions.values():
+            if other.drafter in loads:
+                loads[other.drafter] += 1
+        chosen = pick_drafter(loads)
+        if chosen is not None:
+            params = live.machine.params.sampling
+            self._count(live, self.send(chosen, opened(live.id, 0, live.machine.n_prompt, params)))
+            self._attach(live, chosen)
+
+    def _attach(self, live: Live, identity: bytes) -> None:
+        peer = self._peers.get(identity)
+        if peer is None:
+            return  # it went away while it was being told
+        live.drafter = identity
+        self._carry_out(live, live.machine.attach(peer.arrivals))
+
+    def _carry_out(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case ev.SendTruth(base, crc, ids, draft_n):
+                    self._tell(live, m.Truth(live.id, base, crc, ids, draft_n))
+                case ev.SendSync():
+                    self._tell_all(live, effect)
+                case ev.SendNack(base, crc):
+                    self._tell(live, m.Nack(live.id, base, crc))
+                case ev.Trim(length):
+                    self._trims.append((live.seq, length))
+                case ev.Emit(ids, accepted, drafts, tested):
+                    self.stats.round(len(drafts), tested, accepted, len(ids))
+                    live.client.hear(Tokens(ids, min(accepted, len(ids)), drafts))
+                case ev.Finish(reason):
+                    self._finish(live, reason, time.monotonic())
+                case _:
+                    assert_never(effect)
+
+    def _tell_all(self, live: Live, sync: ev.SendSync) -> None:
+        """Send a SYNC in as many frames as its ids need."""
+        for at in range(0, max(len(sync.ids), 1), m.MAX_TOKENS):
+            base = sync.base + at
+            crc = sync.crc if at == 0 else live.machine.prefix.crc_at(base)
+            self._tell(live, m.Sync(live.id, base, crc, sync.ids[at : at + m.MAX_TOKENS], sync.draft_n))
+
+    def _finish(self, live: Live, reason: str, now: float) -> None:
+        """Free the session's place; its report waits a moment for the drafter's own numbers."""
+        if self._sessions.pop(live.id, None) is None:
+            return
+        self._free.append(live.seq)
+        self._trims.append((live.seq, 0))
+        machine = live.machine
+        report = session_report(machine, self._costs, now)
+        peer = self._peers.get(live.drafter) if live.drafter is not None else None
+        report["drafter"] = peer.hello.drafter if peer is not None else None
+        finished = Finished(reason, tuple(machine.prefix[: machine.n_prompt]), report)
+        log.info("session_finished", session=live.id, reason=reason, tokens=machine.counts.generated,
+                 rounds=machine.counts.rounds, accepted=machine.counts.accepted, drafted=machine.counts.drafted)
+        live.closing = (now + CLOSE_GRACE, finished)
+        self._closing[live.id] = live
+        if peer is not None:
+            done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == live.drafter else {})
+            self._count(live, self.send(peer.identity, done))
+        if peer is None or live.owner is not None or reason == "cancelled":
+            self._deliver(live, 0, 0.0)
+
+    def _deliver(self, live: Live, drafted: int, draft_s: float) -> None:
+        """Hand the report of a finished session to its client."""
+        if self._closing.pop(live.id, None) is None or live.closing is None:
+            return
+        finished = live.closing[1]
+        report = with_drafting(finished.report, drafted, draft_s)
+        report |= {"bytes_sent": live.bytes_sent, "bytes_received": live.bytes_received}
+        live.client.hear(Finished(finished.reason, finished.prompt_ids, report))
+
+    def snapshot(self, now: float) -> dict[str, object]:
+        """What `stats` shows: an immutable picture, built on the loop's thread."""
+        return self.stats.picture(
+            self._info,
+            [live.machine for live in self._sessions.values()],
+            list(self._peers.values()),
+            self._costs,
+            self.traffic,
+            now,
+        )
+
+    # --- the wire
+
+    def send(self, identity: bytes, message: m.Message) -> int:
+        """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""
+        frame = encode(message)
+        try:
+            self._socket.send_multipart([identity, frame], zmq.NOBLOCK)
+        except zmq.Again:
+            return 0  # its queue is full; the prefix CRC of a later frame brings it back
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._peer_gone(identity, "disconnected")
+            return 0
+        self.traffic.sent(len(frame))
+        return len(frame)
+
+    def _tell(self, live: Live, message: m.TokenMessage) -> None:
+        if live.drafter is not None:
+            self._count(live, self.send(live.drafter, message))
+
+    @staticmethod
+    def _count(live: Live, size: int) -> None:
+        live.bytes_sent += size
+
+    def _receive(self) -> None:
+        for _ in range(MAX_FRAMES_PER_TURN):
+            try:
+                parts = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if len(parts) != 2:
+                self.traffic.rejected["parts"] += 1
+                continue
+            self.traffic.received(len(parts[1]))
+            self._frame(parts[0], parts[1], time.monotonic())
+
+    def _frame(self, identity: bytes, frame: bytes, now: float) -> None:
+        peer = self._peers.get(identity)
+        if peer is not None:
+            peer.link.last_heard = now
+        try:
+            message = decode(frame)
+        except FrameError as error:
+            self.traffic.rejected[error.reason] += 1
+            if error.reason == "version":
+                text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
+                self.send(identity, m.Error("version", text))
+            return
+        if isinstance(message, m.Hello):
+            self._hello(identity, message, now)
+        elif peer is None:
+            self.send(identity, m.Error("hello", "introduce yourself with HELLO first"))
+        else:
+            self._message(peer, message, len(frame), now)
+
+    def _message(self, peer: DrafterPeer, message: m.Message, size: int, now: float) -> None:
+        match message:
+            case m.Draft(session, base, crc, ids, branch):
+                self._session_event(peer, session, ev.Drafted(base, crc, ids, branch), size, now)
+            case m.Nack(session, base, crc):
+                self._session_event(peer, session, ev.Nacked(base, crc), size, now)
+            case m.Open():
+                self._open_for(peer, message, now)
+            case m.Close():
+                self._closed_by(peer, message, now)
+            case m.Vocab(start):
+                self.send(peer.identity, vocabulary_chunk(self._vocabulary, start))
+            case m.Ping(number, progress, busy):
+                peer.link.progress, peer.link.busy = progress, busy
+                self.send(peer.identity, m.Pong(number, self._turns, self.stats.busy.share(now)))
+            case m.Pong():
+                round_trip = peer.link.pong(message, now)
+                if round_trip is not None:
+                    peer.arrivals.record_round_trip(round_trip)
+            case _:
+                self.traffic.rejected["direction"] += 1
+
+    def _session_event(self, peer: DrafterPeer, session: int, event: ev.VerifierEvent, size: int, now: float) -> None:
+        live = self._sessions.get(session)
+        if live is None or live.drafter != peer.identity:
+            self.stats.stray_frames += 1
+            return
+        live.bytes_received += size
+        self._carry_out(live, live.machine.handle(event, now))
+
+    def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
+        if hello.vocab_fingerprint and hello.vocab_fingerprint != self._fingerprint:
+            text = (
+                f"the drafter's vocabulary ({hello.model}, {hello.n_vocab} tokens) is not the verifier's "
+                f"({self._info.model}, {self._limits.n_vocab} tokens): draft with a model of the same family"
+            )
+            log.warning("drafter_refused", drafter=hello.drafter, reason=text)
+            self.send(identity, m.Error("vocab", text))
+            return
+        self._peer_gone(identity, "hello again")
+        peer = DrafterPeer(identity, hello, Link(now))
+        self._peers[identity] = peer
+        self.send(identity, m.Welcome(self._name, self._info.model, self.stats.model_hash or "", self._fingerprint,
+                                      self._limits.n_vocab, self._limits.n_ctx, sorted(self._limits.end_ids)))
+        self.send(identity, peer.link.ping(now, self._turns, 0.0))
+        log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
+        self._find_drafters()
+
+    def _peer_gone(self, identity: bytes, reason: str) -> None:
+        """Forget a drafter: its own sessions end, the others go on alone or with another drafter."""
+        peer = self._peers.pop(identity, None)
+        if peer is None:
+            return
+        log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
+        for live in list(self._sessions.values()):
+            if live.drafter == identity:
+                live.drafter = None
+                live.machine.handle(ev.Detached(), time.monotonic())
+            if live.owner == identity:
+                self._carry_out(live, live.machine.handle(ev.Cancelled("cancelled"), time.monotonic()))
+        self._find_drafters()
+
+    def _find_drafters(self) -> None:
+        for live in list(self._sessions.values()):
+            if live.drafter is None and live.owner is None and live.machine.params.draft_n != 0:
+                self._find_drafter(live)
+
+    def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:
+        sampling = SamplingParams(order.temperature, order.top_k, order.top_p, order.seed)
+        draft_n = None if order.draft_n == m.DRAFT_N_AUTO else order.draft_n
+        params = SessionParams(sampling, max(order.max_tokens, 1), draft_n)
+        request = Request(order.prompt, tuple(order.ids) or None, params, order.rounds)
+        identity = peer.identity
+        client = RemoteClient(lambda message: self.send(identity, message), order.ref, sampling, order.rounds)
+        self._open(request, client, identity, now)
+
+    def _closed_by(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
+        finished = self._closing.get(close.session)
+        if finished is not None and finished.drafter == peer.identity:
+            self._deliver(finished, close.drafted, close.draft_s)
+            return
+        live = self._sessions.get(close.session)
+        if live is not None and live.owner == peer.identity:
+            self._carry_out(live, live.machine.handle(ev.Cancelled("cancelled"), now))

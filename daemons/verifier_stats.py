@@ -1,0 +1,109 @@
+"""The verifier's counters and the picture of them that `stats` shows."""
+
+from collections import deque
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from specmesh.core.costs import StepCosts
+from specmesh.core.stats import BusyShare, Rolling, RoundCounts, Throughput
+from specmesh.core.verifier_session import VerifierSession
+from specmesh.daemons.peers import DrafterPeer
+from specmesh.daemons.transport import Traffic
+from specmesh.engines.base import EngineInfo
+
+SCHEMA_VERSION = 1
+ROLLING_ROUNDS = 256
+
+
+class VerifierStats:
+    """Counters of one verifier since it started. `latest` is the newest picture, safe to read from any thread."""
+
+    def __init__(self, now: float) -> None:
+        self._started = now
+        self._recent: deque[tuple[int, int]] = deque(maxlen=ROLLING_ROUNDS)
+        self.totals = RoundCounts()
+        self.busy = BusyShare()
+        self.throughput = Throughput()
+        self.step_seconds = Rolling()
+        self.opened = 0
+        self.stray_frames = 0
+        self.model_hash: str | None = None
+        self.latest: dict[str, object] = {}
+
+    def round(self, drafted: int, tested: int, accepted: int, generated: int) -> None:
+        """Count a verification round of some session."""
+        self.totals.record(drafted, tested, accepted, generated)
+        self._recent.append((drafted, accepted))
+
+    def step(self, start: float, end: float, generated: int) -> None:
+        """Count a step of the engine."""
+        self.busy.record(start, end)
+        self.step_seconds.record(end - start)
+        self.throughput.record(generated, start, end)
+
+    def publish(self, picture: dict[str, object]) -> None:
+        """Make `picture` the newest."""
+        self.latest = picture
+
+    def rolling_acceptance(self) -> float | None:
+        """Accepted / drafted over the recent rounds; None where nothing was drafted."""
+        drafted = sum(d for d, _ in self._recent)
+        return sum(a for _, a in self._recent) / drafted if drafted else None
+
+    def picture(
+        self,
+        info: EngineInfo,
+        sessions: Sequence[VerifierSession],
+        peers: Sequence[DrafterPeer],
+        costs: StepCosts,
+        traffic: Traffic,
+        now: float,
+    ) -> dict[str, object]:
+        """Everything `specmesh stats --json` prints about a verifier."""
+        totals = self.totals
+        wire_bytes = traffic.bytes_sent + traffic.bytes_received
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "role": "verifier",
+            "version": version("specmesh"),
+            "uptime_s": round(now - self._started, 1),
+            "model": {"name": info.model, "sha256": self.model_hash, "backend": info.backend, "n_ctx": info.n_ctx,
+                      "can_trim": info.can_trim},
+            "sessions": {
+                "live": len(sessions),
+                "opened": self.opened,
+                "max": info.n_seq,
+                "rows": [_session_row(session) for session in sessions],
+            },
+            "acceptance": {
+                "rolling": _rounded(self.rolling_acceptance()),
+                "total": _rounded(totals.acceptance_rate if totals.drafted else None),
+                "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
+                "mean_length": round(totals.mean_acceptance_length, 4),
+            },
+            "totals": {"rounds": totals.rounds, "drafted": totals.drafted, "accepted": totals.accepted,
+                       "generated": totals.generated, "accept_histogram": list(totals.accept_histogram)},
+            "draft_n": sessions[-1].draft_n if sessions else None,
+            "tokens_per_second": round(self.throughput.per_second(), 2),
+            "one_token_step_ms": round(costs.seconds(1) * 1e3, 4),
+            "steps_ms": {str(rows): round(seconds * 1e3, 4) for rows, seconds in costs.table().items()},
+            "bytes_per_accepted_token": round(wire_bytes / totals.accepted, 1) if totals.accepted else None,
+            "busy": {"verifier": round(self.busy.share(now), 3),
+                     "drafters": {peer.hello.drafter: round(peer.link.busy, 3) for peer in peers}},
+            "round_trip_ms": peers[0].link.round_trip_ms() if peers else {"p50": None, "p99": None},
+            "peers": [peer.describe() for peer in peers],
+            "wire": {"frames_sent": traffic.frames_sent, "frames_received": traffic.frames_received,
+                     "bytes_sent": traffic.bytes_sent, "bytes_received": traffic.bytes_received,
+                     "rejected": dict(traffic.rejected), "stray": self.stray_frames},
+        }
+
+
+def _session_row(session: VerifierSession) -> dict[str, object]:
+    counts = session.counts
+    return {"prompt_tokens": session.n_prompt, "generated": counts.generated, "drafted": session.attached,
+            "acceptance_rate": round(counts.acceptance_rate, 4), "draft_n": session.draft_n, "lead": session.lead,
+            "stale_drafts": session.stale_drafts}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,53 @@
+"""Settings of the daemons: frozen, checked once, before anything is started."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from specmesh.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Which engine runs which model, and how. gpu_layers -1 means all; threads None means one per core."""
+
+    engine: str
+    model: str | None
+    ctx: int = 4096
+    max_sessions: int = 8
+    threads: int | None = None
+    gpu_layers: int = 0
+    gpu_required: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a value that no engine can use."""
+        _at_least("--ctx", self.ctx, 8)
+        _at_least("--max-sessions", self.max_sessions, 1)
+        if self.threads is not None:
+            _at_least("--threads", self.threads, 1)
+        _at_least("--gpu-layers", self.gpu_layers, -1)
+        if self.engine != "ngram" and not self.model:
+            raise ConfigError(f"--engine {self.engine} needs --model FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierSettings:
+    """Settings of `specmesh verifier`."""
+
+    model: ModelSettings
+    bind: str
+    socket: Path
+    insecure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSettings:
+    """Settings of `specmesh drafter`."""
+
+    model: ModelSettings
+    connect: str
+    socket: Path
+
+
+def _at_least(option: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{option} {value} is too small: give {least} or more")

@@ -1,0 +1,127 @@
+"""llama.cpp as verifier and as drafter."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.core.sampling import Sampler
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.engines.base import EngineInfo, Span
+from specmesh.engines.llama_context import LlamaContext
+from specmesh.engines.llama_model import LlamaModel, LlamaSettings, Progress
+from specmesh.errors import EngineError, LocalProtocolError
+
+__all__ = ["LlamaDrafter", "LlamaSettings", "LlamaVerifier", "Progress"]
+
+
+class LlamaVerifier:
+    """A GGUF target model: `VerifyEngine` by llama.cpp.
+
+    One step carries up to n_batch rows, n_seq * (max_draft + 1) of them with logits.
+    """
+
+    def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
+        """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
+        self._model = LlamaModel(settings, progress)
+        self._context = _context(self._model, settings, settings.n_seq * (settings.max_draft + 1))
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts about the model."""
+        return self._context.info
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's vocabulary."""
+        return self._model.vocabulary
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a raw prompt, made as llama-server's /completion does; safe from any thread.
+
+        The model's own start tokens come first, and special tokens written in the text are recognised.
+        Raises RequestError for a lone surrogate.
+        """
+        return self._model.encode(text)
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
+        """One llama_decode over all spans; per span its logits, float32 (len(ids), n_vocab), or None.
+
+        The arrays are views of llama.cpp's memory, valid until the next call. Raises LocalProtocolError for
+        spans that cannot be, with nothing done; EngineError when llama.cpp fails.
+        """
+        block = self._context.decode(spans)
+        rows: list[NDArray[np.float32] | None] = []
+        start = 0
+        for span in spans:
+            end = start + len(span.ids) * span.logits
+            rows.append(block[start:end] if span.logits else None)
+            start = end
+        return rows
+
+    def trim(self, seq: int, length: int) -> None:
+        """Keep the first `length` ids of a sequence; 0 frees it.
+
+        Raises LocalProtocolError unless 0 <= length <= held, EngineError where the model cannot be cut there.
+        """
+        if not self._context.trim(seq, length):
+            raise EngineError(f"{self.info.model} cannot remove part of a sequence (cut {seq} to {length})")
+
+    def close(self) -> None:
+        """Free the model; a second call does nothing."""
+        self._context.close()
+
+
+class LlamaDrafter:
+    """A GGUF draft model, `DraftEngine` by llama.cpp."""
+
+    def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
+        """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
+        self._model = LlamaModel(settings, progress)
+        self._context = _context(self._model, settings, 1)
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts about the model."""
+        return self._context.info
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's vocabulary."""
+        return self._model.vocabulary
+
+    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+        """Append `ids` (1 to n_batch) to a sequence; with a sampler, its choice for the position after them.
+
+        Raises LocalProtocolError for ids or lengths that cannot be, EngineError when llama.cpp fails.
+        """
+        held = self._context.sequences.check_append(seq, ids, self.info.n_batch)
+        *body, last = ids
+        spans = [Span(seq, held, tuple(body), logits=False)] if body else []
+        spans.append(Span(seq, held + len(body), (last,), logits=sampler is not None))
+        logits = self._context.decode(spans)
+        return None if sampler is None else sampler.choose(logits[0], held + len(ids))
+
+    def trim(self, seq: int, length: int) -> int:
+        """Keep at most the first `length` ids of a sequence; returns how many are held.
+
+        Where the model cannot be cut it is emptied. Raises LocalProtocolError for a negative length.
+        """
+        held = self._context.sequences.held(seq)
+        if length < 0:
+            raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
+        if length < held and not self._context.trim(seq, length):
+            self._context.trim(seq, 0)
+        return self._context.sequences.held(seq)
+
+    def close(self) -> None:
+        """Free the model; a second call does nothing."""
+        self._context.close()
+
+
+def _context(model: LlamaModel, settings: LlamaSettings, n_outputs: int) -> LlamaContext:
+    try:
+        return LlamaContext(model, settings, n_outputs)
+    except BaseException:
+        model.close()
+        raise

@@ -1,0 +1,117 @@
+"""The llama.cpp library through llama-cpp-python's low-level bindings: checked, initialised, quiet."""
+
+import ctypes
+import functools
+import importlib
+from collections import deque
+from typing import Any
+
+import structlog
+
+from specmesh.errors import ConfigError
+
+PINNED = "0.3.36"
+"""The llama-cpp-python release whose struct layouts this package was written against."""
+
+_INSTALL = 'pip install "specmesh[llama]"'
+# ggml.h's enum ggml_log_level; the constants named in the bindings' own logger are outdated.
+_WARN, _ERROR, _CONTINUED = 3, 4, 5
+_GPU_TYPES = (1, 2)
+
+_log = structlog.get_logger("specmesh.engines.llama")
+
+
+class LibraryLog:
+    """Puts the fragments llama.cpp logs together to lines, and remembers the last error lines."""
+
+    def __init__(self) -> None:
+        self.errors: deque[str] = deque(maxlen=8)
+        self._line = ""
+        self._level = 0
+
+    def feed(self, level: int, text: bytes | None, _user: object = None) -> None:
+        """Take one fragment; a line is passed on when it ends or another begins."""
+        if level != _CONTINUED:
+            self._flush()
+            self._level = level
+        *lines, self._line = (self._line + (text or b"").decode("utf-8", "replace")).split("\n")
+        for line in lines:
+            self._emit(line)
+
+    def _flush(self) -> None:
+        line, self._line = self._line, ""
+        self._emit(line)
+
+    def _emit(self, line: str) -> None:
+        line = line.strip()
+        if not line.strip("."):
+            return
+        if self._level == _ERROR:
+            self.errors.append(line)
+            _log.error(line)
+        elif self._level == _WARN:
+            _log.warning(line)
+        else:
+            _log.debug(line)
+
+
+LOG = LibraryLog()
+
+
+@functools.cache
+def library() -> Any:
+    """The bindings, checked and initialised, once per process.
+
+    Any, because the module may not be installed where this is type-checked. Raises ConfigError where
+    llama-cpp-python is missing, broken, or not the pinned version.
+    """
+    package = _package()
+    if package.__version__ != PINNED:
+        raise ConfigError(
+            f"llama-cpp-python {package.__version__} is installed, specmesh needs {PINNED}: {_INSTALL}"
+        )
+    lib = package.llama_cpp
+    lib.llama_log_set(_callback(lib), None)
+    lib.llama_backend_init()
+    return lib
+
+
+@functools.cache
+def gpu_devices() -> tuple[str, ...]:
+    """The GPUs llama.cpp can put layers on, as "NAME: description"; empty where it only has CPUs."""
+    ggml = _ggml()
+    devices = (ggml.ggml_backend_dev_get(index) for index in range(ggml.ggml_backend_dev_count()))
+    return tuple(
+        f"{ggml.ggml_backend_dev_name(device).decode()}: {ggml.ggml_backend_dev_description(device).decode()}"
+        for device in devices
+        if ggml.ggml_backend_dev_type(device) in _GPU_TYPES
+    )
+
+
+def _package() -> Any:
+    try:
+        return importlib.import_module("llama_cpp")
+    except ImportError as error:
+        raise ConfigError(f"llama-cpp-python is not installed: {_INSTALL}") from error
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"llama-cpp-python is installed but its library does not load: {error}") from error
+
+
+@functools.cache
+def _callback(lib: Any) -> Any:
+    """The log function as a C function; cached, because llama.cpp keeps its address as long as it lives."""
+    return lib.llama_log_callback(LOG.feed)
+
+
+def _ggml() -> Any:
+    """The device functions of ggml, which the bindings load but do not declare."""
+    library()
+    ggml = importlib.import_module("llama_cpp._ggml").libggml
+    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
+    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
+    for name, result in (("name", ctypes.c_char_p), ("description", ctypes.c_char_p), ("type", ctypes.c_int)):
+        function = getattr(ggml, f"ggml_backend_dev_{name}")
+        function.argtypes = [ctypes.c_void_p]
+        function.restype = result
+    return ggml

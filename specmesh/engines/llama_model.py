@@ -1,0 +1,226 @@
+"""A GGUF model in memory: loading it with errors that say what to do, its vocabulary, and its tokenizer."""
+
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.engines.llama_library import LOG, PINNED, gpu_devices, library
+from specmesh.errors import ConfigError, EngineError, RequestError
+
+Progress = Callable[[float], bool | None]
+"""Called while a model loads with the fraction done, 0.0 to 1.0; False cancels, an exception passes."""
+
+_MAX_SEQ = 256
+_GGUF_VERSIONS = (2, 3)
+_PIECE_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaSettings:
+    """How to load a GGUF model.
+
+    n_ctx:        ids per sequence; 0: as many as the model was trained with.
+    n_seq:        sequences held at once, 1 to 256; memory is reserved for n_ctx * n_seq ids.
+    threads:      CPU threads; None: one per physical core.
+    gpu_layers:   layers put on GPUs; -1: all. Ignored where there is no GPU, unless
+    gpu_required: refuse to load without one.
+    n_batch:      most rows of one step.
+    max_draft:    most drafts per sequence a verifier step will carry; bounds the rows of logits kept.
+    """
+
+    path: Path
+    n_ctx: int = 4096
+    n_seq: int = 1
+    threads: int | None = None
+    gpu_layers: int = -1
+    gpu_required: bool = False
+    n_batch: int = 512
+    max_draft: int = 31
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_seq <= _MAX_SEQ:
+            raise ConfigError(f"{self.n_seq} sequences: llama.cpp holds 1 to {_MAX_SEQ}")
+        threads = 1 if self.threads is None else self.threads
+        if min(self.n_ctx, self.max_draft) < 0 or min(self.n_batch, threads) < 1:
+            raise ConfigError("need n_ctx >= 0, n_batch >= 1, max_draft >= 0 and threads >= 1")
+
+
+class LlamaModel:
+    """A loaded model. `handle` and `vocab` are llama.cpp's pointers, valid until `close`."""
+
+    def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
+        """Load the file; raises ConfigError for a file or machine that cannot, EngineError when cancelled."""
+        self.lib = library()
+        check_gguf(settings.path)
+        gpus = _gpus(settings)
+        self.handle = _load(self.lib, settings, progress)
+        self._lock = threading.Lock()
+        try:
+            self._check_decoder(settings.path)
+        except ConfigError:
+            self.close()
+            raise
+        self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
+        self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
+        self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
+        self.name = settings.path.stem
+        self.backend = _describe(self.lib, self.handle, settings, gpus)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a raw prompt, special tokens written in it included; safe from any thread.
+
+        Raises RequestError for a lone surrogate, EngineError after `close`.
+        """
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
+        with self._lock:  # not to tokenize with a model that another thread is freeing
+            if self.handle is None:
+                raise EngineError("the model is closed")
+            return self._tokenize(raw)
+
+    def close(self) -> None:
+        """Free the model; a second call does nothing."""
+        with self._lock:
+            handle, self.handle = self.handle, None
+            if handle is not None:
+                self.lib.llama_model_free(handle)
+
+    def _tokenize(self, raw: bytes) -> list[int]:
+        count = len(raw) + 8  # a byte is at least one token's worth; room for the special ones at the ends
+        for _ in range(2):
+            ids = (self.lib.llama_token * count)()
+            written: int = self.lib.llama_tokenize(self.vocab, raw, len(raw), ids, count, True, True)
+            if written >= 0:
+                return list(ids[:written])
+            count = -written
+        raise EngineError(f"llama.cpp could not tokenize a prompt of {len(raw)} bytes")
+
+    def _check_decoder(self, path: Path) -> None:
+        if self.lib.llama_model_has_encoder(self.handle) or not self.lib.llama_model_has_decoder(self.handle):
+            raise ConfigError(f"{path} is no decoder-only language model: choose one that generates text")
+
+
+def check_gguf(path: Path) -> None:
+    """Raise ConfigError unless `path` is a readable file that starts like a GGUF this llama.cpp knows."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(8)
+    except FileNotFoundError as error:
+        raise ConfigError(f"no model file {path}: check the path") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{path} is a directory: name the .gguf file in it") from error
+    except OSError as error:
+        raise ConfigError(f"the model file {path} cannot be read: {error.strerror}") from error
+    if head[:4] != b"GGUF":
+        raise ConfigError(f"{path} is not a GGUF file: convert the model with llama.cpp or download its GGUF")
+    version = int.from_bytes(head[4:8], "little")
+    if version not in _GGUF_VERSIONS:
+        raise ConfigError(f"{path} has GGUF version {version}, llama.cpp reads 2 and 3: convert it again")
+
+
+@functools.cache
+def physical_cores() -> int:
+    """Cores this process may run on, counting hyper-threads of one core once."""
+    try:
+        allowed = os.sched_getaffinity(0)  # type: ignore[attr-defined,unused-ignore]
+    except AttributeError:  # macOS, whose cores have one thread each
+        return os.cpu_count() or 1
+    return len({_siblings(cpu) for cpu in allowed})
+
+
+def _siblings(cpu: int) -> str:
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(cpu)
+
+
+def _gpus(settings: LlamaSettings) -> tuple[str, ...]:
+    """The GPUs that will take layers; raises ConfigError where one is required and none will."""
+    gpus = gpu_devices() if settings.gpu_layers else ()
+    if settings.gpu_required and not settings.gpu_layers:
+        raise ConfigError("a GPU is required but gpu_layers is 0: allow layers on it (-1: all)")
+    if settings.gpu_required and not gpus:
+        raise ConfigError(
+            "a GPU is required and llama.cpp sees none: check the driver, and build llama-cpp-python for it "
+            '(for CUDA: CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-cache-dir '
+            f"llama-cpp-python=={PINNED})"
+        )
+    return gpus
+
+
+def _describe(lib: Any, handle: Any, settings: LlamaSettings, gpus: tuple[str, ...]) -> str:
+    if not gpus:
+        return f"CPU, {settings.threads or physical_cores()} threads"
+    all_layers = lib.llama_model_n_layer(handle) + 1
+    layers = all_layers if settings.gpu_layers < 0 else min(settings.gpu_layers, all_layers)
+    return f"{'; '.join(gpus)}, {layers} of {all_layers} layers"
+
+
+def _load(lib: Any, settings: LlamaSettings, progress: Progress | None) -> Any:
+    reporter = _Reporter(progress)
+    # llama.cpp may call until the load returns: the C function must live as long as this frame.
+    callback = lib.llama_progress_callback(reporter.report)
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = settings.gpu_layers
+    params.progress_callback = callback
+    LOG.errors.clear()
+    handle = lib.llama_model_load_from_file(os.fsencode(settings.path), params)
+    if handle is not None:
+        return handle
+    reporter.raise_if_cancelled()
+    raise ConfigError(
+        f"{settings.path} could not be loaded ({quoted_errors()}): if it is incomplete, download it again; "
+        "if memory ran out, use a smaller one"
+    )
+
+
+def quoted_errors() -> str:
+    """What llama.cpp said went wrong, for an error message."""
+    return "; ".join(dict.fromkeys(LOG.errors)) or "llama.cpp gave no reason"
+
+
+class _Reporter:
+    """Passes load progress on; an exception must not cross C, so it is kept and raised after."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._cancelled = False
+        self._error: BaseException | None = None
+
+    def report(self, fraction: float, _user: object) -> bool:
+        try:
+            self._cancelled = self._progress is not None and self._progress(fraction) is False
+        except BaseException as error:  # noqa: BLE001 - raised again by raise_if_cancelled
+            self._error = error
+            self._cancelled = True
+        return not self._cancelled
+
+    def raise_if_cancelled(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._cancelled:
+            raise EngineError("loading the model was cancelled")
+
+
+def _vocabulary(lib: Any, vocab: Any, n_vocab: int) -> Vocabulary:
+    buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+    pieces = tuple(_piece(lib, vocab, token, buffer) for token in range(n_vocab))
+    ends = frozenset(token for token in range(n_vocab) if lib.llama_vocab_is_eog(vocab, token))
+    return Vocabulary(pieces, ends)
+
+
+def _piece(lib: Any, vocab: Any, token: int, buffer: Any) -> bytes:
+    """The bytes of an id; empty for control tokens, the text of user-defined ones."""
+    length = lib.llama_token_to_piece(vocab, token, buffer, len(buffer), 0, False)
+    if length < 0:  # llama.cpp names the size it needs
+        return _piece(lib, vocab, token, ctypes.create_string_buffer(-length))
+    return ctypes.string_at(buffer, length)

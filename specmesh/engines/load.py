@@ -1,0 +1,58 @@
+"""From settings to an engine; each library is imported only here and only when chosen."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from specmesh.config import ModelSettings
+from specmesh.engines.base import DraftEngine, VerifyEngine
+from specmesh.errors import ConfigError
+
+Progress = Callable[[float], bool]
+"""Called with the share loaded so far, 0..1; False gives up."""
+
+
+def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
+    """The target model; raises ConfigError, or EngineError when `progress` gave up."""
+    match settings.engine:
+        case "llama":
+            from specmesh.engines.llama import LlamaVerifier
+
+            return LlamaVerifier(_llama(settings), progress)
+        case "sim":
+            from specmesh.engines.sim import SimSettings, SimVerifier
+
+            return SimVerifier(SimSettings.parse(settings.model or ""))
+        case other:
+            raise ConfigError(f"--engine {other} cannot verify: choose llama")
+
+
+def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
+    """The draft model; raises ConfigError, or EngineError when `progress` gave up."""
+    match settings.engine:
+        case "llama":
+            from specmesh.engines.llama import LlamaDrafter
+
+            return LlamaDrafter(_llama(settings), progress)
+        case "ngram":
+            from specmesh.engines.ngram import NgramDrafter
+
+            return NgramDrafter(n_ctx=settings.ctx, n_seq=settings.max_sessions)
+        case "sim":
+            from specmesh.engines.sim import SimDrafter, SimSettings
+
+            return SimDrafter(SimSettings.parse(settings.model or ""))
+        case other:
+            raise ConfigError(f"--engine {other} cannot draft: choose llama or ngram")
+
+
+def _llama(settings: ModelSettings) -> "LlamaSettings":  # noqa: F821
+    from specmesh.engines.llama import LlamaSettings
+
+    return LlamaSettings(
+        path=Path(settings.model or ""),
+        n_ctx=settings.ctx,
+        n_seq=settings.max_sessions,
+        threads=settings.threads,
+        gpu_layers=settings.gpu_layers,
+        gpu_required=settings.gpu_required,
+    )

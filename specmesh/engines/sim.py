@@ -1,0 +1,245 @@
+"""Engines without a model, for tests and simulations: exact, repeatable, as slow as they are told to be."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from hashlib import blake2b
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import Sampler
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.engines.base import EngineInfo, Span
+from specmesh.engines.sequences import Sequences
+from specmesh.errors import ConfigError, EngineError, LocalProtocolError, RequestError
+
+END_ID = 255
+"""Ends a generation; a byte that UTF-8 never contains, so no text encodes to it."""
+
+_PRINTABLE = range(32, 127)
+_LOGIT = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimSettings:
+    """What a simulated engine is like.
+
+    step_ms, row_ms:  a verifier step of k rows takes step_ms + row_ms (k - 1), unless
+    steps_ms:         gives the time of 1, 2, ... rows; more rows cost as much as the last entry.
+    draft_ms:         one guess; taking ids in costs nothing.
+    alpha:            probability that a guess is right, decided by a hash of (seed, prefix).
+    end_after:        a sequence of this many ids is followed by END_ID; 0: never.
+    can_trim:         False imitates a recurrent model.
+    """
+
+    step_ms: float = 0.0
+    row_ms: float = 0.0
+    draft_ms: float = 0.0
+    steps_ms: tuple[float, ...] = ()
+    alpha: float = 0.75
+    n_vocab: int = 256
+    n_ctx: int = 8192
+    n_batch: int = 512
+    n_seq: int = 8
+    seed: int = 0
+    end_after: int = 0
+    can_trim: bool = True
+
+    def __post_init__(self) -> None:
+        if self.n_vocab < 256 or min(self.n_ctx, self.n_batch, self.n_seq) < 1:
+            raise ConfigError("a simulated engine needs n_vocab >= 256 and n_ctx, n_batch, n_seq >= 1")
+        times = (self.step_ms, self.row_ms, self.draft_ms, *self.steps_ms)
+        if not 0 <= self.alpha <= 1 or not all(0 <= span < inf for span in times):
+            raise ConfigError("a simulated engine needs 0 <= alpha <= 1 and times that are no less than 0")
+
+    @classmethod
+    def parse(cls, text: str) -> "SimSettings":
+        """Settings from "name=value,name=value"; steps_ms is written 34/35.5/40. Raises ConfigError."""
+        values: dict[str, object] = {}
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            name, separator, value = item.partition("=")
+            if not separator or name not in _PARSERS:
+                raise ConfigError(f"unknown simulation setting {item!r}: known are {', '.join(_PARSERS)}")
+            values[name] = _parsed(name, value)
+        return cls(**values)  # type: ignore[arg-type]
+
+    def step_seconds(self, rows: int) -> float:
+        """How long a verifier step of `rows` rows takes, in seconds."""
+        if self.steps_ms:
+            return self.steps_ms[min(rows, len(self.steps_ms)) - 1] / 1000
+        return (self.step_ms + self.row_ms * (rows - 1)) / 1000
+
+
+class SimVerifier:
+    """A target whose next token is a hash of the whole prefix; `encode` gives the bytes of the text."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        self._settings = settings
+        self._state = _State(settings, "sim-target")
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts about the simulated model."""
+        return self._state.info
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """One id per byte; END_ID is empty, ids above it stand for their number in angle brackets."""
+        return self._state.vocabulary
+
+    def encode(self, text: str) -> list[int]:
+        """The bytes of the text in UTF-8. Raises RequestError for a lone surrogate."""
+        try:
+            return list(text.encode())
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
+        """One step: logits 20.0 at the hashed token and 0.0 elsewhere. Takes the time the settings say."""
+        started = time.perf_counter()
+        n_batch = self.info.n_batch
+        self._state.sequences.check_step(spans, n_batch, n_batch)
+        logits = [self._rows(span) for span in spans]
+        if spans:
+            _wait_until(started + self._settings.step_seconds(sum(len(span.ids) for span in spans)))
+        return logits
+
+    def trim(self, seq: int, length: int) -> None:
+        """Keep the first `length` ids. Raises EngineError where `can_trim` is off and some would stay."""
+        held = self._state.sequences.check_trim(seq, length)
+        if 0 < length < held and not self._settings.can_trim:
+            raise EngineError(f"sim-target cannot remove part of a sequence (cut {seq} to {length})")
+        self._state.cut(seq, length)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _rows(self, span: Span) -> NDArray[np.float32] | None:
+        tokens = [self._state.append(span.seq, token) for token in span.ids]
+        return _one_hot(tokens, self._settings.n_vocab) if span.logits else None
+
+
+class SimDrafter:
+    """Knows what SimVerifier would say, and says so with probability alpha."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        self._settings = settings
+        self._state = _State(settings, "sim-drafter")
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts about the simulated model."""
+        return self._state.info
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The same as SimVerifier's."""
+        return self._state.vocabulary
+
+    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+        """Append `ids` and, with a sampler, let it choose from logits 20.0 at the guess. Takes draft_ms then.
+
+        Raises LocalProtocolError for ids or lengths that cannot be.
+        """
+        started = time.perf_counter()
+        held = self._state.sequences.check_append(seq, ids, self.info.n_batch)
+        tokens = [self._state.append(seq, token) for token in ids]
+        if sampler is None:
+            return None
+        guess = self._guess(self._state.prefixes[seq].crc, tokens[-1])
+        chosen = sampler.choose(_one_hot([guess], self._settings.n_vocab)[0], held + len(ids))
+        _wait_until(started + self._settings.draft_ms / 1000)
+        return chosen
+
+    def trim(self, seq: int, length: int) -> int:
+        """Keep at most the first `length` ids, none where `can_trim` is off; returns how many are held."""
+        held = self._state.sequences.held(seq)
+        if length < 0:
+            raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
+        kept = held if length >= held else length * self._settings.can_trim
+        self._state.cut(seq, kept)
+        return kept
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _guess(self, crc: int, right: int) -> int:
+        seed = self._settings.seed
+        if _hash(b"luck", seed, crc) < self._settings.alpha * 2**64:
+            return right
+        return _other(right, _hash(b"wrong", seed, crc))
+
+
+class _State:
+    """The sequences of one simulated engine and the function that continues them."""
+
+    def __init__(self, settings: SimSettings, model: str) -> None:
+        self.info = EngineInfo(
+            model, settings.n_ctx, settings.n_batch, settings.n_seq, settings.can_trim, backend="simulation"
+        )
+        pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
+        pieces[END_ID] = b""
+        self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
+        self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab)
+        self.prefixes = [Prefix() for _ in range(settings.n_seq)]
+        self._end_after = settings.end_after
+
+    def append(self, seq: int, token: int) -> int:
+        """Append an id to a sequence; returns the token that follows it."""
+        prefix = self.prefixes[seq]
+        prefix.extend((token,))
+        self.sequences.set(seq, len(prefix))
+        if 0 < self._end_after <= len(prefix):
+            return END_ID
+        return _PRINTABLE[_hash(b"next", 0, prefix.crc) % len(_PRINTABLE)]
+
+    def cut(self, seq: int, length: int) -> None:
+        self.prefixes[seq].truncate(length)
+        self.sequences.set(seq, length)
+
+
+def _hash(purpose: bytes, seed: int, crc: int) -> int:
+    """64 bits; a CRC alone is linear in its input and would make neighbouring prefixes continue alike."""
+    digest = blake2b(b"%d %d" % (seed, crc), digest_size=8, person=purpose)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def _other(token: int, choice: int) -> int:
+    """A printable token that is not `token`."""
+    return _PRINTABLE[(token - _PRINTABLE.start + 1 + choice % (len(_PRINTABLE) - 1)) % len(_PRINTABLE)]
+
+
+def _one_hot(tokens: Sequence[int], n_vocab: int) -> NDArray[np.float32]:
+    logits = np.zeros((len(tokens), n_vocab), np.float32)
+    logits[np.arange(len(tokens)), tokens] = _LOGIT
+    return logits
+
+
+def _wait_until(moment: float) -> None:
+    """Sleep until `time.perf_counter()` reaches `moment`; sleeping can end early, so it checks."""
+    while (left := moment - time.perf_counter()) > 0:
+        time.sleep(left)
+
+
+def _steps(value: str) -> tuple[float, ...]:
+    return tuple(float(step) for step in value.split("/"))
+
+
+def _switch(value: str) -> bool:
+    return {"0": False, "1": True}[value]
+
+
+_KINDS: dict[object, Callable[[str], object]] = {float: float, int: int, bool: _switch}
+_PARSERS: dict[str, Callable[[str], object]] = {
+    field.name: _KINDS.get(field.type, _steps) for field in fields(SimSettings)
+}
+
+
+def _parsed(name: str, value: str) -> object:
+    try:
+        return _PARSERS[name](value)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"simulation setting {name}={value!r} is not a value it can have") from error

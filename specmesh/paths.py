@@ -1,0 +1,56 @@
+"""Where the daemons' local sockets live."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+from specmesh.errors import ConfigError
+
+MAX_SOCKET_PATH = 103
+"""Longest path, in bytes, that every platform's sun_path can hold (macOS: 104 with its NUL)."""
+
+SYSTEM_DIR = Path("/run/specmesh" if sys.platform == "linux" else "/var/run/specmesh")
+ROLES = ("verifier", "drafter")
+
+
+def user_runtime_dir() -> Path:
+    """This user's folder for sockets; it may not exist yet."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Application Support/specmesh/run"
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "specmesh"
+    # pam_systemd's folder may exist without the variable (sudo, cron); /tmp is shared, hence `prepare_folder`.
+    pam = Path(f"/run/user/{os.getuid()}")
+    return pam / "specmesh" if pam.is_dir() else Path(f"/tmp/specmesh-{os.getuid()}")  # noqa: S108
+
+
+def default_socket(role: str) -> Path:
+    """Where a daemon of this role listens unless told otherwise."""
+    return user_runtime_dir() / f"{role}.sock"
+
+
+def candidate_sockets() -> list[Path]:
+    """Where a client looks, in order: the user's verifier and drafter, then the system's."""
+    return [folder / f"{role}.sock" for folder in (user_runtime_dir(), SYSTEM_DIR) for role in ROLES]
+
+
+def check_socket_path(path: Path) -> None:
+    """Raise ConfigError where the path is too long for a socket."""
+    size = len(os.fsencode(path))
+    if size > MAX_SOCKET_PATH:
+        raise ConfigError(f"the socket path {path} has {size} bytes and {MAX_SOCKET_PATH} is the most: choose another --socket")
+
+
+def prepare_folder(path: Path) -> None:
+    """Make the socket's folder, private to this user; raise ConfigError where it is somebody else's."""
+    folder = path.parent
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {folder} for the socket: {error.strerror}") from None
+    shared = folder == Path(f"/tmp/specmesh-{os.getuid()}")  # noqa: S108
+    if shared and (not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077):
+        raise ConfigError(f"{folder} is not a private folder of this user: remove it or choose another --socket")

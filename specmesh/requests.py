@@ -1,0 +1,128 @@
+"""What a client asks of a daemon and what it hears back, between the API's thread and a daemon's loop."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from specmesh.core.report import Report
+from specmesh.core.verifier_session import SessionParams
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.errors import SpecmeshError
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation. Exactly one of `prompt` and `prompt_ids` is given. rounds: events carry each round's drafts."""
+
+    prompt: str | None
+    prompt_ids: tuple[int, ...] | None
+    params: SessionParams
+    rounds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The session exists; the prompt has these ids (empty where only the verifier knows them yet)."""
+
+    session: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """New ids, the first `accepted` of them drafted; `drafts` is what was verified (where rounds were asked for)."""
+
+    ids: tuple[int, ...]
+    accepted: int
+    drafts: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end: why, and the session's numbers."""
+
+    reason: str
+    prompt_ids: tuple[int, ...]
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request was refused or broke."""
+
+    error: SpecmeshError
+
+
+ClientEvent = Started | Tokens | Finished | Failed
+
+
+class Client(Protocol):
+    """Who hears what becomes of a request. Called from the daemon's loop; never blocks."""
+
+    def hear(self, event: ClientEvent) -> None:
+        """Take an event."""
+        ...
+
+
+class LocalClient:
+    """A client in this process's API thread: events cross to the asyncio loop it was made in."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[ClientEvent] = asyncio.Queue()
+
+    def hear(self, event: ClientEvent) -> None:
+        """Take an event, from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        except RuntimeError:
+            return  # the API's loop is closed: nobody listens any more
+
+    async def next(self) -> ClientEvent:
+        """The next event, in order."""
+        return await self._events.get()
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """From the API to a daemon's loop: start this request."""
+
+    request: Request
+    client: LocalClient
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """From the API to a daemon's loop: this client is gone."""
+
+    client: LocalClient
+
+
+class Backend(Protocol):
+    """What the API needs of a daemon. Every member answers at once, from any thread."""
+
+    @property
+    def role(self) -> str:
+        """verifier or drafter."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The served model's name; empty while unknown."""
+        ...
+
+    def not_ready(self) -> SpecmeshError | None:
+        """Why requests cannot be served now; None when they can."""
+        ...
+
+    def vocabulary(self) -> Vocabulary:
+        """The verifier's vocabulary; only once ready."""
+        ...
+
+    def submit(self, order: Submit | Cancel) -> None:
+        """Hand an order to the daemon's loop."""
+        ...
+
+    def stats(self) -> dict[str, object]:
+        """The newest snapshot of the daemon's statistics."""
+        ...

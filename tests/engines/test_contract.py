@@ -1,0 +1,383 @@
+"""What every engine promises, whatever is behind it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.engines.base import DraftEngine, Span, VerifyEngine
+from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
+from specmesh.engines.ngram import NgramDrafter
+from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
+from specmesh.errors import EngineError, LocalProtocolError
+
+N_CTX, N_SEQ, N_BATCH = 96, 3, 32
+BUNDLED = sorted(Path(str(files("specmesh") / "models")).glob("**/*.gguf"))
+
+GREEDY = Sampler(SamplingParams())
+SAMPLED = Sampler(SamplingParams(temperature=0.8, top_k=20, seed=7))
+
+
+def llama_settings(path: Path) -> LlamaSettings:
+    return LlamaSettings(path, n_ctx=N_CTX, n_seq=N_SEQ, n_batch=N_BATCH, threads=1, gpu_layers=0)
+
+
+def sim_settings(**changes: object) -> SimSettings:
+    return SimSettings(n_ctx=N_CTX, n_seq=N_SEQ, n_batch=N_BATCH, **changes)
+
+
+def pick_gguf(name: str, request: pytest.FixtureRequest) -> Path:
+    if name in ("tiny_gguf", "tiny_recurrent_gguf"):
+        pytest.importorskip("llama_cpp")
+        return request.getfixturevalue(name)
+    return next(path for path in BUNDLED if path.stem == name)
+
+
+def model_params(*names: str) -> list[object]:
+    return [
+        pytest.param(name, marks=pytest.mark.models) for name in (*names, *(path.stem for path in BUNDLED))
+    ]
+
+
+@pytest.fixture(
+    scope="module",
+    params=["sim", "sim-untrimmable", *model_params("tiny_gguf", "tiny_recurrent_gguf")],
+)
+def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
+    engine: VerifyEngine
+    if request.param.startswith("sim"):
+        engine = SimVerifier(sim_settings(can_trim=request.param == "sim"))
+    else:
+        engine = LlamaVerifier(llama_settings(pick_gguf(request.param, request)))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(
+    scope="module",
+    params=["sim", "sim-untrimmable", "ngram", *model_params("tiny_gguf", "tiny_recurrent_gguf")],
+)
+def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
+    engine: DraftEngine
+    if request.param.startswith("sim"):
+        engine = SimDrafter(sim_settings(can_trim=request.param == "sim"))
+    elif request.param == "ngram":
+        engine = NgramDrafter(N_CTX, N_SEQ)
+    else:
+        engine = LlamaDrafter(llama_settings(pick_gguf(request.param, request)))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(autouse=True)
+def _empty_sequences(request: pytest.FixtureRequest) -> None:
+    """Engines are shared by the tests of this module, sequences are not."""
+    for name in {"verifier", "drafter"} & set(request.fixturenames):
+        for seq in range(N_SEQ):
+            request.getfixturevalue(name).trim(seq, 0)
+
+
+class Recording(Sampler):
+    """Remembers the positions it was asked about."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        super().__init__(params)
+        self.positions: list[int] = []
+
+    def choose(self, logits: NDArray[np.float32], position: int) -> int:
+        self.positions.append(position)
+        return super().choose(logits, position)
+
+
+def text_ids(length: int, seed: int = 0) -> list[int]:
+    """Ids every engine knows, with repetitions, so that prompt lookup has something to find."""
+    phrase = np.random.default_rng(seed).integers(33, 126, size=9).tolist()
+    return (phrase * length)[:length]
+
+
+def span(seq: int, position: int, ids: Sequence[int], *, logits: bool = True) -> Span:
+    return Span(seq, position, tuple(ids), logits)
+
+
+def step(engine: VerifyEngine, *spans: Span) -> list[NDArray[np.float32]]:
+    """One step, the logits copied: the arrays an engine returns die with the next call."""
+    return [rows.copy() for rows in engine.decode(spans) if rows is not None]
+
+
+def one_by_one(engine: VerifyEngine, seq: int, ids: Sequence[int], position: int = 0) -> NDArray[np.float32]:
+    return np.concatenate(
+        [step(engine, span(seq, position + index, [token]))[0] for index, token in enumerate(ids)]
+    )
+
+
+def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
+    """Equal up to the numerical noise between kernels of different width: small, and flips only near ties."""
+    assert left.shape == right.shape
+    noise = float(np.abs(left - right).max())
+    spread = float(right.max(axis=1).mean() - right.mean())
+    assert noise <= 0.05 * spread
+    top_two = np.sort(right, axis=1)[:, -2:]
+    clear = top_two[:, 1] - top_two[:, 0] > 2 * noise
+    assert clear.any()
+    assert (left.argmax(axis=1) == right.argmax(axis=1))[clear].all()
+
+
+class TestVerifier:
+    """Promises of VerifyEngine."""
+
+    def test_shape(self, verifier: VerifyEngine) -> None:
+        """Logits are float32, one row per id, one column per id of the vocabulary; unwanted ones are None."""
+        wanted, unwanted = verifier.decode([span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)])
+        assert wanted is not None
+        assert (wanted.shape, wanted.dtype) == ((3, len(verifier.vocabulary)), np.float32)
+        assert unwanted is None
+
+    def test_rows_at_once_equal_one_at_a_time(self, verifier: VerifyEngine) -> None:
+        """k rows in one step say what k steps of one row say."""
+        ids = text_ids(12)
+        assert_same_logits(step(verifier, span(0, 0, ids))[0], one_by_one(verifier, 1, ids))
+
+    def test_sequences_in_one_step_are_independent(self, verifier: VerifyEngine) -> None:
+        """Several sequences in one step say what each says alone."""
+        texts = [text_ids(7, seed) for seed in range(N_SEQ)]
+        together = step(verifier, *(span(seq, 0, ids) for seq, ids in enumerate(texts)))
+        for seq, ids in enumerate(texts):
+            verifier.trim(seq, 0)
+            assert_same_logits(together[seq], step(verifier, span(seq, 0, ids))[0])
+
+    def test_prefill_and_last_row_in_one_step(self, verifier: VerifyEngine) -> None:
+        """A sequence may have two spans in a step, as a prefill that wants logits of its last id only."""
+        ids = text_ids(10)
+        full = step(verifier, span(0, 0, ids))[0]
+        (last,) = step(verifier, span(1, 0, ids[:9], logits=False), span(1, 9, ids[9:]))
+        assert_same_logits(last, full[9:])
+
+    def test_trim_then_redo(self, verifier: VerifyEngine) -> None:
+        """After a cut a sequence goes on as if the ids cut off had never been there; what cannot, says so."""
+        ids = text_ids(12)
+        straight = step(verifier, span(0, 0, ids))[0]
+        step(verifier, span(1, 0, ids[:8]), span(2, 0, ids[:8]))
+        step(verifier, span(1, 8, [50, 51, 52]))
+        if not verifier.info.can_trim:
+            with pytest.raises(EngineError, match="cannot remove"):
+                verifier.trim(1, 8)
+            return
+        verifier.trim(1, 8)
+        assert_same_logits(step(verifier, span(1, 8, ids[8:]))[0], straight[8:])
+
+    def test_trim_to_nothing_frees(self, verifier: VerifyEngine) -> None:
+        """Every model can start a sequence over, and gets the room back."""
+        ids = text_ids(N_BATCH)
+        for _ in range(2 * N_SEQ * N_CTX // N_BATCH):
+            step(verifier, span(0, 0, ids, logits=False))
+            verifier.trim(0, 0)
+
+    def test_all_sequences_full(self, verifier: VerifyEngine) -> None:
+        """Every sequence can hold n_ctx ids at the same time."""
+        ids = text_ids(N_CTX)
+        for seq in range(N_SEQ):
+            for start in range(0, N_CTX, N_BATCH):
+                step(verifier, span(seq, start, ids[start : start + N_BATCH], logits=False))
+        with pytest.raises(LocalProtocolError, match="holds 96"):
+            verifier.decode([span(0, N_CTX, [40])])
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            [Span(0, 4, (-1,), logits=True)],
+            [Span(0, 4, (2**31 - 1,), logits=True)],
+            [Span(0, 3, (40,), logits=True)],
+            [Span(0, 5, (40,), logits=True)],
+            [Span(0, -1, (40,), logits=True)],
+            [Span(N_SEQ, 0, (40,), logits=True)],
+            [Span(-1, 0, (40,), logits=True)],
+            [Span(0, 4, (), logits=True)],
+            [Span(0, 4, (40,) * (N_BATCH + 1), logits=False)],
+            [Span(0, 4, (40,), logits=True), Span(0, 4, (40,), logits=True)],
+            [Span(1, 0, (40,), logits=True), Span(0, 4, (-1,), logits=True)],
+        ],
+    )
+    def test_bad_spans(self, verifier: VerifyEngine, bad: list[Span]) -> None:
+        """A step that cannot be is refused with nothing touched: the next good one goes on as if alone."""
+        ids = text_ids(6)
+        straight = step(verifier, span(1, 0, ids))[0]
+        verifier.trim(1, 0)
+        step(verifier, span(0, 0, ids[:4]))
+        with pytest.raises(LocalProtocolError):
+            verifier.decode(bad)
+        assert_same_logits(step(verifier, span(0, 4, ids[4:]))[0], straight[4:])
+        step(verifier, span(1, 0, ids))
+
+    def test_first_id_outside_the_vocabulary(self, verifier: VerifyEngine) -> None:
+        """Ids end where the vocabulary ends."""
+        n_vocab = len(verifier.vocabulary)
+        verifier.decode([span(0, 0, [n_vocab - 1])])
+        with pytest.raises(LocalProtocolError, match="outside"):
+            verifier.decode([span(0, 1, [n_vocab])])
+
+    @pytest.mark.parametrize(("seq", "length"), [(0, 5), (0, -1), (N_SEQ, 0), (-1, 0)])
+    def test_bad_trim(self, verifier: VerifyEngine, seq: int, length: int) -> None:
+        """A cut to more than is held, to less than nothing, or of no sequence is refused."""
+        step(verifier, span(0, 0, text_ids(4)))
+        with pytest.raises(LocalProtocolError):
+            verifier.trim(seq, length)
+
+    def test_nothing_to_decode(self, verifier: VerifyEngine) -> None:
+        """A step without spans does nothing."""
+        assert verifier.decode([]) == []
+
+    @pytest.mark.parametrize(
+        "text", ["Hello, world", "na\u00efve caf\u00e9 \u65e5\u672c", "\U0001f600 smile", "", "a\x00b"]
+    )
+    def test_text_round_trip(self, verifier: VerifyEngine, text: str) -> None:
+        """What a prompt encodes to stands for the prompt, whatever characters it has."""
+        assert verifier.vocabulary.text(verifier.encode(text)).removeprefix(" ") == text
+
+    def test_end_ids_are_silent(self, verifier: VerifyEngine) -> None:
+        """A generation can end, and what ends it is no text."""
+        assert verifier.vocabulary.end_ids
+        assert all(verifier.vocabulary.pieces[token] == b"" for token in verifier.vocabulary.end_ids)
+
+
+class TestDrafter:
+    """Promises of DraftEngine."""
+
+    @pytest.mark.parametrize("sampler", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+    def test_guess_is_a_function_of_the_prefix(self, drafter: DraftEngine, sampler: Sampler) -> None:
+        """How the ids arrived, in one piece or many, does not change the guess after them."""
+        ids = text_ids(24)
+        at_once = drafter.predict(0, ids, sampler)
+        for token in ids[:-1]:
+            assert drafter.predict(1, [token], None) is None
+        assert drafter.predict(1, ids[-1:], sampler) == at_once
+
+    @pytest.mark.parametrize("length", [0, 1, 12, 19])
+    def test_trim_then_feed_again(self, drafter: DraftEngine, length: int) -> None:
+        """After a cut, and feeding what is not held, a sequence guesses like one that never strayed."""
+        ids = text_ids(20)
+        fresh = drafter.predict(0, ids, GREEDY)
+        drafter.predict(1, ids[:19], None)
+        drafter.predict(1, [50, 51], GREEDY)
+        held = drafter.trim(1, length)
+        assert held == (length if drafter.info.can_trim else 0)
+        assert drafter.predict(1, ids[held:], GREEDY) == fresh
+
+    def test_drafting_and_cutting_back(self, drafter: DraftEngine) -> None:
+        """A chain drafted twice from the same place is the same chain."""
+        ids = text_ids(20)
+        chains = []
+        for _ in range(2):
+            held = drafter.trim(0, len(ids) - 1)
+            chains.append(self.chain(drafter, ids[held:]))
+        assert chains[0] == chains[1]
+
+    @staticmethod
+    def chain(drafter: DraftEngine, ids: Sequence[int]) -> list[int]:
+        guesses: list[int] = []
+        token = drafter.predict(0, ids, GREEDY)
+        while token is not None and len(guesses) < 6:
+            guesses.append(token)
+            token = drafter.predict(0, [token], GREEDY)
+        return guesses
+
+    def test_sequences_are_independent(self, drafter: DraftEngine) -> None:
+        """What one sequence takes in or loses leaves the others alone."""
+        texts = [text_ids(20, seed) for seed in range(N_SEQ)]
+        alone = []
+        for ids in texts:
+            alone.append(drafter.predict(0, ids, GREEDY))
+            drafter.trim(0, 0)
+        for start, end in pairwise([0, 7, 19]):
+            for seq, ids in enumerate(texts):
+                drafter.predict(seq, ids[start:end], None)
+        drafter.trim(0, 0)
+        assert [drafter.predict(seq, texts[seq][19:], GREEDY) for seq in (1, 2)] == alone[1:]
+
+    def test_trim_says_what_is_held(self, drafter: DraftEngine) -> None:
+        """A cut beyond the end changes nothing and says how long the sequence is."""
+        assert drafter.trim(0, 10) == 0
+        drafter.predict(0, text_ids(6), None)
+        assert drafter.trim(0, 10) == 6
+        assert drafter.trim(0, 6) == 6
+
+    def test_sampler_sees_the_position_of_the_guess(self, drafter: DraftEngine) -> None:
+        """The noise of coupled sampling is that of the absolute position the guess is for."""
+        if drafter.info.backend == "prompt lookup":
+            return
+        sampler = Recording(SamplingParams())
+        drafter.predict(0, text_ids(7), sampler)
+        drafter.predict(0, [40], sampler)
+        assert sampler.positions == [7, 8]
+
+    def test_guess_with_a_full_context(self, drafter: DraftEngine) -> None:
+        """The id after the last one that fits can be guessed but not taken in."""
+        ids = text_ids(N_CTX)
+        for start in range(0, N_CTX - N_BATCH, N_BATCH):
+            drafter.predict(0, ids[start : start + N_BATCH], None)
+        assert drafter.predict(0, ids[N_CTX - N_BATCH :], GREEDY) is not None
+        with pytest.raises(LocalProtocolError, match="at most 96"):
+            drafter.predict(0, [40], GREEDY)
+
+    @pytest.mark.parametrize(
+        ("seq", "ids"),
+        [(0, []), (0, [-1]), (0, [2**31]), (N_SEQ, [40]), (-1, [40]), (0, [40] * (N_CTX + 1))],
+    )
+    def test_bad_ids(self, drafter: DraftEngine, seq: int, ids: list[int]) -> None:
+        """Ids that cannot be are refused, and the sequence goes on as if they had not come."""
+        text = text_ids(20)
+        fresh = drafter.predict(1, text, GREEDY)
+        drafter.predict(0, text[:19], None)
+        with pytest.raises(LocalProtocolError):
+            drafter.predict(seq, ids, GREEDY)
+        assert drafter.predict(0, text[19:], GREEDY) == fresh
+
+    @pytest.mark.parametrize(("seq", "length"), [(0, -1), (N_SEQ, 0), (-1, 0)])
+    def test_bad_trim(self, drafter: DraftEngine, seq: int, length: int) -> None:
+        """A cut to less than nothing, or of no sequence, is refused."""
+        with pytest.raises(LocalProtocolError):
+            drafter.trim(seq, length)
+
+
+@pytest.mark.parametrize("kind", ["sim", pytest.param("llama", marks=pytest.mark.models)])
+@pytest.mark.parametrize("sampler", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_model_drafts_for_itself(request: pytest.FixtureRequest, kind: str, sampler: Sampler) -> None:
+    """The same model on both sides, with the same sampler: every guess is the target's own token."""
+    target: VerifyEngine
+    draft: DraftEngine
+    if kind == "sim":
+        target, draft = SimVerifier(sim_settings()), SimDrafter(sim_settings(alpha=1.0))
+    else:
+        chosen = llama_settings(pick_gguf("tiny_gguf", request))
+        target, draft = LlamaVerifier(chosen), LlamaDrafter(chosen)
+    ids = text_ids(10)
+    for _ in range(20):
+        (row,) = (
+            step(target, span(0, 0, ids)) if len(ids) == 10 else step(target, span(0, len(ids) - 1, ids[-1:]))
+        )
+        guess = draft.predict(0, ids if len(ids) == 10 else ids[-1:], sampler)
+        ids.append(sampler.choose(row[-1], len(ids)))
+        assert guess == ids[-1]
+    target.close()
+    draft.close()
+
+
+@pytest.mark.models
+def test_closed_engines_say_so(tiny_gguf: Path) -> None:
+    """Closing twice is harmless; a closed model is refused, not dereferenced."""
+    pytest.importorskip("llama_cpp")
+    engine = LlamaVerifier(llama_settings(tiny_gguf))
+    engine.close()
+    engine.close()
+    calls: list[Callable[[], object]] = [
+        lambda: engine.decode([span(0, 0, [1])]),
+        lambda: engine.trim(0, 0),
+        lambda: engine.encode("text"),
+    ]
+    for call in calls:
+        with pytest.raises(EngineError, match="closed"):
+            call()

@@ -1,0 +1,83 @@
+"""Prompt lookup: what it guesses, and that its index follows every cut."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.engines.ngram import NgramDrafter
+from specmesh.errors import ConfigError
+
+GREEDY = Sampler(SamplingParams())
+
+
+def guess(ids: list[int], **sizes: int) -> int | None:
+    return NgramDrafter(256, 1, **sizes).predict(0, ids, GREEDY)
+
+
+def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:
+    """The same guess by looking through everything."""
+    for size in range(longest, shortest - 1, -1):
+        for end in range(len(ids) - 1, size - 1, -1):
+            if size < len(ids) and ids[end - size : end] == ids[-size:]:
+                return ids[end]
+    return None
+
+
+def test_guesses_what_followed() -> None:
+    """The id that followed the suffix when it last occurred."""
+    assert guess([1, 2, 3, 9, 1, 2]) == 3
+
+
+def test_most_recent_occurrence_wins() -> None:
+    """Of two continuations of the same suffix the newer one is guessed."""
+    assert guess([1, 2, 3, 1, 2, 4, 1, 2]) == 4
+
+
+def test_longest_suffix_wins() -> None:
+    """A longer match beats a more recent shorter one."""
+    assert guess([7, 8, 1, 2, 3, 5, 1, 2, 4, 7, 8, 1, 2]) == 3
+
+
+@pytest.mark.parametrize("ids", [[1], [1, 2], [1, 2, 3, 4], [5, 1, 6, 1]])
+def test_no_guess(ids: list[int]) -> None:
+    """Without an earlier occurrence of at least `shortest` ids there is no guess."""
+    assert guess(ids) is None
+
+
+def test_sizes() -> None:
+    """`shortest` and `longest` bound what counts as a match."""
+    assert guess([5, 1, 6, 1], shortest=1) == 6
+    assert guess([1, 2, 3, 9, 1, 2], longest=3, shortest=3) is None
+    with pytest.raises(ConfigError):
+        NgramDrafter(256, 1, longest=1, shortest=2)
+
+
+def test_a_suffix_may_overlap_its_occurrence() -> None:
+    """A run of one id goes on."""
+    assert guess([4, 4, 4]) == 4
+
+
+SHORT_IDS = st.lists(st.integers(0, 3), max_size=12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), SHORT_IDS), max_size=12))
+def test_equals_a_full_search_after_any_history(moves: list[tuple[int, list[int]]]) -> None:
+    """Whatever was appended and cut in whatever order, the guess is that of a search through what is held."""
+    drafter = NgramDrafter(512, 1)
+    ids: list[int] = []
+    for length, more in moves:
+        held = drafter.trim(0, length)
+        del ids[length:]
+        assert held == len(ids)
+        if more:
+            ids += more
+            assert drafter.predict(0, more, GREEDY) == searched(ids)
+
+
+def test_a_cut_frees_the_index() -> None:
+    """An emptied sequence holds nothing of its past."""
+    drafter = NgramDrafter(512, 1)
+    drafter.predict(0, list(range(100)) * 3, None)
+    drafter.trim(0, 0)
+    assert drafter._histories[0]._ends == {}

@@ -1,0 +1,176 @@
+"""The simulated engines: repeatable, as often right and as slow as they are told to be."""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.engines.base import Span
+from specmesh.engines.sim import END_ID, SimDrafter, SimSettings, SimVerifier
+from specmesh.errors import ConfigError, RequestError
+
+GREEDY = Sampler(SamplingParams())
+PROMPT = b"Once upon a time"
+
+
+def continuation(settings: SimSettings, length: int, prompt: bytes = PROMPT) -> list[int]:
+    engine = SimVerifier(settings)
+    ids = list(prompt)
+    tokens: list[int] = []
+    for _ in range(length):
+        (rows,) = engine.decode(
+            [Span(0, len(tokens) + (len(prompt) if tokens else 0) - bool(tokens), tuple(ids), True)]
+        )
+        assert rows is not None
+        tokens.append(int(rows[-1].argmax()))
+        ids = tokens[-1:]
+    return tokens
+
+
+def agreement(settings: SimSettings, length: int = 600) -> float:
+    """How often the drafter guesses the verifier's token along the verifier's text."""
+    truth = [*PROMPT, *continuation(SimSettings(), length)]
+    drafter = SimDrafter(settings)
+    drafter.predict(0, truth[: len(PROMPT) - 1], None)
+    guesses = [drafter.predict(0, [token], GREEDY) for token in truth[len(PROMPT) - 1 : -1]]
+    return float(
+        np.mean([guess == token for guess, token in zip(guesses, truth[len(PROMPT) :], strict=True)])
+    )
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    yield clock
+    monkeypatch.undo()
+
+
+def test_text_is_printable_and_repeats() -> None:
+    """Two verifiers continue a prompt alike, with printable text that is no constant."""
+    text = bytes(continuation(SimSettings(), 60))
+    assert text == bytes(continuation(SimSettings(seed=5), 60))
+    assert text.decode("ascii").isprintable()
+    assert len(set(text)) > 20
+
+
+def test_text_depends_on_the_whole_prompt() -> None:
+    """A prompt that differs in its first character has another continuation."""
+    assert continuation(SimSettings(), 30) != continuation(SimSettings(), 30, b"once upon a time")
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.75, 1.0])
+def test_alpha(alpha: float) -> None:
+    """The drafter is right as often as alpha says (600 guesses: within 4 standard errors), and repeats."""
+    measured = agreement(SimSettings(alpha=alpha))
+    assert measured == pytest.approx(alpha, abs=4 * (alpha * (1 - alpha) / 600) ** 0.5)
+    assert agreement(SimSettings(alpha=alpha)) == measured
+
+
+def test_seed_decides_which_guesses_are_wrong() -> None:
+    """Drafters of different seeds err at different places."""
+    assert agreement(SimSettings(alpha=0.5, seed=1), 60) != agreement(SimSettings(alpha=0.5, seed=2), 60)
+
+
+def test_sampling_at_a_sane_temperature_says_the_same() -> None:
+    """The logits leave no room for another token at temperature 1."""
+    (rows,) = SimVerifier(SimSettings()).decode([Span(0, 0, tuple(PROMPT), True)])
+    assert rows is not None
+    sampled = [Sampler(SamplingParams(temperature=1.0, seed=seed)).choose(rows[3], 4) for seed in range(200)]
+    assert set(sampled) == {int(rows[3].argmax())}
+
+
+def test_end_after() -> None:
+    """A sequence of end_after ids is followed by the end id, and by default nothing ends."""
+    tokens = continuation(SimSettings(end_after=len(PROMPT) + 5), 6)
+    assert tokens.index(END_ID) == 5
+    assert END_ID not in continuation(SimSettings(), 200)
+
+
+def test_time_of_a_step(clock: Clock) -> None:
+    """A step of k rows takes step_ms + row_ms (k - 1) over all its spans, an empty one nothing."""
+    engine = SimVerifier(SimSettings(step_ms=30, row_ms=2))
+    engine.decode([])
+    assert clock.now == 0
+    engine.decode([Span(0, 0, (40,), True), Span(1, 0, (40, 41, 42), True)])
+    assert clock.now == pytest.approx(0.036)
+
+
+@pytest.mark.parametrize(("rows", "milliseconds"), [(1, 34), (2, 35.5), (3, 40), (9, 40)])
+def test_time_from_a_table(clock: Clock, rows: int, milliseconds: float) -> None:
+    """steps_ms gives the time of each row count; beyond it the last entry counts."""
+    SimVerifier(SimSettings(step_ms=1, steps_ms=(34, 35.5, 40))).decode([Span(0, 0, (40,) * rows, True)])
+    assert clock.now == pytest.approx(milliseconds / 1000)
+
+
+def test_time_of_a_guess(clock: Clock) -> None:
+    """A guess takes draft_ms, taking ids in nothing."""
+    drafter = SimDrafter(SimSettings(draft_ms=5.2))
+    drafter.predict(0, PROMPT, None)
+    assert clock.now == 0
+    drafter.predict(0, [40], GREEDY)
+    assert clock.now == pytest.approx(0.0052)
+
+
+def test_parse() -> None:
+    """The command line's form of settings."""
+    text = "step_ms=34.2, row_ms=1,draft_ms=5.2,alpha=0.5,n_ctx=100,steps_ms=1/2.5,can_trim=0,seed=3"
+    assert SimSettings.parse(text) == SimSettings(
+        step_ms=34.2, row_ms=1, draft_ms=5.2, alpha=0.5, n_ctx=100, steps_ms=(1, 2.5), can_trim=False, seed=3
+    )
+    assert SimSettings.parse("") == SimSettings()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("speed=3", "speed=3"),
+        ("alpha", "alpha"),
+        ("alpha=high", "alpha='high'"),
+        ("alpha=1.5", "alpha"),
+        ("alpha=nan", "alpha"),
+        ("n_seq=0", "n_seq"),
+        ("n_vocab=20", "n_vocab"),
+        ("steps_ms=1//2", "steps_ms"),
+        ("can_trim=yes", "can_trim"),
+        ("step_ms=-1", "times"),
+        ("step_ms=inf", "times"),
+        ("steps_ms=1/nan", "times"),
+        ("n_ctx=1.5", "n_ctx"),
+    ],
+)
+def test_parse_errors(text: str, named: str) -> None:
+    """A setting that cannot be is refused by name."""
+    with pytest.raises(ConfigError, match=named):
+        SimSettings.parse(text)
+
+
+def test_large_vocabulary() -> None:
+    """More ids than bytes: logits and pieces grow with them, the text does not."""
+    engine = SimVerifier(SimSettings(n_vocab=1000))
+    (rows,) = engine.decode([Span(0, 0, (999,), True)])
+    assert rows is not None
+    assert rows.shape == (1, 1000)
+    assert engine.vocabulary.pieces[999] == b"<999>"
+
+
+def test_text_that_is_not_unicode() -> None:
+    """A lone surrogate, which JSON can carry, is the request's fault."""
+    with pytest.raises(RequestError, match="Unicode"):
+        SimVerifier(SimSettings()).encode("\ud800")

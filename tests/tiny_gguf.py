@@ -1,0 +1,126 @@
+"""Writes small GGUF models with random weights, so that tests run models nobody has seen before."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+EOS = b"<|end|>"
+USER_DEFINED = b"<tool>"
+_MERGES = (("h", "e"), ("l", "l"), ("t", "h"), ("th", "e"))
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """What to write. rotate: ids of the byte tokens are shifted by it, which makes another vocabulary.
+
+    recurrent: a Mamba instead of a Llama, whose state cannot be cut.
+    """
+
+    seed: int = 0
+    n_vocab: int = 320
+    layers: int = 2
+    width: int = 64
+    n_ctx: int = 512
+    rotate: int = 0
+    recurrent: bool = False
+
+
+def write(path: Path, model: TinyModel) -> Path:
+    """Write the model as F32 GGUF and return the path."""
+    writer = gguf.GGUFWriter(path, "mamba" if model.recurrent else "llama")
+    writer.add_context_length(model.n_ctx)
+    writer.add_embedding_length(model.width)
+    writer.add_block_count(model.layers)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(model.n_vocab)
+    _add_vocabulary(writer, model)
+    weights = _Weights(writer, np.random.default_rng(model.seed))
+    weights.matrix("token_embd", model.n_vocab, model.width)
+    weights.ones("output_norm", model.width)
+    weights.matrix("output", model.n_vocab, model.width)
+    (_add_mamba if model.recurrent else _add_llama)(writer, weights, model)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def byte_alphabet() -> list[str]:
+    """The printable character that a GPT-2 style vocabulary writes for each byte."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    spare = iter(range(256, 512))
+    return [chr(byte if byte in visible else next(spare)) for byte in range(256)]
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
+    letters = byte_alphabet()
+    letters = letters[model.rotate :] + letters[: model.rotate]
+    normal = [*letters, *("".join(merge) for merge in _MERGES)]
+    special = [EOS.decode(), USER_DEFINED.decode()]
+    unused = [f"<unused{index}>" for index in range(model.n_vocab - len(normal) - len(special))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([*normal, *special, *unused])
+    types = [gguf.TokenType.NORMAL] * len(normal) + [gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED]
+    writer.add_token_types([*types, *[gguf.TokenType.UNUSED] * len(unused)])
+    writer.add_token_merges([" ".join(merge) for merge in _MERGES])
+    writer.add_eos_token_id(len(normal))
+    writer.add_add_bos_token(False)
+
+
+def _add_llama(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
+    heads, hidden = model.width // 16, model.width * 2
+    writer.add_feed_forward_length(hidden)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(heads)
+    writer.add_rope_dimension_count(16)
+    for layer in range(model.layers):
+        weights.ones(f"blk.{layer}.attn_norm", model.width)
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            weights.matrix(f"blk.{layer}.{name}", model.width, model.width)
+        weights.ones(f"blk.{layer}.ffn_norm", model.width)
+        weights.matrix(f"blk.{layer}.ffn_gate", hidden, model.width)
+        weights.matrix(f"blk.{layer}.ffn_up", hidden, model.width)
+        weights.matrix(f"blk.{layer}.ffn_down", model.width, hidden)
+
+
+def _add_mamba(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
+    inner, state, rank, kernel = model.width * 2, 16, 4, 4
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(rank)
+    for layer in range(model.layers):
+        block = f"blk.{layer}"
+        weights.ones(f"{block}.attn_norm", model.width)
+        weights.matrix(f"{block}.ssm_in", 2 * inner, model.width)
+        weights.matrix(f"{block}.ssm_conv1d", inner, kernel)
+        weights.ones(f"{block}.ssm_conv1d", inner, suffix="bias")
+        weights.matrix(f"{block}.ssm_x", rank + 2 * state, inner)
+        weights.matrix(f"{block}.ssm_dt", inner, rank)
+        weights.ones(f"{block}.ssm_dt", inner, suffix="bias")
+        weights.tensor(f"{block}.ssm_a", -np.ones((inner, state), np.float32))
+        weights.tensor(f"{block}.ssm_d", np.ones(inner, np.float32))
+        weights.matrix(f"{block}.ssm_out", model.width, inner)
+
+
+class _Weights:
+    def __init__(self, writer: gguf.GGUFWriter, rng: np.random.Generator) -> None:
+        self._writer = writer
+        self._rng = rng
+
+    def matrix(self, name: str, rows: int, columns: int) -> None:
+        scale = np.float32(2.0 / np.sqrt(columns))
+        self.tensor(f"{name}.weight", self._rng.standard_normal((rows, columns), np.float32) * scale)
+
+    def ones(self, name: str, size: int, suffix: str = "weight") -> None:
+        self.tensor(f"{name}.{suffix}", np.ones(size, np.float32))
+
+    def tensor(self, name: str, values: NDArray[np.float32]) -> None:
+        self._writer.add_tensor(name, values)

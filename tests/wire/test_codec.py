@@ -1,0 +1,272 @@
+"""The codec against its golden vectors, and as a total function on bytes."""
+
+import json
+import struct
+import tracemalloc
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.errors import FrameError
+from specmesh.wire import messages as m
+from specmesh.wire.codec import HEADER, MAX_FRAME, decode, encode
+
+PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
+VECTORS = Path(__file__).parents[2] / "wire" / "vectors"
+MESSAGES = {cls.__name__: cls for cls in get_args(m.Message)}
+
+u16 = st.integers(0, 2**16 - 1)
+u32 = st.integers(0, 2**32 - 1)
+int32 = st.integers(-(2**31), 2**31 - 1)
+unicode_text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+number = st.floats(allow_nan=False, allow_infinity=False)
+_ids = st.lists(int32, max_size=80).map(tuple)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | number | unicode_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(unicode_text, inner, max_size=3),
+    max_leaves=8,
+)
+_BY_ANNOTATION = {
+    int: u32,
+    float: number,
+    str: unicode_text,
+    bool: st.booleans(),
+    list[int]: st.lists(u32, max_size=8),
+    list[str]: st.lists(unicode_text, max_size=8),
+    dict[str, object]: st.dictionaries(unicode_text, _json, max_size=4),
+}
+
+
+def control(cls):
+    """Any valid message of a control class, field by field from its annotations."""
+    hints = get_type_hints(cls)
+    return st.builds(cls, **{field.name: _BY_ANNOTATION[hints[field.name]] for field in fields(cls)})
+
+
+token_messages = st.one_of(
+    st.builds(m.Draft, u32, u32, u32, _ids, u16),
+    st.builds(m.Truth, u32, u32, u32, _ids, u16),
+    st.builds(m.Sync, u32, u32, u32, _ids, u16),
+    st.builds(m.Nack, u32, u32, u32),
+)
+control_messages = st.one_of([control(cls) for cls in get_args(m.ControlMessage)])
+messages = token_messages | control_messages
+
+
+def vectors(*names):
+    """The golden vectors of these files in wire/vectors."""
+    files = [VECTORS / f"{name}.json" for name in names]
+    return [vector for file in files for vector in json.loads(file.read_text(encoding="utf-8"))["vectors"]]
+
+
+DRAFT = m.Draft(session=7, base=3, prefix_crc=0x12345678, ids=(590, 1024, 338, 263))
+
+
+def message_of(vector):
+    """The message a vector describes."""
+    cls, values = MESSAGES[vector["message"]], dict(vector["fields"])
+    if cls in get_args(m.TokenMessage) and "ids" in values:
+        values["ids"] = tuple(values["ids"])
+    return cls(**values)
+
+
+def decode_or_reason(frame):
+    """The message, or the reason of the FrameError; anything else escapes and fails the test."""
+    try:
+        return decode(frame)
+    except FrameError as error:
+        return error.reason
+
+
+# --- golden vectors
+
+
+@pytest.mark.parametrize("vector", vectors("token", "control"), ids=lambda v: v["name"])
+def test_golden_vector_both_ways(vector):
+    """encode(fields) is the recorded hex, byte for byte, and decode(hex) gives the fields back."""
+    message = message_of(vector)
+    assert encode(message).hex() == vector["hex"]
+    assert decode(bytes.fromhex(vector["hex"])) == message
+
+
+@pytest.mark.parametrize("vector", vectors("accepted"), ids=lambda v: v["name"])
+def test_tolerated_vector(vector):
+    """What a receiver must tolerate decodes to the recorded fields."""
+    assert decode(bytes.fromhex(vector["hex"])) == message_of(vector)
+
+
+@pytest.mark.parametrize("vector", vectors("rejected"), ids=lambda v: v["name"])
+def test_rejected_vector(vector):
+    """Bytes that are no frame are refused for the recorded reason."""
+    assert decode_or_reason(bytes.fromhex(vector["hex"])) == vector["reason"]
+
+
+def test_vectors_cover_every_message():
+    """Every message of the protocol has at least one golden vector."""
+    assert {vector["message"] for vector in vectors("token", "control")} == set(MESSAGES)
+
+
+def test_rejections_cover_every_reason():
+    """Every reason a FrameError can have occurs among the rejected vectors."""
+    reasons = {vector["reason"] for vector in vectors("rejected")}
+    assert reasons == {"length", "magic", "version", "kind", "count", "body"}
+
+
+# --- sizes
+
+
+def test_header_is_20_bytes():
+    """A message without ids is the 20-byte header and nothing more."""
+    assert HEADER.size == 20
+    assert len(encode(m.Nack(1, 0, 0))) == 20
+
+
+def test_round_of_4_drafts_is_36_bytes():
+    """A round of 4 drafts is 36 bytes on the wire; every further draft adds 4."""
+    assert len(encode(DRAFT)) == 36
+    assert len(encode(m.Draft(7, 3, 0, (*DRAFT.ids, 1)))) == 40
+
+
+def test_largest_messages_fit_a_frame():
+    """The longest id list a frame may carry is encoded; one id more is the caller's mistake."""
+    ids = tuple(range(m.MAX_TOKENS))
+    assert decode(encode(m.Sync(1, 0, 0, ids, 0))).ids == ids
+    assert HEADER.size + 4 * m.MAX_TOKENS <= MAX_FRAME
+    with pytest.raises(ValueError, match="8193 ids"):
+        encode(m.Sync(1, 0, 0, (*ids, 0), 0))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Draft(-1, 0, 0, ()),
+        m.Draft(1, 2**32, 0, ()),
+        m.Draft(1, 0, 2**32, ()),
+        m.Draft(1, 0, 0, (2**31,)),
+        m.Draft(1, 0, 0, (-(2**31) - 1,)),
+        m.Truth(1, 0, 0, (), 2**16),
+        m.Nack(2**32, 0, 0),
+    ],
+    ids=repr,
+)
+def test_field_out_of_range_is_a_value_error(message):
+    """A field that has no place in the frame is refused at the sender."""
+    with pytest.raises(ValueError, match="does not fit"):
+        encode(message)
+
+
+# --- totality
+
+
+@PROFILE
+@given(messages)
+def test_round_trip(message):
+    """decode(encode(message)) is the message, for every kind."""
+    assert decode(encode(message)) == message
+
+
+@PROFILE
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_decode_or_raise_frame_error(raw):
+    """Any bytes are a message or a FrameError, never another exception."""
+    decode_or_reason(raw)
+
+
+@PROFILE
+@given(st.sampled_from(sorted(m.Kind)), st.integers(0, 2**16 - 1), st.binary(max_size=64))
+def test_any_payload_behind_a_valid_header(kind, count, payload):
+    """A valid header in front of arbitrary bytes reaches every branch and still only FrameError escapes."""
+    decode_or_reason(HEADER.pack(b"SM", m.PROTOCOL_VERSION, kind, 1, 2, 3, count, 4) + payload)
+
+
+@settings(PROFILE, max_examples=600)
+@given(messages, st.data())
+def test_mutated_frames_decode_or_raise_frame_error(message, data):
+    """Valid frames with bytes flipped, cut, inserted or doubled are a message or a FrameError."""
+    frame = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, max(len(frame) - 1, 0)))
+        match data.draw(st.sampled_from(("flip", "cut", "insert", "double"))):
+            case "flip" if frame:
+                frame[at] ^= data.draw(st.integers(1, 255))
+            case "cut":
+                del frame[at:]
+            case "insert":
+                frame[at:at] = data.draw(st.binary(min_size=1, max_size=4))
+            case _:
+                frame += frame[at : at + 64]
+    decode_or_reason(bytes(frame))
+
+
+@PROFILE
+@given(token_messages)
+def test_big_endian_copy_is_refused(message):
+    """The byte-swapped copy of a frame is no frame: its magic reads MS."""
+    frame = encode(message)
+    count = (len(frame) - HEADER.size) // 4
+    layout = f"HBBIIIHH{count}i"
+    assert decode_or_reason(struct.pack(">" + layout, *struct.unpack("<" + layout, frame))) == "magic"
+
+
+@PROFILE
+@given(control_messages, st.integers(0, 7), st.integers(0))
+def test_damaged_body_is_refused(message, bit, where):
+    """One flipped bit anywhere in a control body is found by its CRC."""
+    frame = bytearray(encode(message))
+    frame[HEADER.size + where % (len(frame) - HEADER.size)] ^= 1 << bit
+    assert decode_or_reason(bytes(frame)) == "body"
+
+
+@PROFILE
+@given(token_messages, st.integers(0, 2**16 - 1))
+def test_count_must_match_the_payload(message, count):
+    """A frame whose count is not exactly the ids that follow is refused."""
+    frame = bytearray(encode(message))
+    actual = (len(frame) - HEADER.size) // 4
+    frame[16:18] = struct.pack("<H", count)
+    if count == actual:
+        assert decode(bytes(frame)) == message
+    else:
+        assert decode_or_reason(bytes(frame)) in ("length", "count")
+
+
+def test_count_allocates_nothing():
+    """A count that the payload does not back is refused before memory is taken for it."""
+    frames = [HEADER.pack(b"SM", 1, kind, 1, 0, 0, 65535, 0) for kind in m.Kind if kind < 16]
+    frames += [HEADER.pack(b"SM", 1, m.Kind.SYNC, 1, 0, 0, m.MAX_TOKENS, 0)]
+    for frame in frames:
+        decode_or_reason(frame)
+    tracemalloc.start()
+    try:
+        for frame in frames:
+            decode_or_reason(frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4096
+
+
+def test_version_is_named():
+    """A frame of another version is refused with that version, so that the answer can name both."""
+    frame = bytearray(encode(DRAFT))
+    frame[2] = 9
+    with pytest.raises(FrameError) as caught:
+        decode(bytes(frame))
+    assert (caught.value.reason, caught.value.seen) == ("version", 9)
+
+
+def test_version_is_checked_before_the_rest():
+    """Another version may mean another layout: nothing behind the version byte is judged."""
+    frame = bytearray(encode(DRAFT))
+    frame[2], frame[3], frame[16] = 2, 200, 255
+    assert decode_or_reason(bytes(frame)) == "version"
+
+
+def test_oversized_control_frame_is_refused():
+    """A control frame over MAX_FRAME is refused by its length, before its body is read."""
+    frame = HEADER.pack(b"SM", 1, m.Kind.PING, 0, 0, 0, 0, 0) + b" " * (m.MAX_BODY + 1)
+    assert decode_or_reason(frame) == "length"

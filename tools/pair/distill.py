@@ -1,0 +1,110 @@
+"""Last phase: the target is frozen, the drafter learns to say what the target would say.
+
+Acceptance is measured on the target's own text, so half of every batch is such text: the target
+continues prompts from the training files, greedily and by sampling (on-policy distillation seen
+from the verifier's side; compare Zhou et al. 2023, DistillSpec, arXiv:2310.08461). The other half
+is the corpus, which keeps the drafter broad.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pair import team
+from pair.generate import continue_rows
+from pair.model import Llama
+from pair.optim import Optimiser
+from pair.train import Batches, Plan, Progress, kl, rate, save, say
+
+
+@dataclass(frozen=True)
+class Finish:
+    """How the last phase runs."""
+
+    minutes: float = 10.0
+    steps: int = 0
+    own_minutes: float = 3.0
+    own_batches: int = 0
+    own_rows: int = 64
+    prompt: int = 64
+    length: int = 512
+    rows: int = 12
+    muon_lr: float = 0.01
+    adam_lr: float = 0.002
+    decay: float = 0.05
+    choice_share: float = 0.3
+    seed: int = 7
+    compile: bool = False
+
+
+class Distiller:
+    """A frozen target, a drafter and the two sorts of text."""
+
+    def __init__(
+        self, target: Llama, drafter: Llama, files: list[list[int]], plan: Finish, out: Path
+    ) -> None:
+        self.target, self.drafter, self.plan, self.out = target, drafter, plan, out
+        self.target.requires_grad_(False)
+        self.optimiser = Optimiser(drafter, plan.muon_lr, plan.adam_lr, plan.decay)
+        self.batches = Batches(files, plan.seed + 100 * team.rank())
+        self.random = torch.Generator().manual_seed(plan.seed + 1 + 100 * team.rank())
+        self.own = torch.empty(0, plan.length, dtype=torch.long)
+        self.loss = torch.compile(self._loss, dynamic=False) if plan.compile else self._loss
+
+    def write_own(self) -> None:
+        """Lets the target write rows of `length` ids, half of them greedily."""
+        plan, begun = self.plan, time.monotonic()
+        heat = torch.zeros(plan.own_rows)
+        heat[plan.own_rows // 2 :] = 0.8
+        written: list[Tensor] = []
+        while len(written) < plan.own_batches or (
+            not plan.own_batches and time.monotonic() - begun < 60 * plan.own_minutes
+        ):
+            prompts = self.batches.next(plan.own_rows, plan.prompt)[:, : plan.prompt]
+            count = plan.length - plan.prompt
+            written.append(continue_rows(self.target, prompts, count, heat, self.random))
+            say(f"own text: {len(written)} batches of {plan.own_rows} x {plan.length} ids")
+        self.own = torch.cat(written)
+
+    def _loss(self, ids: Tensor) -> Tensor:
+        """Agreement in distribution and, for greedy drafting, in the likeliest id; (B, T)."""
+        with torch.no_grad():
+            teacher = self.target(ids)
+        student = self.drafter(ids)
+        likeliest = teacher.argmax(dim=-1).flatten()
+        choice = F.cross_entropy(student.flatten(0, 1), likeliest)
+        return (1 - self.plan.choice_share) * kl(teacher, student) + (
+            self.plan.choice_share * choice
+        )
+
+    def _batch(self) -> Tensor:
+        half = self.plan.rows // team.size() // 2
+        picked = torch.randint(len(self.own), (half,), generator=self.random)
+        corpus = self.batches.next(half, self.plan.length)[:, :-1]
+        return torch.cat([self.own[picked], corpus])
+
+    def run(self) -> None:
+        """Trains until the plan's end and saves the finished pair."""
+        self.write_own()
+        plan, progress = self.plan, Progress()
+        clock = Plan(minutes=plan.minutes, steps=plan.steps, warmup_steps=20)
+        last = time.monotonic()
+        while progress.share(clock) < 1.0:
+            loss = self.loss(self._batch())
+            loss.backward()
+            self.optimiser.step(rate(progress, clock))
+            now = time.monotonic()
+            progress.seconds = team.agree(progress.seconds + now - last)
+            progress.step, last = progress.step + 1, now
+            if progress.step % 20 == 0:
+                say(f"distil {progress.step} {progress.share(clock):.3f} {float(loss.detach()):.4f}")
+        if team.rank() == 0:
+            models = {"target": self.target.state_dict(), "drafter": self.drafter.state_dict()}
+            extra = {"distil_steps": progress.step, "own_rows": len(self.own) * team.size()}
+            save(self.out / "final.pt", {**models, **extra})

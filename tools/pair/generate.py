@@ -1,0 +1,36 @@
+"""Batched text from the torch models, for training the drafter on the target's own words."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pair.model import Llama
+
+
+def choose(logits: Tensor, temperature: Tensor, random: torch.Generator) -> Tensor:
+    """Next ids (B,) from logits (B, V); rows of temperature 0 take the most likely id.
+
+    Sampling is by the exponential race: argmin of noise / p picks id i with probability p[i].
+    """
+    heat = temperature.clamp(min=0.05)[:, None]
+    noise = torch.empty_like(logits).exponential_(generator=random).clamp(min=1e-10)
+    drawn = (torch.log_softmax(logits / heat, dim=-1) - noise.log()).argmax(dim=-1)
+    return torch.where(temperature > 0, drawn, logits.argmax(dim=-1))
+
+
+@torch.no_grad()
+def continue_rows(
+    model: Llama, prompts: Tensor, count: int, temperature: Tensor, random: torch.Generator
+) -> Tensor:
+    """Prompts (B, T) with `count` more ids in each row: (B, T + count)."""
+    rows, start = prompts.shape
+    cache = model.new_cache(rows, start + count)
+    out = [prompts]
+    logits = model(prompts, cache, 0)[:, -1]
+    for at in range(start, start + count):
+        picked = choose(logits, temperature, random)[:, None]
+        out.append(picked)
+        if at + 1 < start + count:
+            logits = model(picked, cache, at)[:, -1]
+    return torch.cat(out, dim=1)
