@@ -21,7 +21,7 @@ from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.peers import Link
-from specmesh.daemons.transport import Traffic
+from specmesh.daemons.transport import Traffic, wait
 from specmesh.daemons.vocabulary_chunks import VocabularyDownload
 from specmesh.engines.base import DraftEngine
 from specmesh.errors import (
@@ -88,9 +88,6 @@ class DrafterLoop:
         self._engine, self._mailbox = engine, mailbox
         self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
         self._socket = connect()
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(mailbox.fileno(), zmq.POLLIN)
         self._link = Link(time.monotonic())
         self._welcome: m.Welcome | None = None
         self._download: VocabularyDownload | None = None
@@ -123,7 +120,7 @@ class DrafterLoop:
             worked = self._work()
             if not worked:
                 self._flush()
-                self._poller.poll(self._timeout(time.monotonic()))
+                wait(self._socket, self._mailbox.fileno(), self._timeout(time.monotonic()))
             for order in self._mailbox.drain():
                 self._order(order)
             self._tick(time.monotonic())
@@ -131,13 +128,17 @@ class DrafterLoop:
             self._fail(live, DaemonUnreachable("the drafter is stopping"))
             self._close(live)
 
+    def close(self) -> None:
+        """Give the connection back."""
+        self._socket.close(linger=100)
+
     def stop(self) -> None:
         """End after this turn; a signal handler may call this."""
         self._stopping = True
 
     def _timeout(self, now: float) -> float:
         due = self._link.next_ping if self._welcome is not None else self._next_hello
-        return max(min(due - now, 1.0), 0.0) * 1e3
+        return max(min(due - now, 1.0), 0.0)
 
     def _tick(self, now: float) -> None:
         if self._welcome is None:
@@ -410,10 +411,8 @@ class DrafterLoop:
         log.warning("verifier_lost", reason=reason)
         self._welcome = self._download = None
         self._drop_sessions(DaemonUnreachable(f"the verifier at {self._address} went away"))
-        self._poller.unregister(self._socket)
         self._socket.close(linger=0)
         self._socket = self._connect()
-        self._poller.register(self._socket, zmq.POLLIN)
         self._next_hello = 0.0
 
     def _drop_sessions(self, error: SpecmeshError) -> None:

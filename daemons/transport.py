@@ -4,6 +4,7 @@ Option values and reasons: libzmq's defaults queue without end, block for ever a
 not know a peer, and buffer whatever length a stranger announces.
 """
 
+import select
 from collections import Counter
 from urllib.parse import urlparse
 
@@ -78,6 +79,18 @@ def connect_dealer(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq
         socket.close()
         raise ConfigError(f"cannot connect to {address}: {error.strerror}") from None
     return socket
+
+
+def wait(socket: zmq.Socket[bytes], wakeup: int, seconds: float) -> None:
+    """Sleep until a frame or the descriptor `wakeup` is readable, at most `seconds`.
+
+    select() because zmq_poll and poll() count whole milliseconds, longer than a draft may take. The socket's own
+    descriptor is edge-triggered: the caller has received until zmq.Again, and what came since is asked for first.
+    """
+    pending = socket.getsockopt(zmq.EVENTS)
+    if isinstance(pending, int) and pending & zmq.POLLIN:
+        return
+    select.select([socket.FD, wakeup], [], [], seconds)
 
 
 def _configure(socket: zmq.Socket[bytes]) -> None:

@@ -24,7 +24,7 @@ from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, 
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.peers import DrafterPeer, Link
 from specmesh.daemons.remote_client import RemoteClient, opened
-from specmesh.daemons.transport import Traffic
+from specmesh.daemons.transport import Traffic, wait
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.base import Span, VerifyEngine
@@ -98,11 +98,8 @@ class VerifierLoop:
 
     def run(self) -> None:
         """Serve until stopped and drained."""
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._mailbox.fileno(), zmq.POLLIN)
         while not self._drained():
-            poller.poll(self._start_step_or_timeout(time.monotonic()))
+            wait(self._socket, self._mailbox.fileno(), self._start_step_or_timeout(time.monotonic()))
             self._turns += 1
             for order in self._mailbox.drain():
                 self._order(order, time.monotonic())
@@ -127,7 +124,7 @@ class VerifierLoop:
         return True
 
     def _start_step_or_timeout(self, now: float) -> float:
-        """Give the engine its next step if it is free; milliseconds the loop may sleep."""
+        """Give the engine its next step if it is free; seconds the loop may sleep."""
         until = min((peer.link.next_ping for peer in self._peers.values()), default=now + 1.0)
         until = min([until, *(live.closing[0] for live in self._closing.values() if live.closing)])
         if self._step is None:
@@ -139,7 +136,7 @@ class VerifierLoop:
                     until = until if wake is None else min(until, wake)
                 case _:
                     assert_never(step)
-        return max(until - now, 0.0) * 1e3
+        return max(until - now, 0.0)
 
     def _run_step(self, step: Step, now: float) -> None:
         spans = []

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, fields
 from functools import cache
-from typing import TypeVar, get_type_hints
+from typing import TypeVar, cast, get_type_hints
 
 from specmesh.errors import FrameError
 from specmesh.wire.messages import MAX_BODY, ControlMessage
@@ -52,7 +52,8 @@ def decode_body(cls: type[M], raw: bytes) -> M:
             values[name] = body[name]
         elif required:
             raise FrameError("body", f"{cls.__name__}.{name} missing")
-    return cls(**values)
+    make = cast("Callable[..., M]", cls)
+    return make(**values)
 
 
 def _finite(literal: str) -> float:

@@ -29,6 +29,10 @@ SYNC_INTERVAL = 0.01
 """Seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask for them without end."""
 
 
+WAIT_SHARE = 0.01
+"""Share of the verification time that may be waited away for nothing: what a drafter can cost by being late."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionParams:
     """What a client asked for. draft_n: None adapts, 0 never drafts, N takes N drafts in every step."""
@@ -183,7 +187,8 @@ class VerifierSession:
         if self._probing and lead:
             return 1, None
         choice = self._choose(lambda k: self._wait_seconds(k, lead, now), limit)
-        return choice.k, None if choice.k <= lead else now + choice.wait + self._slack()
+        patience = min(self._slack(), self._costs.seconds(1))
+        return choice.k, None if choice.k <= lead else now + choice.wait + patience
 
     def _choose(self, wait_seconds: Callable[[int], float], limit: int) -> Choice:
         return choose_draft_n(self._acceptance.rates(), self._costs.seconds, wait_seconds, limit)
@@ -192,9 +197,14 @@ class VerifierSession:
         """Seconds until `k` drafts are in hand; an overdue draft is due one interval from now, never "soon"."""
         if k <= lead:
             return 0.0
-        if not self._drafting or self._interval is None:
+        if not self._drafting or self._interval is None or not self._waiting_pays():
             return float("inf")
         return max(self._due(k, now) - now, self._interval)
+
+    def _waiting_pays(self) -> bool:
+        """Whether accepted drafts have saved what waiting has cost so far, whatever the estimates promise."""
+        saved = self.counts.accepted * self._costs.seconds(1)
+        return self.times.wait <= saved + WAIT_SHARE * self.times.verify
 
     def _due(self, k: int, now: float) -> float:
         """When the k-th draft beyond the frontier can be here."""

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specmesh.config import ModelSettings
 from specmesh.engines.base import DraftEngine, VerifyEngine
 from specmesh.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specmesh.engines.llama import LlamaSettings
 
 Progress = Callable[[float], bool]
 """Called with the share loaded so far, 0..1; False gives up."""
@@ -45,7 +49,7 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
             raise ConfigError(f"--engine {other} cannot draft: choose llama or ngram")
 
 
-def _llama(settings: ModelSettings) -> "LlamaSettings":  # noqa: F821
+def _llama(settings: ModelSettings) -> "LlamaSettings":
     from specmesh.engines.llama import LlamaSettings
 
     return LlamaSettings(

@@ -1,8 +1,8 @@
-"""THE property: whatever drafter and network do, the text is the target's own, and drafting resumes when they recover.
+"""THE property: whatever drafter and network do, the text is the target's own; when they recover, drafting resumes.
 
-A discrete-event simulation joins real VerifierSessions and DrafterSessions over a link that drops, delays, duplicates,
-reorders and corrupts real frames. The target's logits are a hash of what its memory holds, so a wrong position or a
-missed trim changes the text and is caught by the oracle: the target alone, one row per step.
+A discrete-event simulation joins real VerifierSessions and DrafterSessions over a link that drops, delays,
+duplicates, reorders and corrupts real frames. The target's logits are a hash of what its memory holds, so a wrong
+position or a missed trim changes the text and is caught by the oracle: the target alone, one row per step.
 """
 
 import heapq
@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import count
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ SYNC_CHUNK = 5
 
 
 def target_logits(crc, end_bias=-3.5):
-    """The target's row after the prefix with this CRC: a hash, with an end id that is possible but not frequent."""
+    """The target's row after the prefix with this CRC: a hash, with an end id that is possible but rare."""
     row = np.frombuffer(blake2b(b"%d" % crc, digest_size=N_VOCAB).digest(), np.uint8).astype(np.float32) / 32
     row[END] += end_bias
     return row
@@ -130,7 +130,7 @@ QUIET = Faults()
 
 
 class Link:
-    """One direction: takes messages, delivers frames (bytes) to `receive` after half a round trip, or worse."""
+    """One direction: takes messages, delivers frames to `receive` after half a round trip, or worse."""
 
     def __init__(self, world, receive, faults, lose=()):
         self.world, self.receive, self.faults = world, receive, faults
@@ -147,9 +147,9 @@ class Link:
             world.seen["lost"] += 1
             return
         for _ in range(1 + (rng.random() < faults.double)):
-            delay = world.round_trip / 2 + (rng.random() * faults.late_s if rng.random() < faults.late else 0.0)
+            late = rng.random() * faults.late_s if rng.random() < faults.late else 0.0
             sent = damaged(frame, rng) if frame and rng.random() < faults.damage else frame
-            world.clock.at(world.clock.now + delay, lambda sent=sent: self.deliver(sent))
+            world.clock.at(world.clock.now + world.round_trip / 2 + late, lambda sent=sent: self.deliver(sent))
 
     def deliver(self, frame):
         if not self.open:
@@ -267,7 +267,7 @@ class HonestDrafter:
 
 
 class HostileDrafter:
-    """Sends whatever could hurt: arbitrary bytes, impossible ids, long and wrong drafts, NACK floods, replays."""
+    """Sends whatever could hurt: any bytes, impossible ids, long and wrong drafts, NACK floods, replays."""
 
     def __init__(self, world, setup, session_id, params):
         self.world, self.setup, self.session_id = world, setup, session_id
@@ -298,12 +298,14 @@ class HostileDrafter:
                 known.extend(last.ids)
         else:
             base, crc = rng.choice([0, 1, 9, 40, 2**32 - 1]), rng.choice([0, rng.getrandbits(32)])
-        ids = (*known[0 : len(known)], *(rng.randrange(N_VOCAB) for _ in range(rng.choice([0, 1, 3, 40, 400]))))
+        guesses = (rng.randrange(N_VOCAB) for _ in range(rng.choice([0, 1, 3, 40, 400])))
+        ids = (*known[0 : len(known)], *guesses)
         kind = rng.randrange(6)
         if kind == 0:
             frame = rng.randbytes(rng.randrange(60))
         elif kind == 1:
-            frame = encode(m.Draft(session, base, crc, (*ids, rng.choice([-1, -(2**31), N_VOCAB, 2**31 - 1]))))
+            impossible = rng.choice([-1, -(2**31), N_VOCAB, 2**31 - 1])
+            frame = encode(m.Draft(session, base, crc, (*ids, impossible)))
         elif kind == 2:
             frame = encode(m.Nack(session, base, crc))
         elif kind == 3 and self.said:
@@ -441,7 +443,7 @@ class World:
         self.clock.at(now + seconds, lambda: self.finish(results, seconds))
 
     def note_waits(self, now):
-        """A session waits once per step, until a deadline that does not move; not at all after one was missed."""
+        """A session waits once per step, until a deadline that does not move; never after one was missed."""
         for served in self.sessions.values():
             if served.session.finished is None:
                 plan = served.session.plan(now)
@@ -470,9 +472,9 @@ class World:
             match effect:
                 case ev.SendTruth(base, crc, ids, draft_n):
                     served.down.send(m.Truth(key, base, crc, ids, draft_n))
-                case ev.SendSync(base, crc, ids, draft_n):
+                case ev.SendSync():
                     self.seen["syncs"] += 1
-                    self.send_sync(served, key, base, crc, ids, draft_n)
+                    self.send_sync(key, effect)
                 case ev.SendNack(base, crc):
                     self.seen["verifier nacks"] += 1
                     served.down.send(m.Nack(key, base, crc))
@@ -488,12 +490,13 @@ class World:
                     assert served.reason is None
                     served.reason = reason
 
-    def send_sync(self, served, key, base, crc, ids, draft_n):
-        prefix = Prefix(served.session.prefix[0:base])
-        assert prefix.crc == crc
-        for start in range(0, max(len(ids), 1), SYNC_CHUNK):
-            chunk = ids[start : start + SYNC_CHUNK]
-            served.down.send(m.Sync(key, len(prefix), prefix.crc, chunk, draft_n))
+    def send_sync(self, key, sync):
+        served = self.sessions[key]
+        prefix = Prefix(served.session.prefix[0 : sync.base])
+        assert prefix.crc == sync.crc
+        for start in range(0, max(len(sync.ids), 1), SYNC_CHUNK):
+            chunk = sync.ids[start : start + SYNC_CHUNK]
+            served.down.send(m.Sync(key, len(prefix), prefix.crc, chunk, sync.draft_n))
             prefix.extend(chunk)
 
     def run(self, limit=60_000):
@@ -502,7 +505,7 @@ class World:
 
 
 def check(world):
-    """The oracle: every session ended, with exactly what the target alone says; drafters were told nothing else."""
+    """The oracle: every session ended with what the target alone says, and drafters were told nothing else."""
     for served in world.sessions.values():
         shown, reason = alone(served.prompt, served.params, world.n_ctx, world.end_bias)
         assert served.reason == reason, f"ended with {served.reason}"
@@ -558,7 +561,7 @@ session_params = st.builds(
 @settings(PROFILE, max_examples=150)
 @given(worlds, st.lists(st.tuples(session_params, st.lists(drafters, max_size=3)), min_size=1, max_size=3))
 def test_output_is_the_targets_own(world, opened):
-    """Any drafters over any link: each session ends, with what the target alone says, for every way of sampling."""
+    """Any drafters over any link: each session ends with what the target alone says, however it samples."""
     for number, (params, attached) in enumerate(opened):
         world.open(params, attached, (*PROMPT, number + 1))
     check(world.run())
@@ -574,15 +577,15 @@ ADAPTIVE_AND_FIXED = [None, 4]
 
 
 def test_simulation_is_not_vacuous():
-    """The simulated worlds do contain every fault and every answer to it, beside accepted drafts and waits."""
+    """The simulated worlds contain every fault and every answer to it, beside accepted drafts and waits."""
     seen, accepted = Counter(), 0
     for seed in range(6):
         world = endless(seed=seed, faults=Faults(0.1, 0.1, 0.2, 0.1), round_trip=0.02)
         for number, drafter in enumerate([Drafter(life=1.5), Drafter(hostile=True)]):
-            served = world.open(SessionParams(SamplingParams(), 120), [drafter, Drafter()], (*PROMPT, number))
+            world.open(SessionParams(SamplingParams(), 120), [drafter, Drafter()], (*PROMPT, number))
         check(world.run())
         seen += world.seen
-        accepted += sum(round_[2] for round_ in served.rounds)
+        accepted += sum(round_[2] for served in world.sessions.values() for round_ in served.rounds)
     expected = {"lost", "waits", "syncs", "drafts sent", "drafter nacks", "verifier nacks"}
     assert expected | {"length", "magic", "version", "kind", "body"} <= set(seen)
     assert accepted > 100
@@ -591,11 +594,11 @@ def test_simulation_is_not_vacuous():
 @pytest.mark.parametrize("draft_n", ADAPTIVE_AND_FIXED)
 @pytest.mark.parametrize("round_trip", ROUND_TRIPS)
 def test_right_drafter_makes_it_faster(draft_n, round_trip):
-    """Over a clean link a drafter that is always right saves more than half of the time."""
+    """Over a clean link a drafter that is always right saves half of the time and more."""
     world = endless(round_trip=round_trip)
-    world.open(SessionParams(SamplingParams(), 200, draft_n), [Drafter(accuracy=1.0)])
+    world.open(SessionParams(SamplingParams(), 400, draft_n), [Drafter(accuracy=1.0)])
     check(world.run())
-    assert world.clock.now < 200 * STEP / 2
+    assert world.clock.now < 400 * STEP / 2
 
 
 @pytest.mark.parametrize("draft_n", ADAPTIVE_AND_FIXED)
@@ -612,11 +615,12 @@ def test_right_drafter_makes_it_faster(draft_n, round_trip):
     ids=["drafts lost", "truths lost", "both lost", "everything"],
 )
 def test_acceptance_resumes_after_trouble(trouble, round_trip, accuracy, draft_n):
-    """Two seconds of trouble, then quiet: within a second the drafter's drafts are accepted as if nothing had been."""
-    per_round = []
+    """Two seconds of trouble, then quiet: a second later drafts are accepted as if nothing had been."""
+    per_round, max_tokens = [], 400 if accuracy < 1.0 else 700
     for options in ({}, trouble):
         world = endless(seed=3, round_trip=round_trip, faulty=(1.0, 3.0), **options)
-        served = world.open(SessionParams(SamplingParams(), 400, draft_n), [Drafter(accuracy=accuracy)])
+        params = SessionParams(SamplingParams(), max_tokens, draft_n)
+        served = world.open(params, [Drafter(accuracy=accuracy)])
         check(world.run())
         late = [accepted for at, _, accepted in served.rounds if at > (4.0 if options else 1.0)]
         assert len(late) > 5
@@ -626,7 +630,7 @@ def test_acceptance_resumes_after_trouble(trouble, round_trip, accuracy, draft_n
 
 @pytest.mark.parametrize("draft_n", ADAPTIVE_AND_FIXED)
 def test_next_drafter_takes_over(draft_n):
-    """A drafter dies mid-session and another attaches: its drafts are accepted, the text goes on unchanged."""
+    """A drafter dies mid-session and another attaches: its drafts are accepted, the text stays as it was."""
     world = endless(round_trip=0.02)
     drafters = [Drafter(life=1.0), Drafter(hostile=True, life=1.0), Drafter(accuracy=1.0)]
     served = world.open(SessionParams(SamplingParams(temperature=1.0, seed=5), 300, draft_n), drafters)
@@ -638,26 +642,29 @@ def test_next_drafter_takes_over(draft_n):
 @pytest.mark.parametrize("draft_n", ADAPTIVE_AND_FIXED)
 @pytest.mark.parametrize("round_trip", ROUND_TRIPS)
 def test_silence_costs_one_deadline(round_trip, draft_n):
-    """A drafter that falls silent is waited for once, until the deadline; from then on the verifier runs alone."""
+    """A drafter that falls silent is waited for once, until the deadline; then the verifier runs alone."""
     world = endless(round_trip=round_trip, lose_up=(DRAFT,), faulty=(1.0, float("inf")))
     served = world.open(SessionParams(SamplingParams(), 200, draft_n), [Drafter()])
     check(world.run())
     silent = [at for at, _, _ in served.rounds if at > 1.0 + round_trip]
     assert len(silent) > 30
-    late = [after - before - STEP for before, after in zip(silent, silent[1:], strict=False)]
+    late = [after - before - STEP for before, after in pairwise(silent)]
     assert sum(wait > 0.001 + 8 * world.row * STEP for wait in late) <= 1
-    assert max(late) < round_trip + 0.1
+    assert max(late) < round_trip + 0.2
 
 
-@pytest.mark.parametrize("draft_n", [None, 0])
-@pytest.mark.parametrize("drafter", [Drafter(hostile=True), Drafter(silent=True), Drafter(accuracy=0.0)], ids=repr)
-def test_bad_drafter_costs_little(drafter, draft_n):
-    """With a hostile, silent or always wrong drafter the verifier loses a few percent where rows are nearly free."""
-    world = endless(round_trip=0.02, row=0.002)
-    served = world.open(SessionParams(SamplingParams(), 300, draft_n), [drafter])
-    check(world.run())
-    assert served.steps <= 300
-    assert world.clock.now < 1.03 * 300 * STEP
+@pytest.mark.parametrize("round_trip", ROUND_TRIPS)
+@pytest.mark.parametrize("kind", ["hostile", "silent", "wrong"])
+def test_bad_drafter_costs_little(kind, round_trip):
+    """With a hostile, silent or always wrong drafter the verifier loses 2 % at most where rows are nearly free."""
+    drafter = Drafter(hostile=kind == "hostile", silent=kind == "silent", accuracy=0.0)
+    for seed in range(2):
+        world = endless(seed=seed, round_trip=round_trip, row=0.002)
+        served = world.open(SessionParams(SamplingParams(), 300), [drafter])
+        check(world.run())
+        assert served.steps <= 300
+        assert world.clock.now < 300 * STEP / 0.98
+        assert served.session.times.wait < 0.02 * world.clock.now
 
 
 def test_nack_flood_is_answered_within_limits():

@@ -176,6 +176,7 @@ def write_hf(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
     }
     temporary = folder / "model.safetensors.tmp"
     save_file(hf_tensors(model), temporary, metadata={"format": "pt"})
+    temporary.chmod(0o644)
     os.replace(temporary, folder / "model.safetensors")
     _put(folder / "config.json", json.dumps(hf_config(model.shape), indent=2) + "\n")
     _put(folder / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")

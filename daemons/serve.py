@@ -1,0 +1,248 @@
+"""The processes: load the model while the API already answers, serve, stop cleanly on a signal."""
+
+import hashlib
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+import structlog
+import zmq
+
+from specmesh.config import DrafterSettings, VerifierSettings
+from specmesh.core.costs import StepCosts
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.daemons.api_thread import ApiThread, Instance
+from specmesh.daemons.calibrate import calibrate
+from specmesh.daemons.drafter import DrafterLoop
+from specmesh.daemons.engine_thread import Decoded, DecodeFailed
+from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.transport import bind_router, connect_dealer
+from specmesh.daemons.verifier import VerifierLoop
+from specmesh.engines.load import load_drafter, load_verifier
+from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
+from specmesh.requests import Cancel, Submit
+
+log = structlog.get_logger("specmesh")
+
+
+class Stop:
+    """SIGTERM and SIGINT: the first asks for a clean end, the second ends at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._then: Callable[[], None] | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._hear)
+
+    def then(self, stop: Callable[[], None], wakeup_fd: int) -> None:
+        """Call `stop` when asked, and wake the loop that must notice."""
+        self._then = stop
+        signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
+        if self.asked:
+            stop()
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        if self.asked:
+            os._exit(128 + number)
+        self.asked = True
+        if self._then is not None:
+            self._then()
+
+
+class _Loading:
+    """What the API shows before the loop exists."""
+
+    def __init__(self, role: str, stop: Stop) -> None:
+        self.role = role
+        self.share = 0.0
+        self._stop = stop
+        self._begun = time.monotonic()
+
+    def progress(self, share: float) -> bool:
+        self.share = share
+        return not self._stop.asked
+
+    def error(self) -> SpecmeshError:
+        return Busy(f"the {self.role} is loading its model ({self.share:.0%}): try again in a moment")
+
+    def stats(self) -> dict[str, object]:
+        uptime = round(time.monotonic() - self._begun, 1)
+        return {"schema_version": 1, "role": self.role, "loading": round(self.share, 3), "uptime_s": uptime}
+
+
+class VerifierBackend:
+    """The API's view of a verifier."""
+
+    role = "verifier"
+
+    def __init__(self, loading: _Loading, mailbox: "Mailbox[Submit | Cancel | Decoded | DecodeFailed]") -> None:
+        self._loading, self._mailbox = loading, mailbox
+        self._vocabulary: Vocabulary | None = None
+        self.model = ""
+        self._loop: VerifierLoop | None = None
+
+    def ready(self, loop: VerifierLoop, vocabulary: Vocabulary, model: str) -> None:
+        """Serve from now on."""
+        self._vocabulary, self.model, self._loop = vocabulary, model, loop
+
+    def not_ready(self) -> SpecmeshError | None:
+        """Loading, or nothing."""
+        return self._loading.error() if self._loop is None else None
+
+    def vocabulary(self) -> Vocabulary:
+        """The target's."""
+        assert self._vocabulary is not None, "asked only once ready"
+        return self._vocabulary
+
+    def submit(self, order: Submit | Cancel) -> None:
+        """Into the loop's mailbox."""
+        self._mailbox.put(order)
+
+    def stats(self) -> dict[str, object]:
+        """The loop's newest picture."""
+        return self._loading.stats() if self._loop is None else self._loop.stats.latest
+
+
+class DrafterBackend:
+    """The API's view of a drafter: ready while its verifier is there."""
+
+    role = "drafter"
+
+    def __init__(self, loading: _Loading, mailbox: Mailbox[Submit | Cancel], address: str) -> None:
+        self._loading, self._mailbox, self._address = loading, mailbox, address
+        self._loop: DrafterLoop | None = None
+
+    def ready(self, loop: DrafterLoop) -> None:
+        """Serve from now on."""
+        self._loop = loop
+
+    @property
+    def model(self) -> str:
+        """The verifier's model: it is what answers."""
+        welcome = self._loop.verifier if self._loop is not None else None
+        return welcome.model if welcome is not None else ""
+
+    def not_ready(self) -> SpecmeshError | None:
+        """Loading, no verifier, or nothing."""
+        if self._loop is None:
+            return self._loading.error()
+        if self._loop.verifier is None:
+            return DaemonUnreachable(
+                f"the verifier at {self._address} does not answer: is it running, and reachable from here?"
+            )
+        if self._loop.vocabulary is None:
+            return Busy("the vocabulary is still being fetched from the verifier: try again in a moment")
+        return None
+
+    def vocabulary(self) -> Vocabulary:
+        """The verifier's."""
+        assert self._loop is not None, "asked only once ready"
+        assert self._loop.vocabulary is not None, "asked only once ready"
+        return self._loop.vocabulary
+
+    def submit(self, order: Submit | Cancel) -> None:
+        """Into the loop's mailbox."""
+        self._mailbox.put(order)
+
+    def stats(self) -> dict[str, object]:
+        """The loop's newest picture."""
+        return self._loading.stats() if self._loop is None else self._loop.stats.latest
+
+
+def serve_verifier(settings: VerifierSettings) -> None:
+    """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start."""
+    stop, context = Stop(), zmq.Context[zmq.Socket[bytes]]()
+    mailbox: Mailbox[Submit | Cancel | Decoded | DecodeFailed] = Mailbox()
+    instance = Instance(settings.socket)
+    socket = bind_router(context, settings.bind, settings.insecure)
+    if settings.insecure:
+        log.warning("wire_not_encrypted", bind=settings.bind, meaning="whoever reaches this port reads and sends prompts")
+    loading = _Loading("verifier", stop)
+    backend = VerifierBackend(loading, mailbox)
+    try:
+        with ApiThread(settings.socket, backend):
+            engine = _loaded(lambda: load_verifier(settings.model, loading.progress), stop)
+            if engine is None:
+                return
+            costs = StepCosts()
+            calibrate(engine, costs)
+            loop = VerifierLoop(_name(), socket, engine, mailbox, costs)
+            stop.then(loop.stop, mailbox.wakeup_fd)
+            _hash_in_background(settings.model.model, lambda digest: setattr(loop.stats, "model_hash", digest))
+            backend.ready(loop, engine.vocabulary, engine.info.model)
+            log.info("ready", role="verifier", bind=settings.bind, socket=str(settings.socket),
+                     model=engine.info.model, backend=engine.info.backend, speculation=engine.info.can_trim)
+            loop.run()
+            engine.close()
+            log.info("stopped", role="verifier")
+    finally:
+        socket.close(linger=100)
+        context.term()
+        instance.close()
+
+
+def serve_drafter(settings: DrafterSettings) -> None:
+    """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused."""
+    stop, context = Stop(), zmq.Context[zmq.Socket[bytes]]()
+    mailbox: Mailbox[Submit | Cancel] = Mailbox()
+    instance = Instance(settings.socket)
+    loading = _Loading("drafter", stop)
+    backend = DrafterBackend(loading, mailbox, settings.connect)
+    connect_dealer(context, settings.connect).close(linger=0)  # a bad address is told before a model is loaded
+    try:
+        with ApiThread(settings.socket, backend):
+            engine = _loaded(lambda: load_drafter(settings.model, loading.progress), stop)
+            if engine is None:
+                return
+            loop = DrafterLoop(
+                _name(), lambda: connect_dealer(context, settings.connect), settings.connect, engine, mailbox
+            )
+            stop.then(loop.stop, mailbox.wakeup_fd)
+            backend.ready(loop)
+            log.info("ready", role="drafter", connect=settings.connect, socket=str(settings.socket),
+                     model=engine.info.model, backend=engine.info.backend)
+            try:
+                loop.run()
+            finally:
+                loop.close()
+                engine.close()
+            log.info("stopped", role="drafter")
+    finally:
+        context.term()
+        instance.close()
+
+
+T = TypeVar("T")
+
+
+def _loaded(load: Callable[[], T], stop: Stop) -> T | None:
+    """The loaded model; None where a signal ended the loading."""
+    try:
+        return load()
+    except SpecmeshError:
+        if stop.asked:
+            return None
+        raise
+
+
+def _name() -> str:
+    """What this machine is called in stats and logs."""
+    return f"{platform.node() or 'unknown'}:{os.getpid()}"
+
+
+def _hash_in_background(model: str | None, tell: Callable[[str], None]) -> None:
+    """SHA-256 of the model file, which takes minutes for a large one, without holding anything up."""
+    path = Path(model or "")
+    if path.is_file():
+        threading.Thread(target=lambda: tell(_sha256(path)), name="hash", daemon=True).start()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,133 @@
+"""Talks to a daemon's local API over its Unix socket. Light: the standard library only, so commands start fast."""
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import cast
+
+from specmesh import errors
+from specmesh.errors import DaemonUnreachable, SpecmeshError
+from specmesh.paths import candidate_sockets
+
+Json = dict[str, object]
+
+_CLASSES: dict[str, type[SpecmeshError]] = {
+    "Busy": errors.Busy,
+    "ConfigError": errors.ConfigError,
+    "DaemonUnreachable": errors.DaemonUnreachable,
+    "EngineError": errors.EngineError,
+    "PromptTooLong": errors.RequestError,
+    "RequestError": errors.RequestError,
+}
+
+
+class Client:
+    """A connection to one daemon.
+
+    With `path` None the first live socket of SPECMESH_SOCKET, the user's runtime folder and the system's is taken.
+    Every method raises DaemonUnreachable where nobody answers, and the daemon's own error where it refuses.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._tried = _candidates(path)
+
+    def get(self, resource: str) -> Json:
+        """GET a JSON resource; also one that answers 503 with a body of ours."""
+        connection, response = self._request("GET", resource, None)
+        try:
+            answer = _json(response.read())
+        finally:
+            connection.close()
+        if response.status >= 400 and "error" in answer:
+            raise _error(answer)
+        return answer
+
+    def complete(self, body: Json) -> Generator[Json, None, None]:
+        """POST a streamed completion and yield its chunks; closing the iterator cancels it on the daemon."""
+        connection, response = self._request("POST", "/v1/completions", body | {"stream": True})
+        try:
+            if response.status != 200:
+                raise _error(_json(response.read()))
+            yield from _chunks(response)
+        except (OSError, http.client.HTTPException) as error:
+            raise DaemonUnreachable(f"the daemon went away while answering ({error})") from None
+        finally:
+            response.close()
+            connection.close()
+
+    def _request(
+        self, method: str, resource: str, body: Json | None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = self._connect()
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        try:
+            connection.request(method, resource, None if body is None else json.dumps(body), headers)
+            return connection, connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise DaemonUnreachable(f"the daemon does not answer ({error}): see its log") from None
+
+    def _connect(self) -> http.client.HTTPConnection:
+        for path in self._tried:
+            connection = _UnixConnection(path)
+            try:
+                connection.connect()
+            except OSError:
+                continue
+            return connection
+        tried = ", ".join(str(path) for path in self._tried)
+        raise DaemonUnreachable(f"no daemon answers at {tried}: start one (specmesh verifier ...) or give --socket PATH")
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.sock.connect(os.fspath(self._path))
+        except OSError:
+            self.sock.close()
+            raise
+
+
+def _candidates(path: Path | None) -> list[Path]:
+    if path is not None:
+        return [path]
+    named = os.environ.get("SPECMESH_SOCKET")
+    return [Path(named)] if named else candidate_sockets()
+
+
+def _chunks(response: http.client.HTTPResponse) -> Iterator[Json]:
+    """Server-sent events until [DONE]; raises the daemon's error where one comes, or DaemonUnreachable at a sudden end."""
+    for line in response:
+        if not line.startswith(b"data: "):
+            continue
+        data = line[6:].strip()
+        if data == b"[DONE]":
+            return
+        chunk = _json(data)
+        if "error" in chunk:
+            raise _error(chunk)
+        yield chunk
+    raise DaemonUnreachable("the daemon went away while answering")
+
+
+def _json(raw: bytes) -> Json:
+    try:
+        return cast("Json", json.loads(raw))
+    except ValueError:
+        raise DaemonUnreachable(f"the daemon's answer is not JSON: {raw[:80]!r}") from None
+
+
+def _error(answer: Json) -> SpecmeshError:
+    """The daemon's error as the class it was raised as."""
+    told = answer.get("error")
+    body = told if isinstance(told, dict) else {}
+    cls = _CLASSES.get(str(body.get("code")), SpecmeshError)
+    return cls(str(body.get("message", "the daemon refused without a reason")))

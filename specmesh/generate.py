@@ -1,0 +1,140 @@
+"""`specmesh generate`: a completion's chunks onto the terminal. Text to stdout and nothing else there."""
+
+import json
+import os
+import sys
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from specmesh.client import Client, Json
+from specmesh.errors import SpecmeshError
+
+_REPORT_KEYS = (
+    "prompt_tokens", "generated_tokens", "seed", "rounds", "drafted", "accepted", "acceptance_rate",
+    "mean_acceptance_length", "time_s", "time_to_first_token_s", "tokens_per_second", "verify_ms", "draft_ms",
+    "network_ms", "wait_ms", "bytes_sent", "bytes_received", "draft_n_last", "accept_histogram", "drafter",
+    "one_token_step_ms", "speedup_vs_one_token_step",
+)
+_GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How a generation is shown."""
+
+    as_json: bool = False
+    verbose: bool = False
+    show_drafts: bool = False
+
+
+@dataclass(slots=True)
+class _Text:
+    """What has come so far."""
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    rounds: int = 0
+    finish_reason: str | None = None
+    result: Json = field(default_factory=dict)
+
+
+def run(client: Client, body: Json, output: Output) -> None:
+    """Generate and print; raises the daemon's error, the text so far being on stdout already."""
+    so_far = _Text()
+    try:
+        with closing(client.complete(body)) as chunks:
+            for chunk in chunks:
+                _take(chunk, so_far, output)
+    except (SpecmeshError, KeyboardInterrupt):
+        if output.as_json:
+            print(json.dumps(_as_json(so_far, "interrupted")))
+        elif so_far.text:
+            print(flush=True)
+        raise
+    if output.as_json:
+        print(json.dumps(_as_json(so_far, so_far.finish_reason)))
+        return
+    print(flush=True)
+    if output.verbose:
+        print("\n".join(summary(_report(so_far))), file=sys.stderr)
+
+
+def _take(chunk: Json, so_far: _Text, output: Output) -> None:
+    choice = chunk["choices"][0]  # type: ignore[index]
+    told: Json = chunk["specmesh"]  # type: ignore[assignment]
+    so_far.text += choice["text"]
+    so_far.finish_reason = choice["finish_reason"] or so_far.finish_reason
+    if "report" in told:
+        so_far.result = told
+    ids = told.get("token_ids")
+    if isinstance(ids, list):
+        so_far.ids += ids
+        so_far.rounds += 1
+        if output.verbose and "drafts" in told:
+            print(_round_line(so_far.rounds, told), file=sys.stderr)
+    if not output.as_json:
+        sys.stdout.write(_marked(told) if output.show_drafts and "pieces" in told else choice["text"])
+        sys.stdout.flush()
+
+
+def _marked(told: Json) -> str:
+    """A round's text with its accepted drafts told apart from the verifier's own token."""
+    pieces: list[str] = told["pieces"]  # type: ignore[assignment]
+    accepted: int = told["accepted"]  # type: ignore[assignment]
+    drafted, own = "".join(pieces[:accepted]), "".join(pieces[accepted:])
+    if not drafted:
+        return own
+    return f"[[{drafted}]]{own}" if os.environ.get("NO_COLOR") else f"{_GREEN}{drafted}{_PLAIN}{own}"
+
+
+def _round_line(number: int, told: Json) -> str:
+    drafts: list[int] = told["drafts"]  # type: ignore[assignment]
+    pieces: list[str] = told["pieces"]  # type: ignore[assignment]
+    accepted: int = told["accepted"]  # type: ignore[assignment]
+    own = repr(pieces[accepted]) if accepted < len(pieces) else "(end)"
+    kind = "bonus" if accepted == len(drafts) else "correction"
+    if not drafts:
+        return f"round {number}: no drafts, verifier {own}"
+    return f"round {number}: drafted {told['drafted_text']!r}, accepted {accepted}/{len(drafts)}, {kind} {own}"
+
+
+def _report(so_far: _Text) -> Json:
+    report = so_far.result.get("report")
+    return report if isinstance(report, dict) else {}
+
+
+def _as_json(so_far: _Text, finish_reason: str | None) -> Json:
+    report = _report(so_far)
+    return {
+        "schema_version": 1,
+        "text": so_far.text,
+        "token_ids": so_far.ids,
+        "prompt_token_ids": so_far.result.get("prompt_token_ids", []),
+        "finish_reason": finish_reason,
+    } | {key: report.get(key) for key in _REPORT_KEYS}
+
+
+def summary(report: Json) -> list[str]:
+    """The closing lines of --verbose."""
+    r = dict.fromkeys(_REPORT_KEYS) | report
+    total = _number(r["prompt_tokens"]) + _number(r["generated_tokens"])
+    rounds = max(_number(r["rounds"]), 1)
+    return [
+        f"tokens       {r['prompt_tokens']} prompt + {r['generated_tokens']} generated = {total:g}",
+        f"rounds       {r['rounds']}, drafted {r['drafted']}, accepted {r['accepted']}",
+        f"acceptance   rate {_number(r['acceptance_rate']):.3f}, mean length {_number(r['mean_acceptance_length']):.2f} "
+        "(with the verifier's own token)",
+        f"time         {_number(r['time_s']):.3f} s, first token after {_number(r['time_to_first_token_s']):.3f} s, "
+        f"{_number(r['tokens_per_second']):.1f} tokens/s",
+        f"verify       {_number(r['verify_ms']):.1f} ms, waiting for drafts {_number(r['wait_ms']):.1f} ms",
+        f"draft        {_number(r['draft_ms']):.1f} ms at the drafter ({r['drafter'] or 'none'}), "
+        f"network {_number(r['network_ms']):.1f} ms",
+        f"wire         {_number(r['bytes_sent']) / rounds:.0f} bytes sent and "
+        f"{_number(r['bytes_received']) / rounds:.0f} received per round",
+        f"speed-up     {_number(r['speedup_vs_one_token_step']):.2f}x over the measured one-token step "
+        f"({_number(r['one_token_step_ms']):.2f} ms)",
+    ]
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
