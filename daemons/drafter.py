@@ -93,6 +93,7 @@ class DrafterLoop:
         self._download: VocabularyDownload | None = None
         self._next_hello = 0.0
         self._next_snapshot = 0.0
+        self._unpublished = True
         self._sessions: dict[int, Live] = {}
         self._asked: dict[int, Asked] = {}
         self._refs = itertools.count(1)
@@ -120,7 +121,7 @@ class DrafterLoop:
             worked = self._work()
             if not worked:
                 self._flush()
-                wait(self._socket, self._mailbox.fileno(), self._timeout(time.monotonic()))
+                wait(self._socket, self._mailbox, self._timeout(time.monotonic()))
             for order in self._mailbox.drain():
                 self._order(order)
             self._tick(time.monotonic())
@@ -138,6 +139,8 @@ class DrafterLoop:
 
     def _timeout(self, now: float) -> float:
         due = self._link.next_ping if self._welcome is not None else self._next_hello
+        if self._unpublished:
+            due = min(due, self._next_snapshot)
         return max(min(due - now, 1.0), 0.0)
 
     def _tick(self, now: float) -> None:
@@ -150,6 +153,7 @@ class DrafterLoop:
             self._send(self._link.ping(now, self._turns, self.stats.busy.share(now)))
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
+            self._unpublished = bool(self._sessions)
             self.stats.publish(self.snapshot(now))
 
     def _order(self, order: Submit | Cancel) -> None:
@@ -295,6 +299,7 @@ class DrafterLoop:
 
     def _forget(self, live: Live) -> None:
         self._release(live)
+        self._unpublished = True
         self._sessions.pop(live.id, None)
 
     # --- the wire

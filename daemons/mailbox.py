@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """Items in order; `fileno` is readable while there may be some."""
+    """Items in order. `fileno` becomes readable when some are added and stays so until `quiet`."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
@@ -34,12 +34,15 @@ class Mailbox(Generic[T]):
 
     def drain(self) -> list[T]:
         """Take all items; from the loop's thread."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._reader, 4096)
-        items = []
+        items: list[T] = []
         while self._items:
             items.append(self._items.popleft())
         return items
+
+    def quiet(self) -> None:
+        """Forget the wake-ups so far; call it after the descriptor was readable and before `drain`."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._reader, 4096)
 
     def close(self) -> None:
         """Give the descriptors back."""

@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,9 @@ from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
 from specmesh.requests import Cancel, Submit
 
 log = structlog.get_logger("specmesh")
+
+SWITCH_INTERVAL = 2e-4
+"""Seconds a thread may keep the interpreter while another waits: at the default of 5 ms the API would stall steps."""
 
 
 class Stop:
@@ -157,6 +161,7 @@ class DrafterBackend:
 
 def serve_verifier(settings: VerifierSettings) -> None:
     """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
     stop, context = Stop(), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[Submit | Cancel | Decoded | DecodeFailed] = Mailbox()
     instance = Instance(settings.socket)
@@ -189,6 +194,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
 
 def serve_drafter(settings: DrafterSettings) -> None:
     """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
     stop, context = Stop(), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[Submit | Cancel] = Mailbox()
     instance = Instance(settings.socket)

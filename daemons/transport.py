@@ -6,12 +6,16 @@ not know a peer, and buffer whatever length a stranger announces.
 
 import select
 from collections import Counter
+from typing import TypeVar
 from urllib.parse import urlparse
 
 import zmq
 
+from specmesh.daemons.mailbox import Mailbox
 from specmesh.errors import ConfigError
 from specmesh.wire.codec import MAX_FRAME
+
+T = TypeVar("T")
 
 _OPTIONS = {
     zmq.LINGER: 0,
@@ -81,8 +85,8 @@ def connect_dealer(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq
     return socket
 
 
-def wait(socket: zmq.Socket[bytes], wakeup: int, seconds: float) -> None:
-    """Sleep until a frame or the descriptor `wakeup` is readable, at most `seconds`.
+def wait(socket: zmq.Socket[bytes], mailbox: Mailbox[T], seconds: float) -> None:
+    """Sleep until there may be a frame or an item in the mailbox, at most `seconds`.
 
     select() because zmq_poll and poll() count whole milliseconds, longer than a draft may take. The socket's own
     descriptor is edge-triggered: the caller has received until zmq.Again, and what came since is asked for first.
@@ -90,7 +94,10 @@ def wait(socket: zmq.Socket[bytes], wakeup: int, seconds: float) -> None:
     pending = socket.getsockopt(zmq.EVENTS)
     if isinstance(pending, int) and pending & zmq.POLLIN:
         return
-    select.select([socket.FD, wakeup], [], [], seconds)
+    wakeup = mailbox.fileno()
+    ready, _, _ = select.select([socket.FD, wakeup], [], [], seconds)
+    if wakeup in ready:
+        mailbox.quiet()
 
 
 def _configure(socket: zmq.Socket[bytes]) -> None:

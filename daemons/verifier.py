@@ -90,6 +90,7 @@ class VerifierLoop:
         self._step: Step | None = None
         self._turns = 0
         self._next_snapshot = 0.0
+        self._unpublished = True
         self._stopping: float | None = None
         self.traffic = Traffic()
         self.stats = VerifierStats(time.monotonic())
@@ -99,7 +100,7 @@ class VerifierLoop:
     def run(self) -> None:
         """Serve until stopped and drained."""
         while not self._drained():
-            wait(self._socket, self._mailbox.fileno(), self._start_step_or_timeout(time.monotonic()))
+            wait(self._socket, self._mailbox, self._start_step_or_timeout(time.monotonic()))
             self._turns += 1
             for order in self._mailbox.drain():
                 self._order(order, time.monotonic())
@@ -127,6 +128,8 @@ class VerifierLoop:
         """Give the engine its next step if it is free; seconds the loop may sleep."""
         until = min((peer.link.next_ping for peer in self._peers.values()), default=now + 1.0)
         until = min([until, *(live.closing[0] for live in self._closing.values() if live.closing)])
+        if self._unpublished:
+            until = min(until, self._next_snapshot)
         if self._step is None:
             step = self._scheduler.next_step({live.id: live.machine for live in self._sessions.values()}, now)
             match step:
@@ -177,6 +180,7 @@ class VerifierLoop:
             self.stats.throughput.idle()
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
+            self._unpublished = bool(self._sessions)
             self.stats.publish(self.snapshot(now))
 
     # --- steps
@@ -218,6 +222,7 @@ class VerifierLoop:
             client.hear(Failed(error))
             return
         self._sessions[live.id] = live
+        self._unpublished = True
         self.stats.opened += 1
         client.hear(Started(live.id, live.machine.n_prompt))
         log.info("session_opened", session=live.id, prompt_tokens=live.machine.n_prompt, remote=owner is not None)
@@ -287,6 +292,7 @@ class VerifierLoop:
 
     def _finish(self, live: Live, reason: str, now: float) -> None:
         """Free the session's place; its report waits a moment for the drafter's own numbers."""
+        self._unpublished = True
         if self._sessions.pop(live.id, None) is None:
             return
         self._free.append(live.seq)

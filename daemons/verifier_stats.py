@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from specmesh.core.costs import StepCosts
-from specmesh.core.stats import BusyShare, Rolling, RoundCounts, Throughput
+from specmesh.core.stats import BusyShare, RoundCounts, Throughput
 from specmesh.core.verifier_session import VerifierSession
 from specmesh.daemons.peers import DrafterPeer
 from specmesh.daemons.transport import Traffic
@@ -13,6 +13,7 @@ from specmesh.engines.base import EngineInfo
 
 SCHEMA_VERSION = 1
 ROLLING_ROUNDS = 256
+PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 
 
 class VerifierStats:
@@ -24,7 +25,6 @@ class VerifierStats:
         self.totals = RoundCounts()
         self.busy = BusyShare()
         self.throughput = Throughput()
-        self.step_seconds = Rolling()
         self.opened = 0
         self.stray_frames = 0
         self.model_hash: str | None = None
@@ -38,7 +38,6 @@ class VerifierStats:
     def step(self, start: float, end: float, generated: int) -> None:
         """Count a step of the engine."""
         self.busy.record(start, end)
-        self.step_seconds.record(end - start)
         self.throughput.record(generated, start, end)
 
     def publish(self, picture: dict[str, object]) -> None:
@@ -85,6 +84,7 @@ class VerifierStats:
                        "generated": totals.generated, "accept_histogram": list(totals.accept_histogram)},
             "draft_n": sessions[-1].draft_n if sessions else None,
             "tokens_per_second": round(self.throughput.per_second(), 2),
+            "gap_ms": {name: _ms(self.throughput.gaps.percentile(share)) for name, share in PERCENTILES},
             "one_token_step_ms": round(costs.seconds(1) * 1e3, 4),
             "steps_ms": {str(rows): round(seconds * 1e3, 4) for rows, seconds in costs.table().items()},
             "bytes_per_accepted_token": round(wire_bytes / totals.accepted, 1) if totals.accepted else None,
@@ -103,6 +103,10 @@ def _session_row(session: VerifierSession) -> dict[str, object]:
     return {"prompt_tokens": session.n_prompt, "generated": counts.generated, "drafted": session.attached,
             "acceptance_rate": round(counts.acceptance_rate, 4), "draft_n": session.draft_n, "lead": session.lead,
             "stale_drafts": session.stale_drafts}
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 4)
 
 
 def _rounded(value: float | None) -> float | None:

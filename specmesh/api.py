@@ -4,6 +4,7 @@ It runs on a thread of its own, reads immutable snapshots and hands orders to th
 while a step runs. Fields and events of ours stand under the key `specmesh`.
 """
 
+import asyncio
 import json
 import secrets
 import time
@@ -22,7 +23,13 @@ from specmesh.core.vocabulary import TextStream, Vocabulary
 from specmesh.errors import Busy, DaemonUnreachable, PromptTooLong, RequestError, SpecmeshError
 from specmesh.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Started, Submit, Tokens
 
+Event = Started | Tokens | Finished
+
 SCHEMA_VERSION = 1
+PACE = 0.004
+"""Seconds between two looks at a session's events. Rounds faster than that are sent together: each costs this thread as
+much time of the interpreter as the loop needs for a round."""
+
 MAX_HTTP_BODY = 2 * 1024 * 1024
 
 
@@ -64,44 +71,46 @@ class _Api:
             raise reason
         answer = _Answer(f"cmpl-{secrets.token_hex(12)}", int(time.time()), self._backend.model)
         if body.stream:
-            events = self._events(body.request)
-            first = await anext(events)  # a refusal becomes a status code, not a broken stream
-            stream = _sse(first, events, answer, self._backend.vocabulary())
-            return StreamingResponse(stream, media_type="text/event-stream")
+            batches = self._events(body.request)
+            first = await anext(batches)  # a refusal becomes a status code, not a broken stream
+            stream = _Stream(answer, self._backend.vocabulary())
+            return StreamingResponse(stream.events(first, batches), media_type="text/event-stream")
         return JSONResponse(await self._whole(http, body.request, answer))
 
     async def _whole(self, http: HttpRequest, request: Request, answer: "_Answer") -> dict[str, object]:
         text, ids = "", list[int]()
         end: Finished | None = None
         stream = TextStream(self._backend.vocabulary())
-        async with aclosing(self._events(request)) as events:
-            async for event in events:
+        async with aclosing(self._events(request)) as batches:
+            async for batch in batches:
                 if await http.is_disconnected():
                     raise ClientDisconnect
-                match event:
-                    case Tokens(new, _, _):
-                        ids += new
-                        text += stream.feed(new)
-                    case Finished():
+                for event in batch:
+                    if isinstance(event, Tokens):
+                        ids += event.ids
+                        text += stream.feed(event.ids)
+                    elif isinstance(event, Finished):
                         end = event
-                    case Started():
-                        pass
         if end is None:
             raise DaemonUnreachable("the session ended without a result")
         return answer.whole(text + stream.finish(), ids, end)
 
-    async def _events(self, request: Request) -> AsyncGenerator[Started | Tokens | Finished, None]:
-        """A session's events; leaving early cancels it."""
+    async def _events(self, request: Request) -> AsyncGenerator[list[Event], None]:
+        """A session's events, as many as came together; leaving early cancels it. Raises the daemon's refusal."""
         client = LocalClient()
         self._backend.submit(Submit(request, client))
         over = False
         try:
             while not over:
-                event = await client.next()
-                over = isinstance(event, Finished | Failed)
-                if isinstance(event, Failed):
-                    raise event.error
-                yield event
+                batch: list[Event] = []
+                for event in await client.batch():
+                    over = isinstance(event, Finished | Failed)
+                    if isinstance(event, Failed):
+                        raise event.error
+                    _append(batch, event, request.rounds)
+                if batch:
+                    yield batch
+                await asyncio.sleep(0 if over else PACE)
         finally:
             if not over:
                 self._backend.submit(Cancel(client))
@@ -134,31 +143,50 @@ def _result(end: Finished) -> dict[str, object]:
     return {"schema_version": SCHEMA_VERSION, "prompt_token_ids": list(end.prompt_ids), "report": end.report}
 
 
-async def _sse(
-    first: Started | Tokens | Finished,
-    events: AsyncGenerator[Started | Tokens | Finished, None],
-    answer: _Answer,
-    vocabulary: Vocabulary,
-) -> AsyncIterator[str]:
-    """Server-sent events: one chunk per round, one with finish_reason, then [DONE]. An error ends it as an event."""
-    stream, generated = TextStream(vocabulary), 0
-    try:
-        async with aclosing(events):
-            yield _event(answer.chunk("", None, _describe(first, vocabulary)))
-            async for event in events:
-                if isinstance(event, Tokens):
-                    generated += len(event.ids)
-                    yield _event(answer.chunk(stream.feed(event.ids), None, _describe(event, vocabulary)))
-                elif isinstance(event, Finished):
-                    last = answer.chunk(stream.finish(), event.reason, _result(event))
-                    yield _event(last | {"usage": _usage(event, generated)})
-    except SpecmeshError as error:
-        yield _event(_error_body(error))
-        return
-    yield "data: [DONE]\n\n"
+class _Stream:
+    """Server-sent events: a chunk at the start, one per round or batch of rounds, one with finish_reason, [DONE]."""
+
+    def __init__(self, answer: _Answer, vocabulary: Vocabulary) -> None:
+        self._answer, self._vocabulary = answer, vocabulary
+        self._text, self._generated = TextStream(vocabulary), 0
+
+    async def events(self, first: list[Event], batches: AsyncGenerator[list[Event], None]) -> AsyncIterator[str]:
+        """The body; an error in mid-stream ends it as an event of its own."""
+        try:
+            async with aclosing(batches):
+                yield self._chunks(first)
+                async for batch in batches:
+                    yield self._chunks(batch)
+        except SpecmeshError as error:
+            yield _event(_error_body(error))
+            return
+        yield "data: [DONE]\n\n"
+
+    def _chunks(self, batch: list[Event]) -> str:
+        return "".join(_event(self._chunk(event)) for event in batch)
+
+    def _chunk(self, event: Event) -> dict[str, object]:
+        described = _describe(event, self._vocabulary)
+        match event:
+            case Started():
+                return self._answer.chunk("", None, described)
+            case Tokens(ids, _, _):
+                self._generated += len(ids)
+                return self._answer.chunk(self._text.feed(ids), None, described)
+            case Finished(reason, _, _):
+                last = self._answer.chunk(self._text.finish(), reason, described)
+                return last | {"usage": _usage(event, self._generated)}
 
 
-def _describe(event: Started | Tokens | Finished, vocabulary: Vocabulary) -> dict[str, object]:
+def _append(batch: list[Event], event: Event, rounds: bool) -> None:
+    """Add an event; ids that follow ids join them where nobody asked for rounds."""
+    if not rounds and batch and isinstance(event, Tokens) and isinstance(batch[-1], Tokens):
+        batch[-1] = batch[-1].joined(event)
+    else:
+        batch.append(event)
+
+
+def _describe(event: Event, vocabulary: Vocabulary) -> dict[str, object]:
     """What a chunk says beyond its text: ids, how many of them were drafted, and the round where it was asked for."""
     match event:
         case Started(session, prompt_tokens):

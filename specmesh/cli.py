@@ -81,7 +81,7 @@ def _daemon_options(command: F) -> F:
 
 
 @main.command()
-@click.option("--model", metavar="FILE", help="The target model, a GGUF file.")
+@click.option("--model", metavar="FILE", help="The target model, a GGUF file, or `bundled`.")
 @click.option("--bind", default="tcp://127.0.0.1:7071", show_default=True, help="Where drafters connect.")
 @click.option("--insecure-no-auth", is_flag=True,
               help="Allow a --bind address beyond this machine although the wire is not encrypted.")
@@ -95,10 +95,11 @@ def verifier(model: str | None, bind: str, insecure_no_auth: bool, engine: str, 
     from specmesh import logs
     from specmesh.config import ModelSettings, VerifierSettings
     from specmesh.daemons.serve import serve_verifier
-    from specmesh.paths import default_socket
+    from specmesh.paths import bundled, default_socket
 
     logs.configure(log_level, log_format)
-    settings = ModelSettings(engine, model, ctx, max_sessions, threads, gpu_layers, gpu == "required")
+    path = bundled("target") if model == "bundled" else model
+    settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
     serve_verifier(VerifierSettings(settings, bind, socket_path or default_socket("verifier"), insecure_no_auth))
 
 
@@ -106,7 +107,7 @@ def verifier(model: str | None, bind: str, insecure_no_auth: bool, engine: str, 
 @click.option("--connect", default="tcp://127.0.0.1:7071", show_default=True, help="The verifier's address.")
 @click.option("--engine", type=click.Choice(["llama", "ngram", "sim"]), default="llama", show_default=True,
               help="llama: a GGUF model; ngram: guesses from the text so far, needs no model. (sim: for tests.)")
-@click.option("--model", metavar="FILE", help="The draft model, a GGUF file.")
+@click.option("--model", metavar="FILE", help="The draft model, a GGUF file, or `bundled`.")
 @_daemon_options
 @_socket_option
 def drafter(connect: str, engine: str, model: str | None, socket_path: Path | None, log_level: str, log_format: str,
@@ -115,10 +116,11 @@ def drafter(connect: str, engine: str, model: str | None, socket_path: Path | No
     from specmesh import logs
     from specmesh.config import DrafterSettings, ModelSettings
     from specmesh.daemons.serve import serve_drafter
-    from specmesh.paths import default_socket
+    from specmesh.paths import bundled, default_socket
 
     logs.configure(log_level, log_format)
-    settings = ModelSettings(engine, model, ctx, max_sessions, threads, gpu_layers, gpu == "required")
+    path = bundled("drafter") if model == "bundled" else model
+    settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
     serve_drafter(DrafterSettings(settings, connect, socket_path or default_socket("drafter")))
 
 

@@ -1,4 +1,4 @@
-"""Where the daemons' local sockets live."""
+"""Where the daemons' local sockets live, and the models that come along."""
 
 import os
 import stat
@@ -34,6 +34,11 @@ def default_socket(role: str) -> Path:
 def candidate_sockets() -> list[Path]:
     """Where a client looks, in order: the user's verifier and drafter, then the system's."""
     return [folder / f"{role}.sock" for folder in (user_runtime_dir(), SYSTEM_DIR) for role in ROLES]
+
+
+def bundled(name: str) -> str:
+    """The path of a model that comes with specmesh: target or drafter."""
+    return str(Path(__file__).parent / "models" / f"{name}.gguf")
 
 
 def check_socket_path(path: Path) -> None:

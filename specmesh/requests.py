@@ -1,6 +1,8 @@
 """What a client asks of a daemon and what it hears back, between the API's thread and a daemon's loop."""
 
 import asyncio
+import contextlib
+from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,11 +32,15 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """New ids, the first `accepted` of them drafted; `drafts` is what was verified (where rounds were asked for)."""
+    """New ids, `accepted` of them drafted. With `drafts`, what was verified, it is one round: the accepted come first."""
 
     ids: tuple[int, ...]
     accepted: int
     drafts: tuple[int, ...] | None
+
+    def joined(self, other: "Tokens") -> "Tokens":
+        """This and what follows, the rounds no longer told apart."""
+        return Tokens(self.ids + other.ids, self.accepted + other.accepted, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +75,27 @@ class LocalClient:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[ClientEvent] = asyncio.Queue()
+        self._events: deque[ClientEvent] = deque()
+        self._arrived = asyncio.Event()
+        self._woken = False
 
     def hear(self, event: ClientEvent) -> None:
-        """Take an event, from any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
-        except RuntimeError:
-            return  # the API's loop is closed: nobody listens any more
+        """Take an event, from any thread. Wakes the API's thread only where it has taken all before."""
+        self._events.append(event)
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # the API's loop is closed: nobody listens any more
+                self._loop.call_soon_threadsafe(self._arrived.set)
 
-    async def next(self) -> ClientEvent:
-        """The next event, in order."""
-        return await self._events.get()
+    async def batch(self) -> list[ClientEvent]:
+        """The events since the last call, in order; now and then there is none."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        self._woken = False  # before taking: an event that comes in between wakes once too often, never too seldom
+        events: list[ClientEvent] = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
 
 
 @dataclass(frozen=True, slots=True)

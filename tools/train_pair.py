@@ -108,7 +108,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _report(args: argparse.Namespace) -> None:
-    from pair import card  # it needs llama_cpp, which training does not
+    from pair import card  # noqa: PLC0415 - it needs llama_cpp, which training does not
 
     _, held_ids = _corpus(args.work)
     models = _load_pair(_newest(args.work))

@@ -8,8 +8,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, fields
-from functools import cache
-from typing import TypeVar, cast, get_type_hints
+from typing import TypeVar, cast, get_args, get_type_hints
 
 from specmesh.errors import FrameError
 from specmesh.wire.messages import MAX_BODY, ControlMessage
@@ -24,7 +23,7 @@ _LONG_TEXT = frozenset({"prompt", "message"})
 
 def encode_body(message: ControlMessage) -> bytes:
     """Serialise to compact UTF-8 JSON; raises ValueError where a peer would refuse a field or the length."""
-    for name, (check, _) in _fields_of(type(message)).items():
+    for name, (check, _) in _FIELDS[type(message)].items():
         if not check(getattr(message, name)):
             raise ValueError(f"{type(message).__name__}.{name} is out of its range")
     body = json.dumps(asdict(message), separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
@@ -45,7 +44,7 @@ def decode_body(cls: type[M], raw: bytes) -> M:
     if not isinstance(body, dict):
         raise FrameError("body", type(body).__name__)
     values: dict[str, object] = {}
-    for name, (check, required) in _fields_of(cls).items():
+    for name, (check, required) in _FIELDS[cls].items():
         if name in body:
             if not check(body[name]):
                 raise FrameError("body", f"{cls.__name__}.{name}")
@@ -109,8 +108,7 @@ _CHECKS: dict[object, Callable[[object], bool]] = {
 }
 
 
-@cache
-def _fields_of(cls: type[ControlMessage]) -> dict[str, tuple[Callable[[object], bool], bool]]:
+def _fields(cls: type[ControlMessage]) -> dict[str, tuple[Callable[[object], bool], bool]]:
     """For each field of a message: its check, and whether it must be present."""
     hints = get_type_hints(cls)
     return {
@@ -120,3 +118,6 @@ def _fields_of(cls: type[ControlMessage]) -> dict[str, tuple[Callable[[object], 
         )
         for f in fields(cls)
     }
+
+
+_FIELDS = {cls: _fields(cls) for cls in get_args(ControlMessage)}

@@ -6,8 +6,6 @@ accepted/drafted of whole rounds.
 
 from collections.abc import Sequence
 
-import numpy as np
-
 
 class RollingAcceptance:
     """Exponentially forgotten counts per position, pulled towards their pooled rate where a position is rare.
@@ -16,30 +14,31 @@ class RollingAcceptance:
     """
 
     def __init__(self, positions: int = 16, prior: float = 0.6, weight: float = 4.0, memory: float = 64.0) -> None:
-        self._tested = np.zeros(positions)
-        self._stood = np.zeros(positions)
+        self._tested = [0.0] * positions
+        self._stood = [0.0] * positions
         self._prior = prior
         self._weight = weight
         self._keep = 0.5 ** (1.0 / memory)
+        self._rates: list[float] | None = None
 
     def record(self, tested: int, accepted: int) -> None:
         """Learn from a round that compared `tested` drafts and accepted `accepted` of them."""
         if tested == 0:
             return
-        self._tested *= self._keep
-        self._stood *= self._keep
-        self._tested[:tested] += 1
-        self._stood[:accepted] += 1
+        self._tested = [n * self._keep + (i < tested) for i, n in enumerate(self._tested)]
+        self._stood = [n * self._keep + (i < accepted) for i, n in enumerate(self._stood)]
+        self._rates = None
 
     def pooled(self) -> float:
         """The rate over all positions."""
-        return float((self._stood.sum() + self._prior * self._weight) / (self._tested.sum() + self._weight))
+        return (sum(self._stood) + self._prior * self._weight) / (sum(self._tested) + self._weight)
 
     def rates(self) -> list[float]:
         """Conditional rate per position, position 0 first."""
-        pooled = self.pooled()
-        rates: list[float] = ((self._stood + pooled * self._weight) / (self._tested + self._weight)).tolist()
-        return rates
+        if self._rates is None:
+            pulled, weight = self.pooled() * self._weight, self._weight
+            self._rates = [(s + pulled) / (n + weight) for s, n in zip(self._stood, self._tested, strict=True)]
+        return self._rates
 
 
 def expected_tokens(rates: Sequence[float]) -> list[float]:

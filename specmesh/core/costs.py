@@ -17,6 +17,7 @@ class StepCosts:
         self._samples: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
         self._widths: list[int] = []
+        self._between: dict[int, float] = {}
 
     def record(self, rows: int, seconds: float) -> None:
         """Learn from a step that ran `rows` rows and nothing else."""
@@ -25,12 +26,20 @@ class StepCosts:
             samples = self._samples[rows] = deque(maxlen=self._window)
             self._widths = sorted(self._samples)
         samples.append(seconds)
-        self._medians[rows] = median(samples)
+        new = median(samples)
+        if new != self._medians.get(rows):
+            self._medians[rows] = new
+            self._between.clear()
 
     def seconds(self, rows: int) -> float:
         """Expected seconds of a step of `rows` rows; 0 before the first measurement."""
         if rows in self._medians:
             return self._medians[rows]
+        if rows not in self._between:
+            self._between[rows] = self._interpolated(rows)
+        return self._between[rows]
+
+    def _interpolated(self, rows: int) -> float:
         if not self._widths:
             return 0.0
         if len(self._widths) == 1 or rows < self._widths[0]:
@@ -39,8 +48,8 @@ class StepCosts:
         left, right = self._widths[at - 1], self._widths[at]
         slope = (self._medians[right] - self._medians[left]) / (right - left)
         if rows > right:
-            slope = max(slope, 0.0)
-        return max(self._medians[left] + slope * (rows - left), 0.0)
+            return self._medians[right] + max(slope, 0.0) * (rows - right)
+        return self._medians[left] + slope * (rows - left)
 
     def table(self) -> dict[int, float]:
         """Measured medians in seconds, by rows."""
@@ -50,28 +59,25 @@ class StepCosts:
 class Arrivals:
     """When drafts arrive: the round trip to a drafter and its interval between drafts, as this side sees them.
 
-    Only the own clock is used. Intervals are learned while the drafter is certainly busy: from a correction until as
-    many drafts as it was asked for are here. Before that, `interval` is None: nothing is worth waiting for yet.
+    Only the own clock is used. Intervals are learned while the drafter is certainly busy: from a correction until the
+    first drafts on it are here.
+
+    round_trip: median in seconds, 0 while unknown. interval: median seconds from one draft to the next; None while
+    unknown, when nothing is worth waiting for yet.
     """
 
     def __init__(self, window: int = 31) -> None:
         self._round_trips: deque[float] = deque(maxlen=window)
         self._intervals: deque[float] = deque(maxlen=window)
+        self.round_trip = 0.0
+        self.interval: float | None = None
 
     def record_round_trip(self, seconds: float) -> None:
         """Learn from a PING answered after `seconds`."""
         self._round_trips.append(seconds)
+        self.round_trip = median(self._round_trips)
 
     def record_restart(self, seconds: float, drafts: int) -> None:
         """Learn that the `drafts`-th draft on a new truth was here `seconds` after that truth was sent."""
         self._intervals.append(max((seconds - self.round_trip) / drafts, 1e-6))
-
-    @property
-    def round_trip(self) -> float:
-        """Median round trip in seconds; 0 while unknown."""
-        return median(self._round_trips) if self._round_trips else 0.0
-
-    @property
-    def interval(self) -> float | None:
-        """Median seconds from one draft to the next; None while unknown."""
-        return median(self._intervals) if self._intervals else None
+        self.interval = median(self._intervals)

@@ -6,7 +6,7 @@ maximises E(k) / (w(k) + t_v(k+1)); k = 0 is the verifier alone, so by its own e
 It is lock-step goodput control (SmartSpec 2406.14066) with waiting counted in, evaluated anew at each arrival.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specmesh.core.acceptance import expected_tokens
@@ -20,22 +20,15 @@ class Choice:
     wait: float
 
 
-def choose_draft_n(
-    rates: Sequence[float],
-    step_seconds: Callable[[int], float],
-    wait_seconds: Callable[[int], float],
-    limit: int,
-) -> Choice:
-    """The k in 0..limit with the highest expected tokens per second; the smaller one where two are equal.
+def choose_draft_n(rates: Sequence[float], steps: Sequence[float], waits: Sequence[float]) -> Choice:
+    """The k with the highest expected tokens per second; the smaller one where two are equal.
 
-    rates: conditional acceptance per position. step_seconds(rows): cost of a step. wait_seconds(k): time until k
-    drafts are in hand.
+    rates: conditional acceptance per position. steps[k]: seconds of a step with k drafts. waits[k]: seconds until k
+    drafts are in hand; it is as long as there are k to choose from, and k = 0 always is.
     """
-    tokens = expected_tokens(rates[:limit])
-    best, best_rate = Choice(0, 0.0), tokens[0] / max(step_seconds(1), 1e-9)
-    for k in range(1, len(tokens)):
-        wait = wait_seconds(k)
-        rate = tokens[k] / max(wait + step_seconds(k + 1), 1e-9)
+    best, best_rate = Choice(0, 0.0), 0.0
+    for k, (tokens, step, wait) in enumerate(zip(expected_tokens(rates), steps, waits, strict=False)):
+        rate = tokens / max(wait + step, 1e-9)
         if rate > best_rate * (1 + 1e-9):
             best, best_rate = Choice(k, wait), rate
     return best

@@ -102,9 +102,15 @@ class Throughput:
     def __init__(self, window: int = 256) -> None:
         self._steps: deque[tuple[int, float]] = deque(maxlen=window)
         self._last_end: float | None = None
+        self.gaps = Rolling(1024)
 
     def record(self, tokens: int, start: float, end: float) -> None:
-        """Count a step that committed `tokens`; what lies between it and the step before counts as its time."""
+        """Count a step that committed `tokens`; what lies between it and the step before counts as its time.
+
+        `gaps` are those pauses, in seconds: waiting for drafts, and everything else that is not the model.
+        """
+        if self._last_end is not None:
+            self.gaps.record(start - self._last_end)
         self._steps.append((tokens, end - (start if self._last_end is None else self._last_end)))
         self._last_end = end
 

@@ -4,7 +4,7 @@
 depends on the target's logits, the sampler and the prompt only; events from a drafter change how soon it comes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -186,20 +186,23 @@ class VerifierSession:
             return k, None if lead >= k or not self._drafting else self._due(k, now) + self._slack()
         if self._probing and lead:
             return 1, None
-        choice = self._choose(lambda k: self._wait_seconds(k, lead, now), limit)
+        choice = self._choose(self._waits(limit, lead, now), limit)
         patience = min(self._slack(), self._costs.seconds(1))
         return choice.k, None if choice.k <= lead else now + choice.wait + patience
 
-    def _choose(self, wait_seconds: Callable[[int], float], limit: int) -> Choice:
-        return choose_draft_n(self._acceptance.rates(), self._costs.seconds, wait_seconds, limit)
+    def _choose(self, waits: Sequence[float], limit: int) -> Choice:
+        steps = [self._costs.seconds(rows) for rows in range(1, limit + 2)]
+        return choose_draft_n(self._acceptance.rates(), steps, waits)
 
-    def _wait_seconds(self, k: int, lead: int, now: float) -> float:
-        """Seconds until `k` drafts are in hand; an overdue draft is due one interval from now, never "soon"."""
-        if k <= lead:
-            return 0.0
-        if not self._drafting or self._interval is None or not self._waiting_pays():
-            return float("inf")
-        return max(self._due(k, now) - now, self._interval)
+    def _waits(self, limit: int, lead: int, now: float) -> list[float]:
+        """Seconds until k drafts are in hand, for each k that can be: an overdue draft is due one interval from now,
+        never "soon"."""
+        here = [0.0] * (min(lead, limit) + 1)
+        interval = self._interval
+        if not self._drafting or interval is None or not self._waiting_pays():
+            return here
+        first = self._due(0, now) - now
+        return here + [max(first + k * interval, interval) for k in range(len(here), limit + 1)]
 
     def _waiting_pays(self) -> bool:
         """Whether accepted drafts have saved what waiting has cost so far, whatever the estimates promise."""
@@ -341,9 +344,9 @@ class VerifierSession:
         if interval is None:
             self.draft_n = FIRST_DRAFT_N
             return
-        choice = self._choose(
-            lambda k: max(k * interval - self._costs.seconds(k + 1), 0.0), self._limits.max_drafts
-        )
+        limit = self._limits.max_drafts
+        late = [max(k * interval - self._costs.seconds(k + 1), 0.0) for k in range(limit + 1)]
+        choice = self._choose(late, limit)
         self.draft_n = choice.k
         self._rounds_off = 0 if choice.k else self._rounds_off + 1
         if self._rounds_off >= self._probe_every():

@@ -97,13 +97,15 @@ class Distiller:
         last = time.monotonic()
         while progress.share(clock) < 1.0:
             loss = self.loss(self._batch())
-            loss.backward()
+            torch.autograd.backward(loss)
             self.optimiser.step(rate(progress, clock))
             now = time.monotonic()
             progress.seconds = team.agree(progress.seconds + now - last)
             progress.step, last = progress.step + 1, now
             if progress.step % 20 == 0:
-                say(f"distil {progress.step} {progress.share(clock):.3f} {float(loss.detach()):.4f}")
+                say(
+                    f"distil {progress.step} {progress.share(clock):.3f} {float(loss.detach()):.4f}"
+                )
         if team.rank() == 0:
             models = {"target": self.target.state_dict(), "drafter": self.drafter.state_dict()}
             extra = {"distil_steps": progress.step, "own_rows": len(self.own) * team.size()}

@@ -7,7 +7,7 @@ halves, so the rows of the query and key matrices are reordered on the way out (
 from __future__ import annotations
 
 import json
-import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,7 @@ def gguf_tensors(model: Llama) -> dict[str, NDArray[Any]]:
                 weight = interleave(weight, model.shape.heads)
             out[f"blk.{index}.{theirs}.weight"] = weight
     return {
-        name: t.numpy().astype(np.float16 if t.ndim == 2 else np.float32)
-        for name, t in out.items()
+        name: t.numpy().astype(np.float16 if t.ndim == 2 else np.float32) for name, t in out.items()
     }
 
 
@@ -116,17 +115,16 @@ def write_gguf(model: Llama, tokenizer: Tokenizer, path: Path, name: str, text: 
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def hf_tensors(model: Llama) -> dict[str, Tensor]:
     """Hugging Face name to half-precision tensor; the tied output matrix is left out."""
     out: dict[str, Tensor] = {}
     for name, weight in model.state_dict().items():
-        name = name.replace("embed.weight", "embed_tokens.weight")
-        for part in ("gate_proj", "up_proj", "down_proj"):
-            name = name.replace(f".{part}", f".mlp.{part}")
-        out[f"model.{name}"] = weight.to(torch.float16).contiguous()
+        theirs = re.sub(r"\.(gate|up|down)_proj", r".mlp.\1_proj", name)
+        theirs = theirs.replace("embed.weight", "embed_tokens.weight")
+        out[f"model.{theirs}"] = weight.to(torch.float16).contiguous()
     return out
 
 
@@ -159,7 +157,7 @@ def hf_config(shape: Shape) -> dict[str, object]:
 def _put(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def write_hf(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
@@ -177,7 +175,7 @@ def write_hf(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
     temporary = folder / "model.safetensors.tmp"
     save_file(hf_tensors(model), temporary, metadata={"format": "pt"})
     temporary.chmod(0o644)
-    os.replace(temporary, folder / "model.safetensors")
+    temporary.replace(folder / "model.safetensors")
     _put(folder / "config.json", json.dumps(hf_config(model.shape), indent=2) + "\n")
     _put(folder / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
     _put(folder / "tokenizer.json", tokenizer.to_str(pretty=False) + "\n")

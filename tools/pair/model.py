@@ -31,6 +31,7 @@ class Shape:
 
     @property
     def head_dim(self) -> int:
+        """Width of one attention head, E."""
         return self.width // self.heads
 
 
@@ -67,6 +68,7 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normed (..., D)."""
         return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
@@ -87,6 +89,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int
     ) -> Tensor:
+        """What (B, T, D) gathers from itself and from the cache; (B, T, D)."""
         q = rotate(self._split(self.q_proj(x)), cos, sin)  # (B, H, T, E)
         k = rotate(self._split(self.k_proj(x)), cos, sin)
         v = self._split(self.v_proj(x))
@@ -117,6 +120,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int
     ) -> Tensor:
+        """The residual stream (B, T, D) after this block."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, past, start)
         h = self.post_attention_layernorm(x)
         out: Tensor = x + self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h))
@@ -147,6 +151,7 @@ class Llama(nn.Module):
             nn.init.normal_(weight, std=0.0 if zero else 0.02)
 
     def forward(self, ids: Tensor, cache: Cache | None = None, start: int = 0) -> Tensor:
+        """Logits (B, T, V) of ids (B, T) that begin at position `start`."""
         end = start + ids.shape[1]
         cos, sin = self.cos[start:end], self.sin[start:end]  # type: ignore[index]
         x = self.embed(ids)
@@ -160,4 +165,5 @@ class Llama(nn.Module):
         return [(torch.zeros(size), torch.zeros(size)) for _ in self.layers]
 
     def parameter_count(self) -> int:
+        """Number of weights, the tied matrix counted once."""
         return sum(p.numel() for p in self.parameters())

@@ -19,7 +19,7 @@ def orthogonalise(stack: Tensor, steps: int = 5) -> Tensor:
     """Nearest semi-orthogonal matrices, roughly, of a stack (N, rows, columns)."""
     a, b, c = _COEFFICIENTS
     tall = stack.shape[1] > stack.shape[2]
-    x = stack.transpose(1, 2) if tall else stack
+    x: Tensor = stack.transpose(1, 2) if tall else stack
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(steps):
         gram = x @ x.transpose(1, 2)
@@ -46,9 +46,7 @@ class Muon:
         self.groups: dict[tuple[int, ...], list[nn.Parameter]] = {}
         for matrix in matrices:
             self.groups.setdefault(tuple(matrix.shape), []).append(matrix)
-        self.buffers = {
-            size: torch.zeros(len(group), *size) for size, group in self.groups.items()
-        }
+        self.buffers = {size: torch.zeros(len(group), *size) for size, group in self.groups.items()}
 
     @torch.no_grad()
     def step(self, scale: float) -> None:
@@ -88,8 +86,10 @@ class Optimiser:
             p.grad = None
 
     def state(self) -> dict[str, object]:
+        """What a checkpoint needs to go on."""
         return {"muon": self.muon.buffers, "adam": self.adam.state_dict()}
 
     def load(self, state: dict[str, object]) -> None:
+        """Takes over what `state` gave."""
         self.muon.buffers = state["muon"]  # type: ignore[assignment]
         self.adam.load_state_dict(state["adam"])  # type: ignore[arg-type]

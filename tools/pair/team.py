@@ -13,15 +13,17 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 
 
 def rank() -> int:
+    """This worker's number; 0 where there is but one."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def size() -> int:
+    """Number of workers."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -46,7 +48,8 @@ def mean_gradients(parameters: list[nn.Parameter]) -> None:
         return
     grads = [p.grad for p in parameters if p.grad is not None]
     flat = add_up(torch.cat([g.flatten() for g in grads])) / size()
-    for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+    parts = torch.split(flat, [g.numel() for g in grads])
+    for grad, part in zip(grads, parts, strict=True):
         grad.copy_(part.view_as(grad))
 
 
@@ -67,4 +70,4 @@ def start(count: int, work: Callable[[], None]) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "meeting")
-        mp.spawn(_enter, args=(count, meeting, work), nprocs=count)  # type: ignore[no-untyped-call]
+        spawn(_enter, args=(count, meeting, work), nprocs=count)  # type: ignore[no-untyped-call]

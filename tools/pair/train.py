@@ -6,7 +6,6 @@ The target's forward pass is already paid for, so distilling the drafter beside 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -127,10 +126,11 @@ def save(path: Path, payload: dict[str, object]) -> None:
     """Writes a checkpoint so that a reader never sees half of one."""
     temporary = path.with_suffix(".tmp")
     torch.save(payload, temporary)
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def say(text: str) -> None:
+    """Prints a line with the time, once for all workers."""
     if team.rank() == 0:
         print(time.strftime("%H:%M:%S"), text, flush=True)
 
@@ -167,11 +167,11 @@ class Trainer:
         length = plan.long if self.progress.share(plan) >= plan.long_from else plan.short
         block = self.batches.next(plan.tokens_per_step // length, length)
         mine = block[team.rank() :: team.size()]
-        pieces = mine.split(max(1, plan.micro_tokens // length))
+        pieces = torch.split(mine, max(1, plan.micro_tokens // length))
         total = [0.0, 0.0]
         for piece in pieces:
             first, second = self.losses(piece[:, :-1], piece[:, 1:])
-            ((first + second) / len(pieces)).backward()
+            torch.autograd.backward((first + second) / len(pieces))
             total = [total[0] + float(first.detach()), total[1] + float(second.detach())]
         scale = rate(self.progress, plan)
         for optimiser in self.optimisers:
@@ -181,7 +181,8 @@ class Trainer:
         return total[0] / len(pieces), total[1] / len(pieces)
 
     def checkpoint(self) -> None:
-        payload = {
+        """Saves everything that `resume` and the export need."""
+        payload: dict[str, object] = {
             "target": self.target.state_dict(),
             "drafter": self.drafter.state_dict(),
             "optimisers": [o.state() for o in self.optimisers],

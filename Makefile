@@ -1,0 +1,39 @@
+# Everything runs in .venv, made from pyproject.toml alone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROMPT ?= def read_config(path):
+
+.PHONY: demo setup test check fmt bench clean
+
+demo: $(STAMP)  ## generate with the bundled pair: verifier and drafter on loopback (PROMPT='class Stack:')
+	@$(BIN)/python tools/demo.py '$(subst ','\'',$(PROMPT))'
+
+setup: $(STAMP)  ## the environment, with everything development needs
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "installing; llama.cpp is compiled the first time, which takes some minutes"
+	$(BIN)/python -m pip install --quiet --editable '.[verifier,dev]'
+	@touch $@
+
+test: $(STAMP)  ## the whole suite: unit, property, and end to end with the real daemons
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+fmt: $(STAMP)  ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## what a round costs on this machine
+	$(BIN)/python bench/overhead.py
+
+clean:  ## remove what the targets above made
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,72 @@
+"""The accept rule against a brute-force oracle."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.core.accept import Verdict, accept
+
+PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
+END = 0
+
+
+def one_by_one(drafts, target, room):
+    """What the target says alone, as far as the drafts carry it: (committed, accepted, tested)."""
+    said = []
+    while True:
+        said.append(target[len(said)])
+        agree = said == list(drafts[: len(said)])
+        if not agree or said[-1] == END or len(said) == room:
+            break
+    accepted = sum(1 for n in range(1, len(drafts) + 1) if said[:n] == list(drafts[:n]))
+    return tuple(said), accepted, min(len(said), len(drafts))
+
+
+def judged(drafts, target, room):
+    """accept() with a target that says `target`, and the rows that were looked at."""
+    asked = []
+    verdict = accept(drafts, lambda i: asked.append(i) or target[i], end_ids={END}, room=room)
+    return verdict, asked
+
+
+def test_every_small_case():
+    """For all drafts and targets over three tokens the verdict is that of the target running alone."""
+    for length in range(4):
+        for drafts in itertools.product(range(3), repeat=length):
+            for target in itertools.product(range(3), repeat=length + 1):
+                for room in (1, 2, 9):
+                    verdict, asked = judged(drafts, target, room)
+                    committed, accepted, tested = one_by_one(drafts, target, room)
+                    assert verdict == Verdict(committed, accepted, tested, committed[-1] == END)
+                    assert asked == list(range(len(committed)))
+
+
+@PROFILE
+@given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), min_size=13, max_size=13), st.data())
+def test_committed_ids_are_the_targets(drafts, target, data):
+    """Whatever is drafted, the committed ids are the target's own, in order, at least one and at most `room`."""
+    room = data.draw(st.integers(1, 14))
+    verdict, _ = judged(drafts, target, room)
+    assert list(verdict.committed) == target[: len(verdict.committed)]
+    assert 1 <= len(verdict.committed) <= min(room, len(drafts) + 1)
+    assert verdict.accepted <= verdict.tested <= len(drafts)
+    assert list(verdict.committed[: verdict.accepted]) == drafts[: verdict.accepted]
+
+
+@pytest.mark.parametrize(
+    ("drafts", "target", "room", "verdict"),
+    [
+        ((), (5,), 9, Verdict((5,), 0, 0, False)),
+        ((5, 6), (5, 6, 7), 9, Verdict((5, 6, 7), 2, 2, False)),
+        ((5, 6), (5, 8, 7), 9, Verdict((5, 8), 1, 2, False)),
+        ((5, END, 6), (5, END, 6, 7), 9, Verdict((5, END), 2, 2, True)),
+        ((5, 6), (END, 6, 7), 9, Verdict((END,), 0, 1, True)),
+        ((5, 6), (5, 6, 7), 2, Verdict((5, 6), 2, 2, False)),
+    ],
+    ids=["no draft", "bonus", "correction", "accepted end", "end as correction", "no room for the bonus"],
+)
+def test_cases_by_name(drafts, target, room, verdict):
+    """The named outcomes of a round."""
+    assert judged(drafts, target, room)[0] == verdict

@@ -1,0 +1,272 @@
+"""One session at the drafter, event by event."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.core import events as ev
+from specmesh.core.drafter_session import COALESCE, MAX_CREDIT, NACK_INTERVAL, DrafterSession
+from specmesh.core.prefix import Prefix
+
+PROFILE = settings(derandomize=True, deadline=None, max_examples=150)
+PROMPT = (5, 6, 7)
+
+
+def crc(*ids):
+    """CRC-32 of a prefix."""
+    return Prefix(ids).crc
+
+
+def told(*ids, after=(), draft_n=4, sync=False):
+    """TRUTH (or SYNC) of `ids` after this prefix."""
+    return ev.Told(len(after), crc(*after), ids, draft_n, sync)
+
+
+def session(draft_n=4, n_ctx=64, n_batch=16, synced=True):
+    """A session that knows PROMPT."""
+    made = DrafterSession(16, n_ctx, n_batch)
+    if synced:
+        made.handle(told(*PROMPT, draft_n=draft_n, sync=True), 0.0)
+    return made
+
+
+def predict(made, token, now=0.0, took=0.01, round_trip=0.0):
+    """Carry out the session's plan with this guess; returns (plan, effects)."""
+    plan = made.plan(round_trip)
+    event = ev.Predicted(len(plan.ids), token if plan.guess else None, now - took)
+    return plan, made.handle(event, now)
+
+
+def drafting(*chain, **options):
+    """A session that has drafted and sent this chain on PROMPT."""
+    made = session(**options)
+    for token in chain:
+        predict(made, token)
+    return made
+
+
+# --- drafting
+
+
+def test_first_guess_follows_the_prompt():
+    """Everything known is taken in with the first guess; then one id per guess."""
+    made = session()
+    assert made.plan(0.0) == ev.Predict(PROMPT, guess=True)
+    _, effects = predict(made, 1)
+    assert effects == [ev.SendDraft(3, crc(*PROMPT), (1,))]
+    assert made.plan(0.0) == ev.Predict((1,), guess=True)
+    _, effects = predict(made, 2)
+    assert effects == [ev.SendDraft(4, crc(*PROMPT, 1), (2,))]
+    assert made.chain == (1, 2)
+    assert made.drafted == 2
+
+
+def test_long_prompt_goes_in_by_batches():
+    """A prompt longer than the batch is taken in by stretches; only the last comes with a guess."""
+    made = session(n_batch=2)
+    assert predict(made, 1)[0] == ev.Predict((5, 6), guess=False)
+    assert predict(made, 1)[0] == ev.Predict((7,), guess=True)
+
+
+def test_nothing_is_drafted_before_the_truth_is_known():
+    """Without a SYNC there is nothing to build on."""
+    assert session(synced=False).plan(0.0) is None
+
+
+def test_draft_n_0_takes_in_the_truth_and_drafts_nothing():
+    """Asked for nothing, a drafter stays one id behind the truth, ready to start at once."""
+    made = session(draft_n=0)
+    assert predict(made, None)[0] == ev.Predict((5, 6), guess=False)
+    assert made.plan(0.0) is None
+    made.handle(told(1, after=PROMPT, draft_n=2), 0.0)
+    assert made.plan(0.0) == ev.Predict((7, 1), guess=True)
+
+
+@pytest.mark.parametrize(("draft_n", "round_trip"), [(1, 0.0), (4, 0.0), (4, 0.02), (4, 10.0), (65535, 10.0)])
+def test_credit_bounds_the_chain(draft_n, round_trip):
+    """The chain stops at its credit: enough for two steps and the round trip, never above MAX_CREDIT."""
+    made = session(draft_n=draft_n)
+    while (plan := made.plan(round_trip)) is not None:
+        made.handle(ev.Predicted(len(plan.ids), 1, -0.01), 0.0)
+    chain = len(made.chain)
+    assert min(2 * draft_n, MAX_CREDIT) <= chain <= min(3 * draft_n + 1, MAX_CREDIT)
+
+
+def test_fast_drafts_share_a_frame():
+    """Drafts faster than COALESCE go out together: as many as are wanted, or what is there after that time."""
+    made = session(draft_n=3)
+    sent = [predict(made, token, now=token * 1e-5, took=1e-5)[1] for token in (1, 2, 3)]
+    assert sent == [[], [], [ev.SendDraft(3, crc(*PROMPT), (1, 2, 3))]]
+    assert predict(made, 4, now=1e-3, took=1e-5)[1] == []
+    assert predict(made, 5, now=1e-3 + COALESCE, took=1e-5)[1] == [ev.SendDraft(6, crc(*PROMPT, 1, 2, 3), (4, 5))]
+    assert predict(made, 6, now=1.0, took=1e-5)[1] == []
+    assert made.flush() == [ev.SendDraft(8, crc(*PROMPT, 1, 2, 3, 4, 5), (6,))]
+    assert made.flush() == []
+
+
+def test_no_guess_stops_until_the_truth_moves():
+    """A model without a guess is not asked again for the same prefix; what was held back goes out."""
+    made = session()
+    predict(made, 1, took=1e-5)
+    _, effects = predict(made, None)
+    assert effects == [ev.SendDraft(3, crc(*PROMPT), (1,))]
+    assert made.plan(0.0) is None
+    made.handle(told(2, after=PROMPT), 0.0)
+    assert made.plan(0.0) is not None
+
+
+def test_full_context_stops_drafting():
+    """Nothing is drafted beyond the model's context, and a truth longer than it is only followed."""
+    made = drafting(1, n_ctx=4)
+    assert made.plan(0.0) is None
+    made.handle(told(1, 2, 3, after=PROMPT), 0.0)
+    assert made.n_truth == 6
+    assert made.plan(0.0) is None
+
+
+# --- the truth
+
+
+def test_accepted_drafts_stay():
+    """Truth that confirms the chain cuts nothing; the rest of the chain goes on."""
+    made = drafting(1, 2, 3)
+    assert made.handle(told(1, 2, after=PROMPT), 0.0) == [ev.Learned((1, 2), 1)]
+    assert (made.n_truth, made.chain) == (5, (3,))
+
+
+def test_correction_cuts_chain_and_memory():
+    """Truth that differs replaces the chain from there and cuts the model's memory to what agrees."""
+    made = drafting(1, 2, 3)
+    assert made.handle(told(1, 9, after=PROMPT), 0.0) == [ev.Trim(4), ev.Learned((1, 9), 1)]
+    assert (made.n_truth, made.chain) == (5, ())
+    assert made.plan(0.0) == ev.Predict((9,), guess=True)
+    assert predict(made, 4)[1] == [ev.SendDraft(5, crc(*PROMPT, 1, 9), (4,))]
+
+
+def test_memory_that_cannot_be_cut_is_filled_again():
+    """A model that holds less than asked after a trim is given the rest again."""
+    made = drafting(1, 2)
+    made.handle(told(9, after=PROMPT), 0.0)
+    made.relocated(0)
+    assert made.plan(0.0) == ev.Predict((*PROMPT, 9), guess=True)
+
+
+def test_missed_truth_is_asked_for():
+    """Truth that follows something unknown is not believed: a NACK says what is held, once per interval."""
+    made = drafting(1)
+    lost = told(4, after=(*PROMPT, 8, 8))
+    assert made.handle(lost, 1.0) == [ev.SendNack(3, crc(*PROMPT))]
+    assert made.handle(lost, 1.0 + NACK_INTERVAL / 2) == []
+    assert made.handle(lost, 1.0 + NACK_INTERVAL * 1.5) == [ev.SendNack(3, crc(*PROMPT))]
+    assert made.n_truth == 3
+    assert made.handle(told(8, 8, 4, after=PROMPT, sync=True), 2.0)[-1] == ev.Learned((8, 8, 4), 0)
+
+
+def test_truth_that_follows_the_own_chain_is_believed():
+    """A lost truth that would have confirmed the chain is not missed: the next one's CRC covers it."""
+    made = drafting(1, 2, 3)
+    assert made.handle(told(3, after=(*PROMPT, 1, 2)), 0.0) == [ev.Learned((1, 2, 3), 2)]
+    assert made.n_truth == 6
+
+
+def test_old_and_doubled_truth_changes_nothing():
+    """Truth already known is no news."""
+    made = drafting(1, 2)
+    made.handle(told(1, 2, 3, after=PROMPT), 0.0)
+    assert made.handle(told(1, after=PROMPT), 0.0) == []
+    assert made.handle(told(1, 2, 3, after=PROMPT), 0.0) == []
+    assert made.n_truth == 6
+
+
+def test_contradicting_truths_are_resolved_by_sync():
+    """Of two truths about one position one was damaged: the drafter asks, and a SYNC replaces what it believed."""
+    made = session()
+    made.handle(told(1, 2, after=PROMPT), 0.0)
+    assert made.handle(told(9, after=PROMPT), 1.0) == [ev.SendNack(5, crc(*PROMPT, 1, 2))]
+    made.handle(told(*PROMPT, 9, 8, sync=True), 2.0)
+    assert made.n_truth == 5
+    assert made.plan(0.0).ids[-2:] == (9, 8)
+
+
+@pytest.mark.parametrize("token", [-1, 16, 2**31 - 1, -(2**31)])
+def test_impossible_ids_are_not_believed(token):
+    """Ids outside the vocabulary never reach the model."""
+    made = session()
+    effects = made.handle(told(1, token, after=PROMPT), 1.0)
+    assert effects == [ev.SendNack(3, crc(*PROMPT))]
+    assert made.n_truth == 3
+
+
+def test_sync_in_several_frames():
+    """A long prefix comes in stretches, each checked by its own CRC."""
+    made = session(synced=False)
+    whole = (1, 2, 3, 4, 5, 6, 7)
+    for start in range(0, 7, 3):
+        made.handle(told(*whole[start : start + 3], after=whole[:start], sync=True), 0.0)
+    assert made.n_truth == 7
+    assert made.plan(0.0) == ev.Predict(whole, guess=True)
+
+
+# --- asked to continue
+
+
+def test_nack_makes_it_send_again():
+    """A verifier that misses drafts gets them again from where it is."""
+    made = drafting(1, 2, 3)
+    assert made.handle(ev.Nacked(4, crc(*PROMPT, 1)), 0.0) == [ev.SendDraft(4, crc(*PROMPT, 1), (2, 3))]
+    assert made.handle(ev.Nacked(3, crc(*PROMPT)), 0.0) == [ev.SendDraft(3, crc(*PROMPT), (1, 2, 3))]
+
+
+def test_nack_about_an_unknown_prefix_is_answered_with_nack():
+    """A verifier that is elsewhere is asked for the truth."""
+    made = drafting(1, 2)
+    assert made.handle(ev.Nacked(4, 99), 0.0) == [ev.SendNack(3, crc(*PROMPT))]
+    assert made.handle(ev.Nacked(99, 99), 0.0) == []
+
+
+# --- anything at all
+
+tokens = st.integers(0, 3)
+texts = st.lists(tokens, max_size=6).map(tuple)
+
+
+@PROFILE
+@given(st.data())
+def test_plans_continue_the_memory_whatever_is_told(data):
+    """Any truths, syncs, NACKs and guesses: each plan continues exactly what the model holds, within its context;
+    trims never add; drafts sent lie beyond the truth and carry the CRC of what is before them."""
+    n_ctx, n_batch = data.draw(st.sampled_from([6, 40])), data.draw(st.sampled_from([1, 3, 16]))
+    made, held = DrafterSession(4, n_ctx, n_batch), []
+    seen = [()]
+    for now in range(data.draw(st.integers(1, 25))):
+        match data.draw(st.sampled_from(["told", "nacked", "plan", "plan", "plan"])):
+            case "told":
+                after = data.draw(st.sampled_from(seen) | texts)
+                ids = data.draw(texts)
+                seen.append((*after, *ids))
+                effects = made.handle(told(*ids, after=after, sync=data.draw(st.booleans())), float(now))
+            case "nacked":
+                prefix = data.draw(st.sampled_from(seen))
+                effects = made.handle(ev.Nacked(len(prefix), crc(*prefix)), float(now))
+            case _:
+                plan = made.plan(data.draw(st.sampled_from([0.0, 0.1])))
+                if plan is None:
+                    continue
+                assert 0 < len(plan.ids) <= n_batch
+                known = made._known[0 : len(made._known)]
+                assert known[: len(held)] == held
+                assert list(plan.ids) == known[len(held) : len(held) + len(plan.ids)]
+                held += plan.ids
+                assert len(held) <= n_ctx
+                guess = data.draw(st.none() | tokens) if plan.guess else None
+                effects = made.handle(ev.Predicted(len(plan.ids), guess, now - 0.01), float(now))
+        for effect in effects:
+            if isinstance(effect, ev.Trim):
+                assert effect.length <= len(held)
+                del held[effect.length :]
+            if isinstance(effect, ev.SendDraft):
+                known = made._known[0 : len(made._known)]
+                assert effect.base >= made.n_truth
+                assert effect.crc == crc(*known[: effect.base])
+                assert list(effect.ids) == known[effect.base : effect.base + len(effect.ids)]
+        assert held == made._known[0 : len(held)]

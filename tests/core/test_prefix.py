@@ -1,0 +1,73 @@
+"""Prefixes name themselves by a CRC."""
+
+import struct
+from binascii import crc32
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.core.prefix import Prefix, common_length, extend_crc
+
+PROFILE = settings(derandomize=True, deadline=None)
+int32 = st.integers(-(2**31), 2**31 - 1)
+ids = st.lists(int32, max_size=30)
+
+
+def crc_of(tokens):
+    """CRC-32 of the little-endian int32 ids, in one go."""
+    return crc32(struct.pack(f"<{len(tokens)}i", *tokens))
+
+
+@PROFILE
+@given(ids)
+def test_every_prefix_has_the_crc_of_its_bytes(tokens):
+    """crc_at(n) is the CRC-32 of the first n ids as little-endian int32, for every n."""
+    prefix = Prefix(tokens)
+    assert [prefix.crc_at(n) for n in range(len(tokens) + 1)] == [crc_of(tokens[:n]) for n in range(len(tokens) + 1)]
+    assert prefix.crc == crc_of(tokens)
+    assert len(prefix) == len(tokens)
+    assert prefix[0 : len(prefix)] == tokens
+
+
+@PROFILE
+@given(ids, ids, st.integers(0, 40))
+def test_extend_and_truncate_leave_no_trace(first, second, length):
+    """Whatever was appended and cut, a prefix equals one built from what it holds."""
+    prefix = Prefix(first)
+    prefix.extend(second)
+    prefix.truncate(length)
+    kept = (first + second)[:length]
+    prefix.extend(first)
+    rebuilt = Prefix(kept + first)
+    assert prefix[0:100] == rebuilt[0:100]
+    assert [prefix.crc_at(n) for n in range(len(prefix) + 1)] == [rebuilt.crc_at(n) for n in range(len(rebuilt) + 1)]
+
+
+@PROFILE
+@given(ids, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_holds_is_exact(tokens, base, crc):
+    """holds(base, crc) is true for the own prefixes and false beyond the end or for another CRC."""
+    prefix = Prefix(tokens)
+    assert all(prefix.holds(n, crc_of(tokens[:n])) for n in range(len(tokens) + 1))
+    assert prefix.holds(base, crc) == (base <= len(tokens) and crc_of(tokens[:base]) == crc)
+
+
+@PROFILE
+@given(ids, int32)
+def test_extend_crc_is_incremental(tokens, token):
+    """extend_crc continues the CRC of any prefix by one id."""
+    assert extend_crc(crc_of(tokens), token) == crc_of([*tokens, token])
+
+
+def test_last_is_the_newest():
+    """`last` is the id appended last."""
+    assert Prefix([4, 5]).last == 5
+
+
+@PROFILE
+@given(st.lists(st.integers(0, 2), max_size=8), st.lists(st.integers(0, 2), max_size=8))
+def test_common_length(left, right):
+    """The leading ids shared are equal, and the next ones differ or one side ends."""
+    n = common_length(left, right)
+    assert left[:n] == right[:n]
+    assert n in (len(left), len(right)) or left[n] != right[n]

@@ -1,0 +1,113 @@
+"""Which sessions share a step, and with what rows."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.core import events as ev
+from specmesh.core.scheduler import Idle, Scheduler, Step
+
+PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
+
+
+class Scripted:
+    """A session that wants what it is told to want."""
+
+    def __init__(self, wants, in_hand=(), finished=None):
+        self.wants, self.in_hand, self.finished = wants, tuple(in_hand), finished
+
+    def plan(self, now):
+        return self.wants
+
+    def verify(self):
+        return ev.Verify(5, 1, self.in_hand)
+
+
+def verifying(drafts=0):
+    """A session ready to verify that many drafts."""
+    return Scripted(ev.Verify(5, 1, tuple(range(drafts))))
+
+
+def waiting(until=2.0, in_hand=0):
+    """A session that would rather wait."""
+    return Scripted(ev.Wait(until), range(in_hand))
+
+
+def prefilling(ids):
+    """A session with that much of its prompt to go."""
+    return Scripted(ev.Prefill(0, tuple(range(ids))))
+
+
+sessions = st.lists(
+    st.one_of(
+        st.builds(verifying, st.integers(0, 16)),
+        st.builds(waiting, st.floats(1, 9), st.integers(0, 16)),
+        st.builds(prefilling, st.integers(1, 60)),
+        st.just(Scripted(None, finished="stop")),
+    ),
+    max_size=8,
+).map(lambda listed: dict(enumerate(listed)))
+
+
+@PROFILE
+@given(sessions, st.integers(8, 40), st.integers(1, 16))
+def test_every_step(sessions, n_batch, prefill_rows):
+    """Any mix: rows fit the batch, who is ready takes part, no one waits beside a verification, prefill goes on."""
+    step = Scheduler(n_batch, prefill_rows).next_step(sessions, now=0.0)
+    ready, waiting, prefilling = (
+        [key for key, session in sessions.items() if isinstance(session.wants, kind)]
+        for kind in (ev.Verify, ev.Wait, ev.Prefill)
+    )
+    if isinstance(step, Idle):
+        assert not ready
+        assert not prefilling
+        assert step.until == min((sessions[key].wants.until for key in waiting), default=None)
+        return
+    parts = dict(step.parts)
+    assert len(parts) == len(step.parts) > 0
+    assert step.rows == sum(len(p.ids) if isinstance(p, ev.Prefill) else 1 + len(p.drafts) for p in parts.values())
+    assert 0 < step.rows <= n_batch
+    assert step.pure == all(isinstance(part, ev.Verify) for part in parts.values())
+    verified = {key for key, part in parts.items() if isinstance(part, ev.Verify)}
+    assert verified == set(ready + waiting if ready else [])
+    for key in verified:
+        wants = sessions[key].wants
+        drafts = wants.drafts if isinstance(wants, ev.Verify) else sessions[key].in_hand
+        assert parts[key].drafts == drafts[: len(parts[key].drafts)]
+    filled = {key: part.ids for key, part in parts.items() if isinstance(part, ev.Prefill)}
+    assert all(ids == sessions[key].wants.ids[: len(ids)] for key, ids in filled.items())
+    rows = sum(map(len, filled.values()))
+    room = min(n_batch - (step.rows - rows), prefill_rows if verified else n_batch)
+    assert rows == min(room, sum(len(sessions[key].wants.ids) for key in prefilling))
+
+
+def test_nothing_to_do_and_nothing_to_wait_for():
+    """Without sessions, or with finished ones only, there is nothing before an event."""
+    assert Scheduler(8).next_step({}, 0.0) == Idle(None)
+    assert Scheduler(8).next_step({1: Scripted(None, finished="stop")}, 0.0) == Idle(None)
+
+
+def test_ready_sessions_take_the_waiting_ones_along():
+    """A ready session does not wait for a waiting one: that one joins with the drafts it has."""
+    step = Scheduler(32).next_step({1: waiting(in_hand=2), 2: verifying(3)}, 0.0)
+    assert step == Step(((1, ev.Verify(5, 1, (0, 1))), (2, ev.Verify(5, 1, (0, 1, 2)))))
+
+
+def test_drafts_yield_to_other_sessions_rows():
+    """Where the batch is short, drafts are cut before a session is left out: each has its own row."""
+    step = Scheduler(9).next_step({1: verifying(16), 2: verifying(16), 3: verifying(0)}, 0.0)
+    assert [(key, len(part.drafts)) for key, part in step.parts] == [(1, 6), (2, 0), (3, 0)]
+
+
+def test_a_batch_smaller_than_a_round_still_steps():
+    """A batch of one row runs the target's own token, not an empty step for ever."""
+    assert Scheduler(1).next_step({1: verifying(16)}, 0.0) == Step(((1, ev.Verify(5, 1, ())),))
+
+
+def test_prefill_oldest_first_and_bounded_beside_verification():
+    """Prefill alone fills the batch, oldest session first; beside verification it gets `prefill_rows` and no more."""
+    prompts = {1: prefilling(20), 2: prefilling(20)}
+    assert [(key, len(part.ids)) for key, part in Scheduler(30, 4).next_step(prompts, 0.0).parts] == [(1, 20), (2, 10)]
+    step = Scheduler(30, 4).next_step(prompts | {3: verifying(2)}, 0.0)
+    assert [key for key, _ in step.parts] == [3, 1]
+    assert step.rows == 3 + 4
+    assert not step.pure

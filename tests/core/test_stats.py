@@ -1,0 +1,106 @@
+"""Counters, rates and rolling windows."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.core.stats import BusyShare, Rolling, RoundCounts, Throughput
+
+PROFILE = settings(derandomize=True, deadline=None)
+
+rounds = st.lists(
+    st.integers(0, 6).flatmap(
+        lambda drafted: st.integers(0, drafted).flatmap(
+            lambda tested: st.tuples(st.just(drafted), st.just(tested), st.integers(0, tested))
+        )
+    ),
+    max_size=30,
+)
+
+
+@PROFILE
+@given(rounds)
+def test_counts_and_rates_follow_from_the_rounds(history):
+    """Sums, rates and per-position shares are what the rounds recorded say."""
+    counts = RoundCounts()
+    for drafted, tested, accepted in history:
+        counts.record(drafted, tested, accepted, accepted + 1)
+    n_drafted, n_accepted = sum(r[0] for r in history), sum(r[2] for r in history)
+    assert (counts.rounds, counts.drafted, counts.accepted) == (len(history), n_drafted, n_accepted)
+    assert counts.generated == n_accepted + len(history)
+    assert counts.acceptance_rate == (n_accepted / n_drafted if n_drafted else 0.0)
+    assert counts.mean_acceptance_length == pytest.approx(counts.generated / len(history) if history else 0.0)
+    assert sum(counts.accept_histogram) == len(history)
+    assert all(n == sum(r[2] == i for r in history) for i, n in enumerate(counts.accept_histogram))
+    per_position = [
+        sum(r[2] > i for r in history) / sum(r[1] > i for r in history)
+        for i in range(max((r[1] for r in history), default=0))
+    ]
+    assert counts.acceptance_per_position() == per_position
+
+
+def test_nothing_recorded_divides_by_nothing():
+    """Without rounds every rate is 0 and every list empty."""
+    counts = RoundCounts()
+    assert (counts.acceptance_rate, counts.mean_acceptance_length) == (0.0, 0.0)
+    assert counts.acceptance_per_position() == []
+
+
+@PROFILE
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.floats(0, 1))
+def test_percentile_is_a_sample_with_that_share_below(samples, share):
+    """A percentile is one of the newest samples, with at least `share` of them not above it (but for the largest)."""
+    rolling = Rolling(window=16)
+    for sample in samples:
+        rolling.record(sample)
+    window = samples[-16:]
+    value = rolling.percentile(share)
+    assert value in window
+    assert sum(sample <= value for sample in window) >= share * len(window)
+    assert rolling.percentile(0.0) == min(window)
+    assert rolling.percentile(1.0) == max(window)
+
+
+def test_percentile_of_nothing():
+    """Without samples there is no percentile."""
+    assert Rolling().percentile(0.5) is None
+
+
+@PROFILE
+@given(st.lists(st.tuples(st.floats(0, 20), st.floats(0, 20)), max_size=30), st.floats(0, 30))
+def test_busy_share_is_busy_over_time(spans, idle):
+    """The share lies in [0, 1] and equals the busy seconds of the last minute over its length."""
+    busy, time, stretches = BusyShare(horizon=60.0), 100.0, []
+    for pause, work in spans:
+        start = time + pause
+        time = start + work
+        busy.record(start, time)
+        stretches.append((start, time))
+    now = time + idle
+    since = max(now - 60.0, stretches[0][0]) if stretches else now
+    worked = sum(end - max(start, since) for start, end in stretches if end > since)
+    expected = worked / (now - since) if now > since else 0.0
+    assert busy.share(now) == pytest.approx(min(expected, 1.0), abs=1e-9)
+    assert 0 <= busy.share(now) <= 1
+
+
+def test_busy_share_forgets():
+    """Work older than the horizon neither counts nor is kept."""
+    busy = BusyShare(horizon=10.0)
+    for second in range(1000):
+        busy.record(second, second + 0.5)
+    assert busy.share(1000.0) == pytest.approx(0.5)
+    assert len(busy._spans) < 15
+    assert busy.share(2000.0) == 0.0
+
+
+def test_throughput_counts_what_lies_between_steps_but_not_idle_time():
+    """Tokens per second over the steps and the gaps between them; a gap noted as idle is nobody's."""
+    throughput = Throughput()
+    assert throughput.per_second() == 0.0
+    throughput.record(4, 10.0, 11.0)
+    throughput.record(4, 12.0, 13.0)
+    assert throughput.per_second() == pytest.approx(8 / 3)
+    throughput.idle()
+    throughput.record(4, 500.0, 501.0)
+    assert throughput.per_second() == pytest.approx(12 / 4)

@@ -1,0 +1,359 @@
+"""One session at the verifier, event by event."""
+
+import numpy as np
+import pytest
+
+from specmesh.core import events as ev
+from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.costs import Arrivals, StepCosts
+from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import NACK_INTERVAL, SessionParams, TargetLimits, VerifierSession
+
+END = 0
+PROMPT = (5, 6, 7)
+STEP = 0.03
+
+
+def crc(*ids):
+    """CRC-32 of a prefix."""
+    return Prefix(ids).crc
+
+
+def logits(*tokens):
+    """Rows in which these tokens are the largest."""
+    rows = np.zeros((len(tokens), 16), np.float32)
+    rows[np.arange(len(tokens)), tokens] = 9.0
+    return rows
+
+
+def session(draft_n=4, max_tokens=100, n_ctx=64, max_drafts=8, interval=None, filled=True):
+    """A session on PROMPT with its memory filled, attached to a drafter of a known interval (20 ms round trip)."""
+    costs = StepCosts()
+    for rows in (1, 9):
+        costs.record(rows, STEP)
+    limits = TargetLimits(n_ctx, 16, frozenset({END}), max_drafts)
+    params = SessionParams(SamplingParams(), max_tokens, draft_n)
+    made = VerifierSession(PROMPT, params, limits, costs, RollingAcceptance(), 0.0)
+    if filled:
+        made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
+    arrivals = Arrivals()
+    if interval is not None:
+        arrivals.record_round_trip(0.02)
+        arrivals.record_restart(0.02 + interval, 1)
+    made.attach(arrivals)
+    return made
+
+
+def draft(made, *ids, now=0.0, after=()):
+    """A DRAFT on what is committed, followed by the drafts in `after`."""
+    prefix = (*made.prefix[0 : len(made.prefix)], *after)
+    return made.handle(ev.Drafted(len(prefix), crc(*prefix), ids, 0), now)
+
+
+def step(made, *says, now=0.0):
+    """Run the session's plan with a target that says this, row by row; returns the effects."""
+    plan = made.plan(now)
+    plan = plan if isinstance(plan, ev.Verify) else made.verify()
+    made.begin(now)
+    rows = logits(*says[: len(plan.drafts) + 1])
+    return made.handle(ev.Stepped(plan.drafts, rows, STEP), now)
+
+
+def only(effects, kind):
+    """The one effect of a kind."""
+    (effect,) = [effect for effect in effects if isinstance(effect, kind)]
+    return effect
+
+
+# --- plans
+
+
+def test_prompt_goes_in_but_for_its_last_id():
+    """Prefill asks for what memory lacks, up to the last id, which the first verification carries."""
+    made = session(filled=False)
+    assert made.plan(0.0) == ev.Prefill(0, (5, 6))
+    made.handle(ev.Prefilled(1), 0.0)
+    assert made.plan(0.0) == ev.Prefill(1, (6,))
+    made.handle(ev.Prefilled(1), 0.0)
+    assert made.plan(0.0) == ev.Verify(2, 7, ())
+
+
+def test_one_id_prompt_needs_no_prefill():
+    """A prompt of one id is verified at once."""
+    params, limits = SessionParams(SamplingParams(), 9), TargetLimits(64, 16, frozenset())
+    made = VerifierSession((5,), params, limits, StepCosts(), RollingAcceptance(), 0.0)
+    assert made.plan(0.0) == ev.Verify(0, 5, ())
+
+
+def test_drafts_in_hand_are_verified():
+    """Drafts on the committed prefix, and drafts on those, come into the next step in order."""
+    made = session()
+    draft(made, 1, 2)
+    draft(made, 3, 4, 8, after=(1, 2))
+    assert made.lead == 5
+    assert made.plan(0.0) == ev.Verify(2, 7, (1, 2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("limits", "drafts"),
+    [({}, 4), ({"max_drafts": 2}, 2), ({"max_drafts": 0}, 0), ({"max_tokens": 3}, 2), ({"n_ctx": 5}, 1)],
+    ids=str,
+)
+def test_drafts_never_exceed_what_may_be_committed(limits, drafts):
+    """A step takes no more drafts than the target allows, nor than there is room for beside the target's own token."""
+    made = session(**limits)
+    draft(made, 1, 2, 3, 4, 8)
+    assert len(made.plan(1.0).drafts) == drafts
+
+
+# --- steps
+
+
+def test_correction():
+    """The first draft that differs ends the round: truth goes out, memory is cut, the client sees it."""
+    made = session()
+    draft(made, 1, 2, 3, 4)
+    effects = step(made, 1, 2, 9, 9, 9)
+    truth = only(effects, ev.SendTruth)
+    assert (truth.base, truth.crc, truth.ids) == (3, crc(*PROMPT), (1, 2, 9))
+    assert only(effects, ev.Trim) == ev.Trim(5)
+    emit = only(effects, ev.Emit)
+    assert (emit.ids, emit.accepted, emit.drafts, emit.tested) == ((1, 2, 9), 2, (1, 2, 3, 4), 3)
+    assert made.lead == 0
+    assert made.plan(9.0) == ev.Verify(5, 9, ())
+
+
+def test_bonus_and_what_was_drafted_ahead():
+    """A fully accepted round commits the target's next token too; drafts beyond it that agree stay in hand."""
+    made = session()
+    draft(made, 1, 2, 3, 4, 8, 9)
+    effects = step(made, 1, 2, 3, 4, 8)
+    assert only(effects, ev.Emit).ids == (1, 2, 3, 4, 8)
+    assert not [effect for effect in effects if isinstance(effect, ev.Trim)]
+    assert made.plan(9.0) == ev.Verify(7, 8, (9,))
+
+
+def test_end_id_stops_and_is_not_shown():
+    """An end id ends the session, goes out as truth and is not given to the client; afterwards nothing follows."""
+    made = session()
+    draft(made, 1, END, 3)
+    effects = step(made, 1, END, 3, 3, now=1.0)
+    assert only(effects, ev.SendTruth).ids == (1, END)
+    assert only(effects, ev.Emit).ids == (1,)
+    assert effects[-1] == ev.Finish("stop") and made.finished == "stop"  # noqa: PT018
+    assert made.handle(ev.Drafted(5, 0, (1,), 0), 1.0) == []
+    assert made.handle(ev.Cancelled("again"), 1.0) == []
+
+
+def test_length_is_exact():
+    """The session ends when max_tokens are out, or the context is full."""
+    made = session(draft_n=0, max_tokens=2)
+    assert made.finished is None
+    step(made, 1)
+    assert step(made, 2)[-1] == ev.Finish("length")
+    made = session(draft_n=0, n_ctx=4)
+    assert step(made, 1)[-1] == ev.Finish("length")
+    assert made.counts.generated == 1
+
+
+def test_cancel_ends_with_its_reason():
+    """A cancelled session finishes with the reason given."""
+    assert session().handle(ev.Cancelled("cancelled"), 0.0) == [ev.Finish("cancelled")]
+
+
+# --- drafts that do not fit
+
+
+def test_late_draft_is_taken_as_far_as_it_is_new():
+    """A draft that starts in committed ids is used from where it goes beyond them, if it agrees with them."""
+    made = session(draft_n=None)
+    step(made, 1)
+    made.handle(ev.Drafted(3, crc(*PROMPT), (1, 2, 3), 0), 0.0)
+    assert made.verify() == ev.Verify(3, 1, (2, 3))
+    made.handle(ev.Drafted(3, crc(*PROMPT), (9, 9), 0), 0.0)
+    assert made.stale_drafts == 1
+    assert made.verify() == ev.Verify(3, 1, (2, 3))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.Drafted(3, crc(*PROMPT) ^ 1, (1,), 0),
+        ev.Drafted(2, crc(*PROMPT), (1,), 0),
+        ev.Drafted(4, crc(*PROMPT), (1,), 0),
+        ev.Drafted(2**32 - 1, 0, (1,), 0),
+        ev.Drafted(3, crc(*PROMPT), (-1,), 0),
+        ev.Drafted(3, crc(*PROMPT), (1, 16), 0),
+        ev.Drafted(3, crc(*PROMPT), (1, 2**31 - 1), 0),
+    ],
+    ids=["wrong crc", "wrong base", "base ahead", "huge base", "negative id", "id over vocabulary", "largest id"],
+)
+def test_foreign_drafts_are_counted_and_dropped(event):
+    """A draft for another prefix, or with impossible ids, changes nothing but a counter."""
+    made = session()
+    assert made.handle(event, 0.0) == []
+    assert (made.lead, made.stale_drafts) == (0, 1)
+
+
+def test_empty_draft_is_legal():
+    """A DRAFT without ids is no offence and no draft."""
+    made = session()
+    assert draft(made) == []
+    assert (made.lead, made.stale_drafts) == (0, 0)
+
+
+def test_orphans_are_asked_about_once_they_last():
+    """Drafts that hang on nothing are those of a rejected chain, or follow a lost frame: if they go on, a NACK says
+    where to continue, once per interval. A draft that fits ends it."""
+    made = session()
+    assert draft(made, 2, after=(1,), now=1.0) == []
+    assert draft(made, 3, after=(1, 2), now=1.0 + NACK_INTERVAL / 2) == []
+    assert draft(made, 4, after=(1, 2, 3), now=1.0 + NACK_INTERVAL) == [ev.SendNack(3, crc(*PROMPT))]
+    assert draft(made, 4, after=(1, 2, 3), now=1.0 + 1.5 * NACK_INTERVAL) == []
+    assert draft(made, 4, after=(1, 2, 3), now=1.0 + 2.5 * NACK_INTERVAL) == [ev.SendNack(3, crc(*PROMPT))]
+    draft(made, 1, 2, now=2.0)
+    assert draft(made, 9, after=(3, 3), now=2.0 + NACK_INTERVAL) == []
+
+
+def test_orphans_are_asked_about_though_the_verifier_goes_on():
+    """Steps without drafts do not put the question off: a drafter that stays ahead would never know."""
+    made = session(draft_n=None)
+    nacks = []
+    for number in range(20):
+        now = 0.03 * number
+        step(made, 1, now=now)
+        nacks += draft(made, 2, after=(1, 1), now=now)
+    assert len(nacks) > 2
+
+
+# --- resync
+
+
+def test_attach_sends_the_whole_prefix():
+    """A drafter is told everything from position 0, and how many drafts are wanted."""
+    assert session().attach(Arrivals()) == [ev.SendSync(0, 0, PROMPT, 4)]
+
+
+def test_nack_is_answered_from_where_the_drafter_is():
+    """A drafter whose prefix is right gets the rest; one whose prefix is wrong gets everything."""
+    made = session()
+    assert made.handle(ev.Nacked(2, crc(5, 6)), 1.0) == [ev.SendSync(2, crc(5, 6), (7,), 4)]
+    assert made.handle(ev.Nacked(2, 99), 2.0) == [ev.SendSync(0, 0, PROMPT, 4)]
+    assert made.handle(ev.Nacked(77, 99), 3.0) == [ev.SendSync(0, 0, PROMPT, 4)]
+
+
+def test_nack_flood_is_limited():
+    """Before a round trip is known, as after, a SYNC is sent at most every 10 ms."""
+    made = session()
+    answers = [made.handle(ev.Nacked(0, 0), 1.0 + number * 1e-4) for number in range(1000)]
+    assert 9 <= sum(map(len, answers)) <= 11
+
+
+# --- waiting
+
+
+def test_waits_for_a_draft_that_pays_until_a_deadline():
+    """A drafter at work is worth a short wait; the deadline stands, and after it the step runs alone."""
+    made = session(draft_n=None, interval=0.002)
+    draft(made, 1, now=1.0)
+    plan = made.plan(1.0)
+    assert isinstance(plan, ev.Wait)
+    assert 1.002 < plan.until < 1.0 + STEP
+    assert made.plan(plan.until - 1e-6) == plan
+    assert made.plan(plan.until) == ev.Verify(2, 7, (1,))
+    made.begin(plan.until)
+    assert made.times.wait == pytest.approx(plan.until - 1.0)
+
+
+def test_a_missed_deadline_is_the_last_until_the_drafter_speaks():
+    """After a missed deadline nothing is waited for, with an adaptive as with a fixed number of drafts."""
+    for draft_n in (None, 4):
+        made = session(draft_n=draft_n, interval=0.002)
+        draft(made, 1, now=1.0)
+        until = made.plan(1.0).until
+        assert isinstance(made.plan(until), ev.Verify)
+        step(made, 9, 9, 9, now=until + STEP)
+        for number in range(5):
+            assert isinstance(made.plan(2.0 + number), ev.Verify)
+            step(made, 9, 9, 9, now=2.0 + number)
+
+
+def test_nothing_is_waited_for_without_a_drafter():
+    """Before the drafter has drafted, after it is gone, and with draft_n = 0 the session steps at once."""
+    assert isinstance(session(draft_n=None, interval=0.002).plan(1.0), ev.Verify)
+    assert isinstance(session(draft_n=0, interval=0.002).plan(1.0), ev.Verify)
+    for draft_n in (None, 4):
+        made = session(draft_n=draft_n, interval=0.002)
+        draft(made, 1, now=1.0)
+        assert isinstance(made.plan(1.0), ev.Wait)
+        made.handle(ev.Detached(), 1.0)
+        assert not made.attached
+        assert isinstance(made.plan(1.0), ev.Verify)
+        assert not [e for e in step(made, 1, 9, now=1.0) if isinstance(e, ev.SendTruth)]
+
+
+def test_slow_drafter_is_not_waited_for():
+    """A draft that takes as long as a step is not waited for."""
+    made = session(draft_n=None, interval=0.2)
+    draft(made, 1, now=1.0)
+    assert made.plan(1.0) == ev.Verify(2, 7, (1,))
+
+
+def test_waiting_that_never_paid_stops():
+    """A drafter that makes the verifier wait and is always wrong is waited for no more than 1 % of the time."""
+    made, now = session(draft_n=None, max_tokens=1000, n_ctx=2000, interval=0.002), 0.0
+    for _ in range(300):
+        draft(made, 1, now=now)
+        plan = made.plan(now)
+        now = plan.until if isinstance(plan, ev.Wait) else now
+        draft(made, 2, after=(1,), now=now)
+        step(made, 9, 9, 9, now=now)
+        now += STEP
+    assert made.times.wait < 0.015 * now
+
+
+# --- how many drafts
+
+
+def run(made, rounds, right, start=0):
+    """So many rounds with a drafter that answers each truth in time with the drafts asked for; returns draft_n's."""
+    asked = []
+    for number in range(start, start + rounds):
+        asked.append(made.draft_n)
+        if made.draft_n:
+            draft(made, *[1] * made.draft_n, now=number * STEP + 0.022)
+        step(made, *[1 if right else 9] * 10, now=(number + 1) * STEP)
+    return asked
+
+
+def costly(rise):
+    """A session for which every row beyond the first costs `rise` of a one-row step."""
+    made = session(draft_n=None, max_tokens=8000, n_ctx=9000, interval=0.002)
+    for rows in (1, *range(1, 10), 9):
+        made._costs.record(rows, STEP * (1 + rise * (rows - 1)))
+    return made
+
+
+def test_draft_n_falls_for_a_wrong_drafter_and_probes():
+    """A drafter that is always wrong, where rows cost, is asked for nothing, but for a probe now and then."""
+    made = costly(rise=1.0)
+    asked = run(made, 400, right=False)[200:]
+    assert set(asked) == {0, 1}
+    assert 1 <= asked.count(1) <= 5
+    assert made.counts.drafted < 60
+
+
+def test_draft_n_comes_back():
+    """After it was turned off, a drafter that has become right is found out by the probes and asked again."""
+    made = costly(rise=0.1)
+    assert run(made, 200, right=False)[-1] <= 1
+    assert run(made, 300, right=True, start=200)[-1] > 2
+
+
+def test_fixed_draft_n_stays():
+    """A client's own draft_n is never adapted."""
+    made = session(draft_n=3, interval=0.002)
+    for number in range(20):
+        draft(made, 1, 1, 1, now=number)
+        assert only(step(made, 9, 9, 9, 9, now=number), ev.SendTruth).draft_n == 3

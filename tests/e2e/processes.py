@@ -1,0 +1,290 @@
+"""The real daemons as processes, and what they must say: helpers of the end-to-end tests."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from specmesh.client import Client, Json
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.engines.base import Span
+from specmesh.engines.sim import END_ID, SimSettings, SimVerifier
+from specmesh.errors import SpecmeshError
+
+SPECMESH = [sys.executable, "-m", "specmesh"]
+PATIENCE = 30.0
+"""Most seconds anything is waited for: far beyond what it takes, so that a busy machine fails no test."""
+
+STARTED: "list[Daemon]" = []
+"""Every daemon of this test session, for showing logs."""
+
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
+    """Poll until `condition()` is true and return it; errors of the daemons count as not yet."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            value = condition()
+        except SpecmeshError:
+            value = None
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.005)
+
+
+def free_port() -> int:
+    """A loopback TCP port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A finished command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Json:
+        """Its stdout, which is one JSON object."""
+        value: Json = json.loads(self.out)
+        return value
+
+
+def command(*args: object, stdin: str | None = None, cwd: Path | None = None, env: dict[str, str] | None = None) -> Done:
+    """Run `specmesh ARGS` to its end."""
+    ran = subprocess.run(
+        [*SPECMESH, *map(str, args)], input=stdin, cwd=cwd, env=environment(env), capture_output=True, text=True,
+        timeout=100, check=False,
+    )
+    return Done(ran.returncode, ran.stdout, ran.stderr)
+
+
+def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without specmesh's own variables."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
+    return kept | (changes or {})
+
+
+class Daemon:
+    """A running verifier or drafter; its stderr goes to `log`."""
+
+    def __init__(self, role: str, socket_path: Path, args: list[object], log: Path) -> None:
+        self.role, self.socket, self.log = role, socket_path, log
+        self.born = time.monotonic()
+        words = [*SPECMESH, role, "--socket", str(socket_path), *map(str, args)]
+        with log.open("ab") as stderr:
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, env=environment())
+        self.client = Client(socket_path)
+        self.shown = 0
+        STARTED.append(self)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def ready(self) -> "Daemon":
+        """Wait until /health is ok."""
+        until(self._healthy, f"{self.role} ready; its log:\n{self.text()}")
+        return self
+
+    def _healthy(self) -> bool:
+        assert self.process.poll() is None, f"{self.role} exited with {self.process.returncode}:\n{self.text()}"
+        return self.client.get("/health").get("status") == "ok"
+
+    def stats(self) -> Json:
+        return self.client.get("/stats")
+
+    def live(self) -> int:
+        """Sessions it has now."""
+        return self.stats()["sessions"]["live"]  # type: ignore[index]
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def events(self, name: str) -> list[Json]:
+        """Log entries called `name`."""
+        lines = [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == name]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def stop(self) -> int:
+        """End it as a service manager does; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        return self.process.wait(PATIENCE)
+
+
+class Mesh:
+    """Daemons of one test or module, in a folder of their own; `stop` ends them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.daemons: list[Daemon] = []
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    def start(self, role: str, *args: object, name: str | None = None) -> Daemon:
+        """Start a daemon with these options; does not wait for it."""
+        name = name or role
+        daemon = Daemon(role, self.folder / f"{name[:12]}.sock", list(args), self.folder / f"{name}.log")
+        self.daemons.append(daemon)
+        return daemon
+
+    def verifier(self, model: str | Path = "", *args: object, engine: str = "sim", name: str | None = None) -> Daemon:
+        """A ready verifier; `model` is the simulation's settings or a file."""
+        return self.start(
+            "verifier", "--engine", engine, "--model", model or "step_ms=4", "--bind", self.address, "--threads", 1,
+            *args, name=name,
+        ).ready()
+
+    def drafter(
+        self, model: str | Path = "", *args: object, engine: str = "sim", port: int | None = None,
+        name: str | None = None, ready: bool = True,
+    ) -> Daemon:
+        """A drafter for this mesh's verifier, or for `port` (a proxy)."""
+        address = f"tcp://127.0.0.1:{port or self.port}"
+        with_model = [] if engine == "ngram" else ["--model", model or "draft_ms=0.5,alpha=0.9"]
+        daemon = self.start("drafter", "--engine", engine, *with_model, "--connect", address, "--threads", 1, *args,
+                            name=name)
+        return daemon.ready() if ready else daemon
+
+    def stop(self) -> None:
+        """End every daemon that still runs."""
+        for daemon in reversed(self.daemons):
+            if daemon.process.poll() is None:
+                daemon.signal(signal.SIGCONT)
+                daemon.kill()
+
+
+def generate(daemon: Daemon, prompt: str, *args: object, **options: object) -> Done:
+    """`specmesh generate` at this daemon's socket."""
+    return command("generate", prompt, "--socket", daemon.socket, *args, **options)  # type: ignore[arg-type]
+
+
+def started_generate(daemon: Daemon, prompt: str, *args: object) -> "subprocess.Popen[str]":
+    """`specmesh generate`, still running."""
+    words = [*SPECMESH, "generate", prompt, "--socket", str(daemon.socket), *map(str, args)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+
+
+def body(prompt: str | list[int], max_tokens: int, **more: object) -> Json:
+    """A greedy completion's body."""
+    return {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
+
+
+class Stream:
+    """A streamed completion in this process: `text` so far, and what the rounds said."""
+
+    def __init__(self, daemon: Daemon, request: Json) -> None:
+        self._chunks: Iterator[Json] = daemon.client.complete(request)
+        self.text = ""
+        self.ids: list[int] = []
+        self.accepted: list[int] = []
+        self.finish: str | None = None
+        self.result: Json = {}
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._chunks.close()  # type: ignore[attr-defined]
+
+    def read(self, rounds: int = 0, *, while_: Callable[[], bool] | None = None) -> "Stream":
+        """Read this many rounds, or as long as `while_()` holds, or else to the end."""
+        left = rounds
+        for chunk in self._chunks:
+            choice, told = chunk["choices"][0], chunk["specmesh"]  # type: ignore[index]
+            self.text += choice["text"]
+            self.finish = choice["finish_reason"]
+            if "report" in told:  # type: ignore[operator]
+                self.result = told  # type: ignore[assignment]
+            if "accepted" in told:  # type: ignore[operator]
+                self.ids += told["token_ids"]  # type: ignore[index]
+                self.accepted.append(told["accepted"])  # type: ignore[index]
+                left -= 1
+            if (rounds and left <= 0) or (while_ is not None and not while_()):
+                break
+        return self
+
+
+def complete(daemon: Daemon, request: Json) -> Stream:
+    """A whole completion."""
+    with Stream(daemon, request) as stream:
+        return stream.read()
+
+
+def sim_ids(prompt: str, count: int, params: SamplingParams | None = None) -> list[int]:
+    """What the simulated target says alone, computed here: the truth that every test of it compares with."""
+    engine = SimVerifier(SimSettings())
+    sampler = Sampler(params or SamplingParams())
+    ids, said = engine.encode(prompt), list[int]()
+    new = ids
+    while len(said) < count:
+        with_logits = engine.decode([Span(0, len(ids) + len(said) - len(new), tuple(new), logits=True)])[0]
+        assert with_logits is not None
+        token = sampler.choose(with_logits[-1], len(ids) + len(said))
+        if token == END_ID:
+            break
+        said.append(token)
+        new = [token]
+    return said
+
+
+def sim_text(prompt: str, count: int, params: SamplingParams | None = None) -> str:
+    """The text of `sim_ids`."""
+    return bytes(sim_ids(prompt, count, params)).decode("utf-8", "replace")
+
+
+def request_raw(path: Path, method: str, resource: str, raw: bytes | None = None) -> tuple[int, dict[str, str], bytes]:
+    """One HTTP request over a Unix socket, as `curl --unix-socket` sends it: (status, headers, body)."""
+    with closing(socket.socket(socket.AF_UNIX)) as connection:
+        connection.settimeout(PATIENCE)
+        connection.connect(os.fspath(path))
+        head = f"{method} {resource} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        if raw is not None:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n"
+        connection.sendall(head.encode() + b"\r\n" + (raw or b""))
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    start, _, rest = answer.partition(b"\r\n\r\n")
+    first, *lines = start.decode().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if headers.get("transfer-encoding") == "chunked":
+        rest = _dechunked(rest)
+    return int(first.split()[1]), headers, rest
+
+
+def _dechunked(raw: bytes) -> bytes:
+    whole = b""
+    while raw:
+        size, _, raw = raw.partition(b"\r\n")
+        whole += raw[: int(size, 16)]
+        raw = raw[int(size, 16) + 2 :]
+    return whole

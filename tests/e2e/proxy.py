@@ -1,0 +1,117 @@
+"""A TCP proxy between drafter and verifier that counts bytes, delays, holds back and cuts."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from typing import TypeVar
+
+CHUNK = 65536
+T = TypeVar("T")
+
+
+class Proxy:
+    """Listens on a loopback port of its own, `port`, and forwards to `target`; runs on a thread until closed.
+
+    to_target, to_source: bytes forwarded in each direction. delay: seconds that each way takes.
+    """
+
+    def __init__(self, target: int, delay: float = 0.0) -> None:
+        self.delay = delay
+        self.to_target = self.to_source = 0
+        self.connections = 0
+        self._target = target
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self._server = self._run(self._listen())
+        self.port: int = self._server.sockets[0].getsockname()[1]
+
+    @property
+    def total(self) -> int:
+        """Bytes in both directions."""
+        return self.to_target + self.to_source
+
+    def cut(self) -> None:
+        """Break every connection as a reset does; new ones are taken."""
+        self._run(self._cut())
+
+    def hold(self) -> None:
+        """Forward nothing from now on, as a network that swallows packets."""
+        self._loop.call_soon_threadsafe(self._open.clear)
+
+    def release(self) -> None:
+        """Forward again, what was held back first, as TCP's retransmission does."""
+        self._loop.call_soon_threadsafe(self._open.set)
+
+    def close(self) -> None:
+        """Stop."""
+        self._run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5.0)
+        self._loop.close()
+
+    def _run(self, work: "Coroutine[object, object, T]") -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._accept, "127.0.0.1", 0)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self.connections += 1
+        self._writers |= {writer, back}
+        for source, sink, to_target in ((reader, back, True), (there, writer, False)):
+            queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+            for work in (self._fetch(source, queue), self._deliver(queue, sink, to_target)):
+                task = asyncio.ensure_future(work)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _fetch(self, source: asyncio.StreamReader, queue: "asyncio.Queue[tuple[float, bytes]]") -> None:
+        data = b"more"
+        while data:
+            try:
+                data = await source.read(CHUNK)
+            except OSError:
+                data = b""
+            queue.put_nowait((self._loop.time() + self.delay, data))
+
+    async def _deliver(
+        self, queue: "asyncio.Queue[tuple[float, bytes]]", sink: asyncio.StreamWriter, to_target: bool
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                due, data = await queue.get()
+                await asyncio.sleep(due - self._loop.time())
+                await self._open.wait()
+                if not data:
+                    break
+                sink.write(data)
+                await sink.drain()
+                if to_target:
+                    self.to_target += len(data)
+                else:
+                    self.to_source += len(data)
+        sink.transport.abort()
+        self._writers.discard(sink)
+
+    async def _cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _close(self) -> None:
+        self._server.close()
+        await self._cut()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

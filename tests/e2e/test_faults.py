@@ -1,0 +1,195 @@
+"""Processes die, freeze, come late and come back: the text stays the target's own."""
+
+import signal
+import time
+
+import pytest
+from processes import Daemon, Mesh, Stream, body, complete, generate, sim_text, started_generate, until
+
+PROMPT = "It was a dark and stormy night"
+REJOIN = 2.0
+"""Most seconds from the start of a drafter until its drafts are accepted in a session that waits for it."""
+
+
+def drafted_for(stream: Stream) -> bool:
+    """Whether the newest round accepted drafts."""
+    return bool(stream.accepted) and stream.accepted[-1] > 0
+
+
+def test_drafter_killed_mid_generation(mesh: Mesh):
+    """kill -9 of the drafter, client on the verifier's socket: the same text to the end."""
+    verifier, drafter = mesh.verifier("step_ms=4"), mesh.drafter()
+    with Stream(verifier, body(PROMPT, 200, draft_n=4)) as stream:
+        stream.read(while_=lambda: sum(stream.accepted) < 10)
+        drafter.kill()
+        seen = len(stream.ids)
+        stream.read()
+    assert 10 <= seen < 200
+    assert (stream.text, stream.finish) == (sim_text(PROMPT, 200), "length")
+
+
+def test_drafter_killed_while_the_command_runs(mesh: Mesh):
+    """The same through `specmesh generate`: exit code 0, the whole text, nothing on stderr."""
+    verifier, drafter = mesh.verifier("step_ms=10"), mesh.drafter()
+    running = started_generate(verifier, PROMPT, "--max-tokens", 150)
+    first = running.stdout.read(5)
+    drafter.kill()
+    rest, err = running.communicate(timeout=60)
+    assert (running.returncode, first + rest, err) == (0, sim_text(PROMPT, 150) + "\n", "")
+
+
+def test_restarted_drafter_drafts_in_the_same_session(mesh: Mesh):
+    """After kill -9 and restart the drafter's drafts are accepted again within 2 s, in the session that was running."""
+    verifier, drafter = mesh.verifier("step_ms=30"), mesh.drafter()
+    with Stream(verifier, body(PROMPT, 1000)) as stream:
+        stream.read(while_=lambda: not drafted_for(stream))
+        drafter.kill()
+        until(lambda: not verifier.stats()["peers"], "the verifier notices")
+        stream.read(10)
+        again = mesh.drafter(ready=False, name="again")
+        known = len(stream.accepted)
+        stream.read(while_=lambda: not any(stream.accepted[known:]))
+        took = time.monotonic() - again.born
+        stream.read(5)
+    assert took < REJOIN
+    assert sim_text(PROMPT, len(stream.ids)) == stream.text
+
+
+def test_drafter_that_comes_late_joins(mesh: Mesh):
+    """A drafter started after the generation began drafts for it."""
+    verifier = mesh.verifier("step_ms=20")
+    with Stream(verifier, body(PROMPT, 1000)) as stream:
+        stream.read(3)
+        mesh.drafter(ready=False)
+        stream.read(while_=lambda: not drafted_for(stream))
+    assert sim_text(PROMPT, len(stream.ids)) == stream.text
+
+
+@pytest.mark.parametrize("draft_n", ["auto", 4])
+def test_drafter_frozen_and_thawed(mesh: Mesh, draft_n: object):
+    """SIGSTOP of the drafter: the text goes on without it; after SIGCONT, late frames and all, it is the same text."""
+    verifier, drafter = mesh.verifier("step_ms=5"), mesh.drafter()
+    with Stream(verifier, body(PROMPT, 300, draft_n=draft_n)) as stream:
+        stream.read(while_=lambda: sum(stream.accepted) < 10)
+        drafter.signal(signal.SIGSTOP)
+        stream.read(60)
+        drafter.signal(signal.SIGCONT)
+        stream.read()
+    assert stream.text == sim_text(PROMPT, 300)
+
+
+def test_drafter_frozen_for_long_is_let_go_and_comes_back(mesh: Mesh):
+    """Silence of some seconds: the verifier gives the drafter up; thawed, it attaches again and is drafted with."""
+    verifier, drafter = mesh.verifier("step_ms=1"), mesh.drafter("draft_ms=0.1,alpha=1")
+    drafter.signal(signal.SIGSTOP)
+    until(lambda: not verifier.stats()["peers"], "the frozen drafter is given up", 10)
+    assert complete(verifier, body(PROMPT, 50)).text == sim_text(PROMPT, 50)
+    drafter.signal(signal.SIGCONT)
+    until(lambda: verifier.stats()["peers"], "the thawed drafter comes back", 10)
+    drafter.ready()
+    again = complete(verifier, body(PROMPT, 100, draft_n=4))
+    assert again.text == sim_text(PROMPT, 100)
+    assert sum(again.accepted) > 0
+
+
+def test_verifier_killed_mid_generation(mesh: Mesh):
+    """kill -9 of the verifier, client on the drafter's socket: exit 69, what had come stays on stdout, one line on stderr."""
+    verifier, drafter = mesh.verifier("step_ms=20"), mesh.drafter()
+    running = started_generate(drafter, PROMPT, "--max-tokens", 1000)
+    first = running.stdout.read(20)
+    verifier.kill()
+    rest, err = running.communicate(timeout=60)
+    assert running.returncode == 69
+    assert sim_text(PROMPT, 1000).startswith((first + rest).removesuffix("\n"))
+    assert err.startswith("specmesh: ")
+    assert err.count("\n") == 1
+    assert mesh.address in err
+
+
+def test_verifier_killed_with_the_client_on_its_own_socket(mesh: Mesh):
+    """kill -9 of the verifier, client there: exit 69 with the partial text and one line on stderr."""
+    verifier = mesh.verifier("step_ms=20")
+    running = started_generate(verifier, PROMPT, "--max-tokens", 1000)
+    first = running.stdout.read(10)
+    verifier.kill()
+    rest, err = running.communicate(timeout=60)
+    assert running.returncode == 69
+    assert sim_text(PROMPT, 1000).startswith((first + rest).removesuffix("\n"))
+    assert err.startswith("specmesh: ")
+    assert err.count("\n") == 1
+
+
+def test_restarted_verifier_is_found_again(mesh: Mesh):
+    """A verifier that comes back is found by its drafter without help, and drafted for."""
+    verifier, drafter = mesh.verifier("step_ms=2"), mesh.drafter()
+    verifier.kill()
+    until(lambda: drafter.client.get("/stats")["verifier"] is None, "the drafter notices", 10)
+    again = mesh.verifier("step_ms=2", name="verifier")
+    until(lambda: again.stats()["peers"], "the drafter is back")
+    drafter.ready()
+    for daemon in (again, drafter):
+        stream = complete(daemon, body(PROMPT, 60, draft_n=4))
+        assert stream.text == sim_text(PROMPT, 60)
+        assert sum(stream.accepted) > 0
+
+
+def test_restarted_at_once_verifier_is_found_again(mesh: Mesh):
+    """A verifier restarted before its drafter could notice: the old sessions are forgotten, new ones drafted."""
+    verifier, drafter = mesh.verifier("step_ms=2"), mesh.drafter()
+    verifier.kill()
+    again = mesh.verifier("step_ms=2", name="verifier")
+    until(lambda: again.stats()["peers"], "the drafter is back")
+    drafter.ready()
+    stream = complete(drafter, body(PROMPT, 60, draft_n=4))
+    assert stream.text == sim_text(PROMPT, 60)
+    assert sum(stream.accepted) > 0
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_gone_client_cancels_on_the_verifier(pair: dict[str, Daemon], role: str, number: int):
+    """Ctrl-C of `generate` exits 130 and keeps the text; however the client ends, the verifier drops its session."""
+    running = started_generate(pair[role], PROMPT, "--max-tokens", 4000)
+    text = running.stdout.read(10)
+    assert pair["verifier"].live() == 1
+    running.send_signal(number)
+    rest, err = running.communicate(timeout=30)
+    assert sim_text(PROMPT, 4000).startswith((text + rest).removesuffix("\n"))
+    if number == signal.SIGINT:
+        assert (running.returncode, err) == (130, "")
+    until(lambda: pair["verifier"].live() == 0, "the session is cancelled", 10)
+    done = generate(pair[role], PROMPT, "--max-tokens", 10)
+    assert (done.code, done.out) == (0, sim_text(PROMPT, 10) + "\n")
+
+
+@pytest.fixture(scope="module")
+def pair(shared: Mesh) -> dict[str, Daemon]:
+    """A verifier and a drafter that outlive their clients."""
+    return {"verifier": shared.verifier("step_ms=5"), "drafter": shared.drafter()}
+
+
+def test_two_drafters_share_the_sessions(mesh: Mesh):
+    """With two drafters a killed one's session goes to the other."""
+    verifier = mesh.verifier("step_ms=10")
+    drafters = [mesh.drafter(name="first"), mesh.drafter(name="second")]
+    with Stream(verifier, body(PROMPT, 400, draft_n=4)) as stream:
+        stream.read(while_=lambda: not drafted_for(stream))
+        busy = [daemon for daemon in drafters if daemon.live()]
+        assert len(busy) == 1
+        busy[0].kill()
+        known = len(stream.accepted)
+        until(lambda: len(verifier.stats()["peers"]) == 1, "the verifier notices")
+        stream.read(while_=lambda: sum(stream.accepted[known:]) < 30)
+    assert sim_text(PROMPT, len(stream.ids)) == stream.text
+
+
+def test_four_generations_at_once(mesh: Mesh):
+    """Concurrent generations, drafted for at both sockets: each text is what it is alone."""
+    verifier, drafter = mesh.verifier("step_ms=4"), mesh.drafter()
+    prompts = [f"{PROMPT}, number {n}" for n in range(4)]
+    running = [
+        started_generate((verifier, drafter)[n % 2], prompt, "--max-tokens", 100) for n, prompt in enumerate(prompts)
+    ]
+    ended = [one.communicate(timeout=90) for one in running]
+    assert [one.returncode for one in running] == [0] * 4
+    assert ended == [(sim_text(prompt, 100) + "\n", "") for prompt in prompts]

@@ -1,0 +1,180 @@
+"""`specmesh generate` against running daemons: the text is the target's own, and the numbers are sane."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from processes import SPECMESH, Daemon, Mesh, command, generate, sim_ids, sim_text, until
+
+from specmesh.core.sampling import SamplingParams
+
+JSON_FIELDS = {
+    "schema_version", "text", "token_ids", "prompt_token_ids", "prompt_tokens", "generated_tokens", "finish_reason",
+    "seed", "rounds", "drafted", "accepted", "acceptance_rate", "mean_acceptance_length", "time_s",
+    "time_to_first_token_s", "tokens_per_second", "verify_ms", "draft_ms", "network_ms", "bytes_sent",
+    "bytes_received", "draft_n_last", "accept_histogram", "drafter",
+}
+PROMPT = "Once upon a time"
+N = 60
+
+
+@pytest.fixture(scope="module")
+def pair(shared: Mesh) -> dict[str, Daemon]:
+    """A verifier and a drafter that guesses well."""
+    verifier = shared.verifier("step_ms=4")
+    return {"verifier": verifier, "drafter": shared.drafter("draft_ms=0.3,alpha=0.9")}
+
+
+@pytest.fixture(params=["verifier", "drafter"])
+def daemon(request: pytest.FixtureRequest, pair: dict[str, Daemon]) -> Daemon:
+    """Each daemon of the pair."""
+    return pair[request.param]
+
+
+def test_text_is_the_targets_own(daemon: Daemon):
+    """At either socket stdout is the target's own text and a newline, nothing else, and stderr is empty."""
+    done = generate(daemon, PROMPT, "--max-tokens", N)
+    assert (done.code, done.out, done.err) == (0, sim_text(PROMPT, N) + "\n", "")
+
+
+def test_no_draft_gives_the_same_text(daemon: Daemon):
+    """--no-draft: the same text, without a draft."""
+    done = generate(daemon, PROMPT, "--max-tokens", N, "--no-draft", "--json")
+    assert (done.code, done.json["text"], done.json["drafted"]) == (0, sim_text(PROMPT, N), 0)
+
+
+def test_json_has_the_documented_fields_with_sane_values(daemon: Daemon):
+    """--json prints one object with every documented field, and its counts agree with one another."""
+    done = generate(daemon, PROMPT, "--max-tokens", N, "--json", "--draft-n", 4)
+    r = done.json
+    assert done.code == 0
+    assert r.keys() >= JSON_FIELDS
+    assert r["schema_version"] == 1
+    assert r["token_ids"] == sim_ids(PROMPT, N)
+    assert (r["text"], r["finish_reason"]) == (sim_text(PROMPT, N), "length")
+    assert r["prompt_token_ids"] == list(PROMPT.encode())
+    assert (r["prompt_tokens"], r["generated_tokens"]) == (len(PROMPT), N)
+    assert 0 < r["accepted"] <= r["drafted"]
+    assert r["acceptance_rate"] == pytest.approx(r["accepted"] / r["drafted"], abs=1e-4)
+    assert r["mean_acceptance_length"] == pytest.approx(1 + r["accepted"] / r["rounds"], abs=1e-4)
+    assert r["generated_tokens"] == r["accepted"] + r["rounds"]
+    assert sum(r["accept_histogram"]) == r["rounds"]
+    assert sum(n * rounds for n, rounds in enumerate(r["accept_histogram"])) == r["accepted"]
+    assert r["bytes_sent"] > 0
+    assert r["bytes_received"] > 0
+    assert r["draft_ms"] > 0
+    assert r["network_ms"] >= 0
+    assert 0 < r["verify_ms"] <= r["time_s"] * 1e3
+    assert 0 < r["time_to_first_token_s"] <= r["time_s"]
+    assert r["tokens_per_second"] >= r["generated_tokens"] / r["time_s"]
+    assert r["draft_n_last"] == 4
+    assert isinstance(r["seed"], int)
+    assert r["drafter"] is not None
+
+
+def test_an_adaptive_session_is_drafted_for(daemon: Daemon):
+    """Without options drafts are accepted, at the verifier's own socket as well."""
+    report = generate(daemon, PROMPT, "--max-tokens", 200, "--json").json
+    assert report["accepted"] > 0
+    assert report["text"] == sim_text(PROMPT, 200)
+
+
+@pytest.mark.parametrize("draft_n", [0, 1, 3, 64])
+def test_fixed_draft_n(daemon: Daemon, draft_n: int):
+    """--draft-n N verifies at most N drafts a round and changes nothing else."""
+    report = generate(daemon, PROMPT, "--max-tokens", N, "--json", "--draft-n", draft_n).json
+    assert report["text"] == sim_text(PROMPT, N)
+    assert report["drafted"] <= draft_n * report["rounds"]
+    assert (report["accepted"] > 0) == (draft_n > 0)
+    assert len(report["accept_histogram"]) <= min(draft_n, 16) + 1
+
+
+def test_prompt_from_stdin(daemon: Daemon):
+    """`-` reads the prompt from standard input, unchanged."""
+    prompt = "two lines\n\tand ümlauts"
+    done = generate(daemon, "-", "--max-tokens", 20, stdin=prompt)
+    assert (done.code, done.out) == (0, sim_text(prompt, 20) + "\n")
+
+
+def test_socket_is_found_from_another_folder(pair: dict[str, Daemon], tmp_path: Path):
+    """From any folder the socket is found by SPECMESH_SOCKET, or in the user's runtime folder."""
+    verifier = pair["verifier"]
+    named = {"SPECMESH_SOCKET": str(verifier.socket)}
+    done = command("generate", PROMPT, "--max-tokens", 10, cwd=tmp_path, env=named)
+    assert (done.code, done.out) == (0, sim_text(PROMPT, 10) + "\n")
+    runtime = verifier.socket.parent / "run"
+    (runtime / "specmesh").mkdir(parents=True)
+    (runtime / "specmesh" / "verifier.sock").symlink_to(verifier.socket)
+    done = command("generate", PROMPT, "--max-tokens", 10, cwd=tmp_path, env={"XDG_RUNTIME_DIR": str(runtime)})
+    assert (done.code, done.out) == (0, sim_text(PROMPT, 10) + "\n")
+
+
+def test_verbose_tells_rounds_and_a_summary_on_stderr(daemon: Daemon):
+    """--verbose: text only on stdout; on stderr a line per round, then the summary with its named baseline."""
+    done = generate(daemon, PROMPT, "--max-tokens", N, "--verbose", "--draft-n", 4)
+    assert (done.code, done.out) == (0, sim_text(PROMPT, N) + "\n")
+    lines = done.err.splitlines()
+    rounds = [line for line in lines if line.startswith("round ")]
+    assert [line.split(":")[0] for line in rounds] == [f"round {n}" for n in range(1, len(rounds) + 1)]
+    assert any("drafted '" in line and "accepted 4/4" in line for line in rounds)
+    summary = "\n".join(lines[len(rounds) :])
+    for word in ("tokens", "rounds", "acceptance", "time", "first token", "verify", "draft", "network", "wire",
+                 "over the measured one-token step"):
+        assert word in summary
+    assert f"{len(PROMPT)} prompt + {N} generated = {len(PROMPT) + N}" in summary
+
+
+def test_show_drafts_marks_the_same_text(daemon: Daemon):
+    """--show-drafts tells accepted drafts apart; without its marks the text is the same."""
+    done = generate(daemon, PROMPT, "--max-tokens", N, "--show-drafts", "--draft-n", 4)
+    assert "\x1b[32m" in done.out
+    assert done.out.replace("\x1b[32m", "").replace("\x1b[39m", "") == sim_text(PROMPT, N) + "\n"
+    plain = generate(daemon, PROMPT, "--max-tokens", N, "--show-drafts", "--draft-n", 4, env={"NO_COLOR": "1"})
+    assert "[[" in plain.out
+    assert "\x1b" not in plain.out
+
+
+def test_sampled_text_repeats_with_its_seed(daemon: Daemon):
+    """Temperature above 0: the seed decides, with and without drafts; another seed gives another text."""
+    options = ("--max-tokens", N, "--temperature", 8, "--json")
+    with_drafts = generate(daemon, PROMPT, *options, "--seed", 7, "--draft-n", 4).json
+    assert with_drafts["seed"] == 7
+    assert with_drafts["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
+    assert with_drafts["accepted"] > 0
+    alone = generate(daemon, PROMPT, *options, "--seed", 7, "--no-draft").json
+    other = generate(daemon, PROMPT, *options, "--seed", 8).json
+    assert with_drafts["token_ids"] == alone["token_ids"] != other["token_ids"]
+
+
+def test_random_seed_is_told_and_repeats(daemon: Daemon):
+    """Without --seed a random one is used and told; given again it gives the same text."""
+    options = ("--max-tokens", 30, "--temperature", 8, "--json")
+    first = generate(daemon, PROMPT, *options).json
+    again = generate(daemon, PROMPT, *options, "--seed", first["seed"]).json
+    assert first["token_ids"] == again["token_ids"]
+
+
+@pytest.mark.parametrize("filters", [{"top_k": 5}, {"top_p": 0.5}])
+def test_filters_reach_the_verifier(daemon: Daemon, filters: dict[str, float]):
+    """--top-k and --top-p are what the verifier samples with."""
+    [(name, value)] = filters.items()
+    option = (f"--{name.replace('_', '-')}", value)
+    done = generate(daemon, PROMPT, "--max-tokens", 30, "--temperature", 8, "--seed", 3, *option, "--json")
+    params = SamplingParams(temperature=8, seed=3, **filters)  # type: ignore[arg-type]
+    assert done.json["token_ids"] == sim_ids(PROMPT, 30, params) != sim_ids(PROMPT, 30, SamplingParams(8, seed=3))
+
+
+def test_max_tokens_of_one(daemon: Daemon):
+    """--max-tokens 1 gives one token."""
+    report = generate(daemon, PROMPT, "--max-tokens", 1, "--json").json
+    assert (report["token_ids"], report["finish_reason"]) == (sim_ids(PROMPT, 1), "length")
+
+
+def test_closed_stdout_ends_quietly(daemon: Daemon):
+    """`specmesh generate ... | head -c 3`: no traceback, and the session ends on the verifier."""
+    words = [*SPECMESH, "generate", PROMPT, "--max-tokens", "2000", "--socket", str(daemon.socket)]
+    script = f"{shlex.join(words)} | head -c 3"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == (sim_text(PROMPT, 3), "")
+    until(lambda: daemon.live() == 0, "the session is cancelled")
