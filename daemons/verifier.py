@@ -430,6 +430,7 @@ class VerifierLoop:
         self._peer_gone(identity, "hello again")
         peer = DrafterPeer(identity, hello, Link(now))
         self._peers[identity] = peer
+        self._unpublished = True
         self.send(identity, m.Welcome(self._name, self._info.model, self.stats.model_hash or "", self._fingerprint,
                                       self._limits.n_vocab, self._limits.n_ctx, sorted(self._limits.end_ids)))
         self.send(identity, peer.link.ping(now, self._turns, 0.0))
@@ -441,6 +442,7 @@ class VerifierLoop:
         peer = self._peers.pop(identity, None)
         if peer is None:
             return
+        self._unpublished = True
         log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
         for live in list(self._sessions.values()):
             if live.drafter == identity:

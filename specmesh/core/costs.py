@@ -2,7 +2,10 @@
 
 from bisect import bisect_left
 from collections import deque
-from statistics import median
+from statistics import median, median_low
+
+LEAST_INTERVAL = 1e-6
+"""Seconds; drafts that arrive together still take some time each."""
 
 
 class StepCosts:
@@ -57,19 +60,22 @@ class StepCosts:
 
 
 class Arrivals:
-    """When drafts arrive: the round trip to a drafter and its interval between drafts, as this side sees them.
+    """When drafts arrive, as this side sees them on its own clock.
 
-    Only the own clock is used. Intervals are learned while the drafter is certainly busy: from a correction until the
-    first drafts on it are here.
-
-    round_trip: median in seconds, 0 while unknown. interval: median seconds from one draft to the next; None while
-    unknown, when nothing is worth waiting for yet.
+    round_trip: median of answered PINGs in seconds, 0 while unknown.
+    restart:    (seconds, drafts): how long after a correction was told the first drafts on it are here, and how many;
+                None while unknown.
+    interval:   seconds from one draft to the next. Learned only while the drafter is certainly busy, from frames that
+                follow each other before as many drafts are here as it was asked for; until there were such, bounded
+                by the restart, which holds the round trip too: an estimate must not be optimistic. None while unknown.
     """
 
     def __init__(self, window: int = 31) -> None:
         self._round_trips: deque[float] = deque(maxlen=window)
+        self._restarts: deque[tuple[float, int]] = deque(maxlen=window)
         self._intervals: deque[float] = deque(maxlen=window)
         self.round_trip = 0.0
+        self.restart: tuple[float, int] | None = None
         self.interval: float | None = None
 
     def record_round_trip(self, seconds: float) -> None:
@@ -78,6 +84,13 @@ class Arrivals:
         self.round_trip = median(self._round_trips)
 
     def record_restart(self, seconds: float, drafts: int) -> None:
-        """Learn that the `drafts`-th draft on a new truth was here `seconds` after that truth was sent."""
-        self._intervals.append(max((seconds - self.round_trip) / drafts, 1e-6))
-        self.interval = median(self._intervals)
+        """Learn that the first `drafts` >= 1 drafts on a new truth were here `seconds` after that truth was sent."""
+        self._restarts.append((seconds, drafts))
+        self.restart = median(s for s, _ in self._restarts), median_low([n for _, n in self._restarts])
+        if not self._intervals:
+            self.interval = max(median(s / n for s, n in self._restarts), LEAST_INTERVAL)
+
+    def record_interval(self, seconds: float, drafts: int) -> None:
+        """Learn that `drafts` >= 1 drafts followed those before them after `seconds`."""
+        self._intervals.append(seconds / drafts)
+        self.interval = max(median(self._intervals), LEAST_INTERVAL)

@@ -100,6 +100,7 @@ class VerifierSession:
         self._drafting = False  # the drafter has shown that it drafts on our truth
         self._flush: tuple[float, int] | None = None  # when and where the drafter last had to start anew
         self._anchor: tuple[float, int] | None = None  # (time, position): that many ids were, or will be, here
+        self._arrived: tuple[float, int] | None = None  # the newest drafts since the last truth: when, up to where
         self._deadline: float | None = None
         self._waiting_since: float | None = None
         self._rounds_off = 0
@@ -136,7 +137,7 @@ class VerifierSession:
         """Hand the session to a drafter whose timing is learned in `arrivals`; it is told the whole prefix."""
         self._arrivals = arrivals
         self._drafting = False
-        self._flush = self._anchor = None
+        self._flush = self._anchor = self._arrived = None
         return [self._sync(0)]
 
     @property
@@ -201,8 +202,7 @@ class VerifierSession:
         interval = self._interval
         if not self._drafting or interval is None or not self._waiting_pays():
             return here
-        first = self._due(0, now) - now
-        return here + [max(first + k * interval, interval) for k in range(len(here), limit + 1)]
+        return here + [max(self._due(k, now) - now, interval) for k in range(len(here), limit + 1)]
 
     def _waiting_pays(self) -> bool:
         """Whether accepted drafts have saved what waiting has cost so far, whatever the estimates promise."""
@@ -210,9 +210,9 @@ class VerifierSession:
         return self.times.wait <= saved + WAIT_SHARE * self.times.verify
 
     def _due(self, k: int, now: float) -> float:
-        """When the k-th draft beyond the frontier can be here."""
+        """When the k-th draft beyond the frontier can be here; those up to the anchor come together."""
         time, position = self._anchor if self._anchor is not None else (now, len(self.prefix))
-        return time + (len(self.prefix) + k - position) * (self._interval or 0.0)
+        return time + max(len(self.prefix) + k - position, 0) * (self._interval or 0.0)
 
     def _slack(self) -> float:
         """How late a draft may be before it is given up, in seconds."""
@@ -277,12 +277,19 @@ class VerifierSession:
         return [ev.SendNack(len(self.prefix), self.prefix.crc)]
 
     def _learn_arrival(self, end: int, now: float) -> None:
-        if self._flush is not None and end > self._flush[1] and self._arrivals is not None:
+        if self._arrivals is None:
+            return
+        if self._flush is not None and end > self._flush[1]:
             sent_at, position = self._flush
             self._arrivals.record_restart(now - sent_at, end - position)
             self.times.restart += now - sent_at
             self.times.restarts += 1
             self._flush = None
+        elif self._arrived is not None and self._arrived[1] < end <= len(self.prefix) + self.draft_n:
+            time, position = self._arrived
+            self._arrivals.record_interval(now - time, end - position)
+        if self._arrived is None or end > self._arrived[1]:
+            self._arrived = (now, end)
         if self._anchor is None or end > self._anchor[1]:
             self._anchor = (now, end)
 
@@ -328,9 +335,12 @@ class VerifierSession:
     def _expect(self, flushed: bool, now: float) -> None:
         """Set from where, and from when, drafts can be expected after the truth about to be sent."""
         frontier, interval = len(self.prefix), self._interval or 0.0
+        self._arrived = None
         if flushed:
             self._flush = (now, frontier) if self.draft_n else None
-            self._anchor = (now + self._round_trip, frontier)
+            restart = self._arrivals.restart if self._arrivals is not None else None
+            seconds, drafts = restart if restart is not None else (self._round_trip, 0)
+            self._anchor = (now + seconds, frontier + drafts)
         elif self._anchor is not None and now - self._anchor[0] > 2 * interval:
             # It had stopped at the end of its credit and goes on when it hears this truth.
             self._anchor = (now + self._round_trip, self._anchor[1])

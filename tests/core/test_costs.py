@@ -76,13 +76,16 @@ def test_arrivals_know_nothing_at_first():
     assert (Arrivals().round_trip, Arrivals().interval) == (0.0, None)
 
 
-def test_interval_is_what_lies_beyond_the_round_trip():
-    """The n-th draft on a new truth comes after the round trip and n intervals."""
+def test_restart_and_interval_are_learned_apart():
+    """The first drafts after a correction tell the restart, those that follow the interval; before, it is bounded."""
     arrivals = Arrivals()
     for delay in (0.020, 0.021, 0.500):
         arrivals.record_round_trip(delay)
-    arrivals.record_restart(0.021 + 3 * 0.005, 3)
+    arrivals.record_restart(0.036, 3)
     assert arrivals.round_trip == 0.021
+    assert arrivals.restart == (0.036, 3)
+    assert arrivals.interval == pytest.approx(0.012)
+    arrivals.record_interval(0.010, 2)
     assert arrivals.interval == pytest.approx(0.005)
 
 
@@ -94,4 +97,6 @@ def test_interval_is_positive(restarts, round_trip):
     arrivals.record_round_trip(round_trip)
     for delay, drafts in restarts:
         arrivals.record_restart(delay, drafts)
+        assert arrivals.interval > 0
+        arrivals.record_interval(delay, drafts)
         assert arrivals.interval > 0

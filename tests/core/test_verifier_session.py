@@ -41,6 +41,7 @@ def session(draft_n=4, max_tokens=100, n_ctx=64, max_drafts=8, interval=None, fi
     if interval is not None:
         arrivals.record_round_trip(0.02)
         arrivals.record_restart(0.02 + interval, 1)
+        arrivals.record_interval(interval, 1)
     made.attach(arrivals)
     return made
 

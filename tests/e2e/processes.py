@@ -174,7 +174,18 @@ class Mesh:
         with_model = [] if engine == "ngram" else ["--model", model or "draft_ms=0.5,alpha=0.9"]
         daemon = self.start("drafter", "--engine", engine, *with_model, "--connect", address, "--threads", 1, *args,
                             name=name)
-        return daemon.ready() if ready else daemon
+        return self.attached(daemon.ready()) if ready else daemon
+
+    def attached(self, drafter: Daemon) -> Daemon:
+        """Wait until the running verifier's /stats show this drafter."""
+        running = [one for one in self.daemons if one.role == "verifier" and one.process.poll() is None]
+
+        def seen() -> bool:
+            peers: list[Json] = running[-1].stats()["peers"]  # type: ignore[assignment]
+            return any(str(peer["drafter"]).endswith(f":{drafter.pid}") for peer in peers)
+
+        until(seen, f"the verifier sees its drafter; their logs:\n{running[-1].text()}\n{drafter.text()}")
+        return drafter
 
     def stop(self) -> None:
         """End every daemon that still runs."""
@@ -189,10 +200,29 @@ def generate(daemon: Daemon, prompt: str, *args: object, **options: object) -> D
     return command("generate", prompt, "--socket", daemon.socket, *args, **options)  # type: ignore[arg-type]
 
 
-def started_generate(daemon: Daemon, prompt: str, *args: object) -> "subprocess.Popen[str]":
+class Running:
     """`specmesh generate`, still running."""
-    words = [*SPECMESH, "generate", prompt, "--socket", str(daemon.socket), *map(str, args)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+
+    def __init__(self, daemon: Daemon, prompt: str, *args: object) -> None:
+        words = [*SPECMESH, "generate", prompt, "--socket", str(daemon.socket), *map(str, args)]
+        self.process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=environment()
+        )
+        self._seen = b""
+
+    def read(self, size: int) -> "Running":
+        """Wait for this many bytes of text."""
+        assert self.process.stdout is not None
+        while len(self._seen) < size:
+            more = self.process.stdout.read(size - len(self._seen))
+            assert more, f"it ended: {self.end()}"
+            self._seen += more
+        return self
+
+    def end(self) -> Done:
+        """Wait for its end."""
+        out, err = self.process.communicate(timeout=60)
+        return Done(self.process.returncode, (self._seen + out).decode(), err.decode())
 
 
 def body(prompt: str | list[int], max_tokens: int, **more: object) -> Json:

@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from processes import Daemon, Mesh, Stream, body, complete, generate, sim_text, started_generate, until
+from processes import Daemon, Done, Mesh, Running, Stream, body, complete, generate, sim_text, until
 
 PROMPT = "It was a dark and stormy night"
 REJOIN = 2.0
@@ -31,11 +31,9 @@ def test_drafter_killed_mid_generation(mesh: Mesh):
 def test_drafter_killed_while_the_command_runs(mesh: Mesh):
     """The same through `specmesh generate`: exit code 0, the whole text, nothing on stderr."""
     verifier, drafter = mesh.verifier("step_ms=10"), mesh.drafter()
-    running = started_generate(verifier, PROMPT, "--max-tokens", 150)
-    first = running.stdout.read(5)
+    running = Running(verifier, PROMPT, "--max-tokens", 150).read(5)
     drafter.kill()
-    rest, err = running.communicate(timeout=60)
-    assert (running.returncode, first + rest, err) == (0, sim_text(PROMPT, 150) + "\n", "")
+    assert running.end() == Done(0, sim_text(PROMPT, 150) + "\n", "")
 
 
 def test_restarted_drafter_drafts_in_the_same_session(mesh: Mesh):
@@ -85,8 +83,7 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(mesh: Mesh):
     until(lambda: not verifier.stats()["peers"], "the frozen drafter is given up", 10)
     assert complete(verifier, body(PROMPT, 50)).text == sim_text(PROMPT, 50)
     drafter.signal(signal.SIGCONT)
-    until(lambda: verifier.stats()["peers"], "the thawed drafter comes back", 10)
-    drafter.ready()
+    mesh.attached(drafter.ready())
     again = complete(verifier, body(PROMPT, 100, draft_n=4))
     assert again.text == sim_text(PROMPT, 100)
     assert sum(again.accepted) > 0
@@ -95,28 +92,26 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(mesh: Mesh):
 def test_verifier_killed_mid_generation(mesh: Mesh):
     """kill -9 of the verifier, client on the drafter's socket: exit 69, what had come stays on stdout, one line on stderr."""
     verifier, drafter = mesh.verifier("step_ms=20"), mesh.drafter()
-    running = started_generate(drafter, PROMPT, "--max-tokens", 1000)
-    first = running.stdout.read(20)
+    running = Running(drafter, PROMPT, "--max-tokens", 1000).read(20)
     verifier.kill()
-    rest, err = running.communicate(timeout=60)
-    assert running.returncode == 69
-    assert sim_text(PROMPT, 1000).startswith((first + rest).removesuffix("\n"))
-    assert err.startswith("specmesh: ")
-    assert err.count("\n") == 1
-    assert mesh.address in err
+    done = running.end()
+    assert done.code == 69
+    assert sim_text(PROMPT, 1000).startswith(done.out.removesuffix("\n"))
+    assert done.err.startswith("specmesh: ")
+    assert done.err.count("\n") == 1
+    assert mesh.address in done.err
 
 
 def test_verifier_killed_with_the_client_on_its_own_socket(mesh: Mesh):
     """kill -9 of the verifier, client there: exit 69 with the partial text and one line on stderr."""
     verifier = mesh.verifier("step_ms=20")
-    running = started_generate(verifier, PROMPT, "--max-tokens", 1000)
-    first = running.stdout.read(10)
+    running = Running(verifier, PROMPT, "--max-tokens", 1000).read(10)
     verifier.kill()
-    rest, err = running.communicate(timeout=60)
-    assert running.returncode == 69
-    assert sim_text(PROMPT, 1000).startswith((first + rest).removesuffix("\n"))
-    assert err.startswith("specmesh: ")
-    assert err.count("\n") == 1
+    done = running.end()
+    assert done.code == 69
+    assert sim_text(PROMPT, 1000).startswith(done.out.removesuffix("\n"))
+    assert done.err.startswith("specmesh: ")
+    assert done.err.count("\n") == 1
 
 
 def test_restarted_verifier_is_found_again(mesh: Mesh):
@@ -125,8 +120,7 @@ def test_restarted_verifier_is_found_again(mesh: Mesh):
     verifier.kill()
     until(lambda: drafter.client.get("/stats")["verifier"] is None, "the drafter notices", 10)
     again = mesh.verifier("step_ms=2", name="verifier")
-    until(lambda: again.stats()["peers"], "the drafter is back")
-    drafter.ready()
+    mesh.attached(drafter.ready())
     for daemon in (again, drafter):
         stream = complete(daemon, body(PROMPT, 60, draft_n=4))
         assert stream.text == sim_text(PROMPT, 60)
@@ -138,8 +132,7 @@ def test_restarted_at_once_verifier_is_found_again(mesh: Mesh):
     verifier, drafter = mesh.verifier("step_ms=2"), mesh.drafter()
     verifier.kill()
     again = mesh.verifier("step_ms=2", name="verifier")
-    until(lambda: again.stats()["peers"], "the drafter is back")
-    drafter.ready()
+    mesh.attached(drafter.ready())
     stream = complete(drafter, body(PROMPT, 60, draft_n=4))
     assert stream.text == sim_text(PROMPT, 60)
     assert sum(stream.accepted) > 0
@@ -149,14 +142,13 @@ def test_restarted_at_once_verifier_is_found_again(mesh: Mesh):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_gone_client_cancels_on_the_verifier(pair: dict[str, Daemon], role: str, number: int):
     """Ctrl-C of `generate` exits 130 and keeps the text; however the client ends, the verifier drops its session."""
-    running = started_generate(pair[role], PROMPT, "--max-tokens", 4000)
-    text = running.stdout.read(10)
-    assert pair["verifier"].live() == 1
-    running.send_signal(number)
-    rest, err = running.communicate(timeout=30)
-    assert sim_text(PROMPT, 4000).startswith((text + rest).removesuffix("\n"))
+    running = Running(pair[role], PROMPT, "--max-tokens", 4000).read(10)
+    until(lambda: pair["verifier"].live() == 1, "the session is seen")
+    running.process.send_signal(number)
+    done = running.end()
+    assert sim_text(PROMPT, len(done.out)).startswith(done.out.removesuffix("\n"))
     if number == signal.SIGINT:
-        assert (running.returncode, err) == (130, "")
+        assert (done.code, done.err) == (130, "")
     until(lambda: pair["verifier"].live() == 0, "the session is cancelled", 10)
     done = generate(pair[role], PROMPT, "--max-tokens", 10)
     assert (done.code, done.out) == (0, sim_text(PROMPT, 10) + "\n")
@@ -174,7 +166,7 @@ def test_two_drafters_share_the_sessions(mesh: Mesh):
     drafters = [mesh.drafter(name="first"), mesh.drafter(name="second")]
     with Stream(verifier, body(PROMPT, 400, draft_n=4)) as stream:
         stream.read(while_=lambda: not drafted_for(stream))
-        busy = [daemon for daemon in drafters if daemon.live()]
+        busy = until(lambda: [daemon for daemon in drafters if daemon.live()], "one of them has the session")
         assert len(busy) == 1
         busy[0].kill()
         known = len(stream.accepted)
@@ -187,9 +179,5 @@ def test_four_generations_at_once(mesh: Mesh):
     """Concurrent generations, drafted for at both sockets: each text is what it is alone."""
     verifier, drafter = mesh.verifier("step_ms=4"), mesh.drafter()
     prompts = [f"{PROMPT}, number {n}" for n in range(4)]
-    running = [
-        started_generate((verifier, drafter)[n % 2], prompt, "--max-tokens", 100) for n, prompt in enumerate(prompts)
-    ]
-    ended = [one.communicate(timeout=90) for one in running]
-    assert [one.returncode for one in running] == [0] * 4
-    assert ended == [(sim_text(prompt, 100) + "\n", "") for prompt in prompts]
+    running = [Running((verifier, drafter)[n % 2], prompt, "--max-tokens", 100) for n, prompt in enumerate(prompts)]
+    assert [one.end() for one in running] == [Done(0, sim_text(prompt, 100) + "\n", "") for prompt in prompts]
