@@ -8,7 +8,7 @@ import stat
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Self
 
 import uvicorn
 
@@ -61,7 +61,7 @@ class ApiThread:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
 
-    def __enter__(self) -> "ApiThread":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

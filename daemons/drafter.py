@@ -221,9 +221,18 @@ class DrafterLoop:
         ref = next(self._refs) & 0xFFFFFFFF
         params, sampling = asked.request.params, asked.request.params.sampling
         draft_n = m.DRAFT_N_AUTO if params.draft_n is None else params.draft_n
-        order = m.Open(ref, asked.request.prompt or "", params.max_tokens, sampling.temperature, sampling.top_k,
-                       sampling.top_p, sampling.seed, draft_n, asked.request.rounds,
-                       list(asked.request.prompt_ids or ()))
+        order = m.Open(
+            ref,
+            asked.request.prompt or "",
+            params.max_tokens,
+            sampling.temperature,
+            sampling.top_k,
+            sampling.top_p,
+            sampling.seed,
+            draft_n,
+            asked.request.rounds,
+            list(asked.request.prompt_ids or ()),
+        )
         try:
             self._send(order)
         except ValueError as error:
@@ -236,8 +245,14 @@ class DrafterLoop:
         seq = self._free.pop() if self._free else None
         info, n_vocab = self._engine.info, self._welcome.n_vocab if self._welcome else 0
         params = SamplingParams(message.temperature, message.top_k, message.top_p, message.seed)
-        live = Live(message.session, DrafterSession(n_vocab, info.n_ctx, info.n_batch), Sampler(params), seq, asked,
-                    message.prompt_tokens)
+        live = Live(
+            message.session,
+            DrafterSession(n_vocab, info.n_ctx, info.n_batch),
+            Sampler(params),
+            seq,
+            asked,
+            message.prompt_tokens,
+        )
         self._sessions[live.id] = live
         self.stats.opened += 1
         log.info("session_opened", session=live.id, prompt_tokens=live.n_prompt, local=asked is not None)
@@ -307,8 +322,16 @@ class DrafterLoop:
     def _say_hello(self, now: float) -> None:
         self._next_hello = now + HELLO_INTERVAL
         info, vocabulary = self._engine.info, self._engine.vocabulary
-        self._send(m.Hello(self._name, type(self._engine).__name__.removesuffix("Drafter").lower(), info.model,
-                           self._fingerprint, len(vocabulary) if vocabulary is not None else 0, info.n_ctx))
+        self._send(
+            m.Hello(
+                self._name,
+                type(self._engine).__name__.removesuffix("Drafter").lower(),
+                info.model,
+                self._fingerprint,
+                len(vocabulary) if vocabulary is not None else 0,
+                info.n_ctx,
+            )
+        )
 
     def _send(self, message: m.Message) -> int:
         """Send to the verifier and return the bytes handed over; 0 when there is none or it does not keep up."""

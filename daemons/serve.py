@@ -167,7 +167,9 @@ def serve_verifier(settings: VerifierSettings) -> None:
     instance = Instance(settings.socket)
     socket = bind_router(context, settings.bind, settings.insecure)
     if settings.insecure:
-        log.warning("wire_not_encrypted", bind=settings.bind, meaning="whoever reaches this port reads and sends prompts")
+        log.warning(
+            "wire_not_encrypted", bind=settings.bind, meaning="whoever reaches the port reads and sends prompts"
+        )
     loading = _Loading("verifier", stop)
     backend = VerifierBackend(loading, mailbox)
     try:
@@ -181,8 +183,15 @@ def serve_verifier(settings: VerifierSettings) -> None:
             stop.then(loop.stop, mailbox.wakeup_fd)
             _hash_in_background(settings.model.model, lambda digest: setattr(loop.stats, "model_hash", digest))
             backend.ready(loop, engine.vocabulary, engine.info.model)
-            log.info("ready", role="verifier", bind=settings.bind, socket=str(settings.socket),
-                     model=engine.info.model, backend=engine.info.backend, speculation=engine.info.can_trim)
+            log.info(
+                "ready",
+                role="verifier",
+                bind=settings.bind,
+                socket=str(settings.socket),
+                model=engine.info.model,
+                backend=engine.info.backend,
+                speculation=engine.info.can_trim,
+            )
             loop.run()
             engine.close()
             log.info("stopped", role="verifier")
@@ -211,8 +220,14 @@ def serve_drafter(settings: DrafterSettings) -> None:
             )
             stop.then(loop.stop, mailbox.wakeup_fd)
             backend.ready(loop)
-            log.info("ready", role="drafter", connect=settings.connect, socket=str(settings.socket),
-                     model=engine.info.model, backend=engine.info.backend)
+            log.info(
+                "ready",
+                role="drafter",
+                connect=settings.connect,
+                socket=str(settings.socket),
+                model=engine.info.model,
+                backend=engine.info.backend,
+            )
             try:
                 loop.run()
             finally:

@@ -113,7 +113,7 @@ def _parse(address: str, option: str) -> str:
     except ValueError:
         port = None
     if parts.scheme != "tcp" or not parts.hostname or not port:
-        raise ConfigError(f"{option} {address!r} is not an address: write tcp://HOST:PORT, for example tcp://127.0.0.1:7071")
+        raise ConfigError(f"{option} {address!r} is not an address: write tcp://HOST:PORT, like tcp://127.0.0.1:7071")
     return parts.hostname
 
 

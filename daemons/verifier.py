@@ -302,8 +302,15 @@ class VerifierLoop:
         peer = self._peers.get(live.drafter) if live.drafter is not None else None
         report["drafter"] = peer.hello.drafter if peer is not None else None
         finished = Finished(reason, tuple(machine.prefix[: machine.n_prompt]), report)
-        log.info("session_finished", session=live.id, reason=reason, tokens=machine.counts.generated,
-                 rounds=machine.counts.rounds, accepted=machine.counts.accepted, drafted=machine.counts.drafted)
+        log.info(
+            "session_finished",
+            session=live.id,
+            reason=reason,
+            tokens=machine.counts.generated,
+            rounds=machine.counts.rounds,
+            accepted=machine.counts.accepted,
+            drafted=machine.counts.drafted,
+        )
         live.closing = (now + CLOSE_GRACE, finished)
         self._closing[live.id] = live
         if peer is not None:
@@ -431,8 +438,18 @@ class VerifierLoop:
         peer = DrafterPeer(identity, hello, Link(now))
         self._peers[identity] = peer
         self._unpublished = True
-        self.send(identity, m.Welcome(self._name, self._info.model, self.stats.model_hash or "", self._fingerprint,
-                                      self._limits.n_vocab, self._limits.n_ctx, sorted(self._limits.end_ids)))
+        self.send(
+            identity,
+            m.Welcome(
+                self._name,
+                self._info.model,
+                self.stats.model_hash or "",
+                self._fingerprint,
+                self._limits.n_vocab,
+                self._limits.n_ctx,
+                sorted(self._limits.end_ids),
+            ),
+        )
         self.send(identity, peer.link.ping(now, self._turns, 0.0))
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
         self._find_drafters()

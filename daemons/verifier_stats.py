@@ -66,8 +66,13 @@ class VerifierStats:
             "role": "verifier",
             "version": version("specmesh"),
             "uptime_s": round(now - self._started, 1),
-            "model": {"name": info.model, "sha256": self.model_hash, "backend": info.backend, "n_ctx": info.n_ctx,
-                      "can_trim": info.can_trim},
+            "model": {
+                "name": info.model,
+                "sha256": self.model_hash,
+                "backend": info.backend,
+                "n_ctx": info.n_ctx,
+                "can_trim": info.can_trim,
+            },
             "sessions": {
                 "live": len(sessions),
                 "opened": self.opened,
@@ -80,29 +85,47 @@ class VerifierStats:
                 "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
                 "mean_length": round(totals.mean_acceptance_length, 4),
             },
-            "totals": {"rounds": totals.rounds, "drafted": totals.drafted, "accepted": totals.accepted,
-                       "generated": totals.generated, "accept_histogram": list(totals.accept_histogram)},
+            "totals": {
+                "rounds": totals.rounds,
+                "drafted": totals.drafted,
+                "accepted": totals.accepted,
+                "generated": totals.generated,
+                "accept_histogram": list(totals.accept_histogram),
+            },
             "draft_n": sessions[-1].draft_n if sessions else None,
             "tokens_per_second": round(self.throughput.per_second(), 2),
             "gap_ms": {name: _ms(self.throughput.gaps.percentile(share)) for name, share in PERCENTILES},
             "one_token_step_ms": round(costs.seconds(1) * 1e3, 4),
             "steps_ms": {str(rows): round(seconds * 1e3, 4) for rows, seconds in costs.table().items()},
             "bytes_per_accepted_token": round(wire_bytes / totals.accepted, 1) if totals.accepted else None,
-            "busy": {"verifier": round(self.busy.share(now), 3),
-                     "drafters": {peer.hello.drafter: round(peer.link.busy, 3) for peer in peers}},
+            "busy": {
+                "verifier": round(self.busy.share(now), 3),
+                "drafters": {peer.hello.drafter: round(peer.link.busy, 3) for peer in peers},
+            },
             "round_trip_ms": peers[0].link.round_trip_ms() if peers else {"p50": None, "p99": None},
             "peers": [peer.describe() for peer in peers],
-            "wire": {"frames_sent": traffic.frames_sent, "frames_received": traffic.frames_received,
-                     "bytes_sent": traffic.bytes_sent, "bytes_received": traffic.bytes_received,
-                     "rejected": dict(traffic.rejected), "stray": self.stray_frames},
+            "wire": {
+                "frames_sent": traffic.frames_sent,
+                "frames_received": traffic.frames_received,
+                "bytes_sent": traffic.bytes_sent,
+                "bytes_received": traffic.bytes_received,
+                "rejected": dict(traffic.rejected),
+                "stray": self.stray_frames,
+            },
         }
 
 
 def _session_row(session: VerifierSession) -> dict[str, object]:
     counts = session.counts
-    return {"prompt_tokens": session.n_prompt, "generated": counts.generated, "drafted": session.attached,
-            "acceptance_rate": round(counts.acceptance_rate, 4), "draft_n": session.draft_n, "lead": session.lead,
-            "stale_drafts": session.stale_drafts}
+    return {
+        "prompt_tokens": session.n_prompt,
+        "generated": counts.generated,
+        "drafted": session.attached,
+        "acceptance_rate": round(counts.acceptance_rate, 4),
+        "draft_n": session.draft_n,
+        "lead": session.lead,
+        "stale_drafts": session.stale_drafts,
+    }
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -35,7 +35,7 @@ class VocabularyDownload:
         return Vocab(len(self._pieces))
 
     def add(self, answer: Vocab) -> Vocabulary | None:
-        """Take an answer in; the vocabulary once complete. Raises RemoteProtocolError where it is not what was promised."""
+        """Take an answer in; the vocabulary once complete. Raises RemoteProtocolError where it is not as promised."""
         if answer.start != len(self._pieces) or not answer.pieces:
             return None
         try:

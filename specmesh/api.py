@@ -233,6 +233,12 @@ async def _gone(_: HttpRequest, __: Exception) -> Response:
 def _error_body(error: SpecmeshError) -> dict[str, object]:
     """OpenAI's error object; `code` lets our own client raise the same class again."""
     kind = "invalid_request_error" if isinstance(error, RequestError) else "server_error"
-    return {"error": {"message": str(error), "type": kind, "param": None, "code": type(error).__name__,
-                      "exit_code": error.exit_code}}
-
+    return {
+        "error": {
+            "message": str(error),
+            "type": kind,
+            "param": None,
+            "code": type(error).__name__,
+            "exit_code": error.exit_code,
+        }
+    }

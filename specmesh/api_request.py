@@ -22,9 +22,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0, None),
     "logit_bias": (None, {}),
 }
-_KNOWN = frozenset(
-    {"prompt", "max_tokens", "temperature", "top_k", "top_p", "seed", "stream", "draft_n", "rounds"}
-)
+_KNOWN = frozenset({"prompt", "max_tokens", "temperature", "top_k", "top_p", "seed", "stream", "draft_n", "rounds"})
 MAX_SEED = 2**32 - 1
 
 

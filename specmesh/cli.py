@@ -1,4 +1,4 @@
-"""The `specmesh` command: one thin function per subcommand. Engines and daemons are imported only by those that run them."""
+"""The `specmesh` command: one thin function per subcommand. Only those that run a daemon import one."""
 
 import os
 import signal
@@ -45,14 +45,25 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "SPECMESH"})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and exit.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Speculative decoding across machines: a fast drafter guesses, a precise verifier decides."""
 
 
 def _socket_option(command: F) -> F:
     return click.option(
-        "--socket", "socket_path", type=click.Path(path_type=Path), metavar="PATH", envvar="SPECMESH_SOCKET",
+        "--socket",
+        "socket_path",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        envvar="SPECMESH_SOCKET",
         help="The daemon's local socket (default: found in the user's, then the system's runtime folder).",
     )(command)
 
@@ -62,18 +73,41 @@ def _daemon_options(command: F) -> F:
     for option in reversed(
         [
             click.option("--threads", type=int, metavar="N", help="CPU threads (default: one per core)."),
-            click.option("--gpu-layers", type=int, default=0, show_default=True, metavar="N",
-                         help="Model layers to put on the GPU; -1 for all."),
-            click.option("--gpu", type=click.Choice(["auto", "required"]), default="auto", show_default=True,
-                         help="required: refuse to start where no GPU takes the layers."),
-            click.option("--max-sessions", type=int, default=8, show_default=True, metavar="N",
-                         help="Sessions held at once."),
-            click.option("--ctx", type=int, default=4096, show_default=True, metavar="N",
-                         help="Tokens one session can hold; memory is reserved for all sessions."),
-            click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
-                         show_default=True),
-            click.option("--log-format", type=click.Choice(["auto", "console", "json"]), default="auto",
-                         show_default=True),
+            click.option(
+                "--gpu-layers",
+                type=int,
+                default=0,
+                show_default=True,
+                metavar="N",
+                help="Model layers to put on the GPU; -1 for all.",
+            ),
+            click.option(
+                "--gpu",
+                type=click.Choice(["auto", "required"]),
+                default="auto",
+                show_default=True,
+                help="required: refuse to start where no GPU takes the layers.",
+            ),
+            click.option(
+                "--max-sessions", type=int, default=8, show_default=True, metavar="N", help="Sessions held at once."
+            ),
+            click.option(
+                "--ctx",
+                type=int,
+                default=4096,
+                show_default=True,
+                metavar="N",
+                help="Tokens one session can hold; memory is reserved for all sessions.",
+            ),
+            click.option(
+                "--log-level",
+                type=click.Choice(["debug", "info", "warning", "error"]),
+                default="info",
+                show_default=True,
+            ),
+            click.option(
+                "--log-format", type=click.Choice(["auto", "console", "json"]), default="auto", show_default=True
+            ),
         ]
     ):
         command = option(command)
@@ -83,14 +117,28 @@ def _daemon_options(command: F) -> F:
 @main.command()
 @click.option("--model", metavar="FILE", help="The target model, a GGUF file, or `bundled`.")
 @click.option("--bind", default="tcp://127.0.0.1:7071", show_default=True, help="Where drafters connect.")
-@click.option("--insecure-no-auth", is_flag=True,
-              help="Allow a --bind address beyond this machine although the wire is not encrypted.")
+@click.option(
+    "--insecure-no-auth",
+    is_flag=True,
+    help="Allow a --bind address beyond this machine although the wire is not encrypted.",
+)
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
 @_socket_option
-def verifier(model: str | None, bind: str, insecure_no_auth: bool, engine: str, socket_path: Path | None,
-             log_level: str, log_format: str, ctx: int, max_sessions: int, threads: int | None, gpu_layers: int,
-             gpu: str) -> None:
+def verifier(
+    model: str | None,
+    bind: str,
+    insecure_no_auth: bool,
+    engine: str,
+    socket_path: Path | None,
+    log_level: str,
+    log_format: str,
+    ctx: int,
+    max_sessions: int,
+    threads: int | None,
+    gpu_layers: int,
+    gpu: str,
+) -> None:
     """Run the verifier: it holds the target model and decides every token."""
     from specmesh import logs
     from specmesh.config import ModelSettings, VerifierSettings
@@ -105,13 +153,29 @@ def verifier(model: str | None, bind: str, insecure_no_auth: bool, engine: str, 
 
 @main.command()
 @click.option("--connect", default="tcp://127.0.0.1:7071", show_default=True, help="The verifier's address.")
-@click.option("--engine", type=click.Choice(["llama", "ngram", "sim"]), default="llama", show_default=True,
-              help="llama: a GGUF model; ngram: guesses from the text so far, needs no model. (sim: for tests.)")
+@click.option(
+    "--engine",
+    type=click.Choice(["llama", "ngram", "sim"]),
+    default="llama",
+    show_default=True,
+    help="llama: a GGUF model; ngram: guesses from the text so far, needs no model. (sim: for tests.)",
+)
 @click.option("--model", metavar="FILE", help="The draft model, a GGUF file, or `bundled`.")
 @_daemon_options
 @_socket_option
-def drafter(connect: str, engine: str, model: str | None, socket_path: Path | None, log_level: str, log_format: str,
-            ctx: int, max_sessions: int, threads: int | None, gpu_layers: int, gpu: str) -> None:
+def drafter(
+    connect: str,
+    engine: str,
+    model: str | None,
+    socket_path: Path | None,
+    log_level: str,
+    log_format: str,
+    ctx: int,
+    max_sessions: int,
+    threads: int | None,
+    gpu_layers: int,
+    gpu: str,
+) -> None:
     """Run a drafter: it guesses the verifier's next tokens."""
     from specmesh import logs
     from specmesh.config import DrafterSettings, ModelSettings
@@ -127,8 +191,14 @@ def drafter(connect: str, engine: str, model: str | None, socket_path: Path | No
 @main.command()
 @click.argument("prompt")
 @click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N")
-@click.option("--temperature", type=click.FloatRange(0.0, 100.0), default=0.0, show_default=True, metavar="T",
-              help="0 takes the most likely token.")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0.0, 100.0),
+    default=0.0,
+    show_default=True,
+    metavar="T",
+    help="0 takes the most likely token.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="S", help="Repeat a sampled text (default: random).")
 @click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, metavar="K", help="0: off.")
 @click.option("--top-p", type=click.FloatRange(0.0, 1.0), default=1.0, show_default=True, metavar="P", help="1: off.")
@@ -138,17 +208,33 @@ def drafter(connect: str, engine: str, model: str | None, socket_path: Path | No
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--verbose", is_flag=True, help="A line per round and a summary, on stderr.")
 @_socket_option
-def generate(prompt: str, max_tokens: int, temperature: float, seed: int | None, top_k: int, top_p: float,
-             draft_n: str, no_draft: bool, show_drafts: bool, as_json: bool, verbose: bool,
-             socket_path: Path | None) -> None:
+def generate(
+    prompt: str,
+    max_tokens: int,
+    temperature: float,
+    seed: int | None,
+    top_k: int,
+    top_p: float,
+    draft_n: str,
+    no_draft: bool,
+    show_drafts: bool,
+    as_json: bool,
+    verbose: bool,
+    socket_path: Path | None,
+) -> None:
     """Generate text from PROMPT ('-' reads it from standard input)."""
     from specmesh.client import Client
     from specmesh.generate import Output, run
 
     text = _stdin_prompt() if prompt == "-" else prompt
     body: dict[str, object] = {
-        "prompt": text, "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "draft_n": 0 if no_draft else _draft_n(draft_n), "rounds": verbose or show_drafts,
+        "prompt": text,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "draft_n": 0 if no_draft else _draft_n(draft_n),
+        "rounds": verbose or show_drafts,
     }
     if seed is not None:
         body["seed"] = seed

@@ -79,7 +79,7 @@ class Client:
                 continue
             return connection
         tried = ", ".join(str(path) for path in self._tried)
-        raise DaemonUnreachable(f"no daemon answers at {tried}: start one (specmesh verifier ...) or give --socket PATH")
+        raise DaemonUnreachable(f"no daemon answers at {tried}: start one (specmesh verifier) or give --socket PATH")
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -104,7 +104,7 @@ def _candidates(path: Path | None) -> list[Path]:
 
 
 def _chunks(response: http.client.HTTPResponse) -> Iterator[Json]:
-    """Server-sent events until [DONE]; raises the daemon's error where one comes, or DaemonUnreachable at a sudden end."""
+    """Server-sent events until [DONE]; raises the daemon's error if one comes, DaemonUnreachable at a sudden end."""
     for line in response:
         if not line.startswith(b"data: "):
             continue

@@ -10,10 +10,28 @@ from specmesh.client import Client, Json
 from specmesh.errors import SpecmeshError
 
 _REPORT_KEYS = (
-    "prompt_tokens", "generated_tokens", "seed", "rounds", "drafted", "accepted", "acceptance_rate",
-    "mean_acceptance_length", "time_s", "time_to_first_token_s", "tokens_per_second", "verify_ms", "draft_ms",
-    "network_ms", "wait_ms", "bytes_sent", "bytes_received", "draft_n_last", "accept_histogram", "drafter",
-    "one_token_step_ms", "speedup_vs_one_token_step",
+    "prompt_tokens",
+    "generated_tokens",
+    "seed",
+    "rounds",
+    "drafted",
+    "accepted",
+    "acceptance_rate",
+    "mean_acceptance_length",
+    "time_s",
+    "time_to_first_token_s",
+    "tokens_per_second",
+    "verify_ms",
+    "draft_ms",
+    "network_ms",
+    "wait_ms",
+    "bytes_sent",
+    "bytes_received",
+    "draft_n_last",
+    "accept_histogram",
+    "drafter",
+    "one_token_step_ms",
+    "speedup_vs_one_token_step",
 )
 _GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
 
@@ -116,24 +134,24 @@ def _as_json(so_far: _Text, finish_reason: str | None) -> Json:
 
 def summary(report: Json) -> list[str]:
     """The closing lines of --verbose."""
-    r = dict.fromkeys(_REPORT_KEYS) | report
-    total = _number(r["prompt_tokens"]) + _number(r["generated_tokens"])
-    rounds = max(_number(r["rounds"]), 1)
-    return [
-        f"tokens       {r['prompt_tokens']} prompt + {r['generated_tokens']} generated = {total:g}",
-        f"rounds       {r['rounds']}, drafted {r['drafted']}, accepted {r['accepted']}",
-        f"acceptance   rate {_number(r['acceptance_rate']):.3f}, mean length {_number(r['mean_acceptance_length']):.2f} "
-        "(with the verifier's own token)",
-        f"time         {_number(r['time_s']):.3f} s, first token after {_number(r['time_to_first_token_s']):.3f} s, "
-        f"{_number(r['tokens_per_second']):.1f} tokens/s",
-        f"verify       {_number(r['verify_ms']):.1f} ms, waiting for drafts {_number(r['wait_ms']):.1f} ms",
-        f"draft        {_number(r['draft_ms']):.1f} ms at the drafter ({r['drafter'] or 'none'}), "
-        f"network {_number(r['network_ms']):.1f} ms",
-        f"wire         {_number(r['bytes_sent']) / rounds:.0f} bytes sent and "
-        f"{_number(r['bytes_received']) / rounds:.0f} received per round",
-        f"speed-up     {_number(r['speedup_vs_one_token_step']):.2f}x over the measured one-token step "
-        f"({_number(r['one_token_step_ms']):.2f} ms)",
-    ]
+    r = {key: _number(report.get(key)) for key in _REPORT_KEYS}
+    rounds = max(r["rounds"], 1)
+    drafter = report.get("drafter") or "none"
+    rows = {
+        "tokens": f"{r['prompt_tokens']:g} prompt + {r['generated_tokens']:g} generated = "
+         f"{r['prompt_tokens'] + r['generated_tokens']:g}",
+        "rounds": f"{r['rounds']:g}, drafted {r['drafted']:g}, accepted {r['accepted']:g}",
+        "acceptance": f"rate {r['acceptance_rate']:.3f}, mean length {r['mean_acceptance_length']:.2f} "
+         "(the verifier's own token included)",
+        "time": f"{r['time_s']:.3f} s, first token after {r['time_to_first_token_s']:.3f} s, "
+         f"{r['tokens_per_second']:.1f} tokens/s",
+        "verify": f"{r['verify_ms']:.1f} ms, waiting for drafts {r['wait_ms']:.1f} ms",
+        "draft": f"{r['draft_ms']:.1f} ms at the drafter ({drafter}), network {r['network_ms']:.1f} ms",
+        "wire": f"{r['bytes_sent'] / rounds:.0f} bytes sent and {r['bytes_received'] / rounds:.0f} received per round",
+        "speed-up": f"{r['speedup_vs_one_token_step']:.2f}x over the measured one-token step "
+         f"({r['one_token_step_ms']:.2f} ms)",
+    }
+    return [f"{name:<13}{value}" for name, value in rows.items()]
 
 
 def _number(value: object) -> float:

@@ -45,7 +45,9 @@ def check_socket_path(path: Path) -> None:
     """Raise ConfigError where the path is too long for a socket."""
     size = len(os.fsencode(path))
     if size > MAX_SOCKET_PATH:
-        raise ConfigError(f"the socket path {path} has {size} bytes and {MAX_SOCKET_PATH} is the most: choose another --socket")
+        raise ConfigError(
+            f"the socket path {path} has {size} bytes, {MAX_SOCKET_PATH} at most: choose another --socket"
+        )
 
 
 def prepare_folder(path: Path) -> None:

@@ -32,7 +32,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """New ids, `accepted` of them drafted. With `drafts`, what was verified, it is one round: the accepted come first."""
+    """New ids, `accepted` of them drafted. With `drafts`, what was verified, it is one round, the accepted first."""
 
     ids: tuple[int, ...]
     accepted: int

@@ -30,16 +30,20 @@ def _verifier(snapshot: Json) -> list[tuple[str, str]]:
     acceptance, totals = _dict(snapshot["acceptance"]), _dict(snapshot["totals"])
     peers: list[Json] = snapshot["peers"]  # type: ignore[assignment]
     told = [
-        ("acceptance", f"rolling {_or_dash(acceptance['rolling'])}, total {_or_dash(acceptance['total'])}, "
-                       f"mean length {acceptance['mean_length']}"),
+        ("acceptance", f"rolling {_or_dash(acceptance['rolling'])}, total {_or_dash(acceptance['total'])}"),
+        ("mean length", str(acceptance["mean_length"])),
         ("per position", " ".join(f"{rate:.2f}" for rate in acceptance["per_position"]) or "-"),  # type: ignore[attr-defined]
         ("tokens/s", f"{snapshot['tokens_per_second']}, one-token step {snapshot['one_token_step_ms']} ms"),
-        ("totals", f"{totals['generated']} generated in {totals['rounds']} rounds, "
-                   f"{totals['accepted']} of {totals['drafted']} drafts accepted"),
+        ("generated", f"{totals['generated']} tokens in {totals['rounds']} rounds"),
+        ("drafts", f"{totals['accepted']} accepted of {totals['drafted']}"),
     ]
-    told += [("drafter", f"{peer['drafter']} ({peer['engine']} {peer['model']}), "
-                         f"a draft each {_or_dash(peer['draft_interval_ms'])} ms") for peer in peers]
+    told += [("drafter", _peer_line(peer)) for peer in peers]
     return told if peers else [*told, ("drafter", "none attached")]
+
+
+def _peer_line(peer: Json) -> str:
+    interval = _or_dash(peer["draft_interval_ms"])
+    return f"{peer['drafter']} ({peer['engine']} {peer['model']}), a draft each {interval} ms"
 
 
 def _drafter(snapshot: Json) -> list[tuple[str, str]]:

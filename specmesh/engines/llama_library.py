@@ -67,9 +67,7 @@ def library() -> Any:
     """
     package = _package()
     if package.__version__ != PINNED:
-        raise ConfigError(
-            f"llama-cpp-python {package.__version__} is installed, specmesh needs {PINNED}: {_INSTALL}"
-        )
+        raise ConfigError(f"llama-cpp-python {package.__version__} is installed, specmesh needs {PINNED}: {_INSTALL}")
     lib = package.llama_cpp
     lib.llama_log_set(_callback(lib), None)
     lib.llama_backend_init()

@@ -64,8 +64,6 @@ class Sequences:
         if not ids:
             raise LocalProtocolError(f"no ids for sequence {seq}")
         if held + len(ids) > self.n_ctx:
-            raise LocalProtocolError(
-                f"{len(ids)} ids for sequence {seq}, which holds {held} of at most {self.n_ctx}"
-            )
+            raise LocalProtocolError(f"{len(ids)} ids for sequence {seq}, which holds {held} of at most {self.n_ctx}")
         if min(ids) < 0 or max(ids) >= self.n_vocab:
             raise LocalProtocolError(f"an id outside [0, {self.n_vocab}) for sequence {seq}")

@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextmanager
 def _mesh() -> Iterator[Mesh]:
-    folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))  # noqa: S108  (a socket's path has 103 bytes)
+    folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))
     mesh = Mesh(folder)
     try:
         yield mesh
