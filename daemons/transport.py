@@ -123,6 +123,7 @@ def _require_private(address: str, insecure: bool) -> None:
         raise ConfigError(f"--bind {address} would listen on every network: name the one address to listen on")
     if host not in _LOOPBACK and not insecure:
         raise ConfigError(
-            f"--bind {address} listens beyond this machine and the wire is not encrypted yet: bind tcp://127.0.0.1:PORT "
-            "behind an SSH tunnel, or add --insecure-no-auth on a network you trust (a tailnet, a direct cable)"
+            f"--bind {address} listens beyond this machine and the wire is not encrypted yet: bind "
+            "tcp://127.0.0.1:PORT behind an SSH tunnel, or add --insecure-no-auth on a network you trust "
+            "(a tailnet, a direct cable)"
         )

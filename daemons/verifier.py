@@ -6,7 +6,6 @@ scheduler forms. What to accept, how long to wait and with whom to step is decid
 
 import itertools
 import time
-from dataclasses import dataclass
 from typing import assert_never
 
 import structlog
@@ -14,51 +13,34 @@ import zmq
 
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.admission import check_prompt
 from specmesh.core.costs import StepCosts
 from specmesh.core.pool import pick_drafter
-from specmesh.core.report import session_report, with_drafting
+from specmesh.core.report import session_report
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.scheduler import Idle, Scheduler, Step
 from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
+from specmesh.daemons.live import Closing, Live
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.peers import DrafterPeer, Link
 from specmesh.daemons.remote_client import RemoteClient, opened
-from specmesh.daemons.transport import Traffic, wait
+from specmesh.daemons.router import Router
+from specmesh.daemons.transport import wait
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.base import Span, VerifyEngine
-from specmesh.errors import Busy, FrameError, PromptTooLong, RequestError, SpecmeshError
+from specmesh.errors import Busy, SpecmeshError
 from specmesh.requests import Cancel, Client, Failed, Finished, Request, Started, Submit, Tokens
 from specmesh.wire import messages as m
-from specmesh.wire.codec import decode, encode
 
 log = structlog.get_logger("specmesh.verifier")
-
-MAX_FRAMES_PER_TURN = 64
-CLOSE_GRACE = 0.2
-"""Most seconds a finished session's report waits for the drafter to tell its own time."""
 
 SNAPSHOT_INTERVAL = 0.1
 """Seconds between two snapshots of the statistics."""
 
 DRAIN = 10.0
 """Seconds that sessions get to finish after SIGTERM."""
-
-
-@dataclass(slots=True)
-class Live:
-    """A session and what surrounds it: its place in the engine, its client, the drafter that drafts for it."""
-
-    id: int
-    seq: int
-    machine: VerifierSession
-    client: Client
-    owner: bytes | None
-    drafter: bytes | None = None
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    closing: tuple[float, Finished] | None = None
 
 
 class VerifierLoop:
@@ -72,7 +54,7 @@ class VerifierLoop:
         mailbox: "Mailbox[Submit | Cancel | Decoded | DecodeFailed]",
         costs: StepCosts,
     ) -> None:
-        self._name, self._socket, self._mailbox = name, socket, mailbox
+        self._name, self._router, self._mailbox = name, Router(socket), mailbox
         self._vocabulary, self._encode, self._info = engine.vocabulary, engine.encode, engine.info
         self._fingerprint = engine.vocabulary.fingerprint()
         self._engine = EngineThread(engine, mailbox.put)
@@ -82,7 +64,7 @@ class VerifierLoop:
         self._costs, self._acceptance = costs, RollingAcceptance()
         self._scheduler = Scheduler(engine.info.n_batch)
         self._sessions: dict[int, Live] = {}
-        self._closing: dict[int, Live] = {}
+        self._closing = Closing()
         self._peers: dict[bytes, DrafterPeer] = {}
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
         self._free = list(reversed(range(engine.info.n_seq)))
@@ -92,7 +74,6 @@ class VerifierLoop:
         self._next_snapshot = 0.0
         self._unpublished = True
         self._stopping: float | None = None
-        self.traffic = Traffic()
         self.stats = VerifierStats(time.monotonic())
 
     # --- the loop
@@ -100,7 +81,7 @@ class VerifierLoop:
     def run(self) -> None:
         """Serve until stopped and drained."""
         while not self._drained():
-            wait(self._socket, self._mailbox, self._start_step_or_timeout(time.monotonic()))
+            wait(self._router.socket, self._mailbox, self._start_step_or_timeout(time.monotonic()))
             self._turns += 1
             for order in self._mailbox.drain():
                 self._order(order, time.monotonic())
@@ -127,9 +108,7 @@ class VerifierLoop:
     def _start_step_or_timeout(self, now: float) -> float:
         """Give the engine its next step if it is free; seconds the loop may sleep."""
         until = min((peer.link.next_ping for peer in self._peers.values()), default=now + 1.0)
-        until = min([until, *(live.closing[0] for live in self._closing.values() if live.closing)])
-        if self._unpublished:
-            until = min(until, self._next_snapshot)
+        until = min(until, self._closing.next_deadline() or until, self._next_snapshot if self._unpublished else until)
         if self._step is None:
             step = self._scheduler.next_step({live.id: live.machine for live in self._sessions.values()}, now)
             match step:
@@ -169,13 +148,14 @@ class VerifierLoop:
                 assert_never(order)
 
     def _tick(self, now: float) -> None:
+        for identity in self._router.unreachable():
+            self._peer_gone(identity, "disconnected")
         for peer in list(self._peers.values()):
             if peer.link.silent(now):
                 self._peer_gone(peer.identity, "silent")
             elif now >= peer.link.next_ping:
-                self.send(peer.identity, peer.link.ping(now, self._turns, self.stats.busy.share(now)))
-        for live in [live for live in self._closing.values() if live.closing and now >= live.closing[0]]:
-            self._deliver(live, 0, 0.0)
+                self._router.send(peer.identity, peer.link.ping(now, self._turns, self.stats.busy.share(now)))
+        self._closing.expire(now)
         if not self._sessions:
             self.stats.throughput.idle()
         if now >= self._next_snapshot:
@@ -235,26 +215,17 @@ class VerifierLoop:
         if self._stopping is not None:
             raise Busy("the verifier is stopping: try again when it is back")
         ids = request.prompt_ids if request.prompt_ids is not None else self._encode(request.prompt or "")
-        if not ids:
-            raise RequestError("the prompt is empty: give at least one token")
-        if not all(0 <= token < self._limits.n_vocab for token in ids):
-            raise RequestError(f"a prompt id is outside the model's vocabulary of {self._limits.n_vocab}")
-        if len(ids) >= self._limits.n_ctx:
-            raise PromptTooLong(len(ids), self._limits.n_ctx)
+        check_prompt(ids, self._limits)
         if not self._free:
             raise Busy(f"all {self._info.n_seq} sessions are taken: try again, or start with more --max-sessions")
         machine = VerifierSession(ids, request.params, self._limits, self._costs, self._acceptance, now)
         return Live(next(self._ids), self._free.pop(), machine, client, owner)
 
     def _find_drafter(self, live: Live) -> None:
-        loads = dict.fromkeys(self._peers, 0)
-        for other in self._sessions.values():
-            if other.drafter in loads:
-                loads[other.drafter] += 1
-        chosen = pick_drafter(loads)
+        chosen = pick_drafter(self._peers, (other.drafter for other in self._sessions.values()))
         if chosen is not None:
             params = live.machine.params.sampling
-            self._count(live, self.send(chosen, opened(live.id, 0, live.machine.n_prompt, params)))
+            live.bytes_sent += self._router.send(chosen, opened(live.id, 0, live.machine.n_prompt, params))
             self._attach(live, chosen)
 
     def _attach(self, live: Live, identity: bytes) -> None:
@@ -270,7 +241,8 @@ class VerifierLoop:
                 case ev.SendTruth(base, crc, ids, draft_n):
                     self._tell(live, m.Truth(live.id, base, crc, ids, draft_n))
                 case ev.SendSync():
-                    self._tell_all(live, effect)
+                    for frame in live.sync_frames(effect):
+                        self._tell(live, frame)
                 case ev.SendNack(base, crc):
                     self._tell(live, m.Nack(live.id, base, crc))
                 case ev.Trim(length):
@@ -282,13 +254,6 @@ class VerifierLoop:
                     self._finish(live, reason, time.monotonic())
                 case _:
                     assert_never(effect)
-
-    def _tell_all(self, live: Live, sync: ev.SendSync) -> None:
-        """Send a SYNC in as many frames as its ids need."""
-        for at in range(0, max(len(sync.ids), 1), m.MAX_TOKENS):
-            base = sync.base + at
-            crc = sync.crc if at == 0 else live.machine.prefix.crc_at(base)
-            self._tell(live, m.Sync(live.id, base, crc, sync.ids[at : at + m.MAX_TOKENS], sync.draft_n))
 
     def _finish(self, live: Live, reason: str, now: float) -> None:
         """Free the session's place; its report waits a moment for the drafter's own numbers."""
@@ -302,31 +267,13 @@ class VerifierLoop:
         peer = self._peers.get(live.drafter) if live.drafter is not None else None
         report["drafter"] = peer.hello.drafter if peer is not None else None
         finished = Finished(reason, tuple(machine.prefix[: machine.n_prompt]), report)
-        log.info(
-            "session_finished",
-            session=live.id,
-            reason=reason,
-            tokens=machine.counts.generated,
-            rounds=machine.counts.rounds,
-            accepted=machine.counts.accepted,
-            drafted=machine.counts.drafted,
-        )
-        live.closing = (now + CLOSE_GRACE, finished)
-        self._closing[live.id] = live
+        log.info("session_finished", session=live.id, reason=reason, **live.summary())
+        self._closing.add(live, finished, now)
         if peer is not None:
             done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == live.drafter else {})
-            self._count(live, self.send(peer.identity, done))
+            live.bytes_sent += self._router.send(peer.identity, done)
         if peer is None or live.owner is not None or reason == "cancelled":
-            self._deliver(live, 0, 0.0)
-
-    def _deliver(self, live: Live, drafted: int, draft_s: float) -> None:
-        """Hand the report of a finished session to its client."""
-        if self._closing.pop(live.id, None) is None or live.closing is None:
-            return
-        finished = live.closing[1]
-        report = with_drafting(finished.report, drafted, draft_s)
-        report |= {"bytes_sent": live.bytes_sent, "bytes_received": live.bytes_received}
-        live.client.hear(Finished(finished.reason, finished.prompt_ids, report))
+            self._closing.deliver(live.id, 0, 0.0)
 
     def snapshot(self, now: float) -> dict[str, object]:
         """What `stats` shows: an immutable picture, built on the loop's thread."""
@@ -335,65 +282,31 @@ class VerifierLoop:
             [live.machine for live in self._sessions.values()],
             list(self._peers.values()),
             self._costs,
-            self.traffic,
+            self._router.traffic,
             now,
         )
 
     # --- the wire
 
-    def send(self, identity: bytes, message: m.Message) -> int:
-        """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""
-        frame = encode(message)
-        try:
-            self._socket.send_multipart([identity, frame], zmq.NOBLOCK)
-        except zmq.Again:
-            return 0  # its queue is full; the prefix CRC of a later frame brings it back
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            self._peer_gone(identity, "disconnected")
-            return 0
-        self.traffic.sent(len(frame))
-        return len(frame)
-
     def _tell(self, live: Live, message: m.TokenMessage) -> None:
         if live.drafter is not None:
-            self._count(live, self.send(live.drafter, message))
-
-    @staticmethod
-    def _count(live: Live, size: int) -> None:
-        live.bytes_sent += size
+            live.bytes_sent += self._router.send(live.drafter, message)
 
     def _receive(self) -> None:
-        for _ in range(MAX_FRAMES_PER_TURN):
-            try:
-                parts = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            if len(parts) != 2:
-                self.traffic.rejected["parts"] += 1
-                continue
-            self.traffic.received(len(parts[1]))
-            self._frame(parts[0], parts[1], time.monotonic())
-
-    def _frame(self, identity: bytes, frame: bytes, now: float) -> None:
-        peer = self._peers.get(identity)
-        if peer is not None:
-            peer.link.last_heard = now
-        try:
-            message = decode(frame)
-        except FrameError as error:
-            self.traffic.rejected[error.reason] += 1
-            if error.reason == "version":
-                text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
-                self.send(identity, m.Error("version", text))
-            return
-        if isinstance(message, m.Hello):
-            self._hello(identity, message, now)
-        elif peer is None:
-            self.send(identity, m.Error("hello", "introduce yourself with HELLO first"))
-        else:
-            self._message(peer, message, len(frame), now)
+        for identity, message, size in self._router.receive():
+            now = time.monotonic()
+            peer = self._peers.get(identity)
+            if peer is not None:
+                peer.link.last_heard = now
+            match message:
+                case None:
+                    pass
+                case m.Hello():
+                    self._hello(identity, message, now)
+                case _ if peer is None:
+                    self._router.send(identity, m.Error("hello", "introduce yourself with HELLO first"))
+                case _:
+                    self._message(peer, message, size, now)
 
     def _message(self, peer: DrafterPeer, message: m.Message, size: int, now: float) -> None:
         match message:
@@ -406,16 +319,16 @@ class VerifierLoop:
             case m.Close():
                 self._closed_by(peer, message, now)
             case m.Vocab(start):
-                self.send(peer.identity, vocabulary_chunk(self._vocabulary, start))
+                self._router.send(peer.identity, vocabulary_chunk(self._vocabulary, start))
             case m.Ping(number, progress, busy):
                 peer.link.progress, peer.link.busy = progress, busy
-                self.send(peer.identity, m.Pong(number, self._turns, self.stats.busy.share(now)))
+                self._router.send(peer.identity, m.Pong(number, self._turns, self.stats.busy.share(now)))
             case m.Pong():
                 round_trip = peer.link.pong(message, now)
                 if round_trip is not None:
                     peer.arrivals.record_round_trip(round_trip)
             case _:
-                self.traffic.rejected["direction"] += 1
+                self._router.traffic.rejected["direction"] += 1
 
     def _session_event(self, peer: DrafterPeer, session: int, event: ev.VerifierEvent, size: int, now: float) -> None:
         live = self._sessions.get(session)
@@ -432,13 +345,13 @@ class VerifierLoop:
                 f"({self._info.model}, {self._limits.n_vocab} tokens): draft with a model of the same family"
             )
             log.warning("drafter_refused", drafter=hello.drafter, reason=text)
-            self.send(identity, m.Error("vocab", text))
+            self._router.send(identity, m.Error("vocab", text))
             return
         self._peer_gone(identity, "hello again")
         peer = DrafterPeer(identity, hello, Link(now))
         self._peers[identity] = peer
         self._unpublished = True
-        self.send(
+        self._router.send(
             identity,
             m.Welcome(
                 self._name,
@@ -450,7 +363,7 @@ class VerifierLoop:
                 sorted(self._limits.end_ids),
             ),
         )
-        self.send(identity, peer.link.ping(now, self._turns, 0.0))
+        self._router.send(identity, peer.link.ping(now, self._turns, 0.0))
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
         self._find_drafters()
 
@@ -480,14 +393,11 @@ class VerifierLoop:
         params = SessionParams(sampling, max(order.max_tokens, 1), draft_n)
         request = Request(order.prompt, tuple(order.ids) or None, params, order.rounds)
         identity = peer.identity
-        client = RemoteClient(lambda message: self.send(identity, message), order.ref, sampling, order.rounds)
+        client = RemoteClient(lambda message: self._router.send(identity, message), order.ref, sampling, order.rounds)
         self._open(request, client, identity, now)
 
     def _closed_by(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
-        finished = self._closing.get(close.session)
-        if finished is not None and finished.drafter == peer.identity:
-            self._deliver(finished, close.drafted, close.draft_s)
-            return
+        self._closing.told(close.session, peer.identity, close.drafted, close.draft_s)
         live = self._sessions.get(close.session)
         if live is not None and live.owner == peer.identity:
             self._carry_out(live, live.machine.handle(ev.Cancelled("cancelled"), now))

@@ -139,17 +139,17 @@ def summary(report: Json) -> list[str]:
     drafter = report.get("drafter") or "none"
     rows = {
         "tokens": f"{r['prompt_tokens']:g} prompt + {r['generated_tokens']:g} generated = "
-         f"{r['prompt_tokens'] + r['generated_tokens']:g}",
+        f"{r['prompt_tokens'] + r['generated_tokens']:g}",
         "rounds": f"{r['rounds']:g}, drafted {r['drafted']:g}, accepted {r['accepted']:g}",
         "acceptance": f"rate {r['acceptance_rate']:.3f}, mean length {r['mean_acceptance_length']:.2f} "
-         "(the verifier's own token included)",
+        "(the verifier's own token included)",
         "time": f"{r['time_s']:.3f} s, first token after {r['time_to_first_token_s']:.3f} s, "
-         f"{r['tokens_per_second']:.1f} tokens/s",
+        f"{r['tokens_per_second']:.1f} tokens/s",
         "verify": f"{r['verify_ms']:.1f} ms, waiting for drafts {r['wait_ms']:.1f} ms",
         "draft": f"{r['draft_ms']:.1f} ms at the drafter ({drafter}), network {r['network_ms']:.1f} ms",
         "wire": f"{r['bytes_sent'] / rounds:.0f} bytes sent and {r['bytes_received'] / rounds:.0f} received per round",
         "speed-up": f"{r['speedup_vs_one_token_step']:.2f}x over the measured one-token step "
-         f"({r['one_token_step_ms']:.2f} ms)",
+        f"({r['one_token_step_ms']:.2f} ms)",
     }
     return [f"{name:<13}{value}" for name, value in rows.items()]
 

@@ -1,11 +1,14 @@
 """Which drafter a session gets."""
 
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
 D = TypeVar("D", bound=Hashable)
 
 
-def pick_drafter(loads: Mapping[D, int]) -> D | None:
-    """The attached drafter with the fewest sessions, the longest attached where several have; None without any."""
-    return min(loads, key=lambda drafter: loads[drafter], default=None)
+def pick_drafter(attached: Iterable[D], drafting: Iterable[D | None]) -> D | None:
+    """Of the attached drafters the one with the fewest sessions, the longest attached where several have; None without
+    any. `drafting` names the drafter of each live session."""
+    loads = Counter(drafting)
+    return min(attached, key=lambda drafter: loads[drafter], default=None)

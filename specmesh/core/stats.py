@@ -1,7 +1,7 @@
 """Counters of one session and of a daemon, and the rates that follow from them.
 
-Definitions, the same in `generate --json` and `stats`: acceptance rate = accepted / drafted, where drafted counts drafts
-that were verified; mean acceptance length = 1 + accepted / rounds, which counts the bonus token.
+The same in `generate --json` and `stats`: acceptance rate = accepted / drafted, where drafted counts verified drafts;
+mean acceptance length = 1 + accepted / rounds, which counts the bonus token.
 """
 
 from collections import deque

@@ -311,7 +311,7 @@ class VerifierSession:
         if verdict.ended or self._room() == 0:
             self.finished = "stop" if verdict.ended else "length"
         if self._arrivals is not None:
-            self._set_draft_n(now)
+            self._set_draft_n()
             effects.insert(0, ev.SendTruth(base, crc, verdict.committed, self.draft_n))
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
         effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested))
@@ -345,7 +345,7 @@ class VerifierSession:
             # It had stopped at the end of its credit and goes on when it hears this truth.
             self._anchor = (now + self._round_trip, self._anchor[1])
 
-    def _set_draft_n(self, now: float) -> None:
+    def _set_draft_n(self) -> None:
         """How many drafts the next step wants, if they come while this one runs. Drafting costs the verifier nothing,
         so it is off only where even drafts in hand would not pay."""
         if self.params.draft_n is not None:

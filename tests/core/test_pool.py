@@ -3,8 +3,8 @@
 from specmesh.core.pool import pick_drafter
 
 
-def test_fewest_sessions_then_longest_attached():
-    """The least loaded drafter is chosen, of equals the first; without any there is none."""
-    assert pick_drafter({"a": 2, "b": 1, "c": 1}) == "b"
-    assert pick_drafter({"a": 0, "b": 0}) == "a"
-    assert pick_drafter({}) is None
+def test_the_least_loaded_then_the_longest_attached():
+    """Fewest sessions first; of equals the one that attached first; sessions without a drafter count for nobody."""
+    assert pick_drafter(["a", "b", "c"], ["a", "a", "b", "c", None]) == "b"
+    assert pick_drafter(["a", "b"], []) == "a"
+    assert pick_drafter([], ["gone", None]) is None

@@ -1,0 +1,81 @@
+"""A session at the verifier and what surrounds it, from its opening until its client has its report."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specmesh.core.events import SendSync
+from specmesh.core.report import with_drafting
+from specmesh.core.verifier_session import VerifierSession
+from specmesh.requests import Client, Finished
+from specmesh.wire.messages import MAX_TOKENS, Sync
+
+CLOSE_GRACE = 0.2
+"""Most seconds a finished session's report waits for the drafter to tell its own time."""
+
+
+@dataclass(slots=True)
+class Live:
+    """A session: its place in the engine, its client, who owns it, and the drafter that drafts for it.
+
+    owner is the drafter whose own client asked for it; None for a client of this daemon.
+    """
+
+    id: int
+    seq: int
+    machine: VerifierSession
+    client: Client
+    owner: bytes | None
+    drafter: bytes | None = None
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+    def sync_frames(self, sync: SendSync) -> Iterator[Sync]:
+        """SYNC in as many frames as its ids need, each placed by its own base and CRC."""
+        for at in range(0, max(len(sync.ids), 1), MAX_TOKENS):
+            crc = self.machine.prefix.crc_at(sync.base + at)
+            yield Sync(self.id, sync.base + at, crc, sync.ids[at : at + MAX_TOKENS], sync.draft_n)
+
+    def summary(self) -> dict[str, int]:
+        """What the log says of a finished session."""
+        counts = self.machine.counts
+        return {
+            "tokens": counts.generated,
+            "rounds": counts.rounds,
+            "accepted": counts.accepted,
+            "drafted": counts.drafted,
+        }
+
+
+class Closing:
+    """Finished sessions whose reports wait for the drafter's own numbers (CLOSE), but not for long."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[float, Live, Finished]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, live: Live, finished: Finished, now: float) -> None:
+        """Keep a report back for at most CLOSE_GRACE seconds."""
+        self._waiting[live.id] = (now + CLOSE_GRACE, live, finished)
+
+    def next_deadline(self) -> float | None:
+        """When the first of them is given up waiting for."""
+        return min((deadline for deadline, _, _ in self._waiting.values()), default=None)
+
+    def expire(self, now: float) -> None:
+        """Deliver what has waited long enough, the drafter's time unknown."""
+        for session in [session for session, (deadline, _, _) in self._waiting.items() if now >= deadline]:
+            self.deliver(session, 0, 0.0)
+
+    def told(self, session: int, drafter: bytes, drafted: int, draft_s: float) -> None:
+        """Deliver with the drafter's numbers, if it is the one that drafted."""
+        if session in self._waiting and self._waiting[session][1].drafter == drafter:
+            self.deliver(session, drafted, draft_s)
+
+    def deliver(self, session: int, drafted: int, draft_s: float) -> None:
+        """Hand the report of a finished session to its client."""
+        _, live, finished = self._waiting.pop(session)
+        report = with_drafting(finished.report, drafted, draft_s)
+        report |= {"bytes_sent": live.bytes_sent, "bytes_received": live.bytes_received}
+        live.client.hear(Finished(finished.reason, finished.prompt_ids, report))
