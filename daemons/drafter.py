@@ -7,7 +7,6 @@ decided by the sessions (specmesh.core).
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import assert_never
 
 import structlog
@@ -15,65 +14,38 @@ import zmq
 
 from specmesh.core import events as ev
 from specmesh.core.drafter_session import DrafterSession
-from specmesh.core.report import with_drafting
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.vocabulary import Vocabulary
+from specmesh.daemons.dealer import Dealer
 from specmesh.daemons.drafter_stats import DrafterStats
+from specmesh.daemons.followed import Asked, Followed
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.peers import Link
-from specmesh.daemons.transport import Traffic, wait
+from specmesh.daemons.transport import wait
 from specmesh.daemons.vocabulary_chunks import VocabularyDownload
 from specmesh.engines.base import DraftEngine
 from specmesh.errors import (
     Busy,
     ConfigError,
     DaemonUnreachable,
-    EngineError,
-    FrameError,
     RequestError,
     SpecmeshError,
 )
-from specmesh.requests import Cancel, Client, Failed, Finished, Request, Started, Submit, Tokens
+from specmesh.requests import Cancel, Failed, Submit
 from specmesh.wire import messages as m
-from specmesh.wire.codec import decode, encode
 
 log = structlog.get_logger("specmesh.drafter")
 
-MAX_FRAMES_PER_TURN = 64
 HELLO_INTERVAL = 0.25
 """Seconds between HELLOs until WELCOME comes."""
 
 SNAPSHOT_INTERVAL = 0.1
 
 
-@dataclass(slots=True)
-class Asked:
-    """A request of a local client on its way to the verifier."""
-
-    request: Request
-    client: Client
-
-
-@dataclass(slots=True)
-class Live:
-    """A session this drafter follows. seq is None where the draft model has no room: it is followed, not drafted."""
-
-    id: int
-    machine: DrafterSession
-    sampler: Sampler
-    seq: int | None
-    asked: Asked | None
-    n_prompt: int
-    prompt_ids: list[int] = field(default_factory=list)
-    withheld: list[ev.Learned] = field(default_factory=list)
-    bytes_sent: int = 0
-    bytes_received: int = 0
-
-
 class DrafterLoop:
     """One drafter attached to one verifier. Everything runs on the thread that calls `run`.
 
-    connect() opens a fresh DEALER; a new one replaces a connection that went silent.
+    connect() opens a fresh DEALER to the verifier at `address`.
     """
 
     def __init__(
@@ -84,17 +56,16 @@ class DrafterLoop:
         engine: DraftEngine,
         mailbox: Mailbox[Submit | Cancel],
     ) -> None:
-        self._name, self._connect, self._address = name, connect, address
+        self._name, self._dealer, self._address = name, Dealer(connect, address), address
         self._engine, self._mailbox = engine, mailbox
         self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
-        self._socket = connect()
         self._link = Link(time.monotonic())
         self._welcome: m.Welcome | None = None
         self._download: VocabularyDownload | None = None
         self._next_hello = 0.0
         self._next_snapshot = 0.0
         self._unpublished = True
-        self._sessions: dict[int, Live] = {}
+        self._sessions: dict[int, Followed] = {}
         self._asked: dict[int, Asked] = {}
         self._refs = itertools.count(1)
         self._free = list(reversed(range(engine.info.n_seq)))
@@ -102,7 +73,6 @@ class DrafterLoop:
         self._round_trip = 0.0
         self._stopping = False
         self.vocabulary: Vocabulary | None = None
-        self.traffic = Traffic()
         self.stats = DrafterStats(time.monotonic())
 
     @property
@@ -116,22 +86,21 @@ class DrafterLoop:
         """Draft until stopped; raises ConfigError when the verifier refuses this drafter for good."""
         while not self._stopping:
             self._turns += 1
-            now = time.monotonic()
-            self._receive(now)
+            self._receive()
             worked = self._work()
             if not worked:
                 self._flush()
-                wait(self._socket, self._mailbox, self._timeout(time.monotonic()))
+                wait(self._dealer.socket, self._mailbox, self._timeout(time.monotonic()))
             for order in self._mailbox.drain():
                 self._order(order)
             self._tick(time.monotonic())
         for live in list(self._sessions.values()):
-            self._fail(live, DaemonUnreachable("the drafter is stopping"))
+            live.failed(DaemonUnreachable("the drafter is stopping"))
             self._close(live)
 
     def close(self) -> None:
         """Give the connection back."""
-        self._socket.close(linger=100)
+        self._dealer.close()
 
     def stop(self) -> None:
         """End after this turn; a signal handler may call this."""
@@ -150,7 +119,7 @@ class DrafterLoop:
         elif self._link.silent(now):
             self._lost("silent")
         elif now >= self._link.next_ping:
-            self._send(self._link.ping(now, self._turns, self.stats.busy.share(now)))
+            self._dealer.send(self._link.ping(now, self._turns, self.stats.busy.share(now)))
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
             self._unpublished = bool(self._sessions)
@@ -161,6 +130,7 @@ class DrafterLoop:
             case Submit(request, client):
                 self._open(Asked(request, client))
             case Cancel(client):
+                self._asked = {ref: asked for ref, asked in self._asked.items() if asked.client is not client}
                 for live in list(self._sessions.values()):
                     if live.asked is not None and live.asked.client is client:
                         self._close(live)
@@ -179,11 +149,11 @@ class DrafterLoop:
                 return True
         return False
 
-    def _predict(self, live: Live, plan: ev.Predict) -> None:
+    def _predict(self, live: Followed, plan: ev.Predict) -> None:
         started = time.monotonic()
         try:
             token = self._engine.predict(live.seq or 0, plan.ids, live.sampler if plan.guess else None)
-        except EngineError as error:
+        except SpecmeshError as error:
             log.error("drafting_failed", session=live.id, error=str(error))
             self._release(live)
             return
@@ -195,18 +165,19 @@ class DrafterLoop:
         for live in list(self._sessions.values()):
             self._carry_out(live, live.machine.flush())
 
-    def _carry_out(self, live: Live, effects: list[ev.DrafterEffect]) -> None:
+    def _carry_out(self, live: Followed, effects: list[ev.DrafterEffect]) -> None:
         for effect in effects:
             match effect:
                 case ev.SendDraft(base, crc, ids):
-                    live.bytes_sent += self._send(m.Draft(live.id, base, crc, ids))
+                    live.bytes_sent += self._dealer.send(m.Draft(live.id, base, crc, ids))
                 case ev.SendNack(base, crc):
-                    live.bytes_sent += self._send(m.Nack(live.id, base, crc))
+                    live.bytes_sent += self._dealer.send(m.Nack(live.id, base, crc))
                 case ev.Trim(length):
                     if live.seq is not None:
                         live.machine.relocated(self._engine.trim(live.seq, length))
                 case ev.Learned():
-                    self._learned(live, effect)
+                    if live.learned(effect):
+                        self.stats.round(effect.accepted, len(effect.ids))
                 case _:
                     assert_never(effect)
 
@@ -234,7 +205,7 @@ class DrafterLoop:
             list(asked.request.prompt_ids or ()),
         )
         try:
-            self._send(order)
+            self._dealer.send(order)
         except ValueError as error:
             asked.client.hear(Failed(RequestError(f"the prompt is too long for the wire: {error}")))
             return
@@ -242,77 +213,47 @@ class DrafterLoop:
 
     def _opened(self, message: m.Opened) -> None:
         asked = self._asked.pop(message.ref, None) if message.ref else None
+        if message.ref and asked is None:
+            self._dealer.send(m.Close(message.session, 0, 0.0))  # its client left before it was opened
+            return
         seq = self._free.pop() if self._free else None
         info, n_vocab = self._engine.info, self._welcome.n_vocab if self._welcome else 0
         params = SamplingParams(message.temperature, message.top_k, message.top_p, message.seed)
-        live = Live(
+        live = Followed(
             message.session,
             DrafterSession(n_vocab, info.n_ctx, info.n_batch),
             Sampler(params),
             seq,
-            asked,
             message.prompt_tokens,
+            self._welcome.eog_ids if self._welcome else (),
+            asked,
         )
         self._sessions[live.id] = live
         self.stats.opened += 1
         log.info("session_opened", session=live.id, prompt_tokens=live.n_prompt, local=asked is not None)
-        if asked is not None:
-            asked.client.hear(Started(live.id, live.n_prompt))
+        live.started()
 
-    def _learned(self, live: Live, learned: ev.Learned) -> None:
-        """Truth grew: the prompt first, then rounds; where rounds were asked for, each waits for its ROUND."""
-        if len(live.prompt_ids) < live.n_prompt:
-            live.prompt_ids += learned.ids[: live.n_prompt - len(live.prompt_ids)]
-            return
-        self.stats.round(learned.accepted, len(learned.ids))
-        if live.asked is None:
-            return
-        if live.asked.request.rounds:
-            live.withheld.append(learned)
-        else:
-            live.asked.client.hear(Tokens(self._shown(learned.ids), learned.accepted, None))
-
-    def _round(self, live: Live, message: m.Round) -> None:
-        if live.asked is not None and live.withheld:
-            learned = live.withheld.pop(0)
-            shown = self._shown(learned.ids)
-            live.asked.client.hear(Tokens(shown, min(message.accepted, len(shown)), tuple(message.drafts)))
-
-    def _shown(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Ids without the end id, which only the last round can have."""
-        ends = self._welcome.eog_ids if self._welcome is not None else []
-        return ids[:-1] if ids and ids[-1] in ends else ids
-
-    def _done(self, live: Live, message: m.Done) -> None:
+    def _done(self, live: Followed, message: m.Done) -> None:
         machine = live.machine
-        self._send(m.Close(live.id, machine.drafted, machine.draft_seconds))
+        self._dealer.send(m.Close(live.id, machine.drafted, machine.draft_seconds))
         log.info("session_finished", session=live.id, reason=message.finish_reason, drafted=machine.drafted)
-        if live.asked is not None:
-            report = with_drafting(message.report, machine.drafted, machine.draft_seconds)
-            report |= {"bytes_sent": live.bytes_sent, "bytes_received": live.bytes_received}
-            live.asked.client.hear(Finished(message.finish_reason, tuple(live.prompt_ids), report))
+        live.done(message)
         self._forget(live)
 
-    def _close(self, live: Live) -> None:
+    def _close(self, live: Followed) -> None:
         """End a session from this side."""
-        self._send(m.Close(live.id, live.machine.drafted, live.machine.draft_seconds))
-        if live.asked is not None:
-            live.asked.client.hear(Finished("cancelled", tuple(live.prompt_ids), {}))
+        self._dealer.send(m.Close(live.id, live.machine.drafted, live.machine.draft_seconds))
+        live.cancelled()
         self._forget(live)
 
-    def _fail(self, live: Live, error: SpecmeshError) -> None:
-        if live.asked is not None:
-            live.asked.client.hear(Failed(error))
-            live.asked = None
-
-    def _release(self, live: Live) -> None:
+    def _release(self, live: Followed) -> None:
         """Give the draft model's place back; the session is followed without drafting."""
         if live.seq is not None:
             self._engine.trim(live.seq, 0)
             self._free.append(live.seq)
             live.seq = None
 
-    def _forget(self, live: Live) -> None:
+    def _forget(self, live: Followed) -> None:
         self._release(live)
         self._unpublished = True
         self._sessions.pop(live.id, None)
@@ -322,7 +263,7 @@ class DrafterLoop:
     def _say_hello(self, now: float) -> None:
         self._next_hello = now + HELLO_INTERVAL
         info, vocabulary = self._engine.info, self._engine.vocabulary
-        self._send(
+        self._dealer.send(
             m.Hello(
                 self._name,
                 type(self._engine).__name__.removesuffix("Drafter").lower(),
@@ -333,49 +274,22 @@ class DrafterLoop:
             )
         )
 
-    def _send(self, message: m.Message) -> int:
-        """Send to the verifier and return the bytes handed over; 0 when there is none or it does not keep up."""
-        frame = encode(message)
-        try:
-            self._socket.send(frame, zmq.NOBLOCK)
-        except zmq.Again:
-            return 0
-        self.traffic.sent(len(frame))
-        return len(frame)
+    def _receive(self) -> None:
+        for message, size in self._dealer.receive():
+            self._link.last_heard = time.monotonic()
+            if message is not None:
+                self._message(message, size, self._link.last_heard)
 
-    def _receive(self, now: float) -> None:
-        for _ in range(MAX_FRAMES_PER_TURN):
-            try:
-                parts = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._link.last_heard = now
-            if len(parts) != 1:
-                self.traffic.rejected["parts"] += 1
-                continue
-            self.traffic.received(len(parts[0]))
-            self._frame(parts[0], time.monotonic())
-
-    def _frame(self, frame: bytes, now: float) -> None:
-        try:
-            message = decode(frame)
-        except FrameError as error:
-            self.traffic.rejected[error.reason] += 1
-            if error.reason == "version":
-                raise ConfigError(
-                    f"the verifier at {self._address} speaks protocol version {error.seen}, this drafter "
-                    f"{m.PROTOCOL_VERSION}: install the same specmesh on both"
-                ) from None
-            return
+    def _message(self, message: m.Message, size: int, now: float) -> None:
         match message:
             case m.Truth(session, base, crc, ids, draft_n):
-                self._session_event(session, ev.Told(base, crc, ids, draft_n, sync=False), len(frame), now)
+                self._session_event(session, ev.Told(base, crc, ids, draft_n, sync=False), size, now)
             case m.Sync(session, base, crc, ids, draft_n):
-                self._session_event(session, ev.Told(base, crc, ids, draft_n, sync=True), len(frame), now)
+                self._session_event(session, ev.Told(base, crc, ids, draft_n, sync=True), size, now)
             case m.Nack(session, base, crc):
-                self._session_event(session, ev.Nacked(base, crc), len(frame), now)
+                self._session_event(session, ev.Nacked(base, crc), size, now)
             case m.Round(session) if session in self._sessions:
-                self._round(self._sessions[session], message)
+                self._sessions[session].round(message)
             case m.Done(session) if session in self._sessions:
                 self._done(self._sessions[session], message)
             case m.Opened():
@@ -388,12 +302,12 @@ class DrafterLoop:
                 self._error(message, now)
             case m.Ping(number, progress, busy):
                 self._link.progress, self._link.busy = progress, busy
-                self._send(m.Pong(number, self._turns, self.stats.busy.share(now)))
+                self._dealer.send(m.Pong(number, self._turns, self.stats.busy.share(now)))
             case m.Pong():
                 self._link.pong(message, now)
                 self._round_trip = self._link.round_trips.percentile(0.5) or 0.0
             case _:
-                self.traffic.rejected["direction"] += 1
+                self._dealer.traffic.rejected["direction"] += 1
 
     def _session_event(self, session: int, event: ev.DrafterEvent, size: int, now: float) -> None:
         live = self._sessions.get(session)
@@ -410,14 +324,14 @@ class DrafterLoop:
             self.vocabulary = self._engine.vocabulary
         else:
             self._download = VocabularyDownload(welcome)
-            self._send(self._download.next_request())
+            self._dealer.send(self._download.next_request())
 
     def _vocabulary_part(self, answer: m.Vocab) -> None:
         if self._download is None:
             return
         vocabulary = self._download.add(answer)
         if vocabulary is None:
-            self._send(self._download.next_request())
+            self._dealer.send(self._download.next_request())
         else:
             self.vocabulary, self._download = vocabulary, None
 
@@ -439,13 +353,12 @@ class DrafterLoop:
         log.warning("verifier_lost", reason=reason)
         self._welcome = self._download = None
         self._drop_sessions(DaemonUnreachable(f"the verifier at {self._address} went away"))
-        self._socket.close(linger=0)
-        self._socket = self._connect()
+        self._dealer.reconnect()
         self._next_hello = 0.0
 
     def _drop_sessions(self, error: SpecmeshError) -> None:
         for live in list(self._sessions.values()):
-            self._fail(live, error)
+            live.failed(error)
             self._forget(live)
         for asked in self._asked.values():
             asked.client.hear(Failed(error))
@@ -458,6 +371,6 @@ class DrafterLoop:
             self._welcome,
             self._link,
             [live.machine for live in self._sessions.values()],
-            self.traffic,
+            self._dealer.traffic,
             now,
         )

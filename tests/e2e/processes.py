@@ -231,7 +231,7 @@ def body(prompt: str | list[int], max_tokens: int, **more: object) -> Json:
 
 
 class Stream:
-    """A streamed completion in this process: `text` so far, and what the rounds said."""
+    """A streamed completion in this process, begun at once: `text` so far, and what the rounds said."""
 
     def __init__(self, daemon: Daemon, request: Json) -> None:
         self._chunks: Iterator[Json] = daemon.client.complete(request)
@@ -240,6 +240,7 @@ class Stream:
         self.accepted: list[int] = []
         self.finish: str | None = None
         self.result: Json = {}
+        self.started: Json = next(self._chunks)["specmesh"]  # type: ignore[assignment]
 
     def __enter__(self) -> "Stream":
         return self

@@ -1,0 +1,152 @@
+"""The local API as `curl --unix-socket` sees it, on running daemons."""
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+
+import pytest
+from processes import Daemon, Mesh, Stream, body, complete, request_raw, sim_ids, sim_text
+
+PROMPT = "GET / HTTP/1.1"
+
+
+@pytest.fixture(scope="module")
+def pair(shared: Mesh) -> dict[str, Daemon]:
+    return {"verifier": shared.verifier("step_ms=2"), "drafter": shared.drafter()}
+
+
+@pytest.fixture(params=["verifier", "drafter"])
+def daemon(request: pytest.FixtureRequest, pair: dict[str, Daemon]) -> Daemon:
+    return pair[request.param]
+
+
+def post(daemon: Daemon, value: object) -> tuple[int, dict[str, object]]:
+    raw = value if isinstance(value, bytes) else json.dumps(value).encode()
+    status, headers, answer = request_raw(daemon.socket, "POST", "/v1/completions", raw)
+    assert headers["content-type"].startswith("application/json")
+    return status, json.loads(answer)
+
+
+def test_health(daemon: Daemon):
+    """/health: 200 once ready."""
+    status, _, answer = request_raw(daemon.socket, "GET", "/health")
+    assert (status, json.loads(answer)) == (200, {"status": "ok", "role": daemon.role})
+
+
+def test_models(daemon: Daemon):
+    """/v1/models lists the verifier's model, at both sockets."""
+    status, _, answer = request_raw(daemon.socket, "GET", "/v1/models")
+    listed = json.loads(answer)
+    assert (status, listed["object"], [model["id"] for model in listed["data"]]) == (200, "list", ["sim-target"])
+
+
+def test_completion(daemon: Daemon):
+    """A completion in OpenAI's shape."""
+    status, answer = post(daemon, {"model": "any", "prompt": PROMPT, "max_tokens": 30, "temperature": 0})
+    assert status == 200
+    assert answer["object"] == "text_completion"
+    assert str(answer["id"]).startswith("cmpl-")
+    [choice] = answer["choices"]  # type: ignore[misc]
+    assert choice == {"index": 0, "text": sim_text(PROMPT, 30), "logprobs": None, "finish_reason": "length"}
+    total = len(PROMPT) + 30
+    assert answer["usage"] == {"prompt_tokens": len(PROMPT), "completion_tokens": 30, "total_tokens": total}
+    assert answer["specmesh"]["token_ids"] == sim_ids(PROMPT, 30)  # type: ignore[index]
+
+
+def test_streamed_completion(daemon: Daemon):
+    """stream: server-sent events, a finish_reason in the last, then [DONE]."""
+    raw = json.dumps({"prompt": PROMPT, "max_tokens": 30, "temperature": 0, "stream": True}).encode()
+    status, headers, answer = request_raw(daemon.socket, "POST", "/v1/completions", raw)
+    assert status == 200
+    assert headers["content-type"].startswith("text/event-stream")
+    *events, done, rest = answer.decode().split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == sim_text(PROMPT, 30)
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert reasons == [None] * (len(chunks) - 1) + ["length"]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert chunks[-1]["usage"]["completion_tokens"] == 30
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        ([], "JSON object"),
+        ({}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": "x", "stop": ["\n"]}, "stop is not supported"),
+        ({"prompt": "x", "n": 2}, "n is not supported"),
+        ({"prompt": "x", "temprature": 1}, "unknown field 'temprature'"),
+        ({"prompt": "x", "temperature": "hot"}, "temperature"),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "x", "draft_n": 65}, "draft_n"),
+        ({"prompt": [256]}, "vocabulary of 256"),
+        ({"prompt": ""}, "empty"),
+        ({"prompt": "x" * 9000}, "9000 tokens"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_refusals(daemon: Daemon, sent: object, told: str, stream: bool):
+    """What cannot be served is 400 with OpenAI's error object, streamed or not, and names the field."""
+    if isinstance(sent, dict):
+        sent = sent | {"stream": stream}
+    status, answer = post(daemon, sent)
+    error: dict[str, object] = answer["error"]  # type: ignore[assignment]
+    assert (status, error["type"]) == (400, "invalid_request_error")
+    assert told in str(error["message"])
+    assert error.keys() >= {"message", "type", "param", "code"}
+
+
+def test_oversized_body(daemon: Daemon):
+    """A body beyond 2 MiB is refused without being kept."""
+    status, answer = post(daemon, {"prompt": "x" * (2 * 1024 * 1024)})
+    assert status == 400
+    assert "exceeds" in answer["error"]["message"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("method", "resource", "status"), [("GET", "/nothing", 404), ("GET", "/v1/completions", 405),
+                                                           ("POST", "/health", 405), ("DELETE", "/stats", 405)])
+def test_other_resources(daemon: Daemon, method: str, resource: str, status: int):
+    """What does not exist is 404, what cannot be done 405."""
+    assert request_raw(daemon.socket, method, resource)[0] == status
+
+
+@pytest.fixture(scope="module")
+def slow(shared: Mesh) -> Iterator[Daemon]:
+    """A verifier whose every step takes 500 ms (its calibration is bounded)."""
+    own = Mesh(shared.folder)
+    yield own.verifier("step_ms=500", name="slow")
+    own.stop()
+
+
+@pytest.mark.parametrize("resource", ["/health", "/stats", "/v1/models"])
+def test_answers_do_not_wait_for_a_step(slow: Daemon, resource: str):
+    """While steps of 500 ms run the median answer comes within 50 ms."""
+    times = []
+    with Stream(slow, body(PROMPT, 1000)) as stream:
+        stream.read(1)
+        for _ in range(15):
+            begun = time.perf_counter()
+            assert request_raw(slow.socket, "GET", resource)[0] == 200
+            times.append(time.perf_counter() - begun)
+    assert statistics.median(times) < 0.05
+
+
+def test_stats_agree_with_the_reports(pair: dict[str, Daemon]):
+    """The verifier's totals grow by what a session reports."""
+    verifier = pair["verifier"]
+    before = verifier.stats()["totals"]
+    report = complete(verifier, body(PROMPT, 50, draft_n=4)).result["report"]
+    from processes import until
+
+    until(lambda: verifier.stats()["totals"] != before and verifier.live() == 0, "the snapshot is new")
+    after = verifier.stats()["totals"]
+    for there, here in (("generated", "generated_tokens"), ("rounds", "rounds"), ("drafted", "drafted"),
+                        ("accepted", "accepted")):
+        assert after[there] - before[there] == report[here]  # type: ignore[index]

@@ -1,0 +1,337 @@
+"""Starting, refusing to start, stopping: exit codes, and one line that says what to do."""
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from processes import Daemon, Done, Mesh, Running, Stream, body, command, free_port, generate, sim_text, until
+from proxy import Proxy
+
+PROMPT = "All good things"
+
+
+def refused(done: Done, code: int, *words: object) -> None:
+    """Exit code, nothing on stdout, one line on stderr that has these words."""
+    assert (done.code, done.out) == (code, ""), done.err
+    [line] = [line for line in done.err.splitlines() if not line.startswith("{")]
+    assert line.startswith("specmesh: ")
+    for word in words:
+        assert str(word) in line
+
+
+@pytest.fixture
+def here(mesh: Mesh) -> Path:
+    """A folder with a short path."""
+    return mesh.folder
+
+
+@pytest.mark.parametrize("verb", [("generate", "hi"), ("stats",), ("stats", "--json")])
+def test_no_daemon(here: Path, verb: tuple[str, ...]):
+    """No daemon: exit 69, one line with every path that was tried and what to do."""
+    refused(command(*verb, "--socket", here / "none.sock"), 69, here / "none.sock", "specmesh verifier")
+    done = command(*verb, env={"XDG_RUNTIME_DIR": str(here)})
+    refused(done, 69, *(here / "specmesh" / f"{role}.sock" for role in ("verifier", "drafter")), "/specmesh/verifier.sock")
+    refused(command(*verb, env={"SPECMESH_SOCKET": str(here / "named.sock")}), 69, here / "named.sock")
+
+
+def test_stale_socket_of_a_killed_daemon(mesh: Mesh):
+    """kill -9 leaves the socket file: clients get 69, and a new daemon takes it over."""
+    first = mesh.verifier()
+    first.kill()
+    assert first.socket.exists()
+    refused(generate(first, PROMPT), 69, first.socket)
+    again = mesh.verifier()
+    assert generate(again, PROMPT, "--max-tokens", 5).out == sim_text(PROMPT, 5) + "\n"
+
+
+def test_second_daemon_on_the_same_socket(mesh: Mesh):
+    """A second daemon at a socket exits 75 with the first one's pid, which serves on."""
+    first = mesh.verifier()
+    done = command("verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", f"tcp://127.0.0.1:{free_port()}",
+                   "--socket", first.socket)
+    refused(done, 75, first.socket, f"pid {first.pid}")
+    assert generate(first, PROMPT, "--max-tokens", 5).out == sim_text(PROMPT, 5) + "\n"
+
+
+def test_port_in_use(mesh: Mesh):
+    """A second verifier at a port exits 78 and names the address; the first serves on."""
+    first = mesh.verifier()
+    done = command("verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", mesh.address,
+                   "--socket", mesh.folder / "other.sock")
+    refused(done, 78, mesh.address, "in use")
+    assert generate(first, PROMPT, "--max-tokens", 5).code == 0
+
+
+def test_regular_file_at_the_socket_path(here: Path):
+    """A file that is no socket is left alone: exit 78."""
+    path = here / "precious.txt"
+    path.write_text("keep me")
+    done = command("verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", f"tcp://127.0.0.1:{free_port()}",
+                   "--socket", path)
+    refused(done, 78, path, "not a socket")
+    assert path.read_text() == "keep me"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--bind", "tcp://0.0.0.0:7071"), ["every network"]),
+        (("--bind", "tcp://*:7071"), ["every network"]),
+        (("--bind", "tcp://192.0.2.1:7071"), ["not encrypted", "--insecure-no-auth"]),
+        (("--bind", "tcp://127.0.0.1"), ["not an address"]),
+        (("--bind", "tcp://127.0.0.1:70000"), ["not an address"]),
+        (("--bind", "ipc:///tmp/x"), ["not an address"]),
+        (("--bind", "7071"), ["not an address"]),
+        (("--bind", "tcp://192.0.2.1:7071", "--insecure-no-auth"), ["cannot bind", "192.0.2.1"]),
+        (("--ctx", "0"), ["--ctx 0"]),
+        (("--ctx", "-5"), ["--ctx -5"]),
+        (("--max-sessions", "0"), ["--max-sessions 0"]),
+        (("--threads", "0"), ["--threads 0"]),
+        (("--gpu-layers", "-2"), ["--gpu-layers -2"]),
+        (("--socket", "/tmp/" + "x" * 120), ["103"]),
+        (("--socket", "/proc/specmesh/v.sock"), ["/proc/specmesh"]),
+        (("--model", "nonsense=1"), ["nonsense=1"]),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
+)
+def test_bad_settings_of_the_verifier(here: Path, options: tuple[str, ...], words: list[str]):
+    """Settings that cannot work: exit 78 and one line that names them."""
+    usual = ("--engine", "sim", "--model", "step_ms=1", "--socket", here / "v.sock", "--bind",
+             f"tcp://127.0.0.1:{free_port()}")
+    refused(command("verifier", *usual, *options), 78, *words)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--engine", "ngram", "--connect", "localhost:7071"), ["--connect", "not an address"]),
+        (("--engine", "ngram", "--connect", "tcp://"), ["--connect", "not an address"]),
+        (("--engine", "llama"), ["--model"]),
+        (("--engine", "llama", "--model", "/nonexistent/model.gguf"), ["/nonexistent/model.gguf"]),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
+)
+def test_bad_settings_of_the_drafter(here: Path, options: tuple[str, ...], words: list[str]):
+    """The same for the drafter."""
+    refused(command("drafter", "--socket", here / "d.sock", *options), 78, *words)
+
+
+@pytest.mark.parametrize("args", [("generate",), ("generate", "x", "--max-tokens", "0"), ("generate", "x", "--draft-n", "65"),
+                                  ("generate", "x", "--temperature", "-1"), ("generate", "x", "--seed", "nine"),
+                                  ("verify",), ("stats", "--all")])
+def test_usage_errors(args: tuple[str, ...]):
+    """Wrong usage: exit 2."""
+    done = command(*args)
+    assert (done.code, done.out) == (2, "")
+    assert "Error: " in done.err
+
+
+def test_prompt_longer_than_the_context(mesh: Mesh):
+    """Exit 2 with the prompt's and the context's token counts, at both sockets; a prompt that just fits works."""
+    verifier = mesh.verifier("step_ms=1,n_ctx=64")
+    drafter = mesh.drafter("draft_ms=0.1,n_ctx=64")
+    for daemon in (verifier, drafter):
+        refused(generate(daemon, "x" * 70), 2, "70 tokens", "holds 64", "--ctx")
+        report = generate(daemon, "x" * 60, "--max-tokens", 50, "--json").json
+        assert (report["finish_reason"], report["generated_tokens"]) == ("length", 4)
+
+
+def test_prompt_longer_than_a_frame(mesh: Mesh):
+    """A prompt beyond what the wire or HTTP carries is refused in one line, at both sockets."""
+    verifier = mesh.verifier("step_ms=1")
+    drafter = mesh.drafter()
+    for daemon in (verifier, drafter):
+        refused(generate(daemon, "-", stdin="y" * 600_000), 2)
+        refused(generate(daemon, "-", stdin="y" * 3_000_000), 2)
+        assert generate(daemon, PROMPT, "--max-tokens", 5).code == 0
+
+
+def test_prompt_longer_than_the_drafters_context(mesh: Mesh):
+    """A drafter with a smaller context changes nothing: the text is whole."""
+    verifier = mesh.verifier("step_ms=1")
+    drafter = mesh.drafter("draft_ms=0.1,alpha=1,n_ctx=64")
+    prompt = "z" * 50
+    for daemon in (verifier, drafter):
+        assert generate(daemon, prompt, "--max-tokens", 100).out == sim_text(prompt, 100) + "\n"
+    assert generate(drafter, "z" * 200, "--max-tokens", 20).out == sim_text("z" * 200, 20) + "\n"
+
+
+def test_empty_prompt(mesh: Mesh):
+    """An empty prompt, where the model adds no start token, is refused with exit 2."""
+    refused(generate(mesh.verifier(), ""), 2, "empty")
+
+
+def test_all_sessions_taken(mesh: Mesh):
+    """Beyond the sessions it can hold the verifier answers 75, at both sockets; afterwards it serves again."""
+    verifier = mesh.verifier("step_ms=2,n_seq=2")
+    drafter = mesh.drafter()
+    with Stream(verifier, body("a", 4000)), Stream(drafter, body("b", 4000)):
+        for daemon in (verifier, drafter):
+            refused(generate(daemon, PROMPT), 75, "2 sessions", "try again")
+    until(lambda: verifier.live() == 0, "both are cancelled")
+    assert generate(verifier, PROMPT, "--max-tokens", 5).code == 0
+
+
+def test_drafter_without_a_verifier(mesh: Mesh):
+    """A drafter that reaches nobody: /health says so, `generate` exits 69 with the verifier's address, at once."""
+    drafter = mesh.drafter(ready=False)
+    until(lambda: "loading" not in drafter.stats(), "it runs")
+    assert drafter.client.get("/health")["status"] == "unavailable"
+    refused(generate(drafter, PROMPT), 69, mesh.address)
+    assert command("stats", "--socket", drafter.socket).code == 0
+    assert drafter.stop() == 0
+
+
+def test_drafter_of_another_vocabulary(mesh: Mesh):
+    """It exits 78 and says why; the verifier serves on."""
+    verifier = mesh.verifier()
+    drafter = mesh.drafter("n_vocab=300", ready=False)
+    assert drafter.wait() == 78
+    [line] = [line for line in drafter.text().splitlines() if not line.startswith("{")]
+    for word in ("specmesh: ", mesh.address, "vocabulary", "300 tokens", "256 tokens", "same family"):
+        assert word in line
+    assert not drafter.socket.exists()
+    assert generate(verifier, PROMPT, "--max-tokens", 5).code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_when_idle(mesh: Mesh, number: int):
+    """SIGTERM and SIGINT when idle: exit 0 at once, the socket is gone, no traceback."""
+    daemons = [mesh.verifier(), mesh.drafter()]
+    for daemon in reversed(daemons):
+        daemon.signal(number)
+        assert daemon.wait(5) == 0
+        assert not daemon.socket.exists()
+        assert "Traceback" not in daemon.text()
+        assert daemon.events("stopped")
+
+
+@pytest.mark.parametrize("with_drafter", [False, True])
+def test_sigterm_mid_generation_drains(mesh: Mesh, with_drafter: bool):
+    """SIGTERM of the verifier mid-generation: that text is finished, new ones are refused, then it exits 0."""
+    verifier = mesh.verifier("step_ms=20")
+    if with_drafter:
+        mesh.drafter()
+    running = Running(verifier, PROMPT, "--max-tokens", 60, "--draft-n", 2).read(3)
+    verifier.signal(signal.SIGTERM)
+    refused(generate(verifier, PROMPT), 75, "stopping")
+    assert running.end() == Done(0, sim_text(PROMPT, 60) + "\n", "")
+    assert verifier.wait(5) == 0
+    assert "Traceback" not in verifier.text()
+
+
+def test_second_sigterm_ends_at_once(mesh: Mesh):
+    """A second SIGTERM does not wait for the sessions."""
+    verifier = mesh.verifier("step_ms=20")
+    with closing(verifier.client.complete(body(PROMPT, 4000))) as chunks:
+        next(chunks)
+        verifier.signal(signal.SIGTERM)
+        until(lambda: generate(verifier, PROMPT).code == 75, "it is stopping")
+        verifier.signal(signal.SIGTERM)
+        assert verifier.wait(5) == 128 + signal.SIGTERM
+
+
+def test_sigterm_of_the_drafter_mid_generation(mesh: Mesh):
+    """SIGTERM of the drafter: its own client gets exit 69 and keeps the text; the verifier's other sessions go on."""
+    verifier, drafter = mesh.verifier("step_ms=10"), mesh.drafter()
+    own, other = Running(drafter, PROMPT, "--max-tokens", 3000), Running(verifier, PROMPT, "--max-tokens", 100)
+    own.read(5)
+    other.read(5)
+    drafter.signal(signal.SIGTERM)
+    assert drafter.wait(5) == 0
+    done = own.end()
+    assert done.code == 69
+    assert sim_text(PROMPT, len(done.out)).startswith(done.out.removesuffix("\n"))
+    assert other.end() == Done(0, sim_text(PROMPT, 100) + "\n", "")
+    until(lambda: verifier.live() == 0, "nothing is left over")
+
+
+def test_socket_is_private(mesh: Mesh):
+    """The socket can be used by its owner only."""
+    assert mesh.verifier().socket.stat().st_mode & 0o077 == 0
+
+
+def test_many_drafter_restarts(mesh: Mesh):
+    """A drafter killed and restarted again and again: one peer at most, no session left, files stay open few."""
+    verifier = mesh.verifier("step_ms=2")
+    descriptors = Path(f"/proc/{verifier.pid}/fd")
+    opened = []
+    for turn in range(4):
+        drafter = mesh.drafter(name=f"d{turn}")
+        with Stream(verifier, body(PROMPT, 2000, draft_n=4)) as stream:
+            stream.read(while_=lambda stream=stream: not any(stream.accepted))
+            drafter.kill()
+            stream.read(3)
+        until(lambda: not verifier.stats()["peers"] and verifier.live() == 0, "it is forgotten", 10)
+        if descriptors.exists():
+            opened.append(len(list(descriptors.iterdir())))
+    assert max(opened, default=0) - min(opened, default=0) <= 3
+
+
+def test_silent_connections_hold_nothing_up(mesh: Mesh, proxy: Callable[..., Proxy]):
+    """Connections that say nothing on the wire's port leave a real drafter its place."""
+    import socket
+
+    verifier = mesh.verifier()
+    idle = [socket.create_connection(("127.0.0.1", mesh.port)) for _ in range(50)]
+    try:
+        mesh.drafter()
+        assert generate(verifier, PROMPT, "--max-tokens", 20, "--json").json["text"] == sim_text(PROMPT, 20)
+    finally:
+        for one in idle:
+            one.close()
+
+
+def started(args: tuple[str, ...]) -> float:
+    """The quickest of five runs of a command, in seconds."""
+    times = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        assert command(*args).code == 0
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def test_watch_without_a_terminal(mesh: Mesh):
+    """stats, stats --json and stats --watch (no terminal: once) work against both daemons."""
+    verifier = mesh.verifier()
+    drafter = mesh.drafter()
+    for daemon in (verifier, drafter):
+        assert command("stats", "--json", "--socket", daemon.socket).json["role"] == daemon.role
+        for option in ((), ("--watch",)):
+            done = command("stats", *option, "--socket", daemon.socket)
+            assert (done.code, done.err) == (0, "")
+            assert done.out.startswith("role")
+            assert daemon.role in done.out.splitlines()[0]
+    assert _names(command("stats", "--json", "--socket", verifier.socket).json) >= {
+        "schema_version", "uptime_s", "model", "sessions", "acceptance", "draft_n", "tokens_per_second",
+        "round_trip_ms", "bytes_per_accepted_token", "busy", "peers",
+    }
+
+
+def _names(snapshot: dict[str, object]) -> set[str]:
+    return set(snapshot)
+
+
+def test_watch_on_a_terminal(mesh: Mesh):
+    """stats --watch on a terminal shows a table until Ctrl-C, then exits 130."""
+    pty = pytest.importorskip("pty")
+    import os
+    import subprocess
+
+    from processes import SPECMESH, environment
+
+    verifier: Daemon = mesh.verifier()
+    ours, theirs = pty.openpty()
+    words = [*SPECMESH, "stats", "--watch", "--socket", str(verifier.socket)]
+    process = subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=theirs, env=environment({"TERM": "xterm"}))
+    os.close(theirs)
+    seen = b""
+    while b"sim-target" not in seen:
+        seen += os.read(ours, 65536)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    os.close(ours)
