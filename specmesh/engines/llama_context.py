@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from specmesh.engines.base import EngineInfo, Span
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings, physical_cores, quoted_errors
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError
+
+_log = structlog.get_logger("specmesh.engines.llama")
 
 _NO_SLOT = 1
 _MAX_CELLS = 2**31 - 1
@@ -134,6 +137,8 @@ def _context_size(settings: LlamaSettings, trained: int) -> int:
     n_ctx = settings.n_ctx or trained
     if n_ctx * settings.n_seq > _MAX_CELLS:  # llama.cpp's 32-bit count would wrap around
         raise ConfigError(f"{n_ctx} ids x {settings.n_seq} sequences: choose a smaller context")
+    if n_ctx > trained:
+        _log.warning("context_beyond_training", n_ctx=n_ctx, trained=trained)
     return n_ctx
 
 

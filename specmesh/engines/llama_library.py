@@ -20,6 +20,9 @@ _GPU_TYPES = (1, 2)
 
 _log = structlog.get_logger("specmesh.engines.llama")
 
+_POOL_WARNING = "possible training context overflow"
+"""llama.cpp compares the whole pool of cells with the trained context; `LlamaContext` compares one sequence's share."""
+
 
 class LibraryLog:
     """Puts the fragments llama.cpp logs together to lines, and remembers the last error lines."""
@@ -48,11 +51,11 @@ class LibraryLog:
             return
         if self._level == _ERROR:
             self.errors.append(line)
-            _log.error(line)
-        elif self._level == _WARN:
-            _log.warning(line)
+            _log.error("llama_cpp", line=line)
+        elif self._level == _WARN and _POOL_WARNING not in line:
+            _log.warning("llama_cpp", line=line)
         else:
-            _log.debug(line)
+            _log.debug("llama_cpp", line=line)
 
 
 LOG = LibraryLog()

@@ -233,7 +233,7 @@ class TestLog:
                 (4, b"bad \xff\n"),
             ]:
                 log.feed(level, text)
-        assert [(line["log_level"], line["event"]) for line in lines] == [
+        assert [(line["log_level"], line["line"]) for line in lines] == [
             ("debug", "loading"),
             ("debug", "next"),
             ("warning", "careful"),
