@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
-from specmesh.daemons.transport import Traffic
+from specmesh.daemons.transport import Traffic, readable
 from specmesh.errors import ConfigError, FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
@@ -39,10 +39,9 @@ class Dealer:
         Raises ConfigError when the verifier speaks another protocol version.
         """
         for _ in range(MAX_FRAMES_PER_TURN):
-            try:
-                parts = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not readable(self.socket):
                 return
+            parts = self.socket.recv_multipart(zmq.NOBLOCK)
             if len(parts) != 1:
                 self.traffic.rejected["parts"] += 1
                 continue

@@ -28,6 +28,7 @@ from specmesh.errors import (
     Busy,
     ConfigError,
     DaemonUnreachable,
+    RemoteProtocolError,
     RequestError,
     SpecmeshError,
 )
@@ -237,6 +238,8 @@ class DrafterLoop:
         machine = live.machine
         self._dealer.send(m.Close(live.id, machine.drafted, machine.draft_seconds))
         log.info("session_finished", session=live.id, reason=message.finish_reason, drafted=machine.drafted)
+        if live.machine.n_truth < message.length:
+            live.failed(RemoteProtocolError("the end of the text was lost on its way from the verifier: ask again"))
         live.done(message)
         self._forget(live)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import zmq
 
-from specmesh.daemons.transport import Traffic
+from specmesh.daemons.transport import Traffic, readable
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
@@ -38,10 +38,9 @@ class Router:
     def receive(self) -> Iterator[tuple[bytes, m.Message | None, int]]:
         """(identity, message, bytes) of what has come, a bounded number; message None for a frame that is none."""
         for _ in range(MAX_FRAMES_PER_TURN):
-            try:
-                parts = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not readable(self.socket):
                 return
+            parts = self.socket.recv_multipart(zmq.NOBLOCK)
             if len(parts) != 2:
                 self.traffic.rejected["parts"] += 1
                 continue

@@ -85,14 +85,19 @@ def connect_dealer(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq
     return socket
 
 
+def readable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a whole message can be received now; a third of what an exception from an empty socket costs."""
+    events = socket.getsockopt(zmq.EVENTS)
+    return isinstance(events, int) and bool(events & zmq.POLLIN)
+
+
 def wait(socket: zmq.Socket[bytes], mailbox: Mailbox[T], seconds: float) -> None:
     """Sleep until there may be a frame or an item in the mailbox, at most `seconds`.
 
     select() because zmq_poll and poll() count whole milliseconds, longer than a draft may take. The socket's own
     descriptor is edge-triggered: the caller has received until zmq.Again, and what came since is asked for first.
     """
-    pending = socket.getsockopt(zmq.EVENTS)
-    if isinstance(pending, int) and pending & zmq.POLLIN:
+    if readable(socket):
         return
     wakeup = mailbox.fileno()
     ready, _, _ = select.select([socket.FD, wakeup], [], [], seconds)

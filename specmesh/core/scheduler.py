@@ -36,7 +36,7 @@ class Scheduler:
 
     As soon as one session is ready, every session that could step joins with the drafts it has: a shared step is cheap
     for each, and waiting through the others' step would cost more than any draft brings. What room is left prefills,
-    oldest session first; beside verification only `prefill_rows` of it, so that no one's tokens stall.
+    oldest session first; where others verify or wait only `prefill_rows` of it, so that no one's tokens stall.
     """
 
     def __init__(self, n_batch: int, prefill_rows: int = 128) -> None:
@@ -61,7 +61,7 @@ class Scheduler:
                 parts.append((key, ev.Verify(verify.position, verify.last, verify.drafts[: room - 1])))
                 rows += _rows(parts[-1][1])
         budget = self._n_batch - rows
-        if verifying:
+        if not all(isinstance(plan, ev.Prefill) for plan in plans.values()):
             budget = min(budget, self._prefill_rows)
         for key, plan in plans.items():
             if isinstance(plan, ev.Prefill) and budget > 0:

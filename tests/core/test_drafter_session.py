@@ -104,6 +104,14 @@ def test_fast_drafts_share_a_frame():
     assert made.flush() == []
 
 
+def test_a_correction_restarts_the_wait_for_company():
+    """What was held back and cut does not hurry what is drafted after it."""
+    made = session(draft_n=3)
+    assert predict(made, 1, now=0.0, took=1e-5)[1] == []
+    made.handle(told(9, after=PROMPT), 0.5)
+    assert predict(made, 4, now=0.5, took=1e-5)[1] == []
+
+
 def test_no_guess_stops_until_the_truth_moves():
     """A model without a guess is not asked again for the same prefix; what was held back goes out."""
     made = session()

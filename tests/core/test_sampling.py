@@ -87,7 +87,7 @@ def test_greedy_is_argmax(logits, position, seed):
     assert token == int(np.argmax(logits))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**32, M64])
+@pytest.mark.parametrize("seed", [1, M64])
 @pytest.mark.parametrize(
     ("logits", "params"),
     [
@@ -105,7 +105,7 @@ def test_coupled_sampling_is_exact(logits, params, seed):
     support = naive_support(logits, params.get("top_k", 0), params.get("top_p", 1.0))
     probabilities = np.zeros(len(logits))
     probabilities[support] = softmax(logits[support], params["temperature"])
-    choices = draw(logits, range(20_000), seed=seed, **params)
+    choices = draw(logits, range(8000), seed=seed, **params)
     assert chi_square(choices, probabilities) < CHI_SQUARE[len(support) - 1]
 
 
@@ -171,7 +171,7 @@ def test_noise_is_finite_at_the_ends(bits):
 def test_noise_is_gumbel():
     """Mean and variance of the noise are those of Gumbel(0, 1), over tokens and over positions."""
     over_tokens = gumbel(np.uint64(7), 3, np.arange(200_000))
-    over_positions = np.array([gumbel(np.uint64(7), position, np.arange(10)) for position in range(20_000)])
+    over_positions = np.array([gumbel(np.uint64(7), position, np.arange(10)) for position in range(8000)])
     for noise in (over_tokens, over_positions):
         assert noise.mean() == pytest.approx(0.5772, abs=0.015)
         assert noise.var() == pytest.approx(np.pi**2 / 6, abs=0.03)

@@ -76,5 +76,5 @@ def _show_logs() -> None:
     for daemon in STARTED:
         text = daemon.text() if daemon.log.exists() else ""
         if text[daemon.shown :]:
-            print(f"--- {daemon.log.name} (pid {daemon.pid})\n{text[daemon.shown:]}")
+            print(f"--- {daemon.log.name} (pid {daemon.pid})\n{text[daemon.shown :]}")  # noqa: T201  (pytest shows it where the test fails)
         daemon.shown = len(text)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from specmesh.client import Client, Json
 from specmesh.core.sampling import Sampler, SamplingParams
@@ -64,7 +64,9 @@ class Done:
         return value
 
 
-def command(*args: object, stdin: str | None = None, cwd: Path | None = None, env: dict[str, str] | None = None) -> Done:
+def command(
+    *args: object, stdin: str | None = None, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> Done:
     """Run `specmesh ARGS` to its end."""
     ran = subprocess.run(
         [*SPECMESH, *map(str, args)], input=stdin, cwd=cwd, env=environment(env), capture_output=True, text=True,
@@ -242,7 +244,7 @@ class Stream:
         self.result: Json = {}
         self.started: Json = next(self._chunks)["specmesh"]  # type: ignore[assignment]
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -90,7 +90,7 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(mesh: Mesh):
 
 
 def test_verifier_killed_mid_generation(mesh: Mesh):
-    """kill -9 of the verifier, client on the drafter's socket: exit 69, what had come stays on stdout, one line on stderr."""
+    """kill -9 of the verifier, client on the drafter's socket: exit 69, the partial text, one line on stderr."""
     verifier, drafter = mesh.verifier("step_ms=20"), mesh.drafter()
     running = Running(drafter, PROMPT, "--max-tokens", 1000).read(20)
     verifier.kill()
@@ -131,7 +131,7 @@ def test_restarted_at_once_verifier_is_found_again(mesh: Mesh):
     """A verifier restarted before its drafter could notice: the old sessions are forgotten, new ones drafted."""
     verifier, drafter = mesh.verifier("step_ms=2"), mesh.drafter()
     verifier.kill()
-    again = mesh.verifier("step_ms=2", name="verifier")
+    mesh.verifier("step_ms=2", name="verifier")
     mesh.attached(drafter.ready())
     stream = complete(drafter, body(PROMPT, 60, draft_n=4))
     assert stream.text == sim_text(PROMPT, 60)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from processes import Daemon, Mesh, Stream, body, complete, request_raw, sim_ids, sim_text
+from processes import Daemon, Mesh, Stream, body, complete, request_raw, sim_ids, sim_text, until
 
 PROMPT = "GET / HTTP/1.1"
 
@@ -143,8 +143,6 @@ def test_stats_agree_with_the_reports(pair: dict[str, Daemon]):
     verifier = pair["verifier"]
     before = verifier.stats()["totals"]
     report = complete(verifier, body(PROMPT, 50, draft_n=4)).result["report"]
-    from processes import until
-
     until(lambda: verifier.stats()["totals"] != before and verifier.live() == 0, "the snapshot is new")
     after = verifier.stats()["totals"]
     for there, here in (("generated", "generated_tokens"), ("rounds", "rounds"), ("drafted", "drafted"),

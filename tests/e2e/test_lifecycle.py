@@ -1,14 +1,28 @@
 """Starting, refusing to start, stopping: exit codes, and one line that says what to do."""
 
+import os
 import signal
-import time
-from collections.abc import Callable
+import socket
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Done, Mesh, Running, Stream, body, command, free_port, generate, sim_text, until
-from proxy import Proxy
+from processes import (
+    SPECMESH,
+    Daemon,
+    Done,
+    Mesh,
+    Running,
+    Stream,
+    body,
+    command,
+    environment,
+    free_port,
+    generate,
+    sim_text,
+    until,
+)
 
 PROMPT = "All good things"
 
@@ -22,6 +36,12 @@ def refused(done: Done, code: int, *words: object) -> None:
         assert str(word) in line
 
 
+@pytest.fixture(scope="module")
+def pair(shared: Mesh) -> dict[str, Daemon]:
+    """A verifier and a drafter for the tests that leave them running."""
+    return {"verifier": shared.verifier("step_ms=1"), "drafter": shared.drafter()}
+
+
 @pytest.fixture
 def here(mesh: Mesh) -> Path:
     """A folder with a short path."""
@@ -33,7 +53,8 @@ def test_no_daemon(here: Path, verb: tuple[str, ...]):
     """No daemon: exit 69, one line with every path that was tried and what to do."""
     refused(command(*verb, "--socket", here / "none.sock"), 69, here / "none.sock", "specmesh verifier")
     done = command(*verb, env={"XDG_RUNTIME_DIR": str(here)})
-    refused(done, 69, *(here / "specmesh" / f"{role}.sock" for role in ("verifier", "drafter")), "/specmesh/verifier.sock")
+    own = [here / "specmesh" / f"{role}.sock" for role in ("verifier", "drafter")]
+    refused(done, 69, *own, "/run/specmesh/verifier.sock")
     refused(command(*verb, env={"SPECMESH_SOCKET": str(here / "named.sock")}), 69, here / "named.sock")
 
 
@@ -47,21 +68,21 @@ def test_stale_socket_of_a_killed_daemon(mesh: Mesh):
     assert generate(again, PROMPT, "--max-tokens", 5).out == sim_text(PROMPT, 5) + "\n"
 
 
-def test_second_daemon_on_the_same_socket(mesh: Mesh):
+def test_second_daemon_on_the_same_socket(pair: dict[str, Daemon]):
     """A second daemon at a socket exits 75 with the first one's pid, which serves on."""
-    first = mesh.verifier()
+    first = pair["verifier"]
     done = command("verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", f"tcp://127.0.0.1:{free_port()}",
                    "--socket", first.socket)
     refused(done, 75, first.socket, f"pid {first.pid}")
     assert generate(first, PROMPT, "--max-tokens", 5).out == sim_text(PROMPT, 5) + "\n"
 
 
-def test_port_in_use(mesh: Mesh):
+def test_port_in_use(pair: dict[str, Daemon], shared: Mesh):
     """A second verifier at a port exits 78 and names the address; the first serves on."""
-    first = mesh.verifier()
-    done = command("verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", mesh.address,
-                   "--socket", mesh.folder / "other.sock")
-    refused(done, 78, mesh.address, "in use")
+    first = pair["verifier"]
+    done = command("verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", shared.address,
+                   "--socket", shared.folder / "other.sock")
+    refused(done, 78, shared.address, "in use")
     assert generate(first, PROMPT, "--max-tokens", 5).code == 0
 
 
@@ -79,20 +100,10 @@ def test_regular_file_at_the_socket_path(here: Path):
     ("options", "words"),
     [
         (("--bind", "tcp://0.0.0.0:7071"), ["every network"]),
-        (("--bind", "tcp://*:7071"), ["every network"]),
         (("--bind", "tcp://192.0.2.1:7071"), ["not encrypted", "--insecure-no-auth"]),
-        (("--bind", "tcp://127.0.0.1"), ["not an address"]),
-        (("--bind", "tcp://127.0.0.1:70000"), ["not an address"]),
-        (("--bind", "ipc:///tmp/x"), ["not an address"]),
-        (("--bind", "7071"), ["not an address"]),
         (("--bind", "tcp://192.0.2.1:7071", "--insecure-no-auth"), ["cannot bind", "192.0.2.1"]),
         (("--ctx", "0"), ["--ctx 0"]),
-        (("--ctx", "-5"), ["--ctx -5"]),
-        (("--max-sessions", "0"), ["--max-sessions 0"]),
-        (("--threads", "0"), ["--threads 0"]),
-        (("--gpu-layers", "-2"), ["--gpu-layers -2"]),
-        (("--socket", "/tmp/" + "x" * 120), ["103"]),
-        (("--socket", "/proc/specmesh/v.sock"), ["/proc/specmesh"]),
+        (("--socket", "/run/" + "x" * 120), ["103"]),
         (("--model", "nonsense=1"), ["nonsense=1"]),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
@@ -108,25 +119,13 @@ def test_bad_settings_of_the_verifier(here: Path, options: tuple[str, ...], word
     ("options", "words"),
     [
         (("--engine", "ngram", "--connect", "localhost:7071"), ["--connect", "not an address"]),
-        (("--engine", "ngram", "--connect", "tcp://"), ["--connect", "not an address"]),
         (("--engine", "llama"), ["--model"]),
-        (("--engine", "llama", "--model", "/nonexistent/model.gguf"), ["/nonexistent/model.gguf"]),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
 def test_bad_settings_of_the_drafter(here: Path, options: tuple[str, ...], words: list[str]):
     """The same for the drafter."""
     refused(command("drafter", "--socket", here / "d.sock", *options), 78, *words)
-
-
-@pytest.mark.parametrize("args", [("generate",), ("generate", "x", "--max-tokens", "0"), ("generate", "x", "--draft-n", "65"),
-                                  ("generate", "x", "--temperature", "-1"), ("generate", "x", "--seed", "nine"),
-                                  ("verify",), ("stats", "--all")])
-def test_usage_errors(args: tuple[str, ...]):
-    """Wrong usage: exit 2."""
-    done = command(*args)
-    assert (done.code, done.out) == (2, "")
-    assert "Error: " in done.err
 
 
 def test_prompt_longer_than_the_context(mesh: Mesh):
@@ -139,11 +138,9 @@ def test_prompt_longer_than_the_context(mesh: Mesh):
         assert (report["finish_reason"], report["generated_tokens"]) == ("length", 4)
 
 
-def test_prompt_longer_than_a_frame(mesh: Mesh):
+def test_prompt_longer_than_a_frame(pair: dict[str, Daemon]):
     """A prompt beyond what the wire or HTTP carries is refused in one line, at both sockets."""
-    verifier = mesh.verifier("step_ms=1")
-    drafter = mesh.drafter()
-    for daemon in (verifier, drafter):
+    for daemon in pair.values():
         refused(generate(daemon, "-", stdin="y" * 600_000), 2)
         refused(generate(daemon, "-", stdin="y" * 3_000_000), 2)
         assert generate(daemon, PROMPT, "--max-tokens", 5).code == 0
@@ -159,9 +156,10 @@ def test_prompt_longer_than_the_drafters_context(mesh: Mesh):
     assert generate(drafter, "z" * 200, "--max-tokens", 20).out == sim_text("z" * 200, 20) + "\n"
 
 
-def test_empty_prompt(mesh: Mesh):
+def test_empty_prompt(pair: dict[str, Daemon]):
     """An empty prompt, where the model adds no start token, is refused with exit 2."""
-    refused(generate(mesh.verifier(), ""), 2, "empty")
+    for daemon in pair.values():
+        refused(generate(daemon, ""), 2, "empty")
 
 
 def test_all_sessions_taken(mesh: Mesh):
@@ -185,16 +183,15 @@ def test_drafter_without_a_verifier(mesh: Mesh):
     assert drafter.stop() == 0
 
 
-def test_drafter_of_another_vocabulary(mesh: Mesh):
+def test_drafter_of_another_vocabulary(pair: dict[str, Daemon], shared: Mesh):
     """It exits 78 and says why; the verifier serves on."""
-    verifier = mesh.verifier()
-    drafter = mesh.drafter("n_vocab=300", ready=False)
+    drafter = shared.drafter("n_vocab=300", ready=False, name="other")
     assert drafter.wait() == 78
     [line] = [line for line in drafter.text().splitlines() if not line.startswith("{")]
-    for word in ("specmesh: ", mesh.address, "vocabulary", "300 tokens", "256 tokens", "same family"):
+    for word in ("specmesh: ", shared.address, "vocabulary", "300 tokens", "256 tokens", "same family"):
         assert word in line
     assert not drafter.socket.exists()
-    assert generate(verifier, PROMPT, "--max-tokens", 5).code == 0
+    assert generate(pair["verifier"], PROMPT, "--max-tokens", 5).code == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -249,9 +246,10 @@ def test_sigterm_of_the_drafter_mid_generation(mesh: Mesh):
     until(lambda: verifier.live() == 0, "nothing is left over")
 
 
-def test_socket_is_private(mesh: Mesh):
-    """The socket can be used by its owner only."""
-    assert mesh.verifier().socket.stat().st_mode & 0o077 == 0
+def test_socket_is_private(pair: dict[str, Daemon]):
+    """The sockets can be used by their owner only."""
+    for daemon in pair.values():
+        assert daemon.socket.stat().st_mode & 0o077 == 0
 
 
 def test_many_drafter_restarts(mesh: Mesh):
@@ -271,10 +269,8 @@ def test_many_drafter_restarts(mesh: Mesh):
     assert max(opened, default=0) - min(opened, default=0) <= 3
 
 
-def test_silent_connections_hold_nothing_up(mesh: Mesh, proxy: Callable[..., Proxy]):
+def test_silent_connections_hold_nothing_up(mesh: Mesh):
     """Connections that say nothing on the wire's port leave a real drafter its place."""
-    import socket
-
     verifier = mesh.verifier()
     idle = [socket.create_connection(("127.0.0.1", mesh.port)) for _ in range(50)]
     try:
@@ -285,48 +281,26 @@ def test_silent_connections_hold_nothing_up(mesh: Mesh, proxy: Callable[..., Pro
             one.close()
 
 
-def started(args: tuple[str, ...]) -> float:
-    """The quickest of five runs of a command, in seconds."""
-    times = []
-    for _ in range(5):
-        begun = time.perf_counter()
-        assert command(*args).code == 0
-        times.append(time.perf_counter() - begun)
-    return min(times)
-
-
-def test_watch_without_a_terminal(mesh: Mesh):
+def test_watch_without_a_terminal(pair: dict[str, Daemon]):
     """stats, stats --json and stats --watch (no terminal: once) work against both daemons."""
-    verifier = mesh.verifier()
-    drafter = mesh.drafter()
-    for daemon in (verifier, drafter):
+    for daemon in pair.values():
         assert command("stats", "--json", "--socket", daemon.socket).json["role"] == daemon.role
         for option in ((), ("--watch",)):
             done = command("stats", *option, "--socket", daemon.socket)
             assert (done.code, done.err) == (0, "")
             assert done.out.startswith("role")
             assert daemon.role in done.out.splitlines()[0]
-    assert _names(command("stats", "--json", "--socket", verifier.socket).json) >= {
+    assert command("stats", "--json", "--socket", pair["verifier"].socket).json.keys() >= {
         "schema_version", "uptime_s", "model", "sessions", "acceptance", "draft_n", "tokens_per_second",
         "round_trip_ms", "bytes_per_accepted_token", "busy", "peers",
     }
 
 
-def _names(snapshot: dict[str, object]) -> set[str]:
-    return set(snapshot)
-
-
-def test_watch_on_a_terminal(mesh: Mesh):
+def test_watch_on_a_terminal(pair: dict[str, Daemon]):
     """stats --watch on a terminal shows a table until Ctrl-C, then exits 130."""
     pty = pytest.importorskip("pty")
-    import os
-    import subprocess
-
-    from processes import SPECMESH, environment
-
-    verifier: Daemon = mesh.verifier()
     ours, theirs = pty.openpty()
-    words = [*SPECMESH, "stats", "--watch", "--socket", str(verifier.socket)]
+    words = [*SPECMESH, "stats", "--watch", "--socket", str(pair["verifier"].socket)]
     process = subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=theirs, env=environment({"TERM": "xterm"}))
     os.close(theirs)
     seen = b""

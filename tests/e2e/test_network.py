@@ -35,7 +35,7 @@ def test_wire_bytes_per_token(counted: tuple[Proxy, dict[str, Daemon]], role: st
 
 
 def test_told_bytes_are_those_on_the_socket(counted: tuple[Proxy, dict[str, Daemon]]):
-    """The report's bytes_sent + bytes_received match the socket's, less ZMTP's framing and what belongs to no session."""
+    """The report's bytes_sent + bytes_received are the socket's, less ZMTP's framing and heartbeats."""
     proxy, pair = counted
     before = quiet(proxy, pair["drafter"])
     stream = complete(pair["verifier"], body(PROMPT, 300, draft_n=4))

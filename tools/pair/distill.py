@@ -27,7 +27,7 @@ from pair.train import Batches, Plan, Progress, kl, rate, save, say
 class Finish:
     """How the last phase runs."""
 
-    minutes: float = 10.0
+    minutes: float = 9.0
     steps: int = 0
     own_minutes: float = 3.0
     own_batches: int = 0

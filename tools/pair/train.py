@@ -24,7 +24,7 @@ from pair.optim import Optimiser
 class Plan:
     """How long and how hard to train."""
 
-    minutes: float = 70.0
+    minutes: float = 60.0
     steps: int = 0
     tokens_per_step: int = 6144
     micro_tokens: int = 3072

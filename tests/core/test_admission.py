@@ -1,0 +1,28 @@
+"""Which prompts are taken."""
+
+import pytest
+
+from specmesh.core.admission import check_prompt
+from specmesh.core.verifier_session import TargetLimits
+from specmesh.errors import PromptTooLong, RequestError
+
+LIMITS = TargetLimits(n_ctx=4, n_vocab=10, end_ids=frozenset())
+
+
+def test_a_prompt_that_leaves_room_for_one_token_is_taken():
+    """The longest prompt is one id shorter than the context."""
+    check_prompt([0, 9, 3], LIMITS)
+
+
+@pytest.mark.parametrize("ids", [[], [10], [-1], [0, 2**31]])
+def test_empty_and_foreign_prompts_are_refused(ids):
+    """No id at all, or one outside the vocabulary, never reaches the model."""
+    with pytest.raises(RequestError):
+        check_prompt(ids, LIMITS)
+
+
+def test_a_long_prompt_names_both_counts():
+    """The error carries the prompt's length and the context's, and says what to do."""
+    with pytest.raises(PromptTooLong, match=r"4 tokens.*holds 4.*--ctx") as caught:
+        check_prompt([1, 2, 3, 4], LIMITS)
+    assert (caught.value.prompt_tokens, caught.value.context) == (4, 4)

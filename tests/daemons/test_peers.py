@@ -1,0 +1,47 @@
+"""Liveness and round trips of the other end."""
+
+from specmesh.daemons.peers import PING_INTERVAL, SILENCE, DrafterPeer, Link
+from specmesh.wire.messages import Hello, Pong
+
+
+def test_silence_is_counted_from_the_last_frame():
+    """A peer is silent only after more than SILENCE seconds without a frame."""
+    link = Link(10.0)
+    assert not link.silent(10.0 + SILENCE)
+    assert link.silent(10.01 + SILENCE)
+    link.last_heard = 12.0
+    assert not link.silent(11.0 + SILENCE)
+
+
+def test_round_trip_from_ping_and_pong():
+    """The PONG of the newest PING gives a round trip, and tells progress and busy share."""
+    link = Link(0.0)
+    ping = link.ping(1.0, progress=5, busy=0.5)
+    assert (ping.progress, ping.busy, link.next_ping) == (5, 0.5, 1.0 + PING_INTERVAL)
+    assert link.pong(Pong(ping.number, 77, 0.25), 1.25) == 0.25
+    assert (link.progress, link.busy) == (77, 0.25)
+    assert link.round_trip_ms() == {"p50": 250.0, "p99": 250.0}
+
+
+def test_other_pongs_teach_no_round_trip():
+    """A PONG twice, a late one and an invented one give none."""
+    link = Link(0.0)
+    old, new = link.ping(1.0, 0, 0.0), link.ping(2.0, 0, 0.0)
+    assert old.number != new.number
+    assert link.pong(Pong(old.number, 0), 2.1) is None
+    assert link.pong(Pong(2**32 - 1, 0), 2.1) is None
+    assert link.pong(Pong(new.number, 0), 2.5) == 0.5
+    assert link.pong(Pong(new.number, 0), 2.6) is None
+    assert link.round_trip_ms() == {"p50": 500.0, "p99": 500.0}
+
+
+def test_description_of_a_drafter():
+    """A drafter is described by what it said, and by nothing where nothing is known yet."""
+    hello = Hello("mac:1", "llama", "small.gguf", "f" * 64, 2048, 4096)
+    peer = DrafterPeer(b"id", hello, Link(0.0))
+    assert peer.describe() == {
+        "drafter": "mac:1", "engine": "llama", "model": "small.gguf", "round_trip_ms": {"p50": None, "p99": None},
+        "draft_interval_ms": None, "busy": 0.0,
+    }
+    peer.arrivals.record_restart(0.004, 2)
+    assert peer.describe()["draft_interval_ms"] == 2.0

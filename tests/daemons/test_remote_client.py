@@ -1,0 +1,42 @@
+"""What a drafter hears of a session that its own client asked for."""
+
+from specmesh.core.sampling import SamplingParams
+from specmesh.daemons.remote_client import RemoteClient, opened
+from specmesh.errors import Busy, EngineError, PromptTooLong
+from specmesh.requests import ClientEvent, Failed, Finished, Started, Tokens
+from specmesh.wire import messages as m
+
+PARAMS = SamplingParams(0.5, 40, 0.9, 7)
+
+
+def said(*events: ClientEvent, rounds: bool = True) -> list[m.ControlMessage]:
+    """The messages that these events lead to."""
+    told: list[m.ControlMessage] = []
+    client = RemoteClient(told.append, 9, PARAMS, rounds)
+    for event in events:
+        client.hear(event)
+    return told
+
+
+def test_start_is_opened_with_ref_and_parameters():
+    """Started becomes OPENED with the ref and the sampling parameters."""
+    assert said(Started(3, 12)) == [m.Opened(3, 9, 12, 0.5, 40, 0.9, 7)] == [opened(3, 9, 12, PARAMS)]
+
+
+def test_rounds_only_where_asked_for():
+    """Tokens become a ROUND with the drafts, where rounds were asked for; ids travel as TRUTH anyway."""
+    events = (Started(3, 12), Tokens((1, 2), 1, (1, 5)), Tokens((4,), 0, None))
+    assert said(*events)[1:] == [m.Round(3, [1, 5], 1), m.Round(3, [], 0)]
+    assert said(*events, rounds=False)[1:] == []
+
+
+def test_end_says_nothing():
+    """DONE tells the end; the client's own event adds nothing."""
+    assert said(Finished("stop", (), {})) == []
+
+
+def test_failures_are_errors_with_ref():
+    """Busy is told as busy, everything else as a request's error, with the sentence."""
+    assert said(Failed(Busy("later"))) == [m.Error("busy", "later", 9)]
+    assert said(Failed(PromptTooLong(9, 5))) == [m.Error("request", str(PromptTooLong(9, 5)), 9)]
+    assert said(Failed(EngineError("broke"))) == [m.Error("request", "broke", 9)]

@@ -1,0 +1,165 @@
+"""The same promises on real models: tiny random ones nobody has seen, and the bundled pair."""
+
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from processes import Daemon, Mesh, Stream, body, command, complete, free_port, generate, until
+from proxy import Proxy
+
+pytest.importorskip("llama_cpp")
+pytestmark = pytest.mark.models
+
+BUNDLED = Path(str(files("specmesh") / "models"))
+PROMPTS = ["def fibonacci(n):\n    ", "class Stack:\n    def __init__(self", "import os\nimport sys\n\n\ndef main("]
+N = 60
+SMALL = ("--ctx", 256, "--max-sessions", 4)
+
+
+def pairs() -> list[object]:
+    """Which models: (target, drafter) by name."""
+    bundled = pytest.param("bundled", marks=pytest.mark.skipif(not (BUNDLED / "target.gguf").exists(),
+                                                               reason="the bundled pair is not here"))
+    return ["same weights", "other weights", bundled]
+
+
+@pytest.fixture(scope="module", params=pairs())
+def linked(
+    request: pytest.FixtureRequest, make_gguf: Callable[..., Path], shared: Mesh
+) -> Iterator[tuple[dict[str, Daemon], Proxy, str]]:
+    """A llama verifier and a llama drafter, joined by a counting proxy."""
+    kind = request.param
+    if kind == "bundled":
+        target, draft = BUNDLED / "target.gguf", BUNDLED / "drafter.gguf"
+    else:
+        target = make_gguf("target", seed=1, layers=2)
+        draft = make_gguf("twin", seed=1, layers=2) if kind == "same weights" else make_gguf("other", seed=2, layers=1)
+    own = Mesh(shared.folder)
+    verifier = own.verifier(target, *SMALL, engine="llama", name=f"v {kind[:5]}")
+    proxy = Proxy(own.port)
+    drafter = own.drafter(draft, *SMALL, engine="llama", port=proxy.port, name=f"d {kind[:5]}")
+    yield {"verifier": verifier, "drafter": drafter}, proxy, kind
+    own.stop()
+    proxy.close()
+
+
+def test_greedy_is_the_target_alone(linked: tuple[dict[str, Daemon], Proxy, str]):
+    """Greedy ids with drafts, at both sockets, are those without."""
+    pair, _, kind = linked
+    accepted = 0
+    for prompt in PROMPTS:
+        alone = complete(pair["verifier"], body(prompt, N, draft_n=0)).ids
+        for daemon in pair.values():
+            for draft_n in ("auto", 4):
+                stream = complete(daemon, body(prompt, N, draft_n=draft_n))
+                assert stream.ids == alone
+                accepted += sum(stream.accepted)
+    assert accepted > 0 or kind == "other weights"
+
+
+def test_a_twin_is_accepted_and_a_stranger_is_not(linked: tuple[dict[str, Daemon], Proxy, str]):
+    """A drafter with the target's weights is nearly always right; the bundled one mostly; random weights hardly."""
+    pair, _, kind = linked
+    reports = [complete(pair["verifier"], body(prompt, N, draft_n=4)).result["report"] for prompt in PROMPTS]
+    drafted = sum(report["drafted"] for report in reports)  # type: ignore[index]
+    accepted = sum(report["accepted"] for report in reports)  # type: ignore[index]
+    low, high = {"same weights": (0.9, 1), "bundled": (0.3, 1), "other weights": (0, 0.3)}[kind]
+    assert drafted > 0
+    assert low <= accepted / drafted <= high
+
+
+def test_sampled_text_repeats_with_its_seed(linked: tuple[dict[str, Daemon], Proxy, str]):
+    """Temperature 0.8: one seed gives one text, with and without drafts; through the command."""
+    pair, _, _ = linked
+    options = ("--max-tokens", 40, "--temperature", 0.8, "--seed", 5, "--top-p", 0.95, "--json")
+    runs = [("verifier", ()), ("drafter", ("--draft-n", 4)), ("verifier", ("--no-draft",))]
+    texts = [generate(pair[role], PROMPTS[0], *options, *more).json["token_ids"] for role, more in runs]
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_wire_bytes_per_token(linked: tuple[dict[str, Daemon], Proxy, str]):
+    """With a real pair too: under 120 bytes per generated token, counted on the socket."""
+    pair, proxy, kind = linked
+    if kind == "other weights":
+        pytest.skip("every draft is wrong: a frame each way per token, and what adapts is draft_n")
+    for daemon in pair.values():
+        before = proxy.total
+        ids = complete(daemon, body(PROMPTS[1], 100)).ids
+        until(lambda: pair["drafter"].live() == 0, "the session ends on both sides")
+        assert 0 < (proxy.total - before) / max(len(ids), 1) < 120
+
+
+def test_command_prints_the_text(linked: tuple[dict[str, Daemon], Proxy, str]):
+    """`specmesh generate` streams exactly the text that --json reports."""
+    pair, _, _ = linked
+    told = generate(pair["verifier"], PROMPTS[0], "--max-tokens", 30, "--json").json
+    assert generate(pair["drafter"], PROMPTS[0], "--max-tokens", 30).out == f"{told['text']}\n"
+    assert told["prompt_tokens"] == len(told["prompt_token_ids"])  # type: ignore[arg-type]
+
+
+def test_drafter_killed_mid_generation(make_gguf: Callable[..., Path], mesh: Mesh):
+    """kill -9 of a llama drafter mid-generation: the same ids to the end."""
+    target = make_gguf("target", seed=1, layers=2)
+    verifier = mesh.verifier(target, *SMALL, engine="llama")
+    drafter = mesh.drafter(target, *SMALL, engine="llama")
+    alone = complete(verifier, body(PROMPTS[0], 150, draft_n=0)).ids
+    with Stream(verifier, body(PROMPTS[0], 150, draft_n=2)) as stream:
+        stream.read(while_=lambda: sum(stream.accepted) < 10)
+        drafter.kill()
+        stream.read()
+    assert stream.ids == alone
+
+
+def test_ngram_drafts_for_a_llama_verifier(make_gguf: Callable[..., Path], mesh: Mesh):
+    """A drafter without a model and so without a vocabulary serves the verifier's text at its socket."""
+    verifier = mesh.verifier(make_gguf("target", seed=1, layers=2), *SMALL, engine="llama")
+    drafter = mesh.drafter(engine="ngram")
+    alone = complete(verifier, body(PROMPTS[0], 150, draft_n=0))
+    for daemon in (verifier, drafter):
+        stream = complete(daemon, body(PROMPTS[0], 150, draft_n=4))
+        assert (stream.ids, stream.text) == (alone.ids, alone.text)
+
+
+def test_model_that_cannot_be_cut(tiny_recurrent_gguf: Path, mesh: Mesh):
+    """A recurrent target runs without speculation, says so, and gives its own text beside an eager drafter."""
+    verifier = mesh.verifier(tiny_recurrent_gguf, *SMALL, engine="llama")
+    mesh.drafter(engine="ngram")
+    report = generate(verifier, PROMPTS[0], "--max-tokens", 30, "--json", "--draft-n", 4).json
+    assert (report["generated_tokens"], report["drafted"]) == (30, 0)
+    assert verifier.events("ready")[0]["speculation"] is False
+
+
+def test_recurrent_drafter(tiny_recurrent_gguf: Path, make_gguf: Callable[..., Path], mesh: Mesh):
+    """A drafter whose model cannot be cut reads again after each rejection: slower, never wrong."""
+    verifier = mesh.verifier(make_gguf("target", seed=1, layers=2), *SMALL, engine="llama")
+    mesh.drafter(tiny_recurrent_gguf, *SMALL, engine="llama")
+    alone = complete(verifier, body(PROMPTS[0], 60, draft_n=0)).ids
+    assert complete(verifier, body(PROMPTS[0], 60, draft_n=3)).ids == alone
+
+
+def test_drafter_of_another_vocabulary(make_gguf: Callable[..., Path], mesh: Mesh):
+    """GGUF files of unlike vocabularies: the drafter exits 78 and says why."""
+    mesh.verifier(make_gguf("target", seed=1, layers=2), *SMALL, engine="llama")
+    drafter = mesh.drafter(make_gguf("rotated", rotate=7), *SMALL, engine="llama", ready=False)
+    assert drafter.wait() == 78
+    assert "vocabulary" in drafter.text().splitlines()[-1]
+
+
+@pytest.mark.parametrize("damage", ["missing", "folder", "empty", "text", "half"])
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_unusable_model_file(tiny_gguf: Path, mesh: Mesh, role: str, damage: str):
+    """A model file that is missing or damaged: exit 78, one line with its path, no traceback."""
+    path = mesh.folder / "bad.gguf"
+    raw = tiny_gguf.read_bytes()
+    match damage:
+        case "folder":
+            path.mkdir()
+        case "empty" | "text" | "half":
+            path.write_bytes({"empty": b"", "text": b"not a model", "half": raw[: len(raw) // 2]}[damage])
+    where = ("--bind", f"tcp://127.0.0.1:{free_port()}") if role == "verifier" else ()
+    done = command(role, "--model", path, "--threads", 1, "--socket", mesh.folder / "x.sock", *where)
+    ours = [line for line in done.err.splitlines() if line.startswith("specmesh: ")]
+    assert (done.code, len(ours)) == (78, 1)
+    assert str(path) in ours[0]
+    assert "Traceback" not in done.err
