@@ -72,28 +72,35 @@ class Rolling:
 
 
 class BusyShare:
-    """The share of the last `horizon` seconds that was spent busy."""
+    """The share of the last `horizon` seconds that was spent busy, in slots of a sixtieth of it."""
 
     def __init__(self, horizon: float = 60.0) -> None:
         self._horizon = horizon
-        self._spans: deque[tuple[float, float]] = deque()
+        self._slot = horizon / 60
+        self._slots: deque[tuple[float, float]] = deque()  # (start, busy seconds), oldest first
         self._born: float | None = None
 
     def record(self, start: float, end: float) -> None:
         """Add a busy stretch; stretches come in order and do not overlap."""
         if self._born is None:
             self._born = start
-        self._spans.append((start, end))
-        while self._spans and self._spans[0][1] < end - self._horizon:
-            self._spans.popleft()
+        while start < end:
+            if not self._slots or start >= self._slots[-1][0] + self._slot:
+                self._slots.append((start, 0.0))
+            begun, busy = self._slots[-1]
+            part = min(end, begun + self._slot)
+            self._slots[-1] = (begun, busy + part - start)
+            start = part
+        while self._slots and self._slots[0][0] < end - self._horizon:
+            self._slots.popleft()
 
     def share(self, now: float) -> float:
         """Busy seconds / seconds, over the horizon or since the first stretch where that is shorter."""
         if self._born is None or now <= self._born:
             return 0.0
-        since = max(now - self._horizon, self._born)
-        busy = sum(end - max(start, since) for start, end in self._spans if end > since)
-        return min(busy / (now - since), 1.0)
+        since = now - self._horizon
+        busy = sum(busy for start, busy in self._slots if start >= since)
+        return min(busy / min(self._horizon, now - self._born), 1.0)
 
 
 class Throughput:

@@ -76,7 +76,7 @@ def test_every_step(sessions, n_batch, prefill_rows):
     filled = {key: part.ids for key, part in parts.items() if isinstance(part, ev.Prefill)}
     assert all(ids == sessions[key].wants.ids[: len(ids)] for key, ids in filled.items())
     rows = sum(map(len, filled.values()))
-    room = min(n_batch - (step.rows - rows), prefill_rows if verified else n_batch)
+    room = min(n_batch - (step.rows - rows), prefill_rows if ready or waiting else n_batch)
     assert rows == min(room, sum(len(sessions[key].wants.ids) for key in prefilling))
 
 

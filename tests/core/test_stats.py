@@ -80,7 +80,7 @@ def test_busy_share_is_busy_over_time(spans, idle):
     since = max(now - 60.0, stretches[0][0]) if stretches else now
     worked = sum(end - max(start, since) for start, end in stretches if end > since)
     expected = worked / (now - since) if now > since else 0.0
-    assert busy.share(now) == pytest.approx(min(expected, 1.0), abs=1e-9)
+    assert busy.share(now) == pytest.approx(min(expected, 1.0), abs=1 / 60 + 1e-9)  # a slot at the far edge
     assert 0 <= busy.share(now) <= 1
 
 
@@ -89,8 +89,8 @@ def test_busy_share_forgets():
     busy = BusyShare(horizon=10.0)
     for second in range(1000):
         busy.record(second, second + 0.5)
-    assert busy.share(1000.0) == pytest.approx(0.5)
-    assert len(busy._spans) < 15
+    assert busy.share(1000.0) == pytest.approx(0.5, abs=1 / 60)
+    assert len(busy._slots) <= 61
     assert busy.share(2000.0) == 0.0
 
 
