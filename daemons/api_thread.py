@@ -33,7 +33,7 @@ class Instance:
 
 def _locked(lock: Path, path: Path) -> IO[str]:
     try:
-        file = lock.open("a+")
+        file = os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
     except OSError as error:
         raise ConfigError(f"cannot write {lock}: {error.strerror}") from None
     try:

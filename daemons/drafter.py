@@ -323,7 +323,8 @@ class DrafterLoop:
         self._welcome = welcome
         self._link.next_ping = now
         log.info("verifier_found", verifier=welcome.verifier, model=welcome.model)
-        if self._fingerprint == welcome.vocab_fingerprint:
+        own = self._engine.vocabulary
+        if own is not None and self._fingerprint == welcome.vocab_fingerprint and len(own) == welcome.n_vocab:
             self.vocabulary = self._engine.vocabulary
         else:
             self._download = VocabularyDownload(welcome)

@@ -19,7 +19,7 @@ from specmesh.core.pool import pick_drafter
 from specmesh.core.report import session_report
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.scheduler import Idle, Scheduler, Step
-from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams, TargetLimits, VerifierSession
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
 from specmesh.daemons.live import Closing, Live
 from specmesh.daemons.mailbox import Mailbox
@@ -58,9 +58,8 @@ class VerifierLoop:
         self._vocabulary, self._encode, self._info = engine.vocabulary, engine.encode, engine.info
         self._fingerprint = engine.vocabulary.fingerprint()
         self._engine = EngineThread(engine, mailbox.put)
-        self._limits = TargetLimits(
-            engine.info.n_ctx, len(engine.vocabulary), engine.vocabulary.end_ids, 16 if engine.info.can_trim else 0
-        )
+        most = MAX_DRAFTS if engine.info.can_trim else 0
+        self._limits = TargetLimits(engine.info.n_ctx, len(engine.vocabulary), engine.vocabulary.end_ids, most)
         self._costs, self._acceptance = costs, RollingAcceptance()
         self._scheduler = Scheduler(engine.info.n_batch)
         self._sessions: dict[int, Live] = {}

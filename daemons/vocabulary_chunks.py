@@ -1,7 +1,6 @@
 """The vocabulary on the wire: VOCAB messages cut from it and put together again."""
 
 import base64
-import binascii
 
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import RemoteProtocolError
@@ -9,6 +8,12 @@ from specmesh.wire.messages import Vocab, Welcome
 
 CHUNK_BYTES = 128 * 1024
 """About how many bytes of pieces one VOCAB carries."""
+
+MAX_VOCAB = 2**20
+"""Most tokens a vocabulary is believed to have."""
+
+MAX_VOCAB_BYTES = 64 * 2**20
+"""Most bytes its pieces are taken to need, in base64."""
 
 
 def vocabulary_chunk(vocabulary: Vocabulary, start: int) -> Vocab:
@@ -27,8 +32,12 @@ class VocabularyDownload:
     """Collects VOCAB answers in order and checks the whole against WELCOME's fingerprint."""
 
     def __init__(self, welcome: Welcome) -> None:
+        """Begin; raises RemoteProtocolError for a size no vocabulary has."""
+        if welcome.n_vocab > MAX_VOCAB:
+            raise RemoteProtocolError(f"the verifier claims a vocabulary of {welcome.n_vocab} tokens")
         self._welcome = welcome
         self._pieces: list[bytes] = []
+        self._size = 0
 
     def next_request(self) -> Vocab:
         """What to ask for now."""
@@ -40,8 +49,11 @@ class VocabularyDownload:
             return None
         try:
             self._pieces += [base64.b64decode(piece, validate=True) for piece in answer.pieces]
-        except binascii.Error:
+        except ValueError:  # binascii.Error is one, and what is not ASCII raises another
             raise RemoteProtocolError("the verifier's vocabulary is not base64") from None
+        self._size += sum(map(len, answer.pieces))
+        if len(self._pieces) > self._welcome.n_vocab or self._size > MAX_VOCAB_BYTES:
+            raise RemoteProtocolError("the verifier sends more vocabulary than it has")
         if len(self._pieces) < self._welcome.n_vocab:
             return None
         vocabulary = Vocabulary(tuple(self._pieces), frozenset(self._welcome.eog_ids))

@@ -179,7 +179,9 @@ class _Stream:
 
 
 def _append(batch: list[Event], event: Event, rounds: bool) -> None:
-    """Add an event; ids that follow ids join them where nobody asked for rounds."""
+    """Add an event; where nobody asked for rounds their drafts are left out, and ids that follow ids join them."""
+    if not rounds and isinstance(event, Tokens):
+        event = Tokens(event.ids, event.accepted, None)
     if not rounds and batch and isinstance(event, Tokens) and isinstance(batch[-1], Tokens):
         batch[-1] = batch[-1].joined(event)
     else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
 from specmesh.errors import RequestError
 from specmesh.requests import Request
 
@@ -70,9 +70,9 @@ def _prompt(value: object) -> tuple[str | None, tuple[int, ...] | None]:
 def _draft_n(value: object) -> int | None:
     if value is None or value == "auto":
         return None
-    if type(value) is int and 0 <= value <= 64:
+    if type(value) is int and 0 <= value <= MAX_DRAFTS:
         return value
-    raise RequestError('draft_n must be "auto" or a number from 0 to 64')
+    raise RequestError(f'draft_n must be "auto" or a number from 0 to {MAX_DRAFTS}')
 
 
 def _number(body: dict[str, object], name: str, default: float, low: float, high: float) -> float:

@@ -12,6 +12,7 @@ import click
 from specmesh.errors import SpecmeshError
 
 INTERRUPTED = 130
+MAX_DRAFT_N = 16
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -72,14 +73,21 @@ def _daemon_options(command: F) -> F:
     """Options that both daemons share."""
     for option in reversed(
         [
+            click.option(
+                "--socket",
+                "socket_path",
+                type=click.Path(path_type=Path),
+                metavar="PATH",
+                help="Where the local API listens (default: in this user's runtime folder).",
+            ),
             click.option("--threads", type=int, metavar="N", help="CPU threads (default: one per core)."),
             click.option(
                 "--gpu-layers",
                 type=int,
-                default=0,
+                default=-1,
                 show_default=True,
                 metavar="N",
-                help="Model layers to put on the GPU; -1 for all.",
+                help="Model layers to put on a GPU, where there is one; -1 for all.",
             ),
             click.option(
                 "--gpu",
@@ -124,7 +132,6 @@ def _daemon_options(command: F) -> F:
 )
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
-@_socket_option
 def verifier(
     model: str | None,
     bind: str,
@@ -156,13 +163,13 @@ def verifier(
 @click.option(
     "--engine",
     type=click.Choice(["llama", "ngram", "sim"]),
+    metavar="llama|ngram",
     default="llama",
     show_default=True,
-    help="llama: a GGUF model; ngram: guesses from the text so far, needs no model. (sim: for tests.)",
+    help="llama: a GGUF model; ngram: guesses from the text so far, needs no model.",
 )
 @click.option("--model", metavar="FILE", help="The draft model, a GGUF file, or `bundled`.")
 @_daemon_options
-@_socket_option
 def drafter(
     connect: str,
     engine: str,
@@ -202,7 +209,7 @@ def drafter(
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="S", help="Repeat a sampled text (default: random).")
 @click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, metavar="K", help="0: off.")
 @click.option("--top-p", type=click.FloatRange(0.0, 1.0), default=1.0, show_default=True, metavar="P", help="1: off.")
-@click.option("--draft-n", default="auto", show_default=True, metavar="auto|N", help="Drafts per step.")
+@click.option("--draft-n", default="auto", show_default=True, metavar="auto|N", help="Drafts per step, 16 at most.")
 @click.option("--no-draft", is_flag=True, help="The verifier alone.")
 @click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
@@ -248,9 +255,9 @@ def _stdin_prompt() -> str:
 def _draft_n(value: str) -> int | str:
     if value == "auto":
         return value
-    if value.isdecimal() and int(value) <= 64:
+    if value.isdecimal() and int(value) <= MAX_DRAFT_N:
         return int(value)
-    raise click.BadParameter("give auto or a number from 0 to 64", param_hint="--draft-n")
+    raise click.BadParameter(f"give auto or a number from 0 to {MAX_DRAFT_N}", param_hint="--draft-n")
 
 
 @main.command()

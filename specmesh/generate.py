@@ -89,7 +89,8 @@ def _take(chunk: Json, so_far: _Text, output: Output) -> None:
         so_far.ids += ids
         so_far.rounds += 1
         if output.verbose and "drafts" in told:
-            print(_round_line(so_far.rounds, told), file=sys.stderr)
+            fresh = "\n" if sys.stdout.isatty() and sys.stderr.isatty() and not output.as_json else ""
+            print(fresh + _round_line(so_far.rounds, told), file=sys.stderr)
     if not output.as_json:
         sys.stdout.write(_marked(told) if output.show_drafts and "pieces" in told else choice["text"])
         sys.stdout.flush()

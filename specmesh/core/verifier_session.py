@@ -18,16 +18,17 @@ from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.stats import RoundCounts
 from specmesh.core.tree import DraftTree
 
+MAX_DRAFTS = 16
+"""Most drafts of one step."""
+
 FIRST_DRAFT_N = 4
 """What a drafter is asked for before anything is known of it."""
 
 NACK_INTERVAL = 0.1
 """Seconds between two NACKs, or two answers to NACKs, of one session."""
 
-
 SYNC_INTERVAL = 0.01
 """Seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask for them without end."""
-
 
 WAIT_SHARE = 0.01
 """Share of the verification time that may be waited away for nothing: what a drafter can cost by being late."""
@@ -49,7 +50,7 @@ class TargetLimits:
     n_ctx: int
     n_vocab: int
     end_ids: frozenset[int]
-    max_drafts: int = 16
+    max_drafts: int = MAX_DRAFTS
 
 
 @dataclass(slots=True)

@@ -52,13 +52,6 @@ def test_wrong_fingerprint():
         downloaded(SMALL, told)
 
 
-def test_more_pieces_than_promised():
-    """An answer with more pieces than WELCOME's count does not match either."""
-    told = dataclasses.replace(welcome(SMALL), n_vocab=3)
-    with pytest.raises(RemoteProtocolError, match="fingerprint"):
-        downloaded(SMALL, told)
-
-
 @pytest.mark.parametrize("piece", ["not base64!", "YQ", "YQ==x", "ü"])
 def test_bad_base64(piece: str):
     """What is not base64 is an error of the peer."""
