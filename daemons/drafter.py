@@ -28,6 +28,7 @@ from specmesh.errors import (
     Busy,
     ConfigError,
     DaemonUnreachable,
+    EngineError,
     RemoteProtocolError,
     RequestError,
     SpecmeshError,
@@ -240,6 +241,10 @@ class DrafterLoop:
         log.info("session_finished", session=live.id, reason=message.finish_reason, drafted=machine.drafted)
         if live.machine.n_truth < message.length:
             live.failed(RemoteProtocolError("the end of the text was lost on its way from the verifier: ask again"))
+        elif message.finish_reason == "shutdown":
+            live.failed(DaemonUnreachable("the verifier is stopping: the text ends here"))
+        elif message.finish_reason == "error":
+            live.failed(EngineError("the verifier's engine failed: see its log"))
         live.done(message)
         self._forget(live)
 
@@ -291,9 +296,11 @@ class DrafterLoop:
                 self._session_event(session, ev.Told(base, crc, ids, draft_n, sync=True), size, now)
             case m.Nack(session, base, crc):
                 self._session_event(session, ev.Nacked(base, crc), size, now)
-            case m.Round(session) if session in self._sessions:
+            case m.Round(session) | m.Done(session) if session not in self._sessions:
+                pass  # it was closed from this side
+            case m.Round(session):
                 self._sessions[session].round(message)
-            case m.Done(session) if session in self._sessions:
+            case m.Done(session):
                 self._done(self._sessions[session], message)
             case m.Opened():
                 self._opened(message)

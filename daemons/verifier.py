@@ -30,7 +30,7 @@ from specmesh.daemons.transport import wait
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.base import Span, VerifyEngine
-from specmesh.errors import Busy, SpecmeshError
+from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
 from specmesh.requests import Cancel, Client, Failed, Finished, Request, Started, Submit, Tokens
 from specmesh.wire import messages as m
 
@@ -101,6 +101,7 @@ class VerifierLoop:
         if time.monotonic() - self._stopping < DRAIN:
             return False
         for live in list(self._sessions.values()):
+            live.client.hear(Failed(DaemonUnreachable("the verifier is stopping: the text ends here")))
             self._carry_out(live, live.machine.handle(ev.Cancelled("shutdown"), time.monotonic()))
         return True
 

@@ -80,14 +80,14 @@ def test_an_adaptive_session_is_drafted_for(daemon: Daemon):
     assert report["text"] == sim_text(PROMPT, 200)
 
 
-@pytest.mark.parametrize("draft_n", [0, 1, 3, 64])
+@pytest.mark.parametrize("draft_n", [0, 1, 3, 16])
 def test_fixed_draft_n(daemon: Daemon, draft_n: int):
     """--draft-n N verifies at most N drafts a round and changes nothing else."""
     report = generate(daemon, PROMPT, "--max-tokens", N, "--json", "--draft-n", draft_n).json
     assert report["text"] == sim_text(PROMPT, N)
     assert report["drafted"] <= draft_n * report["rounds"]
     assert (report["accepted"] > 0) == (draft_n > 0)
-    assert len(report["accept_histogram"]) <= min(draft_n, 16) + 1
+    assert len(report["accept_histogram"]) <= draft_n + 1
 
 
 def test_prompt_from_stdin(daemon: Daemon):

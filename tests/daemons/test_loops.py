@@ -1,0 +1,490 @@
+"""The two loops in this process, over real sockets, with engines that fail and peers that are scripted."""
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+import zmq
+from numpy.typing import NDArray
+
+from specmesh.core.costs import StepCosts
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.verifier_session import SessionParams
+from specmesh.daemons import verifier as verifier_module
+from specmesh.daemons.drafter import DrafterLoop
+from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.transport import bind_router, connect_dealer
+from specmesh.daemons.verifier import VerifierLoop
+from specmesh.engines.base import DraftEngine, Span
+from specmesh.engines.ngram import NgramDrafter
+from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
+from specmesh.errors import (
+    Busy,
+    ConfigError,
+    DaemonUnreachable,
+    EngineError,
+    PromptTooLong,
+    RemoteProtocolError,
+    RequestError,
+    SpecmeshError,
+)
+from specmesh.requests import Cancel, ClientEvent, Failed, Finished, Request, Started, Submit, Tokens
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode, encode
+
+PROMPT = tuple(b"to be or not")
+PATIENCE = 20.0
+
+
+class Hearing:
+    """A client that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
+        self.ids: list[int] = []
+        self.accepted = 0
+
+    def hear(self, event: ClientEvent) -> None:
+        self._events.put(event)
+
+    def next(self) -> ClientEvent:
+        event = self._events.get(timeout=PATIENCE)
+        if isinstance(event, Tokens):
+            self.ids += event.ids
+            self.accepted += event.accepted
+        return event
+
+    def end(self) -> Finished | Failed:
+        """What it ends with."""
+        while not isinstance(event := self.next(), Finished | Failed):
+            pass
+        return event
+
+    def error(self) -> SpecmeshError:
+        """The error it ends with."""
+        end = self.end()
+        assert isinstance(end, Failed), end
+        return end.error
+
+
+class Flaky(SimVerifier):
+    """A target that fails where told, and whose text is known."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        super().__init__(settings)
+        self.fail_from = 10**9
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
+        if any(span.position >= self.fail_from for span in spans):
+            raise EngineError("out of memory")
+        return super().decode(spans)
+
+
+class FlakyDrafter(SimDrafter):
+    """A draft model that fails after some predictions."""
+
+    left = 3
+
+    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+        self.left -= 1
+        if self.left < 0:
+            raise EngineError("out of memory")
+        return super().predict(seq, ids, sampler)
+
+
+def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
+    """What the simulated target says alone."""
+    engine, ids = SimVerifier(SimSettings()), list(prompt)
+    for position in range(len(prompt) - 1, len(prompt) - 1 + count):
+        if position == len(prompt) - 1 and position:
+            engine.decode([Span(0, 0, tuple(prompt[:-1]), logits=False)])
+        logits = engine.decode([Span(0, position, (ids[-1],), logits=True)])[0]
+        assert logits is not None
+        ids.append(int(logits[0].argmax()))
+    return ids[len(prompt) :]
+
+
+def request(
+    max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT, rounds: bool = False
+) -> Request:
+    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n), rounds)
+
+
+class Bench:
+    """Loops on threads of their own; `close` stops them all and gives their errors."""
+
+    def __init__(self) -> None:
+        self.context = zmq.Context[zmq.Socket[bytes]]()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        self._ends: list[Callable[[], None]] = []
+        self.errors: queue.SimpleQueue[SpecmeshError] = queue.SimpleQueue()
+
+    def verifier(self, engine: SimVerifier | None = None) -> "Running":
+        engine = engine or Flaky(SimSettings())
+        mailbox: Mailbox[object] = Mailbox()
+        router = bind_router(self.context, self.address, insecure=False)
+        loop = VerifierLoop("v", router, engine, mailbox, StepCosts())  # type: ignore[arg-type]
+        return self._run(loop, mailbox, lambda: router.close(linger=0))
+
+    def drafter(self, engine: DraftEngine | None = None) -> "Running":
+        engine = engine or SimDrafter(SimSettings(alpha=0.9))
+        mailbox: Mailbox[object] = Mailbox()
+        loop = DrafterLoop("d", lambda: connect_dealer(self.context, self.address), self.address, engine, mailbox)  # type: ignore[arg-type]
+        return self._run(loop, mailbox, loop.close)
+
+    def router(self) -> "Scripted":
+        """A verifier that says what the test tells it to."""
+        made = Scripted(bind_router(self.context, self.address, insecure=False))
+        self._ends.append(made.socket.close)
+        return made
+
+    def _run(self, loop: VerifierLoop | DrafterLoop, mailbox: "Mailbox[object]", close: Callable[[], None]) -> "Running":
+        def run() -> None:
+            try:
+                loop.run()
+            except SpecmeshError as error:
+                self.errors.put(error)
+
+        thread = threading.Thread(target=run, name="loop")
+        thread.start()
+        running = Running(loop, mailbox, thread)
+
+        def end() -> None:
+            running.stop()
+            close()
+            mailbox.close()
+
+        self._ends.append(end)
+        return running
+
+    def close(self) -> None:
+        for end in reversed(self._ends):
+            end()
+        self.context.destroy(linger=0)
+
+
+class Running:
+    """A loop that runs."""
+
+    def __init__(self, loop: VerifierLoop | DrafterLoop, mailbox: "Mailbox[object]", thread: threading.Thread) -> None:
+        self.loop, self._mailbox, self._thread = loop, mailbox, thread
+
+    def ask(self, what: Request) -> Hearing:
+        client = Hearing()
+        self._mailbox.put(Submit(what, client))  # type: ignore[arg-type]
+        return client
+
+    def cancel(self, client: Hearing) -> None:
+        self._mailbox.put(Cancel(client))  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        """Stop as a signal does, and wait for the end."""
+        self.loop.stop()
+        self._mailbox.put(Cancel(Hearing()))  # type: ignore[arg-type]
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), "the loop does not end"
+
+
+class Scripted:
+    """A ROUTER under the test's control."""
+
+    def __init__(self, router: "zmq.Socket[bytes]") -> None:
+        self.socket = router
+        self.peer = b""
+
+    def expect(self, kind: type) -> m.Message:
+        """The next message of this kind; others are skipped."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if self.socket.poll(100):
+                self.peer, frame = self.socket.recv_multipart()
+                message = decode(frame)
+                if isinstance(message, kind):
+                    return message
+        raise AssertionError(f"no {kind.__name__} came")
+
+    def say(self, *messages: m.Message) -> None:
+        for message in messages:
+            self.raw(encode(message))
+
+    def raw(self, *parts: bytes) -> None:
+        self.socket.send_multipart([self.peer, *parts])
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.close()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
+
+
+def attach(verifier: Running, drafter: Running) -> None:
+    """Wait until the two know each other."""
+    until(lambda: drafter.loop.vocabulary is not None, "the drafter is welcome")
+    until(lambda: verifier.loop.snapshot(0.0)["peers"], "the verifier has its drafter")
+
+
+def test_verifier_alone(bench: Bench):
+    """A request is answered by Started, its ids and the report; nothing was drafted."""
+    client = bench.verifier().ask(request())
+    started = client.next()
+    assert isinstance(started, Started)
+    assert started.prompt_tokens == len(PROMPT)
+    end = client.end()
+    assert isinstance(end, Finished)
+    assert (client.ids, end.reason, end.prompt_ids) == (truth(20), "length", PROMPT)
+    assert (end.report["generated_tokens"], end.report["drafted"], end.report["bytes_sent"]) == (20, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [(request(ids=()), RequestError), (request(ids=(256,)), RequestError), (request(ids=(-1,)), RequestError),
+     (request(ids=(65,) * 8192), PromptTooLong)],
+    ids=["empty", "id too large", "id negative", "too long"],
+)
+def test_requests_that_cannot_be(bench: Bench, what: Request, error: type[SpecmeshError]):
+    """What can never be served fails at once and takes no place."""
+    verifier = bench.verifier()
+    assert type(verifier.ask(what).error()) is error
+    assert isinstance(verifier.ask(request(3)).end(), Finished)
+
+
+def test_engine_failure_ends_the_session_only(bench: Bench):
+    """A step that fails: the client gets the engine's error, and the place serves the next request."""
+    engine = Flaky(SimSettings(n_seq=1))
+    engine.fail_from = len(PROMPT) + 5
+    verifier = bench.verifier(engine)
+    client = verifier.ask(request())
+    assert isinstance(client.error(), EngineError)
+    assert client.ids == truth(6)
+    short = verifier.ask(request(3))
+    assert isinstance(short.end(), Finished)
+    assert short.ids == truth(3)
+
+
+def test_engine_failure_is_told_to_the_drafters_client(bench: Bench):
+    """The same with the client on the drafter's socket: an error, never a text that only looks finished."""
+    engine = Flaky(SimSettings())
+    engine.fail_from = len(PROMPT) + 30
+    verifier, drafter = bench.verifier(engine), bench.drafter()
+    attach(verifier, drafter)
+    client = drafter.ask(request(200))
+    assert "verifier" in str(client.error())
+    assert client.ids == truth(len(client.ids))
+
+
+@pytest.mark.parametrize("socket_of", ["verifier", "verifier with drafter", "drafter"])
+def test_text_cut_by_a_shutdown_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch, socket_of: str):
+    """A session that outlasts the drain ends with DaemonUnreachable, not as if its text were whole."""
+    monkeypatch.setattr(verifier_module, "DRAIN", 0.05)
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=5)))
+    asked = verifier
+    if socket_of != "verifier":
+        drafter = bench.drafter()
+        attach(verifier, drafter)
+        asked = drafter if socket_of == "drafter" else verifier
+    client = asked.ask(request(5000))
+    while len(client.ids) < 3:
+        client.next()
+    verifier.stop()
+    assert isinstance(client.error(), DaemonUnreachable)
+
+
+def test_stopping_verifier_takes_no_more(bench: Bench):
+    """While it drains, new requests are Busy and the old one is finished."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=10)))
+    client = verifier.ask(request(20))
+    client.next()
+    verifier.loop.stop()
+    assert isinstance(verifier.ask(request()).error(), Busy)
+    assert isinstance(client.end(), Finished)
+    assert client.ids == truth(20)
+
+
+def test_draft_engine_failure_changes_nothing(bench: Bench):
+    """A draft model that fails is given up for that session: the text is whole, at both sockets."""
+    verifier = bench.verifier()
+    engine = FlakyDrafter(SimSettings())
+    drafter = bench.drafter(engine)
+    attach(verifier, drafter)
+    for asked in (verifier, drafter):
+        engine.left = 3
+        client = asked.ask(request(60))
+        assert isinstance(client.end(), Finished)
+        assert client.ids == truth(60)
+
+
+def test_cancel_frees_the_place(bench: Bench):
+    """A client that leaves, at either socket, frees its place at the verifier."""
+    verifier, drafter = bench.verifier(Flaky(SimSettings(n_seq=1, step_ms=1))), bench.drafter()
+    attach(verifier, drafter)
+    for asked in (verifier, drafter):
+        client = asked.ask(request(8000))
+        while not client.ids:
+            client.next()
+        asked.cancel(client)
+        until(lambda: verifier.loop.snapshot(0.0)["sessions"]["live"] == 0, "the session ends")  # type: ignore[index]
+        last = asked.ask(request(5))
+        assert isinstance(last.end(), Finished)
+        assert last.ids == truth(5)
+
+
+def test_more_sessions_than_the_draft_model_holds(bench: Bench):
+    """Sessions without a place in the draft model are followed without drafts, and whole all the same."""
+    verifier, drafter = bench.verifier(), bench.drafter(SimDrafter(SimSettings(n_seq=1)))
+    attach(verifier, drafter)
+    clients = [drafter.ask(request(80)) for _ in range(4)]
+    for client in clients:
+        assert isinstance(client.end(), Finished)
+        assert client.ids == truth(80)
+
+
+def test_vocabulary_comes_to_a_drafter_without_one(bench: Bench):
+    """An n-gram drafter downloads the verifier's vocabulary."""
+    verifier, drafter = bench.verifier(), bench.drafter(NgramDrafter(4096, 2))
+    attach(verifier, drafter)
+    assert drafter.loop.vocabulary == SimVerifier(SimSettings()).vocabulary
+
+
+# --- a drafter and a scripted verifier
+
+
+def welcome(**changes: object) -> m.Welcome:
+    vocabulary = SimVerifier(SimSettings()).vocabulary
+    fields = {"verifier": "v", "model": "sim-target", "model_hash": "", "vocab_fingerprint": vocabulary.fingerprint(),
+              "n_vocab": len(vocabulary), "n_ctx": 8192, "eog_ids": [255]}
+    return m.Welcome(**(fields | changes))  # type: ignore[arg-type]
+
+
+def welcomed(bench: Bench) -> tuple[Scripted, Running]:
+    """A scripted verifier and a drafter it has welcomed."""
+    router, drafter = bench.router(), bench.drafter()
+    router.expect(m.Hello)
+    router.say(welcome())
+    until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
+    return router, drafter
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (encode(m.Error("vocab", "not of my family")), ["refused", "not of my family"]),
+        (encode(m.Error("version", "I speak version 9")), ["refused", "version 9"]),
+        (b"SM\x09" + encode(welcome())[3:], ["version 9", "this drafter 1"]),
+    ],
+    ids=["vocab", "version told", "version seen"],
+)
+def test_refusals_end_the_drafter(bench: Bench, answer: bytes, words: list[str]):
+    """A refusal that trying again cannot change ends the drafter with a ConfigError that says why."""
+    router, _ = bench.router(), bench.drafter()
+    router.expect(m.Hello)
+    router.raw(answer)
+    error = bench.errors.get(timeout=PATIENCE)
+    assert isinstance(error, ConfigError)
+    for word in (*words, bench.address):
+        assert word in str(error)
+
+
+@pytest.mark.parametrize(
+    "answer", [m.Vocab(0, ["!"]), m.Vocab(0, ["ü"]), m.Vocab(0, ["YQ=="])], ids=["not base64", "not ASCII", "not as told"]
+)
+def test_lying_vocabulary_ends_the_drafter(bench: Bench, answer: m.Vocab):
+    """A vocabulary that is not what WELCOME promised is an error of the peer, not a crash."""
+    router, _ = bench.router(), bench.drafter(NgramDrafter(4096, 2))
+    router.expect(m.Hello)
+    router.say(welcome(n_vocab=1))
+    router.expect(m.Vocab)
+    router.say(answer)
+    assert isinstance(bench.errors.get(timeout=PATIENCE), RemoteProtocolError)
+
+
+def test_drafter_survives_a_hostile_verifier(bench: Bench):
+    """Frames that are none, messages for nobody, wild TRUTHs: they are counted or ignored, and it drafts on."""
+    router, drafter = welcomed(bench)
+    router.raw(b"junk")
+    router.raw(b"two", b"parts")
+    router.say(
+        m.Truth(99, 5, 1, (1, 2), 4), m.Sync(99, 0, 0, (), 4), m.Nack(99, 2**32 - 1, 1), m.Done(99, "stop", 5),
+        m.Round(99, [1], 1), m.Close(99, 0, 0.0), m.Draft(99, 0, 0, (1,)), m.Error("session", "nonsense", 77),
+        m.Pong(12345, 1, 0.0), m.Vocab(0, ["YQ=="]), m.Opened(5, 0, 3, 0.0, 0, 1.0, 0),
+        m.Truth(5, 2**32 - 1, 7, (-1, 2**31 - 1), 65535), m.Sync(5, 0, 0, (-1,), 4), m.Truth(5, 0, 99, (1,), 4),
+        m.Sync(5, 0, 0, PROMPT, 4),
+    )
+    draft = router.expect(m.Draft)
+    assert isinstance(draft, m.Draft)
+    assert (draft.session, draft.base) == (5, len(PROMPT))
+    rejected = drafter.loop.snapshot(0.0)["wire"]["rejected"]  # type: ignore[index]
+    assert rejected["parts"] == 1
+    assert rejected["direction"] == 2
+    assert sum(rejected.values()) == 4
+
+
+def test_session_opened_for_a_client_that_left_is_closed(bench: Bench):
+    """A client that left before OPENED came: the drafter closes the session at the verifier."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(request())
+    order = router.expect(m.Open)
+    drafter.cancel(client)
+    router.say(m.Opened(41, order.ref, len(PROMPT), 0.0, 0, 1.0, 0))  # type: ignore[union-attr]
+    close = router.expect(m.Close)
+    assert close.session == 41  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("code", "error"), [("busy", Busy), ("request", RequestError)])
+def test_refused_open(bench: Bench, code: str, error: type[SpecmeshError]):
+    """ERROR to an OPEN is its client's error, of the class the code says."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(request())
+    order = router.expect(m.Open)
+    router.say(m.Error(code, "no room", order.ref))  # type: ignore[union-attr]
+    refusal = client.error()
+    assert (type(refusal), str(refusal)) == (error, "no room")
+
+
+def test_forgetful_verifier_is_greeted_again(bench: Bench):
+    """ERROR hello: the sessions of the drafter's clients end as unreachable, and it says HELLO again."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(request())
+    order = router.expect(m.Open)
+    router.say(m.Opened(4, order.ref, len(PROMPT), 0.0, 0, 1.0, 0), m.Error("hello", "who are you"))  # type: ignore[union-attr]
+    assert isinstance(client.error(), DaemonUnreachable)
+    router.expect(m.Hello)
+    router.say(welcome())
+    until(lambda: drafter.loop.verifier is not None, "it is welcome again")
+
+
+def test_request_without_a_verifier(bench: Bench):
+    """While there is no verifier, a request fails at once with its address."""
+    refusal = bench.drafter().ask(request()).error()
+    assert isinstance(refusal, DaemonUnreachable)
+    assert bench.address in str(refusal)
+
+
+def test_prompt_beyond_a_frame(bench: Bench):
+    """A prompt that no frame holds, or that is no Unicode, is refused at the drafter."""
+    _, drafter = welcomed(bench)
+    for prompt in ("x" * 600_000, "\udcff"):
+        asked = Request(prompt, None, SessionParams(SamplingParams(), 5, None))
+        assert isinstance(drafter.ask(asked).error(), RequestError)
+
+
+def test_lost_end_is_an_error(bench: Bench):
+    """DONE for more ids than were heard: the client gets an error, never a text with a hole."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(request())
+    order = router.expect(m.Open)
+    router.say(m.Opened(4, order.ref, len(PROMPT), 0.0, 0, 1.0, 0), m.Sync(4, 0, 0, PROMPT, 4),  # type: ignore[union-attr]
+               m.Done(4, "length", len(PROMPT) + 9, {}))
+    assert "lost" in str(client.error())
