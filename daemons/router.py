@@ -1,5 +1,6 @@
 """The verifier's end of the wire: messages to and from drafters, by the identity their connection has."""
 
+from collections import deque
 from collections.abc import Iterator
 
 import zmq
@@ -11,29 +12,71 @@ from specmesh.wire.codec import decode, encode
 
 MAX_FRAMES_PER_TURN = 64
 
+MAX_BACKLOG = 2**20
+"""Most bytes kept for a drafter beyond ZeroMQ's queue; one that falls further behind is let go."""
+
 
 class Router:
-    """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same."""
+    """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same.
+
+    What a drafter cannot take at once is kept for it, in order: ZeroMQ would drop it, and a lost DONE is for ever.
+    """
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self.socket = socket
         self.traffic = Traffic()
         self._unreachable: list[bytes] = []
+        self._backlogs: dict[bytes, deque[bytes]] = {}
 
     def send(self, identity: bytes, message: m.Message) -> int:
         """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""
         frame = encode(message)
+        backlog = self._backlogs.get(identity)
+        if backlog is None and self._hand_over(identity, frame):
+            return len(frame)
+        if identity in self._unreachable:
+            return 0
+        backlog = self._backlogs.setdefault(identity, deque())
+        backlog.append(frame)
+        if sum(map(len, backlog)) > MAX_BACKLOG:
+            self._give_up(identity)
+            return 0
+        return len(frame)
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is kept for a drafter that did not keep up."""
+        return bool(self._backlogs)
+
+    def flush(self) -> None:
+        """Send what was kept, as far as it is taken."""
+        for identity, backlog in list(self._backlogs.items()):
+            while backlog and self._hand_over(identity, backlog[0]):
+                backlog.popleft()
+            if not backlog:
+                self.forget(identity)
+
+    def forget(self, identity: bytes) -> None:
+        """Keep nothing for this drafter any more."""
+        self._backlogs.pop(identity, None)
+
+    def _hand_over(self, identity: bytes, frame: bytes) -> bool:
+        """Whether ZeroMQ took the frame."""
         try:
             self.socket.send_multipart([identity, frame], zmq.NOBLOCK)
         except zmq.Again:
-            return 0  # its queue is full; the prefix CRC of a later frame brings it back
+            return False
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self._unreachable.append(identity)
-            return 0
+            self._give_up(identity)
+            return False
         self.traffic.sent(len(frame))
-        return len(frame)
+        return True
+
+    def _give_up(self, identity: bytes) -> None:
+        self._unreachable.append(identity)
+        self.forget(identity)
 
     def receive(self) -> Iterator[tuple[bytes, m.Message | None, int]]:
         """(identity, message, bytes) of what has come, a bounded number; message None for a frame that is none."""

@@ -4,10 +4,11 @@ The chain goes on past what was asked for, assuming acceptance, up to a credit t
 cuts it; what still agrees stays. Nothing here can change the text, only how soon the verifier has it.
 """
 
-from math import ceil
+from math import ceil, log
 from typing import assert_never
 
 from specmesh.core import events as ev
+from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.prefix import Prefix, common_length
 
 MAX_CREDIT = 32
@@ -15,6 +16,12 @@ MAX_CREDIT = 32
 
 COALESCE = 1e-3
 """Seconds a finished draft may wait for company before it is sent: frames cost more than ids."""
+
+GROUP = 2
+"""Drafts beyond what was asked for go out together by so many: nobody waits for the first of them."""
+
+LEAST_USE = 0.05
+"""Drafts that would stand less often than this are not worth their bytes."""
 
 NACK_INTERVAL = 0.1
 """Seconds between two NACKs for the same gap."""
@@ -41,6 +48,7 @@ class DrafterSession:
         self._unsent_since: float | None = None
         self._stuck = False  # the model has no guess after the newest id
         self._nacked: tuple[float, int] = (float("-inf"), -1)
+        self._acceptance = RollingAcceptance(positions=1, prior=0.75, memory=32.0)
 
     @property
     def n_truth(self) -> int:
@@ -98,12 +106,18 @@ class DrafterSession:
             return []  # old news
         self.draft_n = min(event.draft_n, MAX_CREDIT)
         accepted = max(min(agreed, end - 1) - self._n_truth, 0)
+        if not event.sync:
+            self._learn_acceptance(accepted, corrected=self._n_truth <= agreed < min(end, len(self._known)))
         effects = self._cut(agreed) if agreed < end else []
         self._known.extend(event.ids[agreed - event.base :])
         self._n_truth = end
         self._sent = max(self._sent, end)
         self._stuck = False
-        return effects + self._learn(accepted)
+        return effects + self._learn(accepted) + self._send()
+
+    def _learn_acceptance(self, accepted: int, *, corrected: bool) -> None:
+        for stood in [1] * accepted + [0] * corrected:
+            self._acceptance.record(1, stood)
 
     def _cut(self, length: int) -> list[ev.DrafterEffect]:
         """Drop every id from `length` on, here and in the model's memory."""
@@ -144,10 +158,12 @@ class DrafterSession:
         return self.draft_n > 0 and self._n_truth > 0 and not self._stuck and room and chain < self._credit(round_trip)
 
     def _credit(self, round_trip: float) -> int:
-        """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
+        """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides; as
+        long as the last of them has a chance to stand."""
         interval = self.draft_seconds / self.drafted if self.drafted else round_trip
         hidden = ceil(round_trip / interval) if interval > 0 else 0
-        return min(2 * self.draft_n + 1 + min(hidden, self.draft_n), MAX_CREDIT)
+        ahead = min(2 * self.draft_n + 1 + min(hidden, self.draft_n), MAX_CREDIT)
+        return max(min(ahead, ceil(log(LEAST_USE) / log(self._acceptance.pooled()))), self.draft_n)
 
     def _predicted(self, event: ev.Predicted, now: float) -> list[ev.DrafterEffect]:
         """Note what the model took in and, where it guessed, let the chain grow.
@@ -169,7 +185,8 @@ class DrafterSession:
         """A full batch, or one that has waited long enough. A draft slower than COALESCE goes out at once."""
         unsent = len(self._known) - max(self._sent, self._n_truth)
         waited = now - self._unsent_since if self._unsent_since is not None else 0.0
-        return unsent >= self.draft_n or waited >= COALESCE
+        asked = len(self._known) - self._n_truth <= self.draft_n
+        return unsent >= self.draft_n or (waited >= COALESCE and (asked or unsent >= GROUP))
 
     def flush(self) -> list[ev.DrafterEffect]:
         """Send what is held back; for when nothing more will be drafted for now."""

@@ -278,3 +278,32 @@ def test_plans_continue_the_memory_whatever_is_told(data):
                 assert effect.crc == crc(*known[: effect.base])
                 assert list(effect.ids) == known[effect.base : effect.base + len(effect.ids)]
         assert held == made._known[0 : len(held)]
+
+
+def corrected(made, times):
+    """The drafter guesses on and on and is corrected at its first draft each time."""
+    for _ in range(times):
+        while (plan := made.plan(0.0)) is not None:
+            made.handle(ev.Predicted(len(plan.ids), 1, -0.01), 0.0)
+        made.handle(ev.Told(made.n_truth, made._known.crc_at(made.n_truth), (2,), 4, sync=False), 0.0)
+
+
+def test_a_drafter_that_is_mostly_wrong_stays_close():
+    """Drafts that hardly ever stand are not made beyond what was asked for: their bytes would be wasted."""
+    made = session(draft_n=4)
+    corrected(made, 30)
+    while (plan := made.plan(10.0)) is not None:
+        made.handle(ev.Predicted(len(plan.ids), 1, -0.01), 0.0)
+    assert len(made.chain) == 4
+
+
+def test_beyond_what_was_asked_for_drafts_go_in_groups():
+    """The drafts asked for are sent as they come; those beyond go two by two, and the rest with the next truth."""
+    made = session(draft_n=2)
+    sent = []
+    while (plan := made.plan(0.0)) is not None:
+        effects = made.handle(ev.Predicted(len(plan.ids), 1, -0.01), 0.0)
+        sent.append(sum(len(effect.ids) for effect in effects if isinstance(effect, ev.SendDraft)))
+    assert sent == [1, 1, 0, 2, 0]
+    truth = ev.Told(made.n_truth, made._known.crc_at(made.n_truth), (1,), 2, sync=False)
+    assert any(isinstance(effect, ev.SendDraft) for effect in made.handle(truth, 0.0))
