@@ -207,11 +207,14 @@ class DrafterLoop:
             list(asked.request.prompt_ids or ()),
         )
         try:
-            self._dealer.send(order)
+            sent = self._dealer.send(order)
         except ValueError as error:
             asked.client.hear(Failed(RequestError(f"the prompt is too long for the wire: {error}")))
             return
-        self._asked[ref] = asked
+        if sent:
+            self._asked[ref] = asked
+        else:
+            asked.client.hear(Failed(Busy(f"the verifier at {self._address} takes no requests now: try again")))
 
     def _opened(self, message: m.Opened) -> None:
         asked = self._asked.pop(message.ref, None) if message.ref else None

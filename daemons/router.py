@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import zmq
 
@@ -16,6 +17,14 @@ MAX_BACKLOG = 2**20
 """Most bytes kept for a drafter beyond ZeroMQ's queue; one that falls further behind is let go."""
 
 
+@dataclass(slots=True)
+class _Backlog:
+    """Frames kept for one drafter, and how many bytes they are."""
+
+    frames: deque[bytes] = field(default_factory=deque)
+    size: int = 0
+
+
 class Router:
     """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same.
 
@@ -26,19 +35,19 @@ class Router:
         self.socket = socket
         self.traffic = Traffic()
         self._unreachable: list[bytes] = []
-        self._backlogs: dict[bytes, deque[bytes]] = {}
+        self._backlogs: dict[bytes, _Backlog] = {}
 
     def send(self, identity: bytes, message: m.Message) -> int:
         """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""
         frame = encode(message)
-        backlog = self._backlogs.get(identity)
-        if backlog is None and self._hand_over(identity, frame):
+        if identity not in self._backlogs and self._hand_over(identity, frame):
             return len(frame)
         if identity in self._unreachable:
             return 0
-        backlog = self._backlogs.setdefault(identity, deque())
-        backlog.append(frame)
-        if sum(map(len, backlog)) > MAX_BACKLOG:
+        backlog = self._backlogs.setdefault(identity, _Backlog())
+        backlog.frames.append(frame)
+        backlog.size += len(frame)
+        if backlog.size > MAX_BACKLOG:
             self._give_up(identity)
             return 0
         return len(frame)
@@ -51,9 +60,9 @@ class Router:
     def flush(self) -> None:
         """Send what was kept, as far as it is taken."""
         for identity, backlog in list(self._backlogs.items()):
-            while backlog and self._hand_over(identity, backlog[0]):
-                backlog.popleft()
-            if not backlog:
+            while backlog.frames and self._hand_over(identity, backlog.frames[0]):
+                backlog.size -= len(backlog.frames.popleft())
+            if not backlog.frames:
                 self.forget(identity)
 
     def forget(self, identity: bytes) -> None:

@@ -39,6 +39,9 @@ log = structlog.get_logger("specmesh.verifier")
 SNAPSHOT_INTERVAL = 0.1
 """Seconds between two snapshots of the statistics."""
 
+FLUSH_INTERVAL = 0.005
+"""Seconds between two tries to send what a drafter could not take."""
+
 DRAIN = 10.0
 """Seconds that sessions get to finish after SIGTERM."""
 
@@ -109,6 +112,8 @@ class VerifierLoop:
         """Give the engine its next step if it is free; seconds the loop may sleep."""
         until = min((peer.link.next_ping for peer in self._peers.values()), default=now + 1.0)
         until = min(until, self._closing.next_deadline() or until, self._next_snapshot if self._unpublished else until)
+        if self._router.behind:
+            until = min(until, now + FLUSH_INTERVAL)
         if self._step is None:
             step = self._scheduler.next_step({live.id: live.machine for live in self._sessions.values()}, now)
             match step:
@@ -148,8 +153,9 @@ class VerifierLoop:
                 assert_never(order)
 
     def _tick(self, now: float) -> None:
+        self._router.flush()
         for identity in self._router.unreachable():
-            self._peer_gone(identity, "disconnected")
+            self._peer_gone(identity, "unreachable")
         for peer in list(self._peers.values()):
             if peer.link.silent(now):
                 self._peer_gone(peer.identity, "silent")
@@ -370,6 +376,7 @@ class VerifierLoop:
     def _peer_gone(self, identity: bytes, reason: str) -> None:
         """Forget a drafter: its own sessions end, the others go on alone or with another drafter."""
         peer = self._peers.pop(identity, None)
+        self._router.forget(identity)
         if peer is None:
             return
         self._unpublished = True

@@ -103,13 +103,17 @@ class _Api:
         try:
             while not over:
                 batch: list[Event] = []
+                error: SpecmeshError | None = None
                 for event in await client.batch():
                     over = isinstance(event, Finished | Failed)
                     if isinstance(event, Failed):
-                        raise event.error
+                        error = event.error
+                        break
                     _append(batch, event, request.rounds)
                 if batch:
                     yield batch
+                if error is not None:
+                    raise error
                 await asyncio.sleep(0 if over else PACE)
         finally:
             if not over:
@@ -170,9 +174,12 @@ class _Stream:
         match event:
             case Started():
                 return self._answer.chunk("", None, described)
-            case Tokens(ids, _, _):
+            case Tokens(ids, accepted, drafts):
                 self._generated += len(ids)
-                return self._answer.chunk(self._text.feed(ids), None, described)
+                drafted, own = self._text.feed(ids[:accepted]), self._text.feed(ids[accepted:])
+                if drafts is not None:
+                    described["accepted_text"] = drafted
+                return self._answer.chunk(drafted + own, None, described)
             case Finished(reason, _, _):
                 last = self._answer.chunk(self._text.finish(), reason, described)
                 return last | {"usage": _usage(event, self._generated)}

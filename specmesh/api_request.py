@@ -2,7 +2,6 @@
 
 import secrets
 from dataclasses import dataclass
-from math import isfinite
 
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
@@ -79,7 +78,7 @@ def _number(body: dict[str, object], name: str, default: float, low: float, high
     value = body.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or not low <= value <= high:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise RequestError(f"{name} must be a number from {low:g} to {high:g}")
     return float(value)
 

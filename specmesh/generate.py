@@ -92,15 +92,15 @@ def _take(chunk: Json, so_far: _Text, output: Output) -> None:
             fresh = "\n" if sys.stdout.isatty() and sys.stderr.isatty() and not output.as_json else ""
             print(fresh + _round_line(so_far.rounds, told), file=sys.stderr)
     if not output.as_json:
-        sys.stdout.write(_marked(told) if output.show_drafts and "pieces" in told else choice["text"])
+        text = choice["text"]
+        sys.stdout.write(_marked(text, told) if output.show_drafts and "accepted_text" in told else text)
         sys.stdout.flush()
 
 
-def _marked(told: Json) -> str:
+def _marked(text: str, told: Json) -> str:
     """A round's text with its accepted drafts told apart from the verifier's own token."""
-    pieces: list[str] = told["pieces"]  # type: ignore[assignment]
-    accepted: int = told["accepted"]  # type: ignore[assignment]
-    drafted, own = "".join(pieces[:accepted]), "".join(pieces[accepted:])
+    drafted: str = told["accepted_text"]  # type: ignore[assignment]
+    own = text[len(drafted) :]
     if not drafted:
         return own
     return f"[[{drafted}]]{own}" if os.environ.get("NO_COLOR") else f"{_GREEN}{drafted}{_PLAIN}{own}"

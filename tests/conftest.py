@@ -1,8 +1,13 @@
 """Fixtures shared by all tests."""
 
 import importlib.util
+import shutil
+import socketserver
 import sys
-from collections.abc import Callable
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import ModuleType
 
@@ -43,3 +48,55 @@ def tiny_gguf(make_gguf: Callable[..., Path]) -> Path:
 def tiny_recurrent_gguf(make_gguf: Callable[..., Path]) -> Path:
     """A Mamba of two layers and 320 ids with random weights: it cannot be cut."""
     return make_gguf("tiny-recurrent", recurrent=True)
+
+
+class FakeDaemon:
+    """Makes Unix sockets that answer HTTP requests by their path: {"/stats": (200, b"...")}; None hangs up.
+
+    `requests` are (method, path, body) of all that came.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, bytes]] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))  # a socket's path has 103 bytes
+        self._servers: list[socketserver.BaseServer] = []
+
+    def __call__(self, answers: dict[str, tuple[int, bytes] | None]) -> Path:
+        """A socket with these answers."""
+        requests = self.requests
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                requests.append((self.command, self.path, body))
+                answer = answers[self.path]
+                if answer is not None:
+                    self.send_response(answer[0])
+                    self.end_headers()
+                    self.wfile.write(answer[1])
+
+            do_POST = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        path = self._folder / f"{len(self._servers)}.sock"
+        server = socketserver.UnixStreamServer(str(path), Handler)
+        self._servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        return path
+
+    def close(self) -> None:
+        """End them all."""
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+        shutil.rmtree(self._folder)
+
+
+@pytest.fixture
+def fake_daemon() -> Iterator[FakeDaemon]:
+    """Makes scripted daemons: fake_daemon({"/stats": (200, b"{}")}) gives the socket's path."""
+    made = FakeDaemon()
+    yield made
+    made.close()

@@ -11,7 +11,18 @@ from specmesh.client import Client
 from specmesh.errors import SpecmeshError
 
 ADDRESS = "tcp://127.0.0.1:7079"
-SETTINGS = ["--max-tokens", "160", "--temperature", "0.7", "--top-p", "0.95", "--seed", "7", "--draft-n", "4"]
+SETTINGS = [
+    "--max-tokens",
+    "160",
+    "--temperature",
+    "0.7",
+    "--top-p",
+    "0.95",
+    "--seed",
+    "7",
+    "--draft-n",
+    "4",
+]
 DAEMON = ["--model", "bundled", "--threads", "1", "--ctx", "1024", "--log-level", "warning"]
 
 
@@ -44,7 +55,10 @@ def main(prompt: str) -> int:
 def _explain(prompt: str) -> None:
     how = "[[marked]]" if os.environ.get("NO_COLOR") else "\x1b[32mgreen\x1b[39m"
     print(f"{how}: drafted and accepted; the rest is the verifier's own. Four drafts in every step, to show them:")
-    print(f"these models are so small that drafting cannot pay, and auto would switch it off.\n\n{prompt}", end="")
+    print(
+        f"these models are so small that drafting cannot pay, and auto would switch it off.\n\n{prompt}",
+        end="",
+    )
     sys.stdout.flush()
 
 

@@ -143,7 +143,9 @@ class Bench:
         self._ends.append(made.socket.close)
         return made
 
-    def _run(self, loop: VerifierLoop | DrafterLoop, mailbox: "Mailbox[object]", close: Callable[[], None]) -> "Running":
+    def _run(
+        self, loop: VerifierLoop | DrafterLoop, mailbox: "Mailbox[object]", close: Callable[[], None]
+    ) -> "Running":
         def run() -> None:
             try:
                 loop.run()
@@ -398,7 +400,9 @@ def test_refusals_end_the_drafter(bench: Bench, answer: bytes, words: list[str])
 
 
 @pytest.mark.parametrize(
-    "answer", [m.Vocab(0, ["!"]), m.Vocab(0, ["ü"]), m.Vocab(0, ["YQ=="])], ids=["not base64", "not ASCII", "not as told"]
+    "answer",
+    [m.Vocab(0, ["!"]), m.Vocab(0, ["ü"]), m.Vocab(0, ["YQ=="])],
+    ids=["not base64", "not ASCII", "not as told"],
 )
 def test_lying_vocabulary_ends_the_drafter(bench: Bench, answer: m.Vocab):
     """A vocabulary that is not what WELCOME promised is an error of the peer, not a crash."""

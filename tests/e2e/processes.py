@@ -86,7 +86,6 @@ class Daemon:
 
     def __init__(self, role: str, socket_path: Path, args: list[object], log: Path) -> None:
         self.role, self.socket, self.log = role, socket_path, log
-        self.born = time.monotonic()
         words = [*SPECMESH, role, "--socket", str(socket_path), *map(str, args)]
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, env=environment())
@@ -156,7 +155,8 @@ class Mesh:
     def start(self, role: str, *args: object, name: str | None = None) -> Daemon:
         """Start a daemon with these options; does not wait for it."""
         name = name or role
-        daemon = Daemon(role, self.folder / f"{name[:12]}.sock", list(args), self.folder / f"{name}.log")
+        log = self.folder / f"{len(self.daemons)} {name}.log"
+        daemon = Daemon(role, self.folder / f"{name[:12]}.sock", list(args), log)
         self.daemons.append(daemon)
         return daemon
 

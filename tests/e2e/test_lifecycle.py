@@ -257,7 +257,7 @@ def test_many_drafter_restarts(mesh: Mesh):
     verifier = mesh.verifier("step_ms=2")
     descriptors = Path(f"/proc/{verifier.pid}/fd")
     opened = []
-    for turn in range(4):
+    for turn in range(3):
         drafter = mesh.drafter(name=f"d{turn}")
         with Stream(verifier, body(PROMPT, 2000, draft_n=4)) as stream:
             stream.read(while_=lambda stream=stream: not any(stream.accepted))

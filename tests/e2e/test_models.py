@@ -146,8 +146,11 @@ def test_drafter_of_another_vocabulary(make_gguf: Callable[..., Path], mesh: Mes
     assert "vocabulary" in drafter.text().splitlines()[-1]
 
 
-@pytest.mark.parametrize("damage", ["missing", "folder", "empty", "text", "half"])
-@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.parametrize(
+    ("role", "damage"),
+    [("verifier", "missing"), ("verifier", "folder"), ("verifier", "empty"), ("verifier", "text"), ("verifier", "half"),
+     ("drafter", "missing"), ("drafter", "half")],
+)
 def test_unusable_model_file(tiny_gguf: Path, mesh: Mesh, role: str, damage: str):
     """A model file that is missing or damaged: exit 78, one line with its path, no traceback."""
     path = mesh.folder / "bad.gguf"

@@ -82,6 +82,9 @@ def write(models: tuple[Llama, Llama], held: list[list[int]], work: Path, bundle
         "greedy": _rounded(
             measure.greedy_report(engines["target"], engines["drafter"], prompts, settings)
         ),
+        "agreement_on_held_out_text": round(
+            measure.real_text_agreement(engines["target"], engines["drafter"], held), 4
+        ),
         "sampled": _rounded(
             measure.sampled_report(engines["target"], engines["drafter"], prompts, settings)
         ),

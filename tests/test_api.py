@@ -1,0 +1,295 @@
+"""The local API over a fake daemon, called as an ASGI application."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from specmesh.api import MAX_HTTP_BODY, create_app
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.errors import (
+    Busy,
+    ConfigError,
+    DaemonUnreachable,
+    EngineError,
+    PromptTooLong,
+    RequestError,
+    SpecmeshError,
+)
+from specmesh.requests import Cancel, ClientEvent, Failed, Finished, LocalClient, Started, Submit, Tokens
+
+LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
+DONE = Finished("length", (104, 105), {"rounds": 2})
+EVENTS = (Started(7, 2), Tokens((65, 66), 1, (65, 90)), Tokens((67,), 0, ()), DONE)
+
+
+class FakeDaemon:
+    """A backend that answers every request with the same events, and notes its orders."""
+
+    role, model = "verifier", "fake-model"
+
+    def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
+        self.events, self.reason = events, reason
+        self.orders: list[Submit | Cancel] = []
+        self.cancelled = asyncio.Event()
+
+    def not_ready(self) -> SpecmeshError | None:
+        return self.reason
+
+    def vocabulary(self) -> Vocabulary:
+        return LETTERS
+
+    def stats(self) -> dict[str, object]:
+        return {"role": self.role, "schema_version": 1}
+
+    def submit(self, order: Submit | Cancel) -> None:
+        self.orders.append(order)
+        if isinstance(order, Cancel):
+            self.cancelled.set()
+            return
+        assert isinstance(order.client, LocalClient)
+        for event in self.events:
+            order.client.hear(event)
+
+
+class Answer:
+    """What came back, and a way to leave early."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.parts: list[bytes] = []
+        self.gone = asyncio.Event()
+        self.on_part: Callable[[], None] = lambda: None
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.parts)
+
+    def json(self) -> dict[str, object]:
+        value: dict[str, object] = json.loads(self.body)
+        return value
+
+    def events(self) -> list[str]:
+        """The data of server-sent events."""
+        *events, rest = self.body.decode().split("\n\n")
+        assert rest == ""
+        assert all(event.startswith("data: ") for event in events)
+        return [event[6:] for event in events]
+
+    async def send(self, message: dict[str, object]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]  # type: ignore[assignment]
+            self.headers = {k.decode(): v.decode() for k, v in message["headers"]}  # type: ignore[attr-defined]
+        elif message["body"]:
+            self.parts.append(message["body"])  # type: ignore[arg-type]
+            self.on_part()
+
+
+async def call(
+    daemon: FakeDaemon, method: str, path: str, parts: list[bytes] | None = None, answer: Answer | None = None
+) -> Answer:
+    """One request through the application."""
+    answer = answer or Answer()
+    left = list(parts or [b""])
+
+    async def receive() -> dict[str, object]:
+        if left:
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+        await answer.gone.wait()
+        return {"type": "http.disconnect"}
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": method,
+        "scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+        "headers": [(b"content-type", b"application/json")], "client": None, "server": None,
+    }
+    app: Callable[..., Awaitable[None]] = create_app(daemon)
+    await asyncio.wait_for(app(scope, receive, answer.send), 20)
+    return answer
+
+
+def get(daemon: FakeDaemon, path: str) -> Answer:
+    return asyncio.run(_made(daemon, "GET", path, None))
+
+
+def post(daemon: FakeDaemon, **body: object) -> Answer:
+    return asyncio.run(_made(daemon, "POST", "/v1/completions", [json.dumps({"prompt": "hi"} | body).encode()]))
+
+
+async def _made(daemon: FakeDaemon, method: str, path: str, parts: list[bytes] | None) -> Answer:
+    return await call(daemon, method, path, parts)
+
+
+def test_health_while_loading_and_after():
+    """/health: 503 with the reason while loading or without a verifier, 200 once ready."""
+    loading = get(FakeDaemon(reason=Busy("loading its model (43%)")), "/health")
+    assert loading.status == 503
+    assert loading.json() == {"status": "unavailable", "role": "verifier", "reason": "loading its model (43%)"}
+    ready = get(FakeDaemon(), "/health")
+    assert (ready.status, ready.json()) == (200, {"status": "ok", "role": "verifier"})
+
+
+def test_stats_and_models_are_the_backends():
+    """/stats is the snapshot; /v1/models names the model, and nothing while it is unknown."""
+    daemon = FakeDaemon()
+    assert get(daemon, "/stats").json() == daemon.stats()
+    assert [model["id"] for model in get(daemon, "/v1/models").json()["data"]] == ["fake-model"]  # type: ignore[attr-defined]
+    daemon.model = ""
+    assert get(daemon, "/v1/models").json() == {"object": "list", "data": []}
+
+
+def test_completion():
+    """A completion carries text, reason, usage, ids and the report."""
+    answer = post(FakeDaemon(*EVENTS))
+    body = answer.json()
+    assert answer.status == 200
+    assert body["choices"] == [{"index": 0, "text": "ABC", "logprobs": None, "finish_reason": "length"}]
+    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+    assert body["model"] == "fake-model"
+    told = body["specmesh"]
+    assert told["token_ids"] == [65, 66, 67]  # type: ignore[index]
+    assert told["prompt_token_ids"] == [104, 105]  # type: ignore[index]
+    assert told["report"] == {"rounds": 2}  # type: ignore[index]
+
+
+def test_stream_joins_what_came_together():
+    """Streamed without rounds: ids that came together are one chunk, drafts are left out, [DONE] ends it."""
+    *events, done = post(FakeDaemon(*EVENTS), stream=True).events()
+    chunks = [json.loads(event) for event in events]
+    assert done == "[DONE]"
+    assert [chunk["choices"][0]["text"] for chunk in chunks] == ["", "ABC", ""]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "length"]
+    assert chunks[0]["specmesh"] == {"session": 7, "prompt_tokens": 2}
+    assert chunks[1]["specmesh"] == {"token_ids": [65, 66, 67], "accepted": 1}
+    assert chunks[2]["usage"]["completion_tokens"] == 3
+
+
+def test_stream_with_rounds():
+    """Streamed with rounds: one chunk per round, with its drafts, their text and the pieces."""
+    *events, _ = post(FakeDaemon(*EVENTS), stream=True, rounds=True).events()
+    first, second = (json.loads(event)["specmesh"] for event in events[1:3])
+    assert (first["drafts"], first["drafted_text"], first["accepted"]) == ([65, 90], "AZ", 1)
+    assert (first["pieces"], first["accepted_text"]) == (["A", "B"], "A")
+    assert (second["drafts"], second["drafted_text"], second["accepted"]) == ([], "", 0)
+    assert (second["pieces"], second["accepted_text"]) == (["C"], "")
+
+
+def test_accepted_text_is_part_of_the_text():
+    """Where a character is split between an accepted draft and the verifier's token, it is the verifier's, whole."""
+    euro = tuple("€".encode())
+    events = (Started(1, 2), Tokens((65, *euro), 3, (65, *euro[:2], 9)), DONE)
+    _, told, *_ = post(FakeDaemon(*events), stream=True, rounds=True).events()
+    chunk = json.loads(told)
+    assert (chunk["choices"][0]["text"], chunk["specmesh"]["accepted_text"]) == ("A€", "A")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_characters_split_over_rounds_arrive_whole(stream: bool):
+    """A character of several bytes is never sent in parts; half a one at the end is U+FFFD."""
+    euro = tuple("€".encode())
+    events = (Started(1, 2), *(Tokens((byte,), 0, ()) for byte in (*euro, euro[0])), DONE)
+    answer = post(FakeDaemon(*events), stream=stream, rounds=True)
+    if stream:
+        texts = [json.loads(event)["choices"][0]["text"] for event in answer.events()[:-1]]
+        assert [text for text in texts if text] == ["€", "\ufffd"]
+    else:
+        assert answer.json()["choices"][0]["text"] == "€\ufffd"  # type: ignore[index]
+
+
+REFUSALS = [
+    (RequestError("bad"), 400, "invalid_request_error"),
+    (PromptTooLong(9, 5), 400, "invalid_request_error"),
+    (Busy("full"), 503, "server_error"),
+    (DaemonUnreachable("no verifier"), 502, "server_error"),
+    (EngineError("broke"), 500, "server_error"),
+    (ConfigError("odd"), 500, "server_error"),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("error", "status", "kind"), REFUSALS, ids=lambda value: type(value).__name__)
+def test_refusal_is_a_status_and_openais_error(error: SpecmeshError, status: int, kind: str, stream: bool):
+    """A refusal has the status of its class and OpenAI's error object, streamed or not, with the class as its code."""
+    answer = post(FakeDaemon(Failed(error)), stream=stream)
+    told = answer.json()["error"]
+    assert answer.status == status
+    assert told["message"] == str(error)  # type: ignore[index]
+    assert (told["type"], told["code"], told["param"]) == (kind, type(error).__name__, None)  # type: ignore[index]
+    assert (answer.headers.get("retry-after") == "1") == (status == 503)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_not_ready_is_refused_before_anything_is_submitted(stream: bool):
+    """A daemon that is not ready answers with its reason, and its loop hears nothing."""
+    daemon = FakeDaemon(*EVENTS, reason=Busy("loading"))
+    assert post(daemon, stream=stream).status == 503
+    assert daemon.orders == []
+
+
+def test_error_in_mid_stream_is_an_event():
+    """A session that breaks after text was sent ends the stream with an error event and no [DONE]."""
+    *_, last = post(FakeDaemon(*EVENTS[:2], Failed(EngineError("broke"))), stream=True).events()
+    assert json.loads(last)["error"]["message"] == "broke"
+
+
+def test_error_in_mid_completion_is_a_status():
+    """The same without a stream is a status."""
+    assert post(FakeDaemon(*EVENTS[:2], Failed(EngineError("broke")))).status == 500
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"nul", b"[" * 100_000])
+def test_body_that_is_no_json(raw: bytes):
+    """What is no JSON is 400."""
+    answer = asyncio.run(_made(FakeDaemon(), "POST", "/v1/completions", [raw]))
+    assert answer.status == 400
+    assert "not JSON" in answer.json()["error"]["message"]  # type: ignore[index]
+
+
+def test_body_in_parts_and_beyond_the_limit():
+    """A body may come in parts; beyond the limit it is refused before the rest is read."""
+    whole = json.dumps({"prompt": "hi"}).encode()
+    parts = [whole[:3], b"", whole[3:]]
+    assert asyncio.run(_made(FakeDaemon(*EVENTS), "POST", "/v1/completions", parts)).status == 200
+    endless = [bytes(MAX_HTTP_BODY), b"x", b"never read"]
+    answer = asyncio.run(_made(FakeDaemon(), "POST", "/v1/completions", endless))
+    assert answer.status == 400
+    assert "exceeds" in answer.json()["error"]["message"]  # type: ignore[index]
+
+
+def test_client_that_leaves_a_stream_cancels():
+    """A client that disconnects in mid-stream cancels its session."""
+
+    async def leave() -> FakeDaemon:
+        daemon, answer = FakeDaemon(*EVENTS[:2]), Answer()
+        answer.on_part = answer.gone.set
+        raw = json.dumps({"prompt": "hi", "stream": True}).encode()
+        await call(daemon, "POST", "/v1/completions", [raw], answer)
+        await asyncio.wait_for(daemon.cancelled.wait(), 20)
+        return daemon
+
+    submit, cancel = asyncio.run(leave()).orders
+    assert isinstance(cancel, Cancel)
+    assert cancel.client is submit.client
+
+
+def test_client_that_leaves_a_completion_cancels():
+    """A client that disconnects while its whole text is being made cancels its session."""
+
+    async def leave() -> FakeDaemon:
+        daemon, answer = FakeDaemon(*EVENTS[:2]), Answer()
+        answer.gone.set()
+        await call(daemon, "POST", "/v1/completions", [b'{"prompt": "hi"}'], answer)
+        await asyncio.wait_for(daemon.cancelled.wait(), 20)
+        return daemon
+
+    assert len(asyncio.run(leave()).orders) == 2
+
+
+def test_finished_session_is_not_cancelled():
+    """A session that ended is not cancelled afterwards."""
+    for stream in (False, True):
+        daemon = FakeDaemon(*EVENTS)
+        post(daemon, stream=stream)
+        assert len(daemon.orders) == 1

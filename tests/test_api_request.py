@@ -1,0 +1,103 @@
+"""A completion's body: every field is checked, and what is not supported is refused."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.api_request import parse_completion
+from specmesh.core.sampling import SamplingParams
+from specmesh.errors import RequestError
+from specmesh.requests import Request
+
+
+def parsed(**fields: object) -> Request:
+    return parse_completion({"prompt": "x"} | fields).request
+
+
+def test_defaults():
+    """OpenAI's defaults, except 128 tokens; drafts adapt; a random seed."""
+    body = parse_completion({"prompt": "x"})
+    params = body.request.params
+    assert (body.stream, body.request.rounds, body.request.prompt, body.request.prompt_ids) == (False, False, "x", None)
+    assert (params.max_tokens, params.draft_n) == (128, None)
+    assert (params.sampling.temperature, params.sampling.top_k, params.sampling.top_p) == (1.0, 0, 1.0)
+    assert len({parsed().params.sampling.seed for _ in range(8)}) > 1
+
+
+def test_every_field():
+    """Every field arrives where it belongs."""
+    body = parse_completion({
+        "prompt": [1, 2], "max_tokens": 7, "temperature": 0, "top_k": 5, "top_p": 0.5, "seed": 9, "stream": True,
+        "draft_n": 3, "rounds": True, "model": "m", "user": "u", "stream_options": {"include_usage": True},
+    })
+    assert body.stream
+    assert body.request.rounds
+    assert (body.request.prompt, body.request.prompt_ids) == (None, (1, 2))
+    assert (body.request.params.max_tokens, body.request.params.draft_n) == (7, 3)
+    assert body.request.params.sampling == SamplingParams(0.0, 5, 0.5, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("prompt", None), ("prompt", 5), ("prompt", []), ("prompt", [1, "2"]), ("prompt", [True]), ("prompt", [1.0]),
+        ("prompt", ["a", "b"]), ("prompt", {}),
+        ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 1.5), ("max_tokens", "9"), ("max_tokens", True),
+        ("max_tokens", 2**31),
+        ("temperature", -0.1), ("temperature", 101), ("temperature", math.nan), ("temperature", math.inf),
+        ("temperature", "1"), ("temperature", True), ("temperature", 10**400),
+        ("top_p", -0.1), ("top_p", 1.1), ("top_k", -1), ("top_k", 0.5), ("seed", -1), ("seed", 2**32), ("seed", "s"),
+        ("draft_n", -1), ("draft_n", 17), ("draft_n", "many"), ("draft_n", True), ("draft_n", 1.0),
+        ("stream", 1), ("stream", "yes"), ("rounds", 0),
+        ("stop", ["x"]), ("stop", "x"), ("n", 2), ("best_of", 3), ("echo", True), ("logprobs", 5), ("suffix", "x"),
+        ("presence_penalty", 0.5), ("frequency_penalty", -1), ("logit_bias", {"50256": -100}),
+        ("temprature", 1), ("messages", []),
+    ],
+)
+def test_refused(name: str, value: object):
+    """A value out of range, of the wrong type or not supported is refused by the field's name."""
+    with pytest.raises(RequestError, match=name):
+        parse_completion({"prompt": "x"} | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("stop", None), ("stop", []), ("n", 1), ("best_of", 1), ("echo", False), ("logprobs", None), ("suffix", None),
+     ("presence_penalty", 0), ("frequency_penalty", 0.0), ("logit_bias", {}), ("seed", None), ("max_tokens", None),
+     ("temperature", None), ("top_p", None), ("stream", None), ("draft_n", None), ("draft_n", "auto"), ("draft_n", 0),
+     ("draft_n", 16), ("temperature", 100), ("top_p", 0), ("seed", 2**32 - 1)],
+)
+def test_taken(name: str, value: object):
+    """Neutral values of OpenAI's fields, nulls and values at the edge are taken."""
+    parse_completion({"prompt": "x"} | {name: value})
+
+
+@pytest.mark.parametrize("body", [None, 5, "x", [], [{}], True])
+def test_no_object(body: object):
+    """What is no JSON object is refused."""
+    with pytest.raises(RequestError, match="JSON object"):
+        parse_completion(body)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from(["prompt", "max_tokens", "temperature", "top_k", "top_p", "seed", "stream", "draft_n", "rounds",
+                         "stop", "n", "logit_bias", "model", "other"])
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.dictionaries(NAMES, JSON, max_size=6) | JSON)
+def test_any_json(body: object):
+    """Any JSON is a request or a RequestError, nothing else."""
+    try:
+        request = parse_completion(body).request
+    except RequestError:
+        return
+    assert (request.prompt is None) != (request.prompt_ids is None)
+    assert request.params.max_tokens >= 1
+    assert request.params.draft_n is None or 0 <= request.params.draft_n <= 16

@@ -1,0 +1,179 @@
+"""The commands: what they ask for, and how they end."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from click.testing import CliRunner, Result
+
+import specmesh
+from specmesh import client as client_module
+from specmesh.cli import main
+from specmesh.client import Json
+from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
+
+HEAVY = ["numpy", "zmq", "llama_cpp", "starlette", "uvicorn", "structlog", "rich", "mlx", "specmesh.engines"]
+
+
+class FakeClient:
+    """A daemon's client that answers with `chunks`, then raises `error` if there is one."""
+
+    chunks: ClassVar[list[Json]] = []
+    error: ClassVar[BaseException | None] = None
+    asked: ClassVar[list[object]] = []
+
+    def __init__(self, path: Path | None) -> None:
+        type(self).asked.append(path)
+
+    def complete(self, body: Json) -> Generator[Json, None, None]:
+        type(self).asked.append(body)
+        yield from self.chunks
+        if self.error is not None:
+            raise self.error
+
+    def get(self, resource: str) -> Json:
+        if self.error is not None:
+            raise self.error
+        return {"role": "verifier", "loading": 0.5, "schema_version": 1}
+
+
+@pytest.fixture(autouse=True)
+def daemon(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
+    """The client every command uses."""
+    FakeClient.chunks, FakeClient.error, FakeClient.asked = [], None, []
+    monkeypatch.setattr(client_module, "Client", FakeClient)
+    monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
+    return FakeClient
+
+
+def run(*args: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(main, list(args), input=stdin)
+
+
+def asked(daemon: type[FakeClient]) -> Json:
+    """The body the daemon was asked with."""
+    return next(item for item in daemon.asked if isinstance(item, dict))
+
+
+def test_defaults(daemon: type[FakeClient]):
+    """generate asks for 128 greedy tokens with adaptive drafts, and leaves the seed to the daemon."""
+    assert run("generate", "hi").exit_code == 0
+    assert asked(daemon) == {"prompt": "hi", "max_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0,
+                             "draft_n": "auto", "rounds": False}
+
+
+def test_every_option(daemon: type[FakeClient]):
+    """Every option reaches the body; --verbose and --show-drafts ask for rounds."""
+    done = run("generate", "hi", "--max-tokens", "5", "--temperature", "0.7", "--seed", "3", "--top-k", "40", "--top-p",
+               "0.9", "--draft-n", "4", "--verbose", "--socket", "some.sock")
+    assert done.exit_code == 0
+    assert asked(daemon) == {"prompt": "hi", "max_tokens": 5, "temperature": 0.7, "top_k": 40, "top_p": 0.9,
+                             "draft_n": 4, "rounds": True, "seed": 3}
+    assert daemon.asked[0] == Path("some.sock")
+
+
+def test_no_draft(daemon: type[FakeClient]):
+    """--no-draft is draft_n 0."""
+    run("generate", "hi", "--no-draft", "--draft-n", "4")
+    assert asked(daemon)["draft_n"] == 0
+
+
+def test_stdin(daemon: type[FakeClient]):
+    """`-` is standard input to its last byte; bytes that are no UTF-8 become U+FFFD."""
+    run("generate", "-", stdin="a\n€\n".encode() + b"\xff")
+    assert asked(daemon)["prompt"] == "a\n€\n\ufffd"
+
+
+@pytest.mark.parametrize(
+    "args",
+    ["generate", "generate x y", "generate x --max-tokens 0", "generate x --draft-n 17", "generate x --draft-n -1",
+     "generate x --draft-n some", "generate x --temperature -1", "generate x --seed nine",
+     "generate x --seed 4294967296", "generate x --top-p 1.5", "verify", "stats --all", "drafter --engine magic",
+     "verifier --gpu maybe"],
+)
+def test_usage_errors(args: str):
+    """Wrong usage exits 2 with click's message."""
+    done = run(*args.split())
+    assert done.exit_code == 2
+    assert "Error: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(RequestError("bad"), 2), (DaemonUnreachable("gone"), 69), (Busy("full"), 75), (ConfigError("odd"), 78),
+     (SpecmeshError("broke"), 1)],
+)
+def test_errors_are_one_line_and_a_code(daemon: type[FakeClient], error: SpecmeshError, code: int):
+    """An error of ours is one line on stderr and its exit code, from every command; partial text stays on stdout."""
+    daemon.chunks = [{"choices": [{"text": "AB", "finish_reason": None}], "specmesh": {"token_ids": [1, 2]}}]
+    daemon.error = error
+    done = run("generate", "hi")
+    assert (done.exit_code, done.stdout, done.stderr) == (code, "AB\n", f"specmesh: {error}\n")
+    for command in (("stats",), ("stats", "--json"), ("stats", "--watch")):
+        done = run(*command)
+        assert (done.exit_code, done.stdout, done.stderr) == (code, "", f"specmesh: {error}\n")
+
+
+def test_ctrl_c(daemon: type[FakeClient]):
+    """Ctrl-C exits 130 without a word and keeps the text."""
+    daemon.chunks = [{"choices": [{"text": "AB", "finish_reason": None}], "specmesh": {"token_ids": [1, 2]}}]
+    daemon.error = KeyboardInterrupt()
+    done = run("generate", "hi")
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "AB\n", "")
+
+
+def test_json_of_an_interrupted_text(daemon: type[FakeClient]):
+    """--json prints its object also when the text was cut, and says so."""
+    daemon.chunks = [{"choices": [{"text": "AB", "finish_reason": None}], "specmesh": {"token_ids": [1, 2]}}]
+    daemon.error = DaemonUnreachable("gone")
+    done = run("generate", "hi", "--json")
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["text"], told["token_ids"]) == (69, "AB", [1, 2])
+    assert told["finish_reason"] not in {"stop", "length"}
+
+
+def test_stats(daemon: type[FakeClient]):
+    """stats prints lines, stats --json the snapshot; --watch without a terminal prints once."""
+    assert json.loads(run("stats", "--json").stdout) == {"role": "verifier", "loading": 0.5, "schema_version": 1}
+    for command in (("stats",), ("stats", "--watch")):
+        assert run(*command).stdout.splitlines() == ["role           verifier", "loading        50%"]
+
+
+def test_help_names_every_command():
+    """--help and -h list the commands."""
+    for option in ("--help", "-h"):
+        told = run(option).stdout
+        assert all(command in told for command in ("verifier", "drafter", "generate", "stats"))
+
+
+def loaded(*args: str, code: int) -> set[str]:
+    """The modules that a command has loaded when it ends."""
+    program = (
+        "import sys\nfrom specmesh.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit as end:\n    print('\\n', end.code, *sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *args], check=True, capture_output=True, text=True)
+    ended, *modules = done.stdout.splitlines()[-1].split()
+    assert int(ended) == code
+    return set(modules)
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [(("--version",), 0), (("stats", "--socket", "none.sock"), 69), (("stats", "--json", "--socket", "none.sock"), 69),
+     (("generate", "hi", "--socket", "none.sock"), 69), (("--help",), 0)],
+)
+def test_commands_load_nothing_heavy(args: tuple[str, ...], code: int):
+    """--version, stats and generate load no numpy, ZeroMQ, web server or engine."""
+    modules = loaded(*args, code=code)
+    assert not {name for name in modules for heavy in HEAVY if name == heavy or name.startswith(f"{heavy}.")}
+
+
+def test_version():
+    """--version prints the package's version."""
+    done = run("--version")
+    assert (done.exit_code, done.stdout) == (0, f"specmesh {specmesh.__version__}\n")

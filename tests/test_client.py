@@ -1,0 +1,97 @@
+"""The client against a daemon that answers what the test says, over a real Unix socket."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specmesh import errors
+from specmesh.client import Client
+
+CHUNK = {"choices": [{"text": "A", "finish_reason": None}], "specmesh": {}}
+
+
+def sse(*events: object) -> bytes:
+    told = ("[DONE]" if event == "[DONE]" else json.dumps(event) for event in events)
+    return b"".join(f"data: {data}\n\n".encode() for data in told)
+
+
+def test_get(fake_daemon: Callable[..., Path]):
+    """GET gives the JSON, also of a 503 that is no error."""
+    path = fake_daemon({"/stats": (200, b'{"a": 1}'), "/health": (503, b'{"status": "unavailable"}')})
+    assert Client(path).get("/stats") == {"a": 1}
+    assert Client(path).get("/health") == {"status": "unavailable"}
+
+
+def test_stream(fake_daemon: Callable[..., Path]):
+    """A completion is asked for as a stream; its chunks come until [DONE], comments and blank lines left out."""
+    path = fake_daemon({"/v1/completions": (200, b": ping\n\n" + sse(CHUNK, CHUNK, "[DONE]", {"never": "seen"}))})
+    assert list(Client(path).complete({"prompt": "x"})) == [CHUNK, CHUNK]
+    [(_, _, body)] = fake_daemon.requests  # type: ignore[attr-defined]
+    assert json.loads(body) == {"prompt": "x", "stream": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"),
+    [("Busy", errors.Busy), ("ConfigError", errors.ConfigError), ("DaemonUnreachable", errors.DaemonUnreachable),
+     ("EngineError", errors.EngineError), ("RequestError", errors.RequestError),
+     ("PromptTooLong", errors.RequestError), ("Unheard", errors.SpecmeshError), (None, errors.SpecmeshError)],
+)
+@pytest.mark.parametrize("place", ["status", "stream", "get"])
+def test_daemons_errors_are_raised_as_their_class(
+    fake_daemon: Callable[..., Path], name: str | None, cls: type[Exception], place: str
+):
+    """The error of a refusal, of a broken stream or of a GET is raised as its own class, with its sentence."""
+    told = {"error": {"message": "the sentence", "code": name}}
+    raw = json.dumps(told).encode()
+    completion = (200, sse(CHUNK, told)) if place == "stream" else (500, raw)
+    path = fake_daemon({"/v1/completions": completion, "/x": (400, raw)})
+    with pytest.raises(errors.SpecmeshError, match=r"^the sentence$") as caught:
+        Client(path).get("/x") if place == "get" else list(Client(path).complete({}))
+    assert type(caught.value) is cls
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(200, sse(CHUNK)), (200, b""), (200, sse(CHUNK) + b"data: {\n\n"), (500, b"<html>"), None],
+    ids=["no [DONE]", "nothing", "half an event", "not JSON", "hangs up"],
+)
+def test_broken_answers_are_unreachable(fake_daemon: Callable[..., Path], answer: tuple[int, bytes] | None):
+    """A daemon that goes away or talks nonsense is DaemonUnreachable; what had come was given."""
+    client = Client(fake_daemon({"/v1/completions": answer}))
+    got = []
+    with pytest.raises(errors.DaemonUnreachable):
+        got += list(client.complete({}))
+    assert len(got) <= 1
+
+
+def test_nobody_there(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+    """Where nobody answers, every path tried is named, in order."""
+    folder = fake_daemon({}).parent
+    with pytest.raises(errors.DaemonUnreachable, match=f"{folder}/none.sock.*--socket"):
+        Client(folder / "none.sock").get("/stats")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
+    monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
+    with pytest.raises(errors.DaemonUnreachable) as caught:
+        Client().get("/stats")
+    told = str(caught.value)
+    tried = [folder / "run/specmesh/verifier.sock", folder / "run/specmesh/drafter.sock", "/run/specmesh/drafter.sock:"]
+    places = [told.index(str(path)) for path in tried]
+    assert places == sorted(places)
+
+
+def test_first_live_socket_is_taken(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+    """A stale socket is passed over for one that answers; SPECMESH_SOCKET and an argument come before all."""
+    live = fake_daemon({"/stats": (200, b'{"who": "live"}')})
+    folder = live.parent / "specmesh"
+    folder.mkdir()
+    (folder / "drafter.sock").symlink_to(live)
+    (folder / "verifier.sock").write_text("stale")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(live.parent))
+    monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
+    assert Client().get("/stats") == {"who": "live"}
+    monkeypatch.setenv("SPECMESH_SOCKET", str(live.parent / "none.sock"))
+    with pytest.raises(errors.DaemonUnreachable):
+        Client().get("/stats")
+    assert Client(live).get("/stats") == {"who": "live"}

@@ -1,0 +1,122 @@
+"""A completion's chunks on the terminal."""
+
+import json
+from collections.abc import Generator
+
+import pytest
+
+from specmesh.client import Json
+from specmesh.errors import DaemonUnreachable
+from specmesh.generate import Output, run, summary
+
+REPORT = {
+    "prompt_tokens": 3, "generated_tokens": 4, "rounds": 2, "drafted": 5, "accepted": 2, "acceptance_rate": 0.4,
+    "mean_acceptance_length": 2.0, "time_s": 0.5, "time_to_first_token_s": 0.1, "tokens_per_second": 8.0,
+    "verify_ms": 300.0, "wait_ms": 5.0, "draft_ms": 40.0, "network_ms": 7.0, "bytes_sent": 200, "bytes_received": 100,
+    "draft_n_last": 4, "accept_histogram": [1, 0, 1], "drafter": "mac:7", "seed": 1, "one_token_step_ms": 34.0,
+    "speedup_vs_one_token_step": 1.5,
+}
+
+
+def round_(text: str, ids: list[int], accepted: int, drafts: list[int], drafted_text: str) -> Json:
+    pieces = list(text)
+    told = {"token_ids": ids, "accepted": accepted, "drafts": drafts, "drafted_text": drafted_text, "pieces": pieces,
+            "accepted_text": text[:accepted]}
+    return {"choices": [{"text": text, "finish_reason": None}], "specmesh": told}
+
+
+CHUNKS: list[Json] = [
+    {"choices": [{"text": "", "finish_reason": None}], "specmesh": {"session": 1, "prompt_tokens": 3}},
+    round_("abc", [1, 2, 3], 2, [1, 2, 9], "abx"),
+    round_("d", [4], 0, [], ""),
+    round_("ef", [5, 6], 1, [5], "e"),
+    {"choices": [{"text": "", "finish_reason": "length"}],
+     "specmesh": {"schema_version": 1, "prompt_token_ids": [7, 8, 9], "report": REPORT}},
+]
+
+
+class Fake:
+    """A client that yields chunks, then raises."""
+
+    def __init__(self, chunks: list[Json], error: BaseException | None = None) -> None:
+        self._chunks, self._error = chunks, error
+        self.closed = False
+
+    def complete(self, body: Json) -> Generator[Json, None, None]:
+        try:
+            yield from self._chunks
+            if self._error is not None:
+                raise self._error
+        finally:
+            self.closed = True
+
+
+def test_text_only_on_stdout(capsys: pytest.CaptureFixture[str]):
+    """Without options: the text, a newline, nothing else; the stream is closed."""
+    client = Fake(CHUNKS)
+    run(client, {}, Output())  # type: ignore[arg-type]
+    assert capsys.readouterr() == ("abcdef\n", "")
+    assert client.closed
+
+
+def test_verbose_goes_to_stderr(capsys: pytest.CaptureFixture[str]):
+    """--verbose: a line per round with drafts, accepted and the verifier's own token, then the summary."""
+    run(Fake(CHUNKS), {}, Output(verbose=True))  # type: ignore[arg-type]
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == "abcdef\n"
+    assert lines[:3] == [
+        "round 1: drafted 'abx', accepted 2/3, correction 'c'",
+        "round 2: no drafts, verifier 'd'",
+        "round 3: drafted 'e', accepted 1/1, bonus 'f'",
+    ]
+    assert lines[3:] == summary(REPORT)
+
+
+def test_summary_has_every_number():
+    """The summary has the counts, rates, times, bytes per round and the speed-up with its baseline."""
+    told = "\n".join(summary(REPORT))
+    for word in ("3 prompt + 4 generated = 7", "drafted 5, accepted 2", "0.400", "2.00", "0.500 s", "0.100 s",
+                 "8.0 tokens/s", "300.0 ms", "5.0 ms", "40.0 ms", "mac:7", "7.0 ms", "100 bytes sent",
+                 "50 received per round", "1.50x", "measured one-token step", "34.00 ms"):
+        assert word in told
+
+
+def test_summary_without_a_report():
+    """A cancelled session's empty report makes a summary all the same."""
+    assert len(summary({})) == len(summary(REPORT))
+
+
+def test_json(capsys: pytest.CaptureFixture[str]):
+    """--json: one object with text, ids, reason and the report's numbers; no other output."""
+    run(Fake(CHUNKS), {}, Output(as_json=True))  # type: ignore[arg-type]
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert err == ""
+    assert (told["text"], told["token_ids"], told["prompt_token_ids"]) == ("abcdef", [1, 2, 3, 4, 5, 6], [7, 8, 9])
+    assert (told["finish_reason"], told["schema_version"]) == ("length", 1)
+    assert told.items() >= REPORT.items()
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_show_drafts_marks_the_accepted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_color: bool
+):
+    """--show-drafts: accepted drafts are green, or in brackets where NO_COLOR is set."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    run(Fake(CHUNKS), {}, Output(show_drafts=True))  # type: ignore[arg-type]
+    expected = "[[ab]]cd[[e]]f\n" if no_color else "\x1b[32mab\x1b[39mcd\x1b[32me\x1b[39mf\n"
+    assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize("error", [DaemonUnreachable("gone"), KeyboardInterrupt()])
+def test_cut_text_is_kept(capsys: pytest.CaptureFixture[str], error: BaseException):
+    """A text that is cut stays on stdout, ended by a newline, and the error goes on."""
+    with pytest.raises(type(error)):
+        run(Fake(CHUNKS[:3], error), {}, Output())  # type: ignore[arg-type]
+    assert capsys.readouterr() == ("abcd\n", "")
+    with pytest.raises(type(error)):
+        run(Fake([], error), {}, Output())  # type: ignore[arg-type]
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,81 @@
+"""Where sockets live and who may share their folder."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from specmesh import paths
+from specmesh.errors import ConfigError
+
+
+def test_candidates_user_first(monkeypatch: pytest.MonkeyPatch):
+    """The user's verifier and drafter come before the system's."""
+    monkeypatch.setattr(paths.sys, "platform", "linux")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/5")
+    own, system = Path("/run/user/5/specmesh"), paths.SYSTEM_DIR
+    assert paths.candidate_sockets() == [
+        own / "verifier.sock", own / "drafter.sock", system / "verifier.sock", system / "drafter.sock",
+    ]
+    assert paths.default_socket("drafter") == own / "drafter.sock"
+
+
+def test_without_a_runtime_folder(monkeypatch: pytest.MonkeyPatch):
+    """Without XDG_RUNTIME_DIR: pam_systemd's folder where it exists, else one of this user's own in /tmp."""
+    monkeypatch.setattr(paths.sys, "platform", "linux")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(paths.Path, "is_dir", lambda _: True)
+    assert paths.user_runtime_dir() == Path(f"/run/user/{os.getuid()}/specmesh")
+    monkeypatch.setattr(paths.Path, "is_dir", lambda _: False)
+    assert paths.user_runtime_dir() == Path(f"/tmp/specmesh-{os.getuid()}")  # noqa: S108
+
+
+def test_on_a_mac(monkeypatch: pytest.MonkeyPatch):
+    """On macOS the folder is in the user's library, and its sockets fit for a name of 29 letters."""
+    monkeypatch.setattr(paths.sys, "platform", "darwin")
+    monkeypatch.setenv("HOME", "/Users/" + "n" * 29)
+    for role in paths.ROLES:
+        paths.check_socket_path(paths.default_socket(role))
+
+
+def test_length_is_counted_in_bytes():
+    """103 bytes are the most, and a letter may have several."""
+    paths.check_socket_path(Path("/" + "x" * 102))
+    for path in (Path("/" + "x" * 103), Path("/" + "ü" * 52)):
+        with pytest.raises(ConfigError, match=r"10[45] bytes.* 103") as caught:
+            paths.check_socket_path(path)
+        assert str(path) in str(caught.value)
+
+
+def test_folder_is_made_private(tmp_path: Path):
+    """A missing folder is made for this user alone; an existing one is taken as it is."""
+    path = tmp_path / "a" / "b" / "v.sock"
+    paths.prepare_folder(path)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    paths.prepare_folder(path)
+
+
+def test_folder_that_cannot_be(tmp_path: Path):
+    """A file in the way is a ConfigError with the folder."""
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "v.sock", tmp_path / "file" / "deeper" / "v.sock"):
+        with pytest.raises(ConfigError, match="cannot make the folder"):
+            paths.prepare_folder(path)
+
+
+@pytest.mark.parametrize("trap", ["symlink", "open to others"])
+def test_shared_folder_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str):
+    """The predictable folder in /tmp is refused when it is a link or open to others."""
+    shared = tmp_path / "shared"
+    monkeypatch.setattr(paths, "Path", lambda text: shared if "/tmp/specmesh-" in str(text) else Path(text))  # noqa: S108
+    if trap == "symlink":
+        (tmp_path / "real").mkdir(mode=0o700)
+        shared.symlink_to(tmp_path / "real")
+    else:
+        shared.mkdir()
+        shared.chmod(0o755)
+    with pytest.raises(ConfigError, match="not a private folder"):
+        paths.prepare_folder(shared / "v.sock")
+    if trap != "symlink":
+        shared.chmod(0o700)
+        paths.prepare_folder(shared / "v.sock")

@@ -1,0 +1,67 @@
+"""A snapshot as lines for people."""
+
+from specmesh.core.costs import StepCosts
+from specmesh.daemons.drafter_stats import DrafterStats
+from specmesh.daemons.peers import DrafterPeer, Link
+from specmesh.daemons.transport import Traffic
+from specmesh.daemons.verifier_stats import VerifierStats
+from specmesh.engines.base import EngineInfo
+from specmesh.stats_lines import lines, rows
+from specmesh.wire.messages import Hello, Welcome
+
+INFO = EngineInfo("big.gguf", 4096, 512, 8, can_trim=True, backend="CPU, 1 thread")
+
+
+def verifier(*, used: bool) -> dict[str, object]:
+    """A verifier's real picture, fresh or after some rounds with a drafter."""
+    stats, costs, traffic = VerifierStats(0.0), StepCosts(), Traffic()
+    peers = []
+    if used:
+        peers = [DrafterPeer(b"d", Hello("mac:7", "llama", "small.gguf", "", 0, 4096), Link(0.0))]
+        stats.round(4, 3, 2, 3)
+        stats.step(1.0, 1.5, 3)
+        costs.record(1, 0.034)
+        traffic.sent(100)
+    return stats.picture(INFO, [], peers, costs, traffic, 2.0)
+
+
+def test_loading():
+    """While loading, the share loaded."""
+    assert rows({"role": "verifier", "loading": 0.43}) == [("role", "verifier"), ("loading", "43%")]
+
+
+def test_fresh_verifier():
+    """A verifier that has done nothing has dashes, and says that no drafter is attached."""
+    told = dict(rows(verifier(used=False)))
+    assert told["model"] == "big.gguf on CPU, 1 thread"
+    assert told["drafter"] == "none attached"
+    assert told["draft_n"] == "-"
+    assert told["bytes/accepted"] == "-"
+
+
+def test_used_verifier():
+    """After some rounds: acceptance, per position, totals, the drafter."""
+    told = dict(rows(verifier(used=True)))
+    assert told["acceptance"] == "rolling 0.5, total 0.5"
+    assert told["per position"] == "1.00 1.00 0.00"
+    assert told["generated"] == "3 tokens in 1 rounds"
+    assert told["drafts"] == "2 accepted of 4"
+    assert told["drafter"].startswith("mac:7 (llama small.gguf)")
+    assert told["bytes/accepted"] == "50.0"
+    assert "34.0" in told["tokens/s"]
+
+
+def test_drafter_with_and_without_a_verifier():
+    """A drafter names its verifier, or says that there is none."""
+    stats = DrafterStats(0.0)
+    welcome = Welcome("spark:1", "big.gguf", "", "", 5, 4096, [])
+    for told, where in ((welcome, "spark:1 (big.gguf)"), (None, "not connected")):
+        picture = stats.picture(INFO, told, Link(0.0), [], Traffic(), 3.0)
+        assert dict(rows(picture))["verifier"] == where
+
+
+def test_lines_are_aligned():
+    """One line per row, values in one column."""
+    told = lines(verifier(used=True))
+    assert len(told) == len(rows(verifier(used=True)))
+    assert {line[:15].rstrip() for line in told} == {name for name, _ in rows(verifier(used=True))}
