@@ -20,7 +20,7 @@ from specmesh.daemons.dealer import Dealer
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.followed import Asked, Followed
 from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.peers import Link
+from specmesh.daemons.peers import U32, Link
 from specmesh.daemons.transport import wait
 from specmesh.daemons.vocabulary_chunks import VocabularyDownload
 from specmesh.engines.base import DraftEngine
@@ -89,6 +89,8 @@ class DrafterLoop:
         while not self._stopping:
             self._turns += 1
             self._receive()
+            if self._welcome is not None and self._link.silent(time.monotonic()):
+                self._lost("silent")  # judged with the socket just emptied: frames may have waited for a long guess
             worked = self._work()
             if not worked:
                 self._flush()
@@ -96,9 +98,14 @@ class DrafterLoop:
             for order in self._mailbox.drain():
                 self._order(order)
             self._tick(time.monotonic())
+        stopping = DaemonUnreachable("the drafter is stopping")
+        for order in self._mailbox.drain():
+            if isinstance(order, Submit):
+                order.client.hear(Failed(stopping))
         for live in list(self._sessions.values()):
-            live.failed(DaemonUnreachable("the drafter is stopping"))
+            live.failed(stopping)
             self._close(live)
+        self._drop_sessions(stopping)
 
     def close(self) -> None:
         """Give the connection back."""
@@ -118,8 +125,6 @@ class DrafterLoop:
         if self._welcome is None:
             if now >= self._next_hello:
                 self._say_hello(now)
-        elif self._link.silent(now):
-            self._lost("silent")
         elif now >= self._link.next_ping:
             self._dealer.send(self._link.ping(now, self._turns, self.stats.busy.share(now)))
         if now >= self._next_snapshot:
@@ -144,6 +149,9 @@ class DrafterLoop:
     def _work(self) -> bool:
         """One unit of drafting for the next session that has some; whether there was any."""
         for live in list(self._sessions.values()):
+            if live.seq is None and self._free:
+                live.seq = self._free.pop()
+                live.machine.relocated(0)
             plan = live.machine.plan(self._round_trip) if live.seq is not None else None
             if plan is not None:
                 self._sessions[live.id] = self._sessions.pop(live.id)  # the others come first next time
@@ -209,7 +217,7 @@ class DrafterLoop:
         try:
             sent = self._dealer.send(order)
         except ValueError as error:
-            asked.client.hear(Failed(RequestError(f"the prompt is too long for the wire: {error}")))
+            asked.client.hear(Failed(RequestError(f"the request does not fit the wire: {error}")))
             return
         if sent:
             self._asked[ref] = asked
@@ -221,6 +229,8 @@ class DrafterLoop:
         if message.ref and asked is None:
             self._dealer.send(m.Close(message.session, 0, 0.0))  # its client left before it was opened
             return
+        if message.session in self._sessions:
+            self._forget(self._sessions[message.session])
         seq = self._free.pop() if self._free else None
         info, n_vocab = self._engine.info, self._welcome.n_vocab if self._welcome else 0
         params = SamplingParams(message.temperature, message.top_k, message.top_p, message.seed)
@@ -315,7 +325,7 @@ class DrafterLoop:
                 self._error(message, now)
             case m.Ping(number, progress, busy):
                 self._link.progress, self._link.busy = progress, busy
-                self._dealer.send(m.Pong(number, self._turns, self.stats.busy.share(now)))
+                self._dealer.send(m.Pong(number, self._turns & U32, self.stats.busy.share(now)))
             case m.Pong():
                 self._link.pong(message, now)
                 self._round_trip = self._link.round_trips.percentile(0.5) or 0.0
@@ -329,7 +339,10 @@ class DrafterLoop:
             self._carry_out(live, live.machine.handle(event, now))
 
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
+        if self._welcome is not None and self._welcome.verifier == welcome.verifier:
+            return  # it heard more than one HELLO
         self._drop_sessions(DaemonUnreachable("the verifier started anew and has forgotten this session"))
+        self.vocabulary = None
         self._welcome = welcome
         self._link.next_ping = now
         log.info("verifier_found", verifier=welcome.verifier, model=welcome.model)
@@ -365,7 +378,7 @@ class DrafterLoop:
     def _lost(self, reason: str) -> None:
         """The verifier is gone: forget its sessions and start over on a fresh connection."""
         log.warning("verifier_lost", reason=reason)
-        self._welcome = self._download = None
+        self._welcome = self._download = self.vocabulary = None
         self._drop_sessions(DaemonUnreachable(f"the verifier at {self._address} went away"))
         self._dealer.reconnect()
         self._next_hello = 0.0

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.engines.base import Span, VerifyEngine
-from specmesh.errors import SpecmeshError
+from specmesh.errors import EngineError, SpecmeshError
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,22 @@ class EngineThread:
                 self._deliver(self._do(job))
             except SpecmeshError as error:
                 self._deliver(DecodeFailed(error))
+            except Exception as error:  # noqa: BLE001  (whatever it is, the loop waits for an answer)
+                self._deliver(DecodeFailed(EngineError(f"{type(error).__name__}: {error}")))
 
     def _do(self, job: Job) -> Decoded:
-        for seq, length in job.trims:
-            self._engine.trim(seq, length)
+        self._trim(job.trims)
         started = time.monotonic()
         logits = self._engine.decode(job.spans)
         return Decoded(logits, started, time.monotonic())
+
+    def _trim(self, trims: tuple[tuple[int, int], ...]) -> None:
+        """Trim all of them, then raise the first error, if any: one sequence's must not leave another untrimmed."""
+        failed: SpecmeshError | None = None
+        for seq, length in trims:
+            try:
+                self._engine.trim(seq, length)
+            except SpecmeshError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed

@@ -68,10 +68,12 @@ class Closing:
         for session in [session for session, (deadline, _, _) in self._waiting.items() if now >= deadline]:
             self.deliver(session, 0, 0.0)
 
-    def told(self, session: int, drafter: bytes, drafted: int, draft_s: float) -> None:
-        """Deliver with the drafter's numbers, if it is the one that drafted."""
+    def told(self, session: int, drafter: bytes, drafted: int, draft_s: float, now: float) -> None:
+        """Deliver with the drafter's numbers, if it is the one that drafted; it cannot have worked longer than the
+        session lived."""
         if session in self._waiting and self._waiting[session][1].drafter == drafter:
-            self.deliver(session, drafted, draft_s)
+            lived = now - self._waiting[session][1].machine.times.opened
+            self.deliver(session, drafted, min(max(draft_s, 0.0), lived))
 
     def deliver(self, session: int, drafted: int, draft_s: float) -> None:
         """Hand the report of a finished session to its client."""

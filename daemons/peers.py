@@ -10,6 +10,9 @@ from specmesh.wire.messages import Hello, Ping, Pong
 PING_INTERVAL = 1.0
 """Seconds between PINGs."""
 
+U32 = 0xFFFFFFFF
+"""Counters wrap around on the wire."""
+
 SILENCE = 3.5
 """Seconds without a frame after which a peer counts as gone."""
 
@@ -30,7 +33,7 @@ class Link:
         """The next PING, to be sent now."""
         self.next_ping = now + PING_INTERVAL
         self._pending = (next(self._numbers), now)
-        return Ping(self._pending[0], progress, busy)
+        return Ping(self._pending[0], progress & U32, busy)
 
     def pong(self, message: Pong, now: float) -> float | None:
         """Learn from a PONG; its round trip in seconds, None when it answers no PING of ours."""

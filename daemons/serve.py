@@ -25,6 +25,7 @@ from specmesh.daemons.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.transport import bind_router, connect_dealer
 from specmesh.daemons.verifier import VerifierLoop
+from specmesh.engines.base import VerifyEngine
 from specmesh.engines.load import load_drafter, load_verifier
 from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
 from specmesh.requests import Cancel, Submit
@@ -88,12 +89,14 @@ class VerifierBackend:
     def __init__(self, loading: _Loading, mailbox: "Mailbox[Submit | Cancel | Decoded | DecodeFailed]") -> None:
         self._loading, self._mailbox = loading, mailbox
         self._vocabulary: Vocabulary | None = None
+        self._encode: Callable[[str], list[int]] | None = None
         self.model = ""
         self._loop: VerifierLoop | None = None
 
-    def ready(self, loop: VerifierLoop, vocabulary: Vocabulary, model: str) -> None:
+    def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
         """Serve from now on."""
-        self._vocabulary, self.model, self._loop = vocabulary, model, loop
+        self._vocabulary, self._encode, self.model = engine.vocabulary, engine.encode, engine.info.model
+        self._loop = loop
 
     def not_ready(self) -> SpecmeshError | None:
         """Loading, or nothing."""
@@ -103,6 +106,10 @@ class VerifierBackend:
         """The target's."""
         assert self._vocabulary is not None, "asked only once ready"
         return self._vocabulary
+
+    def encoder(self) -> Callable[[str], list[int]] | None:
+        """The target's tokenizer."""
+        return self._encode
 
     def submit(self, order: Submit | Cancel) -> None:
         """Into the loop's mailbox."""
@@ -150,6 +157,10 @@ class DrafterBackend:
         assert self._loop.vocabulary is not None, "asked only once ready"
         return self._loop.vocabulary
 
+    def encoder(self) -> Callable[[str], list[int]] | None:
+        """None: prompts are encoded by the verifier."""
+        return None
+
     def submit(self, order: Submit | Cancel) -> None:
         """Into the loop's mailbox."""
         self._mailbox.put(order)
@@ -182,7 +193,8 @@ def serve_verifier(settings: VerifierSettings) -> None:
             loop = VerifierLoop(_name(), socket, engine, mailbox, costs)
             stop.then(loop.stop, mailbox.wakeup_fd)
             _hash_in_background(settings.model.model, lambda digest: setattr(loop.stats, "model_hash", digest))
-            backend.ready(loop, engine.vocabulary, engine.info.model)
+            loop.stats.publish(loop.snapshot(time.monotonic()))
+            backend.ready(loop, engine)
             log.info(
                 "ready",
                 role="verifier",
@@ -192,8 +204,8 @@ def serve_verifier(settings: VerifierSettings) -> None:
                 backend=engine.info.backend,
                 speculation=engine.info.can_trim,
             )
-            loop.run()
-            engine.close()
+            if loop.run():
+                engine.close()  # not under a step that still runs
             log.info("stopped", role="verifier")
     finally:
         socket.close(linger=100)
@@ -219,6 +231,7 @@ def serve_drafter(settings: DrafterSettings) -> None:
                 _name(), lambda: connect_dealer(context, settings.connect), settings.connect, engine, mailbox
             )
             stop.then(loop.stop, mailbox.wakeup_fd)
+            loop.stats.publish(loop.snapshot(time.monotonic()))
             backend.ready(loop)
             log.info(
                 "ready",

@@ -23,7 +23,7 @@ from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams, TargetLimi
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
 from specmesh.daemons.live import Closing, Live
 from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.peers import DrafterPeer, Link
+from specmesh.daemons.peers import U32, DrafterPeer, Link
 from specmesh.daemons.remote_client import RemoteClient, opened
 from specmesh.daemons.router import Router
 from specmesh.daemons.transport import wait
@@ -80,8 +80,8 @@ class VerifierLoop:
 
     # --- the loop
 
-    def run(self) -> None:
-        """Serve until stopped and drained."""
+    def run(self) -> bool:
+        """Serve until stopped and drained; whether the engine is idle then, and may be freed."""
         while not self._drained():
             wait(self._router.socket, self._mailbox, self._start_step_or_timeout(time.monotonic()))
             self._turns += 1
@@ -89,7 +89,7 @@ class VerifierLoop:
                 self._order(order, time.monotonic())
             self._receive()
             self._tick(time.monotonic())
-        self._engine.close(DRAIN)
+        return self._engine.close(DRAIN)
 
     def stop(self) -> None:
         """Take no new sessions and end when the live ones have; a signal handler may call this."""
@@ -228,7 +228,9 @@ class VerifierLoop:
         return Live(next(self._ids), self._free.pop(), machine, client, owner)
 
     def _find_drafter(self, live: Live) -> None:
-        chosen = pick_drafter(self._peers, (other.drafter for other in self._sessions.values()))
+        length = len(live.machine.prefix)
+        fitting = [identity for identity, peer in self._peers.items() if peer.hello.n_ctx > length]
+        chosen = pick_drafter(fitting, (other.drafter for other in self._sessions.values()))
         if chosen is not None:
             params = live.machine.params.sampling
             live.bytes_sent += self._router.send(chosen, opened(live.id, 0, live.machine.n_prompt, params))
@@ -328,7 +330,7 @@ class VerifierLoop:
                 self._router.send(peer.identity, vocabulary_chunk(self._vocabulary, start))
             case m.Ping(number, progress, busy):
                 peer.link.progress, peer.link.busy = progress, busy
-                self._router.send(peer.identity, m.Pong(number, self._turns, self.stats.busy.share(now)))
+                self._router.send(peer.identity, m.Pong(number, self._turns & U32, self.stats.busy.share(now)))
             case m.Pong():
                 round_trip = peer.link.pong(message, now)
                 if round_trip is not None:
@@ -353,25 +355,24 @@ class VerifierLoop:
             log.warning("drafter_refused", drafter=hello.drafter, reason=text)
             self._router.send(identity, m.Error("vocab", text))
             return
+        known = self._peers.get(identity)
+        if known is not None and known.hello == hello:
+            known.link.last_heard = now
+            self._router.send(identity, self._welcome())  # it asked more than once while nobody listened
+            return
         self._peer_gone(identity, "hello again")
         peer = DrafterPeer(identity, hello, Link(now))
         self._peers[identity] = peer
         self._unpublished = True
-        self._router.send(
-            identity,
-            m.Welcome(
-                self._name,
-                self._info.model,
-                self.stats.model_hash or "",
-                self._fingerprint,
-                self._limits.n_vocab,
-                self._limits.n_ctx,
-                sorted(self._limits.end_ids),
-            ),
-        )
+        self._router.send(identity, self._welcome())
         self._router.send(identity, peer.link.ping(now, self._turns, 0.0))
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
         self._find_drafters()
+
+    def _welcome(self) -> m.Welcome:
+        limits, sha256 = self._limits, self.stats.model_hash or ""
+        return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
+                         sorted(limits.end_ids))  # fmt: skip
 
     def _peer_gone(self, identity: bytes, reason: str) -> None:
         """Forget a drafter: its own sessions end, the others go on alone or with another drafter."""
@@ -396,7 +397,7 @@ class VerifierLoop:
 
     def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:
         sampling = SamplingParams(order.temperature, order.top_k, order.top_p, order.seed)
-        draft_n = None if order.draft_n == m.DRAFT_N_AUTO else order.draft_n
+        draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
         params = SessionParams(sampling, max(order.max_tokens, 1), draft_n)
         request = Request(order.prompt, tuple(order.ids) or None, params, order.rounds)
         identity = peer.identity
@@ -404,7 +405,7 @@ class VerifierLoop:
         self._open(request, client, identity, now)
 
     def _closed_by(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
-        self._closing.told(close.session, peer.identity, close.drafted, close.draft_s)
+        self._closing.told(close.session, peer.identity, close.drafted, close.draft_s, now)
         live = self._sessions.get(close.session)
         if live is not None and live.owner == peer.identity:
             self._carry_out(live, live.machine.handle(ev.Cancelled("cancelled"), now))

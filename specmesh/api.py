@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
@@ -69,13 +69,23 @@ class _Api:
         reason = self._backend.not_ready()
         if reason is not None:
             raise reason
+        request = await self._encoded(body.request)
         answer = _Answer(f"cmpl-{secrets.token_hex(12)}", int(time.time()), self._backend.model)
         if body.stream:
-            batches = self._events(body.request)
+            batches = self._events(request)
             first = await anext(batches)  # a refusal becomes a status code, not a broken stream
             stream = _Stream(answer, self._backend.vocabulary())
             return StreamingResponse(stream.events(first, batches), media_type="text/event-stream")
-        return JSONResponse(await self._whole(http, body.request, answer))
+        return JSONResponse(await self._whole(http, request, answer))
+
+    async def _encoded(self, request: Request) -> Request:
+        """The request with ids in place of text, where this daemon can: seconds of work for a long one, done here so
+        that the loop and its sessions need not wait."""
+        encode = self._backend.encoder()
+        if encode is None or request.prompt is None:
+            return request
+        ids = await asyncio.to_thread(encode, request.prompt)
+        return replace(request, prompt=None, prompt_ids=tuple(ids))
 
     async def _whole(self, http: HttpRequest, request: Request, answer: "_Answer") -> dict[str, object]:
         text, ids = "", list[int]()

@@ -61,9 +61,9 @@ def parse_completion(body: object) -> CompletionBody:
 def _prompt(value: object) -> tuple[str | None, tuple[int, ...] | None]:
     if isinstance(value, str):
         return value, None
-    if isinstance(value, list) and value and all(type(item) is int for item in value):
+    if isinstance(value, list) and value and all(type(item) is int and 0 <= item < 2**31 for item in value):
         return None, tuple(value)
-    raise RequestError("prompt must be a string or a list of token ids")
+    raise RequestError("prompt must be a string or a list of token ids, each from 0 to 2147483647")
 
 
 def _draft_n(value: object) -> int | None:

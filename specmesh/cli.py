@@ -51,6 +51,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     is_flag=True,
     is_eager=True,
     expose_value=False,
+    allow_from_autoenv=False,
     callback=_print_version,
     help="Show the version and exit.",
 )
@@ -75,7 +76,6 @@ def _daemon_options(command: F) -> F:
         [
             click.option(
                 "--socket",
-                "socket_path",
                 type=click.Path(path_type=Path),
                 metavar="PATH",
                 help="Where the local API listens (default: in this user's runtime folder).",
@@ -137,7 +137,7 @@ def verifier(
     bind: str,
     insecure_no_auth: bool,
     engine: str,
-    socket_path: Path | None,
+    socket: Path | None,
     log_level: str,
     log_format: str,
     ctx: int,
@@ -155,7 +155,7 @@ def verifier(
     logs.configure(log_level, log_format)
     path = bundled("target") if model == "bundled" else model
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
-    serve_verifier(VerifierSettings(settings, bind, socket_path or default_socket("verifier"), insecure_no_auth))
+    serve_verifier(VerifierSettings(settings, bind, socket or default_socket("verifier"), insecure_no_auth))
 
 
 @main.command()
@@ -174,7 +174,7 @@ def drafter(
     connect: str,
     engine: str,
     model: str | None,
-    socket_path: Path | None,
+    socket: Path | None,
     log_level: str,
     log_format: str,
     ctx: int,
@@ -192,7 +192,7 @@ def drafter(
     logs.configure(log_level, log_format)
     path = bundled("drafter") if model == "bundled" else model
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
-    serve_drafter(DrafterSettings(settings, connect, socket_path or default_socket("drafter")))
+    serve_drafter(DrafterSettings(settings, connect, socket or default_socket("drafter")))
 
 
 @main.command()
@@ -212,7 +212,13 @@ def drafter(
 @click.option("--draft-n", default="auto", show_default=True, metavar="auto|N", help="Drafts per step, 16 at most.")
 @click.option("--no-draft", is_flag=True, help="The verifier alone.")
 @click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
+@click.option(
+    "--json",
+    "as_json",
+    envvar="SPECMESH_GENERATE_JSON",
+    is_flag=True,
+    help="Print one JSON object instead of the text.",
+)
 @click.option("--verbose", is_flag=True, help="A line per round and a summary, on stderr.")
 @_socket_option
 def generate(
@@ -261,7 +267,7 @@ def _draft_n(value: str) -> int | str:
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the snapshot as JSON.")
+@click.option("--json", "as_json", envvar="SPECMESH_STATS_JSON", is_flag=True, help="Print the snapshot as JSON.")
 @click.option("--watch", is_flag=True, help="A live table; Ctrl-C ends it.")
 @_socket_option
 def stats(as_json: bool, watch: bool, socket_path: Path | None) -> None:

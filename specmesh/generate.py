@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import sys
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -54,11 +55,13 @@ class _Text:
     rounds: int = 0
     finish_reason: str | None = None
     result: Json = field(default_factory=dict)
+    seed: object = None
 
 
 def run(client: Client, body: Json, output: Output) -> None:
     """Generate and print; raises the daemon's error, the text so far being on stdout already."""
-    so_far = _Text()
+    body = {"seed": secrets.randbits(32)} | body
+    so_far = _Text(seed=body["seed"])
     try:
         with closing(client.complete(body)) as chunks:
             for chunk in chunks:
@@ -112,6 +115,8 @@ def _round_line(number: int, told: Json) -> str:
     accepted: int = told["accepted"]  # type: ignore[assignment]
     own = repr(pieces[accepted]) if accepted < len(pieces) else "(end)"
     kind = "bonus" if accepted == len(drafts) else "correction"
+    if drafts and accepted >= len(pieces):
+        return f"round {number}: drafted {told['drafted_text']!r}, the text ends"
     if not drafts:
         return f"round {number}: no drafts, verifier {own}"
     return f"round {number}: drafted {told['drafted_text']!r}, accepted {accepted}/{len(drafts)}, {kind} {own}"
@@ -124,13 +129,15 @@ def _report(so_far: _Text) -> Json:
 
 def _as_json(so_far: _Text, finish_reason: str | None) -> Json:
     report = _report(so_far)
-    return {
+    return dict.fromkeys(_REPORT_KEYS) | {
         "schema_version": 1,
         "text": so_far.text,
         "token_ids": so_far.ids,
         "prompt_token_ids": so_far.result.get("prompt_token_ids", []),
         "finish_reason": finish_reason,
-    } | {key: report.get(key) for key in _REPORT_KEYS}
+        "generated_tokens": len(so_far.ids),
+        "seed": so_far.seed,
+    } | {key: value for key, value in report.items() if key in _REPORT_KEYS}
 
 
 def summary(report: Json) -> list[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -132,6 +133,10 @@ class Backend(Protocol):
 
     def vocabulary(self) -> Vocabulary:
         """The verifier's vocabulary; only once ready."""
+        ...
+
+    def encoder(self) -> Callable[[str], list[int]] | None:
+        """What makes ids of a prompt, safe from any thread; None where only the verifier can."""
         ...
 
     def submit(self, order: Submit | Cancel) -> None:

@@ -34,6 +34,9 @@ class FakeDaemon:
         self.orders: list[Submit | Cancel] = []
         self.cancelled = asyncio.Event()
 
+    def encoder(self) -> Callable[[str], list[int]] | None:
+        return None
+
     def not_ready(self) -> SpecmeshError | None:
         return self.reason
 

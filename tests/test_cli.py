@@ -60,9 +60,11 @@ def asked(daemon: type[FakeClient]) -> Json:
 
 
 def test_defaults(daemon: type[FakeClient]):
-    """generate asks for 128 greedy tokens with adaptive drafts, and leaves the seed to the daemon."""
+    """generate asks for 128 greedy tokens with adaptive drafts, and draws the seed that it can then tell."""
     assert run("generate", "hi").exit_code == 0
-    assert asked(daemon) == {"prompt": "hi", "max_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0,
+    body = asked(daemon)
+    assert 0 <= body.pop("seed") < 2**32
+    assert body == {"prompt": "hi", "max_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0,
                              "draft_n": "auto", "rounds": False}
 
 

@@ -39,9 +39,11 @@ def main(prompt: str) -> int:
         try:
             _wait_for_drafter(Client(Path(sockets["verifier"])), processes)
             _explain(prompt)
-            command = [*specmesh, "generate", prompt, *SETTINGS, "--show-drafts", "--verbose"]
+            command = [*specmesh, "generate", *SETTINGS, "--show-drafts", "--verbose"]
             with tempfile.TemporaryFile() as told:
-                code = subprocess.run([*command, "--socket", sockets["verifier"]], stderr=told, check=False).returncode
+                code = subprocess.run(
+                    [*command, "--socket", sockets["verifier"], "--", prompt], stderr=told, check=False
+                ).returncode
                 told.seek(0)
                 sys.stderr.write("\n" + _summary(told.read().decode()))
             return code

@@ -23,6 +23,11 @@ GROUP = 2
 LEAST_USE = 0.05
 """Drafts that would stand less often than this are not worth their bytes."""
 
+FIRST_CHUNK = 32
+CHUNK_SECONDS = 0.1
+"""A long prompt is taken in by chunks of about this long, begun with FIRST_CHUNK ids: between them the drafter listens,
+and a slow machine must not look dead."""
+
 NACK_INTERVAL = 0.1
 """Seconds between two NACKs for the same gap."""
 
@@ -40,6 +45,7 @@ class DrafterSession:
         self._n_vocab = n_vocab
         self._n_ctx = n_ctx
         self._n_batch = n_batch
+        self._chunk = min(FIRST_CHUNK, n_batch)
         self._known = Prefix()  # the truth, then the chain
         self._n_truth = 0
         self._learned = 0  # how much of the truth has been reported
@@ -77,8 +83,8 @@ class DrafterSession:
         if self._n_truth > self._n_ctx:
             return None
         pending = len(self._known) - self._held
-        if pending > self._n_batch:
-            return ev.Predict(tuple(self._known[self._held : self._held + self._n_batch]), guess=False)
+        if pending > self._chunk:
+            return ev.Predict(tuple(self._known[self._held : self._held + self._chunk]), guess=False)
         if pending and self._may_draft(round_trip):
             return ev.Predict(tuple(self._known[self._held : len(self._known)]), guess=True)
         if pending > 1 and self._held < self._n_truth - 1:
@@ -171,6 +177,8 @@ class DrafterSession:
         The caller hands back each plan before it handles another frame, so the guess still belongs at the end.
         """
         self._held += event.count
+        if event.count == self._chunk:
+            self._chunk = self._next_chunk(now - event.started)
         if event.token is None:
             self._stuck = self._held == len(self._known)
             return self._send() if self._stuck else []
@@ -180,6 +188,12 @@ class DrafterSession:
         if self._unsent_since is None:
             self._unsent_since = event.started
         return self._send() if self._worth_sending(now) else []
+
+    def _next_chunk(self, seconds: float) -> int:
+        """Ids to take in at once after a whole chunk took `seconds`: twice, half or as many."""
+        if seconds > 2 * CHUNK_SECONDS:
+            return max(self._chunk // 2, 1)
+        return min(self._chunk * 2, self._n_batch) if seconds < CHUNK_SECONDS / 2 else self._chunk
 
     def _worth_sending(self, now: float) -> bool:
         """A full batch, or one that has waited long enough. A draft slower than COALESCE goes out at once."""

@@ -34,7 +34,7 @@ class Settings:
 class Engine:
     """One GGUF model that gives the logits of every position."""
 
-    def __init__(self, path: Path, threads: int = 2) -> None:
+    def __init__(self, path: Path, threads: int = 1) -> None:
         self.model: Any = llama_cpp.Llama(
             str(path),
             n_ctx=1024,
