@@ -129,15 +129,19 @@ def _report(so_far: _Text) -> Json:
 
 def _as_json(so_far: _Text, finish_reason: str | None) -> Json:
     report = _report(so_far)
-    return dict.fromkeys(_REPORT_KEYS) | {
-        "schema_version": 1,
-        "text": so_far.text,
-        "token_ids": so_far.ids,
-        "prompt_token_ids": so_far.result.get("prompt_token_ids", []),
-        "finish_reason": finish_reason,
-        "generated_tokens": len(so_far.ids),
-        "seed": so_far.seed,
-    } | {key: value for key, value in report.items() if key in _REPORT_KEYS}
+    return (
+        dict.fromkeys(_REPORT_KEYS)
+        | {
+            "schema_version": 1,
+            "text": so_far.text,
+            "token_ids": so_far.ids,
+            "prompt_token_ids": so_far.result.get("prompt_token_ids", []),
+            "finish_reason": finish_reason,
+            "generated_tokens": len(so_far.ids),
+            "seed": so_far.seed,
+        }
+        | {key: value for key, value in report.items() if key in _REPORT_KEYS}
+    )
 
 
 def summary(report: Json) -> list[str]:

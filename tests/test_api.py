@@ -104,9 +104,18 @@ async def call(
         return {"type": "http.disconnect"}
 
     scope = {
-        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": method,
-        "scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
-        "headers": [(b"content-type", b"application/json")], "client": None, "server": None,
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"content-type", b"application/json")],
+        "client": None,
+        "server": None,
     }
     app: Callable[..., Awaitable[None]] = create_app(daemon)
     await asyncio.wait_for(app(scope, receive, answer.send), 20)

@@ -28,10 +28,22 @@ def test_defaults():
 
 def test_every_field():
     """Every field arrives where it belongs."""
-    body = parse_completion({
-        "prompt": [1, 2], "max_tokens": 7, "temperature": 0, "top_k": 5, "top_p": 0.5, "seed": 9, "stream": True,
-        "draft_n": 3, "rounds": True, "model": "m", "user": "u", "stream_options": {"include_usage": True},
-    })
+    body = parse_completion(
+        {
+            "prompt": [1, 2],
+            "max_tokens": 7,
+            "temperature": 0,
+            "top_k": 5,
+            "top_p": 0.5,
+            "seed": 9,
+            "stream": True,
+            "draft_n": 3,
+            "rounds": True,
+            "model": "m",
+            "user": "u",
+            "stream_options": {"include_usage": True},
+        }
+    )
     assert body.stream
     assert body.request.rounds
     assert (body.request.prompt, body.request.prompt_ids) == (None, (1, 2))
@@ -42,18 +54,54 @@ def test_every_field():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("prompt", None), ("prompt", 5), ("prompt", []), ("prompt", [1, "2"]), ("prompt", [True]), ("prompt", [1.0]),
-        ("prompt", ["a", "b"]), ("prompt", {}),
-        ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 1.5), ("max_tokens", "9"), ("max_tokens", True),
+        ("prompt", None),
+        ("prompt", 5),
+        ("prompt", []),
+        ("prompt", [1, "2"]),
+        ("prompt", [True]),
+        ("prompt", [1.0]),
+        ("prompt", ["a", "b"]),
+        ("prompt", {}),
+        ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 1.5),
+        ("max_tokens", "9"),
+        ("max_tokens", True),
         ("max_tokens", 2**31),
-        ("temperature", -0.1), ("temperature", 101), ("temperature", math.nan), ("temperature", math.inf),
-        ("temperature", "1"), ("temperature", True), ("temperature", 10**400),
-        ("top_p", -0.1), ("top_p", 1.1), ("top_k", -1), ("top_k", 0.5), ("seed", -1), ("seed", 2**32), ("seed", "s"),
-        ("draft_n", -1), ("draft_n", 17), ("draft_n", "many"), ("draft_n", True), ("draft_n", 1.0),
-        ("stream", 1), ("stream", "yes"), ("rounds", 0),
-        ("stop", ["x"]), ("stop", "x"), ("n", 2), ("best_of", 3), ("echo", True), ("logprobs", 5), ("suffix", "x"),
-        ("presence_penalty", 0.5), ("frequency_penalty", -1), ("logit_bias", {"50256": -100}),
-        ("temprature", 1), ("messages", []),
+        ("temperature", -0.1),
+        ("temperature", 101),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("temperature", "1"),
+        ("temperature", True),
+        ("temperature", 10**400),
+        ("top_p", -0.1),
+        ("top_p", 1.1),
+        ("top_k", -1),
+        ("top_k", 0.5),
+        ("seed", -1),
+        ("seed", 2**32),
+        ("seed", "s"),
+        ("draft_n", -1),
+        ("draft_n", 17),
+        ("draft_n", "many"),
+        ("draft_n", True),
+        ("draft_n", 1.0),
+        ("stream", 1),
+        ("stream", "yes"),
+        ("rounds", 0),
+        ("stop", ["x"]),
+        ("stop", "x"),
+        ("n", 2),
+        ("best_of", 3),
+        ("echo", True),
+        ("logprobs", 5),
+        ("suffix", "x"),
+        ("presence_penalty", 0.5),
+        ("frequency_penalty", -1),
+        ("logit_bias", {"50256": -100}),
+        ("temprature", 1),
+        ("messages", []),
     ],
 )
 def test_refused(name: str, value: object):
@@ -64,10 +112,30 @@ def test_refused(name: str, value: object):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("stop", None), ("stop", []), ("n", 1), ("best_of", 1), ("echo", False), ("logprobs", None), ("suffix", None),
-     ("presence_penalty", 0), ("frequency_penalty", 0.0), ("logit_bias", {}), ("seed", None), ("max_tokens", None),
-     ("temperature", None), ("top_p", None), ("stream", None), ("draft_n", None), ("draft_n", "auto"), ("draft_n", 0),
-     ("draft_n", 16), ("temperature", 100), ("top_p", 0), ("seed", 2**32 - 1)],
+    [
+        ("stop", None),
+        ("stop", []),
+        ("n", 1),
+        ("best_of", 1),
+        ("echo", False),
+        ("logprobs", None),
+        ("suffix", None),
+        ("presence_penalty", 0),
+        ("frequency_penalty", 0.0),
+        ("logit_bias", {}),
+        ("seed", None),
+        ("max_tokens", None),
+        ("temperature", None),
+        ("top_p", None),
+        ("stream", None),
+        ("draft_n", None),
+        ("draft_n", "auto"),
+        ("draft_n", 0),
+        ("draft_n", 16),
+        ("temperature", 100),
+        ("top_p", 0),
+        ("seed", 2**32 - 1),
+    ],
 )
 def test_taken(name: str, value: object):
     """Neutral values of OpenAI's fields, nulls and values at the edge are taken."""
@@ -86,8 +154,24 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-NAMES = st.sampled_from(["prompt", "max_tokens", "temperature", "top_k", "top_p", "seed", "stream", "draft_n", "rounds",
-                         "stop", "n", "logit_bias", "model", "other"])
+NAMES = st.sampled_from(
+    [
+        "prompt",
+        "max_tokens",
+        "temperature",
+        "top_k",
+        "top_p",
+        "seed",
+        "stream",
+        "draft_n",
+        "rounds",
+        "stop",
+        "n",
+        "logit_bias",
+        "model",
+        "other",
+    ]
+)
 
 
 @settings(derandomize=True, deadline=None)

@@ -64,17 +64,49 @@ def test_defaults(daemon: type[FakeClient]):
     assert run("generate", "hi").exit_code == 0
     body = asked(daemon)
     assert 0 <= body.pop("seed") < 2**32
-    assert body == {"prompt": "hi", "max_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0,
-                             "draft_n": "auto", "rounds": False}
+    assert body == {
+        "prompt": "hi",
+        "max_tokens": 128,
+        "temperature": 0.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "draft_n": "auto",
+        "rounds": False,
+    }
 
 
 def test_every_option(daemon: type[FakeClient]):
     """Every option reaches the body; --verbose and --show-drafts ask for rounds."""
-    done = run("generate", "hi", "--max-tokens", "5", "--temperature", "0.7", "--seed", "3", "--top-k", "40", "--top-p",
-               "0.9", "--draft-n", "4", "--verbose", "--socket", "some.sock")
+    done = run(
+        "generate",
+        "hi",
+        "--max-tokens",
+        "5",
+        "--temperature",
+        "0.7",
+        "--seed",
+        "3",
+        "--top-k",
+        "40",
+        "--top-p",
+        "0.9",
+        "--draft-n",
+        "4",
+        "--verbose",
+        "--socket",
+        "some.sock",
+    )
     assert done.exit_code == 0
-    assert asked(daemon) == {"prompt": "hi", "max_tokens": 5, "temperature": 0.7, "top_k": 40, "top_p": 0.9,
-                             "draft_n": 4, "rounds": True, "seed": 3}
+    assert asked(daemon) == {
+        "prompt": "hi",
+        "max_tokens": 5,
+        "temperature": 0.7,
+        "top_k": 40,
+        "top_p": 0.9,
+        "draft_n": 4,
+        "rounds": True,
+        "seed": 3,
+    }
     assert daemon.asked[0] == Path("some.sock")
 
 
@@ -92,10 +124,22 @@ def test_stdin(daemon: type[FakeClient]):
 
 @pytest.mark.parametrize(
     "args",
-    ["generate", "generate x y", "generate x --max-tokens 0", "generate x --draft-n 17", "generate x --draft-n -1",
-     "generate x --draft-n some", "generate x --temperature -1", "generate x --seed nine",
-     "generate x --seed 4294967296", "generate x --top-p 1.5", "verify", "stats --all", "drafter --engine magic",
-     "verifier --gpu maybe"],
+    [
+        "generate",
+        "generate x y",
+        "generate x --max-tokens 0",
+        "generate x --draft-n 17",
+        "generate x --draft-n -1",
+        "generate x --draft-n some",
+        "generate x --temperature -1",
+        "generate x --seed nine",
+        "generate x --seed 4294967296",
+        "generate x --top-p 1.5",
+        "verify",
+        "stats --all",
+        "drafter --engine magic",
+        "verifier --gpu maybe",
+    ],
 )
 def test_usage_errors(args: str):
     """Wrong usage exits 2 with click's message."""
@@ -106,8 +150,13 @@ def test_usage_errors(args: str):
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(RequestError("bad"), 2), (DaemonUnreachable("gone"), 69), (Busy("full"), 75), (ConfigError("odd"), 78),
-     (SpecmeshError("broke"), 1)],
+    [
+        (RequestError("bad"), 2),
+        (DaemonUnreachable("gone"), 69),
+        (Busy("full"), 75),
+        (ConfigError("odd"), 78),
+        (SpecmeshError("broke"), 1),
+    ],
 )
 def test_errors_are_one_line_and_a_code(daemon: type[FakeClient], error: SpecmeshError, code: int):
     """An error of ours is one line on stderr and its exit code, from every command; partial text stays on stdout."""
@@ -166,8 +215,13 @@ def loaded(*args: str, code: int) -> set[str]:
 
 @pytest.mark.parametrize(
     ("args", "code"),
-    [(("--version",), 0), (("stats", "--socket", "none.sock"), 69), (("stats", "--json", "--socket", "none.sock"), 69),
-     (("generate", "hi", "--socket", "none.sock"), 69), (("--help",), 0)],
+    [
+        (("--version",), 0),
+        (("stats", "--socket", "none.sock"), 69),
+        (("stats", "--json", "--socket", "none.sock"), 69),
+        (("generate", "hi", "--socket", "none.sock"), 69),
+        (("--help",), 0),
+    ],
 )
 def test_commands_load_nothing_heavy(args: tuple[str, ...], code: int):
     """--version, stats and generate load no numpy, ZeroMQ, web server or engine."""

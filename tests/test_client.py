@@ -34,9 +34,16 @@ def test_stream(fake_daemon: Callable[..., Path]):
 
 @pytest.mark.parametrize(
     ("name", "cls"),
-    [("Busy", errors.Busy), ("ConfigError", errors.ConfigError), ("DaemonUnreachable", errors.DaemonUnreachable),
-     ("EngineError", errors.EngineError), ("RequestError", errors.RequestError),
-     ("PromptTooLong", errors.RequestError), ("Unheard", errors.SpecmeshError), (None, errors.SpecmeshError)],
+    [
+        ("Busy", errors.Busy),
+        ("ConfigError", errors.ConfigError),
+        ("DaemonUnreachable", errors.DaemonUnreachable),
+        ("EngineError", errors.EngineError),
+        ("RequestError", errors.RequestError),
+        ("PromptTooLong", errors.RequestError),
+        ("Unheard", errors.SpecmeshError),
+        (None, errors.SpecmeshError),
+    ],
 )
 @pytest.mark.parametrize("place", ["status", "stream", "get"])
 def test_daemons_errors_are_raised_as_their_class(

@@ -14,9 +14,14 @@ GOOD = ModelSettings("llama", "m.gguf")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"ctx": 7}, "--ctx 7"), ({"ctx": -1}, "--ctx -1"), ({"max_sessions": 0}, "--max-sessions 0"),
-        ({"threads": 0}, "--threads 0"), ({"threads": -3}, "--threads -3"), ({"gpu_layers": -2}, "--gpu-layers -2"),
-        ({"model": None}, "--engine llama needs --model"), ({"model": ""}, "--engine llama needs --model"),
+        ({"ctx": 7}, "--ctx 7"),
+        ({"ctx": -1}, "--ctx -1"),
+        ({"max_sessions": 0}, "--max-sessions 0"),
+        ({"threads": 0}, "--threads 0"),
+        ({"threads": -3}, "--threads -3"),
+        ({"gpu_layers": -2}, "--gpu-layers -2"),
+        ({"model": None}, "--engine llama needs --model"),
+        ({"model": ""}, "--engine llama needs --model"),
     ],
     ids=str,
 )

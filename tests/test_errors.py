@@ -5,9 +5,16 @@ import pytest
 from specmesh import errors
 
 CODES = {
-    errors.SpecmeshError: 1, errors.ConfigError: 78, errors.EngineError: 1, errors.RequestError: 2,
-    errors.PromptTooLong: 2, errors.DaemonUnreachable: 69, errors.Busy: 75, errors.LocalProtocolError: 1,
-    errors.RemoteProtocolError: 1, errors.FrameError: 1,
+    errors.SpecmeshError: 1,
+    errors.ConfigError: 78,
+    errors.EngineError: 1,
+    errors.RequestError: 2,
+    errors.PromptTooLong: 2,
+    errors.DaemonUnreachable: 69,
+    errors.Busy: 75,
+    errors.LocalProtocolError: 1,
+    errors.RemoteProtocolError: 1,
+    errors.FrameError: 1,
 }
 
 

@@ -10,18 +10,41 @@ from specmesh.errors import DaemonUnreachable
 from specmesh.generate import Output, run, summary
 
 REPORT = {
-    "prompt_tokens": 3, "generated_tokens": 4, "rounds": 2, "drafted": 5, "accepted": 2, "acceptance_rate": 0.4,
-    "mean_acceptance_length": 2.0, "time_s": 0.5, "time_to_first_token_s": 0.1, "tokens_per_second": 8.0,
-    "verify_ms": 300.0, "wait_ms": 5.0, "draft_ms": 40.0, "network_ms": 7.0, "bytes_sent": 200, "bytes_received": 100,
-    "draft_n_last": 4, "accept_histogram": [1, 0, 1], "drafter": "mac:7", "seed": 1, "one_token_step_ms": 34.0,
+    "prompt_tokens": 3,
+    "generated_tokens": 4,
+    "rounds": 2,
+    "drafted": 5,
+    "accepted": 2,
+    "acceptance_rate": 0.4,
+    "mean_acceptance_length": 2.0,
+    "time_s": 0.5,
+    "time_to_first_token_s": 0.1,
+    "tokens_per_second": 8.0,
+    "verify_ms": 300.0,
+    "wait_ms": 5.0,
+    "draft_ms": 40.0,
+    "network_ms": 7.0,
+    "bytes_sent": 200,
+    "bytes_received": 100,
+    "draft_n_last": 4,
+    "accept_histogram": [1, 0, 1],
+    "drafter": "mac:7",
+    "seed": 1,
+    "one_token_step_ms": 34.0,
     "speedup_vs_one_token_step": 1.5,
 }
 
 
 def round_(text: str, ids: list[int], accepted: int, drafts: list[int], drafted_text: str) -> Json:
     pieces = list(text)
-    told = {"token_ids": ids, "accepted": accepted, "drafts": drafts, "drafted_text": drafted_text, "pieces": pieces,
-            "accepted_text": text[:accepted]}
+    told = {
+        "token_ids": ids,
+        "accepted": accepted,
+        "drafts": drafts,
+        "drafted_text": drafted_text,
+        "pieces": pieces,
+        "accepted_text": text[:accepted],
+    }
     return {"choices": [{"text": text, "finish_reason": None}], "specmesh": told}
 
 
@@ -30,8 +53,10 @@ CHUNKS: list[Json] = [
     round_("abc", [1, 2, 3], 2, [1, 2, 9], "abx"),
     round_("d", [4], 0, [], ""),
     round_("ef", [5, 6], 1, [5], "e"),
-    {"choices": [{"text": "", "finish_reason": "length"}],
-     "specmesh": {"schema_version": 1, "prompt_token_ids": [7, 8, 9], "report": REPORT}},
+    {
+        "choices": [{"text": "", "finish_reason": "length"}],
+        "specmesh": {"schema_version": 1, "prompt_token_ids": [7, 8, 9], "report": REPORT},
+    },
 ]
 
 
@@ -76,9 +101,25 @@ def test_verbose_goes_to_stderr(capsys: pytest.CaptureFixture[str]):
 def test_summary_has_every_number():
     """The summary has the counts, rates, times, bytes per round and the speed-up with its baseline."""
     told = "\n".join(summary(REPORT))
-    for word in ("3 prompt + 4 generated = 7", "drafted 5, accepted 2", "0.400", "2.00", "0.500 s", "0.100 s",
-                 "8.0 tokens/s", "300.0 ms", "5.0 ms", "40.0 ms", "mac:7", "7.0 ms", "100 bytes sent",
-                 "50 received per round", "1.50x", "measured one-token step", "34.00 ms"):
+    for word in (
+        "3 prompt + 4 generated = 7",
+        "drafted 5, accepted 2",
+        "0.400",
+        "2.00",
+        "0.500 s",
+        "0.100 s",
+        "8.0 tokens/s",
+        "300.0 ms",
+        "5.0 ms",
+        "40.0 ms",
+        "mac:7",
+        "7.0 ms",
+        "100 bytes sent",
+        "50 received per round",
+        "1.50x",
+        "measured one-token step",
+        "34.00 ms",
+    ):
         assert word in told
 
 

@@ -15,7 +15,10 @@ def test_candidates_user_first(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/5")
     own, system = Path("/run/user/5/specmesh"), paths.SYSTEM_DIR
     assert paths.candidate_sockets() == [
-        own / "verifier.sock", own / "drafter.sock", system / "verifier.sock", system / "drafter.sock",
+        own / "verifier.sock",
+        own / "drafter.sock",
+        system / "verifier.sock",
+        system / "drafter.sock",
     ]
     assert paths.default_socket("drafter") == own / "drafter.sock"
 

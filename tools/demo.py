@@ -15,11 +15,11 @@ SETTINGS = [
     "--max-tokens",
     "160",
     "--temperature",
-    "0.7",
+    "0.8",
     "--top-p",
     "0.95",
     "--seed",
-    "7",
+    "1",
     "--draft-n",
     "4",
 ]

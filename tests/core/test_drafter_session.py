@@ -307,3 +307,17 @@ def test_beyond_what_was_asked_for_drafts_go_in_groups():
     assert sent == [1, 1, 0, 2, 0]
     truth = ev.Told(made.n_truth, made._known.crc_at(made.n_truth), (1,), 2, sync=False)
     assert any(isinstance(effect, ev.SendDraft) for effect in made.handle(truth, 0.0))
+
+
+@pytest.mark.parametrize(("per_id", "settled"), [(1e-6, 512), (0.002, 32), (0.05, 4), (1.0, 1)])
+def test_prompts_are_taken_in_by_chunks_of_a_tenth_of_a_second(per_id, settled):
+    """A fast model takes whole batches, a slow one few ids at a time, so that it listens in between."""
+    made = DrafterSession(16, 100_000, 512)
+    made.handle(ev.Told(0, 0, (1,) * 8000, 4, sync=True), 0.0)
+    made.handle(ev.Told(8000, made._known.crc, (1,) * 8000, 4, sync=True), 0.0)
+    chunks = []
+    while (plan := made.plan(0.0)) is not None and not plan.guess:
+        chunks.append(len(plan.ids))
+        made.handle(ev.Predicted(len(plan.ids), None, 0.0), len(plan.ids) * per_id)
+    assert chunks[20] == settled
+    assert sum(chunks) >= 16_000 - 512

@@ -23,7 +23,9 @@ def stepped():
     costs = StepCosts()
     costs.record(1, 0.5)
     limits = TargetLimits(64, 8, frozenset())
-    session = VerifierSession((1, 2), SessionParams(SamplingParams(seed=9), 50), limits, costs, RollingAcceptance(), 10.0)
+    session = VerifierSession(
+        (1, 2), SessionParams(SamplingParams(seed=9), 50), limits, costs, RollingAcceptance(), 10.0
+    )
     session.handle(ev.Prefilled(1), 10.5)
     session.attach(Arrivals())
     session.handle(ev.Drafted(2, session.prefix.crc, (3, 4), 0), 10.8)

@@ -83,3 +83,26 @@ def test_error_of_a_trim_is_delivered(thread: EngineThread, results):
     """A trim that cannot be is delivered like an error of the decode."""
     thread.submit(Job(((0, 99),), (SPAN,)))
     assert isinstance(results.get(timeout=10), DecodeFailed)
+
+
+def test_any_exception_is_delivered(thread: EngineThread, engine: Recording, results):
+    """Whatever a library raises reaches the loop, which waits for an answer; the thread lives."""
+    engine.error = MemoryError("no more")
+    thread.submit(Job((), (SPAN,)))
+    failed = results.get(timeout=10)
+    assert isinstance(failed, DecodeFailed)
+    assert isinstance(failed.error, EngineError)
+    assert "MemoryError: no more" in str(failed.error)
+    engine.error = None
+    thread.submit(Job((), (SPAN,)))
+    assert isinstance(results.get(timeout=10), Decoded)
+
+
+def test_one_failed_trim_leaves_the_others_done(thread: EngineThread, engine: Recording, results):
+    """A trim that cannot be is told, after every other trim of the job has been done."""
+    thread.submit(Job((), (SPAN, Span(1, 0, (65, 66), logits=False))))
+    assert isinstance(results.get(timeout=10), Decoded)
+    thread.submit(Job(((0, 99), (1, 0)), (Span(1, 0, (67,), logits=False),)))
+    assert isinstance(results.get(timeout=10), DecodeFailed)
+    thread.submit(Job((), (Span(1, 0, (67,), logits=False),)))
+    assert isinstance(results.get(timeout=10), Decoded)

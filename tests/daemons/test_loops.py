@@ -252,8 +252,12 @@ def test_verifier_alone(bench: Bench):
 
 @pytest.mark.parametrize(
     ("what", "error"),
-    [(request(ids=()), RequestError), (request(ids=(256,)), RequestError), (request(ids=(-1,)), RequestError),
-     (request(ids=(65,) * 8192), PromptTooLong)],
+    [
+        (request(ids=()), RequestError),
+        (request(ids=(256,)), RequestError),
+        (request(ids=(-1,)), RequestError),
+        (request(ids=(65,) * 8192), PromptTooLong),
+    ],
     ids=["empty", "id too large", "id negative", "too long"],
 )
 def test_requests_that_cannot_be(bench: Bench, what: Request, error: type[SpecmeshError]):
@@ -365,8 +369,15 @@ def test_vocabulary_comes_to_a_drafter_without_one(bench: Bench):
 
 def welcome(**changes: object) -> m.Welcome:
     vocabulary = SimVerifier(SimSettings()).vocabulary
-    fields = {"verifier": "v", "model": "sim-target", "model_hash": "", "vocab_fingerprint": vocabulary.fingerprint(),
-              "n_vocab": len(vocabulary), "n_ctx": 8192, "eog_ids": [255]}
+    fields = {
+        "verifier": "v",
+        "model": "sim-target",
+        "model_hash": "",
+        "vocab_fingerprint": vocabulary.fingerprint(),
+        "n_vocab": len(vocabulary),
+        "n_ctx": 8192,
+        "eog_ids": [255],
+    }
     return m.Welcome(**(fields | changes))  # type: ignore[arg-type]
 
 
@@ -420,10 +431,20 @@ def test_drafter_survives_a_hostile_verifier(bench: Bench):
     router.raw(b"junk")
     router.raw(b"two", b"parts")
     router.say(
-        m.Truth(99, 5, 1, (1, 2), 4), m.Sync(99, 0, 0, (), 4), m.Nack(99, 2**32 - 1, 1), m.Done(99, "stop", 5),
-        m.Round(99, [1], 1), m.Close(99, 0, 0.0), m.Draft(99, 0, 0, (1,)), m.Error("session", "nonsense", 77),
-        m.Pong(12345, 1, 0.0), m.Vocab(0, ["YQ=="]), m.Opened(5, 0, 3, 0.0, 0, 1.0, 0),
-        m.Truth(5, 2**32 - 1, 7, (-1, 2**31 - 1), 65535), m.Sync(5, 0, 0, (-1,), 4), m.Truth(5, 0, 99, (1,), 4),
+        m.Truth(99, 5, 1, (1, 2), 4),
+        m.Sync(99, 0, 0, (), 4),
+        m.Nack(99, 2**32 - 1, 1),
+        m.Done(99, "stop", 5),
+        m.Round(99, [1], 1),
+        m.Close(99, 0, 0.0),
+        m.Draft(99, 0, 0, (1,)),
+        m.Error("session", "nonsense", 77),
+        m.Pong(12345, 1, 0.0),
+        m.Vocab(0, ["YQ=="]),
+        m.Opened(5, 0, 3, 0.0, 0, 1.0, 0),
+        m.Truth(5, 2**32 - 1, 7, (-1, 2**31 - 1), 65535),
+        m.Sync(5, 0, 0, (-1,), 4),
+        m.Truth(5, 0, 99, (1,), 4),
         m.Sync(5, 0, 0, PROMPT, 4),
     )
     draft = router.expect(m.Draft)
@@ -489,6 +510,9 @@ def test_lost_end_is_an_error(bench: Bench):
     router, drafter = welcomed(bench)
     client = drafter.ask(request())
     order = router.expect(m.Open)
-    router.say(m.Opened(4, order.ref, len(PROMPT), 0.0, 0, 1.0, 0), m.Sync(4, 0, 0, PROMPT, 4),  # type: ignore[union-attr]
-               m.Done(4, "length", len(PROMPT) + 9, {}))
+    router.say(
+        m.Opened(4, order.ref, len(PROMPT), 0.0, 0, 1.0, 0),
+        m.Sync(4, 0, 0, PROMPT, 4),  # type: ignore[union-attr]
+        m.Done(4, "length", len(PROMPT) + 9, {}),
+    )
     assert "lost" in str(client.error())

@@ -40,8 +40,18 @@ def test_description_of_a_drafter():
     hello = Hello("mac:1", "llama", "small.gguf", "f" * 64, 2048, 4096)
     peer = DrafterPeer(b"id", hello, Link(0.0))
     assert peer.describe() == {
-        "drafter": "mac:1", "engine": "llama", "model": "small.gguf", "round_trip_ms": {"p50": None, "p99": None},
-        "draft_interval_ms": None, "busy": 0.0,
+        "drafter": "mac:1",
+        "engine": "llama",
+        "model": "small.gguf",
+        "round_trip_ms": {"p50": None, "p99": None},
+        "draft_interval_ms": None,
+        "busy": 0.0,
     }
     peer.arrivals.record_restart(0.004, 2)
     assert peer.describe()["draft_interval_ms"] == 2.0
+
+
+def test_counters_wrap_on_the_wire():
+    """A loop may turn more often than a u32 counts; the PING still fits its frame."""
+    link = Link(0.0)
+    assert link.ping(1.0, 2**32 + 5, 0.0).progress == 5

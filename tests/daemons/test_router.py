@@ -78,13 +78,14 @@ def test_drafter_that_never_reads_is_let_go(ends: Ends):
     assert not ends.router.behind
 
 
-def test_drafter_that_has_gone_is_told_once(ends: Ends):
-    """A drafter that disconnected is named by `unreachable`, and nothing is kept for it."""
+def test_drafter_that_has_gone_is_told(ends: Ends):
+    """A drafter that disconnected is named by `unreachable` once it is sent something, and nothing is kept for it."""
     fill(ends)
     ends.dealer.close(linger=0)
     deadline = time.monotonic() + PATIENCE
     while not (gone := ends.router.unreachable()):
         ends.router.flush()
+        ends.router.send(ends.identity, m.Ping(1, 1))
         assert list(ends.router.receive()) == []
         assert time.monotonic() < deadline
     assert set(gone) == {ends.identity}

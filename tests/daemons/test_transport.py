@@ -58,9 +58,23 @@ def test_beyond_loopback_only_when_told(sockets: Sockets, host: str):
 
 @pytest.mark.parametrize(
     "address",
-    ["", "7071", "127.0.0.1:7071", "tcp://", "tcp://:7071", "tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://127.0.0.1:0",
-     "tcp://127.0.0.1:70000", "tcp://127.0.0.1:port", "tcp://127.0.0.1:-1", "udp://127.0.0.1:7071",
-     "ipc:///run/x", "inproc://x", "http://127.0.0.1:7071"],
+    [
+        "",
+        "7071",
+        "127.0.0.1:7071",
+        "tcp://",
+        "tcp://:7071",
+        "tcp://127.0.0.1",
+        "tcp://127.0.0.1:",
+        "tcp://127.0.0.1:0",
+        "tcp://127.0.0.1:70000",
+        "tcp://127.0.0.1:port",
+        "tcp://127.0.0.1:-1",
+        "udp://127.0.0.1:7071",
+        "ipc:///run/x",
+        "inproc://x",
+        "http://127.0.0.1:7071",
+    ],
 )
 @pytest.mark.parametrize("open_", ["bind", "connect"])
 def test_what_is_no_address(sockets: Sockets, address: str, open_: str):

@@ -69,8 +69,14 @@ def command(
 ) -> Done:
     """Run `specmesh ARGS` to its end."""
     ran = subprocess.run(
-        [*SPECMESH, *map(str, args)], input=stdin, cwd=cwd, env=environment(env), capture_output=True, text=True,
-        timeout=100, check=False,
+        [*SPECMESH, *map(str, args)],
+        input=stdin,
+        cwd=cwd,
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     return Done(ran.returncode, ran.stdout, ran.stderr)
 
@@ -163,19 +169,34 @@ class Mesh:
     def verifier(self, model: str | Path = "", *args: object, engine: str = "sim", name: str | None = None) -> Daemon:
         """A ready verifier; `model` is the simulation's settings or a file."""
         return self.start(
-            "verifier", "--engine", engine, "--model", model or "step_ms=4", "--bind", self.address, "--threads", 1,
-            *args, name=name,
+            "verifier",
+            "--engine",
+            engine,
+            "--model",
+            model or "step_ms=4",
+            "--bind",
+            self.address,
+            "--threads",
+            1,
+            *args,
+            name=name,
         ).ready()
 
     def drafter(
-        self, model: str | Path = "", *args: object, engine: str = "sim", port: int | None = None,
-        name: str | None = None, ready: bool = True,
+        self,
+        model: str | Path = "",
+        *args: object,
+        engine: str = "sim",
+        port: int | None = None,
+        name: str | None = None,
+        ready: bool = True,
     ) -> Daemon:
         """A drafter for this mesh's verifier, or for `port` (a proxy)."""
         address = f"tcp://127.0.0.1:{port or self.port}"
         with_model = [] if engine == "ngram" else ["--model", model or "draft_ms=0.5,alpha=0.9"]
-        daemon = self.start("drafter", "--engine", engine, *with_model, "--connect", address, "--threads", 1, *args,
-                            name=name)
+        daemon = self.start(
+            "drafter", "--engine", engine, *with_model, "--connect", address, "--threads", 1, *args, name=name
+        )
         return self.attached(daemon.ready()) if ready else daemon
 
     def attached(self, drafter: Daemon) -> Daemon:

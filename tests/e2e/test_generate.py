@@ -10,10 +10,30 @@ from processes import SPECMESH, Daemon, Mesh, command, generate, sim_ids, sim_te
 from specmesh.core.sampling import SamplingParams
 
 JSON_FIELDS = {
-    "schema_version", "text", "token_ids", "prompt_token_ids", "prompt_tokens", "generated_tokens", "finish_reason",
-    "seed", "rounds", "drafted", "accepted", "acceptance_rate", "mean_acceptance_length", "time_s",
-    "time_to_first_token_s", "tokens_per_second", "verify_ms", "draft_ms", "network_ms", "bytes_sent",
-    "bytes_received", "draft_n_last", "accept_histogram", "drafter",
+    "schema_version",
+    "text",
+    "token_ids",
+    "prompt_token_ids",
+    "prompt_tokens",
+    "generated_tokens",
+    "finish_reason",
+    "seed",
+    "rounds",
+    "drafted",
+    "accepted",
+    "acceptance_rate",
+    "mean_acceptance_length",
+    "time_s",
+    "time_to_first_token_s",
+    "tokens_per_second",
+    "verify_ms",
+    "draft_ms",
+    "network_ms",
+    "bytes_sent",
+    "bytes_received",
+    "draft_n_last",
+    "accept_histogram",
+    "drafter",
 }
 PROMPT = "Once upon a time"
 N = 60
@@ -119,8 +139,18 @@ def test_verbose_tells_rounds_and_a_summary_on_stderr(daemon: Daemon):
     assert [line.split(":")[0] for line in rounds] == [f"round {n}" for n in range(1, len(rounds) + 1)]
     assert any("drafted '" in line and "accepted 4/4" in line for line in rounds)
     summary = "\n".join(lines[len(rounds) :])
-    for word in ("tokens", "rounds", "acceptance", "time", "first token", "verify", "draft", "network", "wire",
-                 "over the measured one-token step"):
+    for word in (
+        "tokens",
+        "rounds",
+        "acceptance",
+        "time",
+        "first token",
+        "verify",
+        "draft",
+        "network",
+        "wire",
+        "over the measured one-token step",
+    ):
         assert word in summary
     assert f"{len(PROMPT)} prompt + {N} generated = {len(PROMPT) + N}" in summary
 

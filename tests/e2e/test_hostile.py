@@ -141,8 +141,14 @@ def test_other_protocol_version_is_told(peer: Peer, version: int):
 
 @pytest.mark.parametrize(
     "message",
-    [m.Draft(1, 0, 0, (1, 2)), m.Nack(1, 0, 0), m.Ping(1, 1), m.Open(1, "hi", 5, 0.0, 0, 1.0, 1, 4), m.Close(1, 0, 0.0),
-     m.Vocab(0)],
+    [
+        m.Draft(1, 0, 0, (1, 2)),
+        m.Nack(1, 0, 0),
+        m.Ping(1, 1),
+        m.Open(1, "hi", 5, 0.0, 0, 1.0, 1, 4),
+        m.Close(1, 0, 0.0),
+        m.Vocab(0),
+    ],
     ids=lambda message: type(message).__name__,
 )
 def test_frames_before_hello_are_refused(verifier: Daemon, peer: Peer, message: m.Message):
@@ -170,8 +176,14 @@ def test_messages_of_the_other_direction_are_counted(verifier: Daemon, peer: Pee
     """TRUTH, WELCOME and the like from a drafter are counted and dropped."""
     peer.join(vocabulary)
     before = rejected(verifier, "direction")
-    for message in (m.Truth(1, 0, 0, (1,), 4), m.Sync(1, 0, 0, (1,), 4), m.Done(1, "stop", 4), m.Round(1, [], 0),
-                    m.Opened(1, 0, 1, 0.0, 0, 1.0, 0), m.Error("busy", "no")):
+    for message in (
+        m.Truth(1, 0, 0, (1,), 4),
+        m.Sync(1, 0, 0, (1,), 4),
+        m.Done(1, "stop", 4),
+        m.Round(1, [], 0),
+        m.Opened(1, 0, 1, 0.0, 0, 1.0, 0),
+        m.Error("busy", "no"),
+    ):
         peer.say(message)
     until(lambda: rejected(verifier, "direction") == before + 6, "they are counted", 10)
 
@@ -199,15 +211,19 @@ def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer, vo
                 break
             if isinstance(heard, m.Truth):
                 truth = truth[: heard.base] + list(heard.ids)
+                right = crc32(struct.pack(f"<{len(truth)}i", *truth))
+                chosen.say(m.Draft(session, len(truth), right, tuple(rng.choices(b"abc", k=4))))
             base = rng.choice([0, 1, len(truth), len(truth) + 1, 2**32 - 1, rng.randrange(200)])
             crc = rng.choice([0, rng.getrandbits(32), crc32(struct.pack(f"<{len(truth[:base])}i", *truth[:base]))])
-            ids = [rng.choice([0, 65, 255, 256, -1, 2**31 - 1, -(2**31)]) for _ in range(rng.choice([0, 1, 5, 100]))]
+            known = [0, 65, 90, 255] if turn % 3 else [256, -1, 2**31 - 1, -(2**31)]
+            ids = [rng.choice(known) for _ in range(rng.choice([0, 1, 5, 100]))]
             chosen.say(m.Draft(session, base, crc, tuple(ids), rng.choice([0, 1, 65535])))
             chosen.say(m.Nack(session, base, crc))
             if turn % 10 == 0:
                 chosen.raw(os.urandom(rng.randrange(200)))
         stream.read()
     assert stream.ids == sim_ids(PROMPT, N)
+    assert stream.result["report"]["drafted"] > 0  # type: ignore[index]
 
 
 def test_right_drafts_from_a_stranger_are_accepted(verifier: Daemon, chosen: Peer, vocabulary: Vocabulary):
@@ -245,15 +261,15 @@ def test_oversized_frame_costs_the_sender_its_connection(verifier: Daemon, peer:
     assert wire(verifier)["bytes_received"] - before < MAX_FRAME  # type: ignore[operator]
 
 
-def test_second_hello_starts_anew(verifier: Daemon, chosen: Peer, vocabulary: Vocabulary):
-    """HELLO again on the same connection: one peer, welcomed again, its session synced again."""
+def test_repeated_hello_is_welcomed_again(verifier: Daemon, chosen: Peer, vocabulary: Vocabulary):
+    """The same HELLO again, as of a drafter that waited for an answer: one peer, and it keeps its session."""
     chosen.join(vocabulary)
     with Stream(verifier, body(PROMPT, 300)) as stream:
-        first = chosen.expect(m.Opened)
-        chosen.join(vocabulary)
-        second = chosen.expect(m.Opened)
-        assert first.session == second.session  # type: ignore[union-attr]
+        opened = chosen.expect(m.Opened)
         assert chosen.expect(m.Sync).base == 0  # type: ignore[union-attr]
+        chosen.join(vocabulary)
+        truth = chosen.expect(m.Truth)
+        assert truth.session == opened.session  # type: ignore[union-attr]
         stream.read(3)
         until(lambda: len(verifier.stats()["peers"]) == 1, "there is one peer")  # type: ignore[arg-type]
 
@@ -278,8 +294,18 @@ def test_sessions_of_a_hostile_owner_end_with_it(verifier: Daemon, peer: Peer, v
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("temperature", -1.0), ("temperature", 1e30), ("top_p", -1.0), ("top_p", 7.0), ("top_k", 2**32 - 1),
-     ("draft_n", 65534), ("max_tokens", 0), ("seed", 2**32 - 1)],
+    [
+        ("temperature", -1.0),
+        ("temperature", 1e30),
+        ("top_p", -1.0),
+        ("top_p", 7.0),
+        ("top_k", 2**32 - 1),
+        ("draft_n", 65534),
+        ("draft_n", 65536),
+        ("draft_n", 2**32 - 1),
+        ("max_tokens", 0),
+        ("seed", 2**32 - 1),
+    ],
 )
 def test_open_with_wild_parameters(verifier: Daemon, peer: Peer, vocabulary: Vocabulary, field: str, value: float):
     """A peer's parameters of any size are refused by ERROR, or the session runs and ends; the verifier lives."""

@@ -110,8 +110,10 @@ def test_oversized_body(daemon: Daemon):
     assert "exceeds" in answer["error"]["message"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize(("method", "resource", "status"), [("GET", "/nothing", 404), ("GET", "/v1/completions", 405),
-                                                           ("POST", "/health", 405), ("DELETE", "/stats", 405)])
+@pytest.mark.parametrize(
+    ("method", "resource", "status"),
+    [("GET", "/nothing", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405), ("DELETE", "/stats", 405)],
+)
 def test_other_resources(daemon: Daemon, method: str, resource: str, status: int):
     """What does not exist is 404, what cannot be done 405."""
     assert request_raw(daemon.socket, method, resource)[0] == status
@@ -145,6 +147,10 @@ def test_stats_agree_with_the_reports(pair: dict[str, Daemon]):
     report = complete(verifier, body(PROMPT, 50, draft_n=4)).result["report"]
     until(lambda: verifier.stats()["totals"] != before and verifier.live() == 0, "the snapshot is new")
     after = verifier.stats()["totals"]
-    for there, here in (("generated", "generated_tokens"), ("rounds", "rounds"), ("drafted", "drafted"),
-                        ("accepted", "accepted")):
+    for there, here in (
+        ("generated", "generated_tokens"),
+        ("rounds", "rounds"),
+        ("drafted", "drafted"),
+        ("accepted", "accepted"),
+    ):
         assert after[there] - before[there] == report[here]  # type: ignore[index]

@@ -71,8 +71,17 @@ def test_stale_socket_of_a_killed_daemon(mesh: Mesh):
 def test_second_daemon_on_the_same_socket(pair: dict[str, Daemon]):
     """A second daemon at a socket exits 75 with the first one's pid, which serves on."""
     first = pair["verifier"]
-    done = command("verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", f"tcp://127.0.0.1:{free_port()}",
-                   "--socket", first.socket)
+    done = command(
+        "verifier",
+        "--engine",
+        "sim",
+        "--model",
+        "step_ms=1",
+        "--bind",
+        f"tcp://127.0.0.1:{free_port()}",
+        "--socket",
+        first.socket,
+    )
     refused(done, 75, first.socket, f"pid {first.pid}")
     assert generate(first, PROMPT, "--max-tokens", 5).out == sim_text(PROMPT, 5) + "\n"
 
@@ -80,8 +89,17 @@ def test_second_daemon_on_the_same_socket(pair: dict[str, Daemon]):
 def test_port_in_use(pair: dict[str, Daemon], shared: Mesh):
     """A second verifier at a port exits 78 and names the address; the first serves on."""
     first = pair["verifier"]
-    done = command("verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", shared.address,
-                   "--socket", shared.folder / "other.sock")
+    done = command(
+        "verifier",
+        "--engine",
+        "sim",
+        "--model",
+        "step_ms=1",
+        "--bind",
+        shared.address,
+        "--socket",
+        shared.folder / "other.sock",
+    )
     refused(done, 78, shared.address, "in use")
     assert generate(first, PROMPT, "--max-tokens", 5).code == 0
 
@@ -90,8 +108,17 @@ def test_regular_file_at_the_socket_path(here: Path):
     """A file that is no socket is left alone: exit 78."""
     path = here / "precious.txt"
     path.write_text("keep me")
-    done = command("verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", f"tcp://127.0.0.1:{free_port()}",
-                   "--socket", path)
+    done = command(
+        "verifier",
+        "--engine",
+        "sim",
+        "--model",
+        "step_ms=1",
+        "--bind",
+        f"tcp://127.0.0.1:{free_port()}",
+        "--socket",
+        path,
+    )
     refused(done, 78, path, "not a socket")
     assert path.read_text() == "keep me"
 
@@ -110,8 +137,16 @@ def test_regular_file_at_the_socket_path(here: Path):
 )
 def test_bad_settings_of_the_verifier(here: Path, options: tuple[str, ...], words: list[str]):
     """Settings that cannot work: exit 78 and one line that names them."""
-    usual = ("--engine", "sim", "--model", "step_ms=1", "--socket", here / "v.sock", "--bind",
-             f"tcp://127.0.0.1:{free_port()}")
+    usual = (
+        "--engine",
+        "sim",
+        "--model",
+        "step_ms=1",
+        "--socket",
+        here / "v.sock",
+        "--bind",
+        f"tcp://127.0.0.1:{free_port()}",
+    )
     refused(command("verifier", *usual, *options), 78, *words)
 
 
@@ -291,8 +326,17 @@ def test_watch_without_a_terminal(pair: dict[str, Daemon]):
             assert done.out.startswith("role")
             assert daemon.role in done.out.splitlines()[0]
     assert command("stats", "--json", "--socket", pair["verifier"].socket).json.keys() >= {
-        "schema_version", "uptime_s", "model", "sessions", "acceptance", "draft_n", "tokens_per_second",
-        "round_trip_ms", "bytes_per_accepted_token", "busy", "peers",
+        "schema_version",
+        "uptime_s",
+        "model",
+        "sessions",
+        "acceptance",
+        "draft_n",
+        "tokens_per_second",
+        "round_trip_ms",
+        "bytes_per_accepted_token",
+        "busy",
+        "peers",
     }
 
 

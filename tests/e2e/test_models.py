@@ -19,8 +19,10 @@ SMALL = ("--ctx", 256, "--max-sessions", 4)
 
 def pairs() -> list[object]:
     """Which models: (target, drafter) by name."""
-    bundled = pytest.param("bundled", marks=pytest.mark.skipif(not (BUNDLED / "target.gguf").exists(),
-                                                               reason="the bundled pair is not here"))
+    bundled = pytest.param(
+        "bundled",
+        marks=pytest.mark.skipif(not (BUNDLED / "target.gguf").exists(), reason="the bundled pair is not here"),
+    )
     return ["same weights", "other weights", bundled]
 
 
@@ -148,8 +150,15 @@ def test_drafter_of_another_vocabulary(make_gguf: Callable[..., Path], mesh: Mes
 
 @pytest.mark.parametrize(
     ("role", "damage"),
-    [("verifier", "missing"), ("verifier", "folder"), ("verifier", "empty"), ("verifier", "text"), ("verifier", "half"),
-     ("drafter", "missing"), ("drafter", "half")],
+    [
+        ("verifier", "missing"),
+        ("verifier", "folder"),
+        ("verifier", "empty"),
+        ("verifier", "text"),
+        ("verifier", "half"),
+        ("drafter", "missing"),
+        ("drafter", "half"),
+    ],
 )
 def test_unusable_model_file(tiny_gguf: Path, mesh: Mesh, role: str, damage: str):
     """A model file that is missing or damaged: exit 78, one line with its path, no traceback."""

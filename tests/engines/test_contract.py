@@ -39,9 +39,7 @@ def pick_gguf(name: str, request: pytest.FixtureRequest) -> Path:
 
 
 def model_params(*names: str) -> list[object]:
-    return [
-        pytest.param(name, marks=pytest.mark.models) for name in (*names, *(path.stem for path in BUNDLED))
-    ]
+    return [pytest.param(name, marks=pytest.mark.models) for name in (*names, *(path.stem for path in BUNDLED))]
 
 
 @pytest.fixture(
@@ -110,9 +108,7 @@ def step(engine: VerifyEngine, *spans: Span) -> list[NDArray[np.float32]]:
 
 
 def one_by_one(engine: VerifyEngine, seq: int, ids: Sequence[int], position: int = 0) -> NDArray[np.float32]:
-    return np.concatenate(
-        [step(engine, span(seq, position + index, [token]))[0] for index, token in enumerate(ids)]
-    )
+    return np.concatenate([step(engine, span(seq, position + index, [token]))[0] for index, token in enumerate(ids)])
 
 
 def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
@@ -356,9 +352,7 @@ def test_a_model_drafts_for_itself(request: pytest.FixtureRequest, kind: str, sa
         target, draft = LlamaVerifier(chosen), LlamaDrafter(chosen)
     ids = text_ids(10)
     for _ in range(20):
-        (row,) = (
-            step(target, span(0, 0, ids)) if len(ids) == 10 else step(target, span(0, len(ids) - 1, ids[-1:]))
-        )
+        (row,) = step(target, span(0, 0, ids)) if len(ids) == 10 else step(target, span(0, len(ids) - 1, ids[-1:]))
         guess = draft.predict(0, ids if len(ids) == 10 else ids[-1:], sampler)
         ids.append(sampler.choose(row[-1], len(ids)))
         assert guess == ids[-1]

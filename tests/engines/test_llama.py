@@ -130,9 +130,7 @@ class TestSettings:
         engine.close()
 
     @pytest.mark.parametrize("n_ctx", [2**32 + 64, 2**25])
-    def test_no_memory_for_the_context(
-        self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, n_ctx: int
-    ) -> None:
+    def test_no_memory_for_the_context(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, n_ctx: int) -> None:
         """A context beyond 32 bits or beyond all memory is refused with what to choose."""
         lib = llama_library.library()
         monkeypatch.setattr(lib, "llama_init_from_model", lambda *_: None)
@@ -309,9 +307,7 @@ class TestVocabulary:
         with pytest.raises(RequestError, match="Unicode"):
             verifier.encode("\udc80")
 
-    def test_permuted_ids_are_another_vocabulary(
-        self, verifier: LlamaVerifier, make_gguf: Callable[..., Path]
-    ) -> None:
+    def test_permuted_ids_are_another_vocabulary(self, verifier: LlamaVerifier, make_gguf: Callable[..., Path]) -> None:
         """The same pieces under other ids have another fingerprint; other weights do not."""
         fingerprints = []
         for name, options in (("permuted", {"rotate": 3}), ("reseeded", {"seed": 9})):
@@ -331,12 +327,8 @@ class TestModels:
         assert (engine.info.can_trim, verifier.info.can_trim) == (False, True)
         engine.close()
 
-    @pytest.mark.parametrize(
-        ("code", "named"), [(1, "no room"), (2, "code 2"), (-1, "code -1"), (-3, "code -3")]
-    )
-    def test_failed_step(
-        self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, code: int, named: str
-    ) -> None:
+    @pytest.mark.parametrize(("code", "named"), [(1, "no room"), (2, "code 2"), (-1, "code -1"), (-3, "code -3")])
+    def test_failed_step(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, code: int, named: str) -> None:
         """A step that fails half-way leaves every sequence as it was, whatever llama.cpp kept of it."""
         engine = LlamaVerifier(settings(tiny_gguf))
         ids = tuple(range(40, 52))

@@ -35,9 +35,7 @@ def agreement(settings: SimSettings, length: int = 600) -> float:
     drafter = SimDrafter(settings)
     drafter.predict(0, truth[: len(PROMPT) - 1], None)
     guesses = [drafter.predict(0, [token], GREEDY) for token in truth[len(PROMPT) - 1 : -1]]
-    return float(
-        np.mean([guess == token for guess, token in zip(guesses, truth[len(PROMPT) :], strict=True)])
-    )
+    return float(np.mean([guess == token for guess, token in zip(guesses, truth[len(PROMPT) :], strict=True)]))
 
 
 class Clock:

@@ -108,9 +108,7 @@ def test_both_drafters_have_the_same_weights() -> None:
     assert "model.embed_tokens.weight" in header
 
 
-def test_greedy_acceptance(
-    target: measure.Engine, drafter: measure.Engine, prompts: list[list[int]]
-) -> None:
+def test_greedy_acceptance(target: measure.Engine, drafter: measure.Engine, prompts: list[list[int]]) -> None:
     """On held-out prompts the target's greedy choice is the drafter's for at least 60 % of ids."""
     report = measure.greedy_report(target, drafter, prompts[::3], SETTINGS)
     assert report["prompts"] >= 7
@@ -118,9 +116,7 @@ def test_greedy_acceptance(
     assert report["accepted_of_verified"] >= 0.60
 
 
-def test_text_does_not_loop(
-    target: measure.Engine, drafter: measure.Engine, prompts: list[list[int]]
-) -> None:
+def test_text_does_not_loop(target: measure.Engine, drafter: measure.Engine, prompts: list[list[int]]) -> None:
     """At the demo's settings at least 60 % of the 4-grams in 120 ids differ, averaged over 20 prompts."""
     report = measure.sampled_report(target, drafter, prompts[:20], SETTINGS)
     assert report["prompts"] == 20
