@@ -53,16 +53,17 @@ class Hub:
             self._library: Any = importlib.import_module("huggingface_hub")
             self._errors: Any = importlib.import_module("huggingface_hub.errors")
             self._utils: Any = importlib.import_module("huggingface_hub.utils")
+            constants: Any = importlib.import_module("huggingface_hub.constants")
         except ImportError as error:
             raise ConfigError(f"huggingface_hub is not installed: {_INSTALL}") from error
         self._utils.logging.set_verbosity_error()  # what goes wrong is told once, by our errors
-        self.endpoint: str = self._library.constants.ENDPOINT
-        self.offline = bool(self._library.constants.HF_HUB_OFFLINE)
+        self.endpoint: str = constants.ENDPOINT
+        self.offline = bool(constants.HF_HUB_OFFLINE)
 
     def listing(self, hub_id: str, revision: str | None) -> Listing:
         """The files of a repository at a branch, tag or commit (None: its main branch)."""
         with self._told(hub_id, revision):
-            info = self._library.HfApi(library_name="specmesh").model_info(
+            info = self._library.HfApi(self.endpoint, library_name="specmesh").model_info(
                 hub_id, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT
             )
         return Listing(info.sha or "main", tuple(_remote(sibling) for sibling in info.siblings or ()))
@@ -72,7 +73,9 @@ class Hub:
         if file.size is not None and file.checksum:
             return file
         with self._told(hub_id, commit, file.name):
-            found = self._library.get_hf_file_metadata(self._url(hub_id, commit, file.name), timeout=_TIMEOUT)
+            found = self._library.get_hf_file_metadata(
+                self._url(hub_id, commit, file.name), timeout=_TIMEOUT, endpoint=self.endpoint
+            )
         if found.size is None:
             raise PullError(f"{self.endpoint} does not tell the size of {file.name} in {hub_id}")
         return replace(file, size=int(found.size), checksum=file.checksum or _from_etag(found.etag or ""))
@@ -92,7 +95,7 @@ class Hub:
                 yield Body(start if _continues(answer, start) else 0, answer.iter_bytes())
 
     def _url(self, hub_id: str, commit: str, name: str) -> str:
-        url: str = self._library.hf_hub_url(hub_id, name, revision=commit)
+        url: str = self._library.hf_hub_url(hub_id, name, revision=commit, endpoint=self.endpoint)
         return url
 
     @contextmanager

@@ -88,7 +88,7 @@ class _Partial:
         self.size = size
         self.held = 0
         self._state = _digest(checksum, size)
-        while chunk := out.read(_CHUNK):
+        while self.held <= size and (chunk := out.read(_CHUNK)):
             self._state.update(chunk)
             self.held += len(chunk)
         if self.held > size:
