@@ -56,7 +56,11 @@ def pull(hub_id: str, file: str | None, revision: str | None, folder: Path | Non
     from specmesh.model_pull import pull as get
     from specmesh.paths import models_dir
 
-    click.echo(get(Pull(hub_id, file, revision, (folder or models_dir()).absolute())))
+    try:
+        click.echo(get(Pull(hub_id, file, revision, (folder or models_dir()).absolute())))
+    except KeyboardInterrupt:
+        click.echo("specmesh: interrupted; what came is kept, the same command goes on from there", err=True)
+        raise
 
 
 @models.command("list")

@@ -35,11 +35,14 @@ class Models:
             raise done.exception
         return Done(done.exit_code, done.stdout, done.stderr)
 
-    def process(self, *words: object, **variables: str) -> Done:
+    def start(self, *words: object, command: str = "models", **variables: str) -> "subprocess.Popen[str]":
         ours = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "SPECMESH_"))}
-        program = [sys.executable, "-m", "specmesh", "models", *map(str, words)]
+        program = [sys.executable, "-m", "specmesh", command, *map(str, words)]
         env = ours | self.variables | variables
-        done = subprocess.run(
-            program, capture_output=True, text=True, env=env, timeout=60, check=False, cwd=self._folder
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(program, stdout=pipe, stderr=pipe, text=True, env=env, cwd=self._folder)
+
+    def process(self, *words: object, command: str = "models", **variables: str) -> Done:
+        with self.start(*words, command=command, **variables) as process:
+            out, err = process.communicate(timeout=60)
+        return Done(process.returncode, out, err)

@@ -25,14 +25,17 @@ class Served:
 class Repo:
     """Files by name; those larger than `lfs_from` are told with a SHA-256, others with git's id.
 
-    cut: a transfer of that file ends after so many bytes, once. lie: what is announced is another content's checksum.
-    status: what every request is answered with instead. code: the hub's name for that error. bare: the listing tells
-    neither sizes nor checksums. no_range: Range is not honoured.
+    cut:         a transfer of that file ends after so many bytes, once; where there is a `stall`, when that is set.
+    lie:         files for which another content's checksum is told.
+    status:      what the listing is answered with instead; file_status: each file. code: the hub's name for it.
+    bare:        the listing tells neither sizes nor checksums.
+    no_range:    Range is not honoured.
     """
 
     files: dict[str, bytes]
     lfs_from: int = 200
     cut: dict[str, int] = field(default_factory=dict)
+    stall: threading.Event | None = None
     lie: set[str] = field(default_factory=set)
     status: int = 200
     file_status: int = 200
@@ -82,6 +85,7 @@ class HubServer:
 
 class _Handler(BaseHTTPRequestHandler):
     hub: HubServer
+    stall: threading.Event | None = None
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -123,6 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers |= {"X-Linked-Size": str(len(raw)), "X-Linked-Etag": f'"{value}"'}
         if wanted:
             headers["Content-Range"] = f"bytes {start}-{len(raw) - 1}/{len(raw)}"
+        self.stall = repo.stall
         cut = repo.cut.pop(name, None) if self.command == "GET" else None
         return self._answer(206 if wanted else 200, raw[start:], headers, cut, name)
 
@@ -140,6 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
         if cut is not None:
             self.wfile.flush()
+            if self.stall is not None:
+                self.stall.wait(30)
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
 

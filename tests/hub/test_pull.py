@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import pty
+import signal
 import subprocess
 import sys
 import threading
@@ -137,6 +138,22 @@ class TestInterrupted:
         done = models("pull", "me/tiny")
         assert (done.code, Path(done.out.strip()).read_bytes()) == (0, RAW)
         assert [(one.range, one.sent) for one in hub.served] == [(None, 100_000), ("bytes=100000-", 207_200)]
+
+    def test_ctrl_c(self, hub: HubServer, models: Models, root: Path) -> None:
+        """Ctrl-C: exit 130, one line, and the next run goes on from what came."""
+        over = threading.Event()
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000}, stall=over)
+        with models.start("pull", "me/tiny") as process:
+            while sum(path.stat().st_size for path in root.glob(".partial/*")) < 100_000:
+                assert not over.wait(0.01)
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        over.set()
+        assert (process.returncode, len(lines(err))) == (130, 1)
+        assert "interrupted" in err
+        assert models("pull", "me/tiny").code == 0
+        assert hub.served[-1].range == "bytes=100000-"
 
     def test_reconnects_by_itself(self, hub: HubServer, models: Models) -> None:
         """A connection that brought more than a MiB is opened again within the run."""

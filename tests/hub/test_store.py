@@ -5,11 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hub_command import Models
 
 from specmesh import gguf_header, model_inspect
-from specmesh.cli import main
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings
 from specmesh.errors import ConfigError
@@ -114,10 +112,9 @@ class TestResolve:
     def test_daemons_take_names(self, filled: Path, models: Models) -> None:
         """A verifier whose --model is no name and no path: exit 78, one line, what was tried."""
         for role in ("verifier", "drafter"):
-            done = CliRunner().invoke(main, [role, "--model", "nothing"], env=models.variables)
-            assert done.exit_code == 78
-            assert done.stderr.count("\n") == 1
-            assert f"tried the 3 names in {filled}" in done.stderr
+            done = models.process("--model", "nothing", command=role)
+            assert (done.code, len(done.err.splitlines())) == (78, 1)
+            assert f"tried the 3 names in {filled}" in done.err
 
     def test_no_folder(self, tmp_path: Path) -> None:
         """A folder that does not exist holds no names."""
