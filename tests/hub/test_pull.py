@@ -262,7 +262,7 @@ class TestRefused:
         with monkeypatch.context() as patch:
             patch.setattr(model_transfer._Partial, "append", full)
             done = models("pull", "me/tiny")
-        assert (done.code, len(lines(done.err))) == (1, 1)
+        assert (done.code, len(lines(done.err))) == (1, 1), done.err
         assert "is full" in done.err
         assert models("pull", "me/tiny").code == 0
         assert hub.served[-1].range == "bytes=100000-"
