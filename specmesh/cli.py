@@ -10,6 +10,7 @@ from typing import NoReturn, TypeVar
 import click
 
 from specmesh.errors import SpecmeshError
+from specmesh.models_cli import model_path, models
 
 INTERRUPTED = 130
 MAX_DRAFT_N = 16
@@ -57,6 +58,9 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 )
 def main() -> None:
     """Speculative decoding across machines: a fast drafter guesses, a precise verifier decides."""
+
+
+main.add_command(models)
 
 
 def _socket_option(command: F) -> F:
@@ -123,7 +127,7 @@ def _daemon_options(command: F) -> F:
 
 
 @main.command()
-@click.option("--model", metavar="FILE", help="The target model, a GGUF file, or `bundled`.")
+@click.option("--model", metavar="FILE", help="The target model: a GGUF file, a name of `models list`, or `bundled`.")
 @click.option("--bind", default="tcp://127.0.0.1:7071", show_default=True, help="Where drafters connect.")
 @click.option(
     "--insecure-no-auth",
@@ -150,10 +154,10 @@ def verifier(
     from specmesh import logs
     from specmesh.config import ModelSettings, VerifierSettings
     from specmesh.daemons.serve import serve_verifier
-    from specmesh.paths import bundled, default_socket
+    from specmesh.paths import default_socket
 
     logs.configure(log_level, log_format)
-    path = bundled("target") if model == "bundled" else model
+    path = model_path(model, engine, "target")
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
     serve_verifier(VerifierSettings(settings, bind, socket or default_socket("verifier"), insecure_no_auth))
 
@@ -168,7 +172,7 @@ def verifier(
     show_default=True,
     help="llama: a GGUF model; ngram: guesses from the text so far, needs no model.",
 )
-@click.option("--model", metavar="FILE", help="The draft model, a GGUF file, or `bundled`.")
+@click.option("--model", metavar="FILE", help="The draft model: a GGUF file, a name of `models list`, or `bundled`.")
 @_daemon_options
 def drafter(
     connect: str,
@@ -187,10 +191,10 @@ def drafter(
     from specmesh import logs
     from specmesh.config import DrafterSettings, ModelSettings
     from specmesh.daemons.serve import serve_drafter
-    from specmesh.paths import bundled, default_socket
+    from specmesh.paths import default_socket
 
     logs.configure(log_level, log_format)
-    path = bundled("drafter") if model == "bundled" else model
+    path = model_path(model, engine, "drafter")
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
     serve_drafter(DrafterSettings(settings, connect, socket or default_socket("drafter")))
 

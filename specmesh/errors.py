@@ -6,6 +6,9 @@ SpecmeshError                 base; `exit_code` is what the command line leaves 
 ├── RequestError               2  a request that can never be served (prompt longer than the context, bad parameter)
 ├── DaemonUnreachable         69  no daemon answers at the socket, or it went away mid-answer
 ├── Busy                      75  try again later: loading, or all sessions taken
+├── PullError                  1  a model could not be brought here: wrong checksum, disk full
+│   ├── HubUnreachable        69  the hub does not answer, or is not to be asked
+│   └── TransferInterrupted   75  a transfer broke off; what came is kept, the next attempt goes on from there
 ├── LocalProtocolError         1  this side broke its own protocol: a defect of ours
 └── RemoteProtocolError        1  the peer broke the protocol
     └── FrameError             1  bytes that are not a frame
@@ -61,6 +64,22 @@ class DaemonUnreachable(SpecmeshError):
 
 class Busy(SpecmeshError):
     """The daemon cannot serve now and may later."""
+
+    exit_code = 75
+
+
+class PullError(SpecmeshError):
+    """A model could not be brought here."""
+
+
+class HubUnreachable(PullError):
+    """The hub does not answer, or settings forbid to ask it."""
+
+    exit_code = 69
+
+
+class TransferInterrupted(PullError):
+    """A transfer broke off; what came is kept, and the next attempt goes on from there."""
 
     exit_code = 75
 

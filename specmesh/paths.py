@@ -1,4 +1,4 @@
-"""Where the daemons' local sockets live, and the models that come along."""
+"""Where the daemons' local sockets live, and models: those that come along and those downloaded."""
 
 import os
 import stat
@@ -39,6 +39,16 @@ def candidate_sockets() -> list[Path]:
 def bundled(name: str) -> str:
     """The path of a model that comes with specmesh: target or drafter."""
     return str(Path(__file__).parent / "models" / f"{name}.gguf")
+
+
+def models_dir() -> Path:
+    """Where downloaded models lie: SPECMESH_MODELS_DIR, else in the platform's cache folder."""
+    chosen = os.environ.get("SPECMESH_MODELS_DIR")
+    if chosen:
+        return Path(chosen)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("specmesh") / "models"
 
 
 def check_socket_path(path: Path) -> None:

@@ -1,0 +1,151 @@
+"""The Hugging Face hub through huggingface_hub: what a repository holds, and the bytes of a file from any offset.
+
+Its own download functions drop what came of a broken transfer; so the listing, addresses, tokens and the HTTP session
+are its, and the transfer is ours.
+"""
+
+import importlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specmesh.errors import ConfigError, HubUnreachable, PullError, RequestError, SpecmeshError, TransferInterrupted
+
+_INSTALL = 'pip install "specmesh[hub]"'
+_TIMEOUT = 30.0
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA1 = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a repository. checksum: sha256:HEX (large files), git:HEX (others), or empty where none is told."""
+
+    name: str
+    size: int | None
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A repository's files at one commit."""
+
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A file's bytes from `start`, which is 0 where the server could not begin where it was asked to."""
+
+    start: int
+    chunks: Iterator[bytes]
+
+
+class Hub:
+    """huggingface_hub, imported only here. Any, because it may not be installed where this is type-checked."""
+
+    def __init__(self) -> None:
+        """Raise ConfigError where huggingface_hub is not installed."""
+        try:
+            self._library: Any = importlib.import_module("huggingface_hub")
+            self._errors: Any = importlib.import_module("huggingface_hub.errors")
+            self._utils: Any = importlib.import_module("huggingface_hub.utils")
+            constants: Any = importlib.import_module("huggingface_hub.constants")
+        except ImportError as error:
+            raise ConfigError(f"huggingface_hub is not installed: {_INSTALL}") from error
+        self._utils.logging.set_verbosity_error()  # what goes wrong is told once, by our errors
+        self.endpoint: str = constants.ENDPOINT
+        self.offline = bool(constants.HF_HUB_OFFLINE)
+
+    def listing(self, hub_id: str, revision: str | None) -> Listing:
+        """The files of a repository at a branch, tag or commit (None: its main branch)."""
+        with self._told(hub_id, revision):
+            info = self._library.HfApi(self.endpoint, library_name="specmesh").model_info(
+                hub_id, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT
+            )
+        return Listing(info.sha or "main", tuple(_remote(sibling) for sibling in info.siblings or ()))
+
+    def completed(self, hub_id: str, commit: str, file: RemoteFile) -> RemoteFile:
+        """The file with size and checksum from its own headers where the listing did not tell them."""
+        if file.size is not None and file.checksum:
+            return file
+        with self._told(hub_id, commit, file.name):
+            found = self._library.get_hf_file_metadata(
+                self._url(hub_id, commit, file.name), timeout=_TIMEOUT, endpoint=self.endpoint
+            )
+        if found.size is None:
+            raise PullError(f"{self.endpoint} does not tell the size of {file.name} in {hub_id}")
+        return replace(file, size=int(found.size), checksum=file.checksum or _from_etag(found.etag or ""))
+
+    @contextmanager
+    def open(self, hub_id: str, commit: str, name: str, start: int) -> Iterator[Body]:
+        """The file's bytes from `start`; raises TransferInterrupted where they end too soon."""
+        # A compressed answer would count other bytes than the file has.
+        headers = self._utils.build_hf_headers(library_name="specmesh") | {"Accept-Encoding": "identity"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        request = {"headers": headers, "timeout": _TIMEOUT, "follow_redirects": True}
+        with self._told(hub_id, commit, name, transfer=True):
+            session = self._utils.get_session()
+            with session.stream("GET", self._url(hub_id, commit, name), **request) as answer:
+                self._utils.hf_raise_for_status(answer)
+                yield Body(start if _continues(answer, start) else 0, answer.iter_bytes())
+
+    def _url(self, hub_id: str, commit: str, name: str) -> str:
+        url: str = self._library.hf_hub_url(hub_id, name, revision=commit, endpoint=self.endpoint)
+        return url
+
+    @contextmanager
+    def _told(self, hub_id: str, revision: str | None, name: str = "", *, transfer: bool = False) -> Iterator[None]:
+        """Errors of the library and of HTTP as ours."""
+        try:
+            yield
+        except self._errors.HFValidationError as error:
+            raise RequestError(f"{hub_id!r} is no name on the hub: give OWNER/NAME") from error
+        except self._errors.OfflineModeIsEnabled as error:
+            raise HubUnreachable(f"HF_HUB_OFFLINE is set, and {hub_id} is not here: unset it to download") from error
+        except self._errors.HfHubHTTPError as error:
+            raise self._refusal(error, f"{hub_id} {name}".rstrip(), revision) from error
+        except self._errors.HTTPError as error:
+            if transfer:
+                raise TransferInterrupted(f"{name}: {_first_line(error)}") from error
+            raise HubUnreachable(f"{self.endpoint} does not answer: {_first_line(error)}") from error
+
+    def _refusal(self, error: Any, what: str, revision: str | None) -> SpecmeshError:
+        """An answer that is an error, by its status and the hub's own code for it."""
+        code = error.response.status_code
+        if isinstance(error, self._errors.GatedRepoError):
+            return ConfigError(f"{what} is gated ({code}): accept its terms on the hub, and set HF_TOKEN")
+        if code == 401:
+            return ConfigError(f"{what}: the hub knows no such model for you (401): check the name, or set HF_TOKEN")
+        if code == 403:
+            return ConfigError(f"{what}: access refused (403): the token in use does not allow it")
+        if isinstance(error, self._errors.RevisionNotFoundError):
+            return RequestError(f"{what} has no revision {revision} (404): check --revision")
+        if code == 404:
+            return RequestError(f"{what} is not on {self.endpoint} (404): check the name")
+        return HubUnreachable(f"{what}: {self.endpoint} answered {code}: try again later")
+
+
+def _remote(sibling: Any) -> RemoteFile:
+    if sibling.lfs is not None:
+        return RemoteFile(sibling.rfilename, sibling.size or sibling.lfs.size, f"sha256:{sibling.lfs.sha256}")
+    return RemoteFile(sibling.rfilename, sibling.size, f"git:{sibling.blob_id}" if sibling.blob_id else "")
+
+
+def _from_etag(etag: str) -> str:
+    """The hub's ETag is the SHA-256 of a large file and git's object id of another; anything else is no checksum."""
+    if _SHA256.fullmatch(etag):
+        return f"sha256:{etag}"
+    return f"git:{etag}" if _SHA1.fullmatch(etag) else ""
+
+
+def _continues(answer: Any, start: int) -> bool:
+    return answer.status_code == 206 and str(answer.headers.get("Content-Range", "")).startswith(f"bytes {start}-")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,106 @@
+"""`specmesh models`: pull, list, inspect. Thin functions, like those of cli.py."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def model_path(value: str | None, engine: str, bundled_name: str) -> str | None:
+    """What a daemon's --model means: `bundled`, a name of `models list`, or a path; as it is for others.
+
+    Raises ConfigError where it is none of them.
+    """
+    from specmesh.paths import bundled, models_dir
+
+    if value == "bundled":
+        return bundled(bundled_name)
+    if not value or engine in {"ngram", "sim"}:
+        return value
+    from specmesh.model_store import resolve
+
+    return resolve(value, models_dir())
+
+
+@click.group()
+def models() -> None:
+    """Get models from the Hugging Face hub, and see what they are."""
+
+
+def _folder_option(command: F) -> F:
+    return click.option(
+        "--dir",
+        "folder",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        envvar="SPECMESH_MODELS_DIR",
+        help="The folder of models (default: models, in specmesh's folder of this platform's cache).",
+    )(command)
+
+
+@models.command()
+@click.argument("hub_id")
+@click.argument("file", required=False)
+@click.option("--revision", metavar="R", help="A branch, tag or commit (default: the main branch).")
+@_folder_option
+def pull(hub_id: str, file: str | None, revision: str | None, folder: Path | None) -> None:
+    """Download model HUB_ID (OWNER/NAME) and print its path; FILE names one of several GGUF files.
+
+    A transfer that broke off goes on where it stopped; checksums are verified. HF_TOKEN, HF_ENDPOINT and
+    HF_HUB_OFFLINE mean what they mean to huggingface_hub.
+    """
+    from specmesh.model_pull import Pull
+    from specmesh.model_pull import pull as get
+    from specmesh.paths import models_dir
+
+    try:
+        click.echo(get(Pull(hub_id, file, revision, (folder or models_dir()).absolute())))
+    except KeyboardInterrupt:
+        click.echo("specmesh: interrupted; what came is kept, the same command goes on from there", err=True)
+        raise
+
+
+@models.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@_folder_option
+def list_(as_json: bool, folder: Path | None) -> None:
+    """List the models in the folder. Their names are what --model takes."""
+    from specmesh import model_store
+    from specmesh.paths import models_dir
+
+    root = (folder or models_dir()).absolute()
+    found = model_store.entries(root)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(model_store.as_json(root, found), indent=2))
+    elif found:
+        click.echo("\n".join(model_store.lines(found)))
+    else:
+        click.echo(f"no models in {root}: `specmesh models pull` gets them", err=True)
+
+
+@models.command()
+@click.argument("model", metavar="PATH")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@_folder_option
+def inspect(model: str, as_json: bool, folder: Path | None) -> None:
+    """Tell what the model at PATH is (a GGUF file, a model directory, or a name of the list).
+
+    A GGUF model is loaded to find out whether part of its context can be removed.
+    """
+    from specmesh import logs, model_inspect
+    from specmesh.model_store import resolve
+    from specmesh.paths import models_dir
+
+    logs.configure("error", "auto")
+    report = model_inspect.inspect(Path(resolve(model, (folder or models_dir()).absolute())))
+    if as_json:
+        import json
+
+        click.echo(json.dumps(model_inspect.as_json(report), indent=2))
+        return
+    click.echo("\n".join(model_inspect.lines(report)))

@@ -1,0 +1,348 @@
+"""`specmesh models pull` over real sockets, from a hub on loopback with every fault a hub can have."""
+
+import errno
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hub_command import Models
+from hub_server import HubServer, Repo
+
+from specmesh import model_transfer
+
+pytest.importorskip("huggingface_hub")
+
+RAW = bytes(range(256)) * 1200
+"""A file of 307,200 bytes."""
+
+
+def lines(text: str) -> list[str]:
+    return text.splitlines()
+
+
+class TestGguf:
+    """GGUF repositories."""
+
+    def test_the_only_one(self, hub: HubServer, models: Models, root: Path) -> None:
+        """Without FILE the one GGUF model comes, alone; its path is all of stdout; nothing is on stderr."""
+        hub.repos["me/tiny"] = Repo({"README.md": b"hello", "tiny.gguf": RAW, "mmproj-tiny.gguf": b"x" * 300})
+        done = models("pull", "me/tiny")
+        assert (done.code, done.err) == (0, "")
+        assert done.out == f"{root / 'me/tiny/tiny.gguf'}\n"
+        assert (root / "me/tiny/tiny.gguf").read_bytes() == RAW
+        assert [(one.name, one.range, one.sent) for one in hub.served] == [("tiny.gguf", None, len(RAW))]
+        assert not [path for path in (root / ".partial").iterdir() if path.suffix != ".lock"]
+
+    def test_twice_transfers_once(self, hub: HubServer, models: Models) -> None:
+        """A model that is here is not transferred again; one that changed on the hub is."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
+        first, second = models("pull", "me/tiny"), models("pull", "me/tiny")
+        assert (second.code, second.out, len(hub.served)) == (0, first.out, 1)
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW[::-1]})
+        assert Path(models("pull", "me/tiny").out.strip()).read_bytes() == RAW[::-1]
+
+    def test_a_file_put_there_by_hand_is_verified(self, hub: HubServer, models: Models, root: Path) -> None:
+        """What has the right checksum is kept, what has not is replaced."""
+        hub.repos["me/tiny"] = Repo({"a.gguf": RAW, "b.gguf": RAW})
+        (root / "me/tiny").mkdir(parents=True)
+        (root / "me/tiny/a.gguf").write_bytes(RAW)
+        (root / "me/tiny/b.gguf").write_bytes(bytes(len(RAW)))
+        assert [models("pull", "me/tiny", name).code for name in ("a.gguf", "b.gguf")] == [0, 0]
+        assert [one.name for one in hub.served] == ["b.gguf"]
+        assert (root / "me/tiny/b.gguf").read_bytes() == RAW
+
+    def test_several_are_listed(self, hub: HubServer, models: Models) -> None:
+        """Exit 2 with names and sizes; naming one gets it."""
+        hub.repos["me/tiny"] = Repo({"tiny-Q4_0.gguf": RAW, "sub/tiny-F16.gguf": RAW * 2})
+        done = models("pull", "me/tiny")
+        assert (done.code, done.out, hub.served) == (2, "", [])
+        assert lines(done.err)[1:] == ["  tiny-Q4_0.gguf (307.2 kB)", "  sub/tiny-F16.gguf (614.4 kB)"]
+        assert models("pull", "me/tiny", "sub/tiny-F16.gguf").out.endswith("me/tiny/sub/tiny-F16.gguf\n")
+
+    def test_parts_come_together(self, hub: HubServer, models: Models, root: Path) -> None:
+        """A model in parts is one model: all parts come, the first is its path."""
+        parts = {f"big-0000{part}-of-00003.gguf": RAW + bytes([part]) for part in (1, 2, 3)}
+        hub.repos["me/big"] = Repo(parts)
+        assert models("pull", "me/big").out == f"{root / 'me/big/big-00001-of-00003.gguf'}\n"
+        assert {path.name: path.read_bytes() for path in (root / "me/big").glob("*.gguf")} == parts
+        del parts["big-00002-of-00003.gguf"]
+        assert "lacks big-00002-of-00003.gguf" in models("pull", "me/big").err
+
+    def test_revision(self, hub: HubServer, models: Models, root: Path) -> None:
+        """A revision lies in a folder of its own; one that does not exist is named."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
+        assert models("pull", "me/tiny", "--revision", "v1").out == f"{root / 'me/tiny@v1/tiny.gguf'}\n"
+        done = models("pull", "me/tiny", "--revision", "v9")
+        assert (done.code, len(lines(done.err))) == (2, 1)
+        assert "no revision v9" in done.err
+
+    def test_dir(self, hub: HubServer, models: Models, tmp_path: Path) -> None:
+        """--dir is where it goes."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
+        assert models("pull", "me/tiny", "--dir", "here").out == f"{tmp_path / 'here/me/tiny/tiny.gguf'}\n"
+
+
+class TestDirectory:
+    """Hugging Face model directories."""
+
+    def test_needed_files_only(self, hub: HubServer, models: Models, root: Path, hf_files: dict[str, bytes]) -> None:
+        """Configuration, weights and tokenizer come; other formats, pictures and programs do not."""
+        others = ("README.md", "pytorch_model.bin", "consolidated.safetensors", "modeling.py", "onnx/model.onnx")
+        hub.repos["me/dir"] = Repo(hf_files | dict.fromkeys(others, b"x" * 300))
+        done = models("pull", "me/dir")
+        assert (done.code, done.out, done.err) == (0, f"{root / 'me/dir'}\n", "")
+        here = {path.name: path.read_bytes() for path in (root / "me/dir").iterdir() if path.name != ".specmesh.json"}
+        assert here == hf_files
+
+    def test_nothing_is_placed_before_all_is_there(
+        self, hub: HubServer, models: Models, root: Path, hf_files: dict[str, bytes]
+    ) -> None:
+        """A directory whose last file broke off does not exist yet, and what came of it is not fetched twice."""
+        hub.repos["me/dir"] = Repo(hf_files, cut={"tokenizer_config.json": 1})
+        assert models("pull", "me/dir").code == 75
+        assert not (root / "me/dir").exists()
+        before = len(hub.served)
+        assert models("pull", "me/dir").code == 0
+        assert [one.name for one in hub.served[before:]] == ["tokenizer_config.json"]
+
+    def test_neither(self, hub: HubServer, models: Models) -> None:
+        """A repository without a model is refused with what was looked for."""
+        hub.repos["me/none"] = Repo({"README.md": b"hello", "config.json": b"{}"})
+        done = models("pull", "me/none")
+        assert (done.code, len(lines(done.err))) == (2, 1)
+        assert "neither" in done.err
+
+    def test_names_that_leave_the_folder(self, hub: HubServer, models: Models, root: Path) -> None:
+        """A hub that tells names with .. or our own record's name gets nothing written there."""
+        hub.repos["me/evil"] = Repo({"../../evil.gguf": RAW, "/evil.gguf": RAW, ".specmesh.json/x.gguf": RAW})
+        assert models("pull", "me/evil").code == 2
+        assert not list(root.rglob("*.gguf"))
+
+
+class TestInterrupted:
+    """Transfers that break off."""
+
+    def test_goes_on_where_it_stopped(self, hub: HubServer, models: Models, root: Path) -> None:
+        """The second run asks for the rest by Range, and no byte is sent twice."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
+        broken = models("pull", "me/tiny")
+        assert (broken.code, broken.out, len(lines(broken.err))) == (75, "", 1)
+        assert "100000 of 307200 bytes are kept" in broken.err
+        assert not (root / "me/tiny").exists()
+        done = models("pull", "me/tiny")
+        assert (done.code, Path(done.out.strip()).read_bytes()) == (0, RAW)
+        assert [(one.range, one.sent) for one in hub.served] == [(None, 100_000), ("bytes=100000-", 207_200)]
+
+    def test_ctrl_c(self, hub: HubServer, models: Models, root: Path) -> None:
+        """Ctrl-C: exit 130, one line, and the next run goes on from what came."""
+        over = threading.Event()
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000}, stall=over)
+        with models.start("pull", "me/tiny") as process:
+            while sum(path.stat().st_size for path in root.glob(".partial/*")) < 100_000:
+                assert not over.wait(0.01)
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        over.set()
+        assert (process.returncode, len(lines(err))) == (130, 1)
+        assert "interrupted" in err
+        assert models("pull", "me/tiny").code == 0
+        assert hub.served[-1].range == "bytes=100000-"
+
+    def test_reconnects_by_itself(self, hub: HubServer, models: Models) -> None:
+        """A connection that brought more than a MiB is opened again within the run."""
+        raw = RAW * 8
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": raw}, cut={"tiny.gguf": 1_200_000})
+        assert Path(models("pull", "me/tiny").out.strip()).read_bytes() == raw
+        assert [(one.range, one.sent) for one in hub.served] == [
+            (None, 1_200_000),
+            ("bytes=1200000-", len(raw) - 1_200_000),
+        ]
+
+    def test_server_without_ranges(self, hub: HubServer, models: Models) -> None:
+        """Where Range is not honoured the transfer starts over, and the file is right."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000}, no_range=True)
+        assert models("pull", "me/tiny").code == 75
+        assert Path(models("pull", "me/tiny").out.strip()).read_bytes() == RAW
+        assert [one.sent for one in hub.served] == [100_000, len(RAW)]
+
+    def test_changed_meanwhile(self, hub: HubServer, models: Models) -> None:
+        """What came of the old content is not continued with the new."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
+        assert models("pull", "me/tiny").code == 75
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW[::-1]})
+        assert Path(models("pull", "me/tiny").out.strip()).read_bytes() == RAW[::-1]
+
+
+class TestRefused:
+    """What ends in one line and an exit code."""
+
+    @pytest.mark.parametrize("lfs_from", [200, 10**9], ids=["sha256", "git"])
+    def test_wrong_checksum(self, hub: HubServer, models: Models, root: Path, lfs_from: int) -> None:
+        """A content that is not the announced one is named and not kept, anywhere."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, lfs_from=lfs_from, lie={"tiny.gguf"})
+        done = models("pull", "me/tiny")
+        assert (done.code, done.out, len(lines(done.err))) == (1, "", 1)
+        assert "tiny.gguf" in done.err
+        assert "checksum" in done.err
+        assert sorted(path.suffix for path in root.rglob("*") if path.is_file()) == [".lock"]
+
+    @pytest.mark.parametrize(
+        ("status", "code", "exit_code", "said"),
+        [
+            (401, "RepoNotFound", 78, "HF_TOKEN"),
+            (401, "", 78, "HF_TOKEN"),
+            (403, "GatedRepo", 78, "accept its terms"),
+            (403, "", 78, "refused (403)"),
+            (404, "RepoNotFound", 2, "(404)"),
+            (500, "", 69, "answered 500"),
+        ],
+    )
+    def test_status(self, hub: HubServer, models: Models, status: int, code: str, exit_code: int, said: str) -> None:
+        """Each refusal of the hub says what it is and what to do."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, status=status, code=code)
+        done = models("pull", "me/tiny")
+        assert (done.code, done.out, len(lines(done.err))) == (exit_code, "", 1), done.err
+        assert said in done.err
+
+    def test_gated_file(self, hub: HubServer, models: Models) -> None:
+        """A gated repository lists its files and refuses them."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, file_status=401, code="GatedRepo")
+        done = models("pull", "me/tiny")
+        assert (done.code, len(lines(done.err))) == (78, 1)
+        assert "gated (401)" in done.err
+
+    def test_no_such_file_or_model(self, hub: HubServer, models: Models) -> None:
+        """A file that is not there: those that are; a name that is none: its form."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
+        done = models("pull", "me/tiny", "other.gguf")
+        assert (done.code, "tiny.gguf (307.2 kB)" in done.err) == (2, True)
+        assert models("pull", "me/nobody").code == 2
+        assert models("pull", "../me").code == 2
+
+    def test_token_is_sent(self, hub: HubServer, models: Models) -> None:
+        """HF_TOKEN goes with the requests."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
+        assert models.process("pull", "me/tiny", HF_TOKEN="hf_a").code == 0  # noqa: S106
+        assert [one.token for one in hub.served] == ["Bearer hf_a"]
+
+    def test_offline(self, hub: HubServer, models: Models) -> None:
+        """HF_HUB_OFFLINE: no request at all; what an earlier pull brought is found, another is refused."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
+        refused = models.process("pull", "me/tiny", HF_HUB_OFFLINE="1")
+        assert (refused.code, len(lines(refused.err)), hub.asked) == (69, 1, [])
+        assert "HF_HUB_OFFLINE" in refused.err
+        path = models("pull", "me/tiny").out
+        asked = len(hub.asked)
+        done = models.process("pull", "me/tiny", HF_HUB_OFFLINE="1")
+        assert (done.code, done.out, len(hub.asked)) == (0, path, asked)
+        assert models.process("pull", "me/tiny", "x.gguf", HF_HUB_OFFLINE="1").code == 2
+
+    def test_no_hub(self, hub: HubServer, models: Models) -> None:
+        """Nobody listens at the endpoint."""
+        hub.close()
+        done = models("pull", "me/tiny")
+        assert (done.code, len(lines(done.err))) == (69, 1)
+        assert hub.url in done.err
+
+    def test_disk_full(self, hub: HubServer, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A write that the disk has no room for; what came before stays and is not transferred again."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
+        assert models("pull", "me/tiny").code == 75
+
+        def full(_partial: object, _chunk: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(model_transfer._Partial, "append", full)
+            done = models("pull", "me/tiny")
+        assert (done.code, len(lines(done.err))) == (1, 1), done.err
+        assert "is full" in done.err
+        assert models("pull", "me/tiny").code == 0
+        assert hub.served[-1].range == "bytes=100000-"
+
+    def test_too_large_for_the_disk(self, hub: HubServer, models: Models) -> None:
+        """A size beyond the free room is refused before a byte is transferred."""
+        repo = hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
+        told = repo.sibling("tiny.gguf") | {"size": 10**18}
+        repo.sibling = lambda _name: told  # type: ignore[method-assign]
+        done = models("pull", "me/tiny")
+        assert (done.code, hub.served) == (1, [])
+        assert "is full" in done.err
+
+    def test_folder_that_cannot_be(self, hub: HubServer, models: Models, tmp_path: Path) -> None:
+        """A file where the folder should be."""
+        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
+        (tmp_path / "file").touch()
+        done = models("pull", "me/tiny", "--dir", tmp_path / "file" / "below")
+        assert (done.code, len(lines(done.err))) == (78, 1)
+
+    def test_without_huggingface_hub(self, models: Models, tmp_path: Path) -> None:
+        """The line that installs it."""
+        (tmp_path / "blocked").mkdir()
+        (tmp_path / "blocked/huggingface_hub.py").write_text("raise ImportError('not here')\n")
+        done = models.process("pull", "me/tiny", PYTHONPATH=str(tmp_path / "blocked"))
+        assert (done.code, len(lines(done.err))) == (78, 1)
+        assert 'pip install "specmesh[hub]"' in done.err
+
+
+def test_bare_listing(hub: HubServer, models: Models) -> None:
+    """Where the listing tells neither size nor checksum, the file's own headers do."""
+    hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, bare=True)
+    assert models("pull", "me/tiny").code == 0
+    hub.repos["me/wrong"] = Repo({"tiny.gguf": RAW}, bare=True, lie={"tiny.gguf"})
+    assert "checksum" in models("pull", "me/wrong").err
+
+
+def test_one_pull_at_a_time(hub: HubServer, models: Models, root: Path) -> None:
+    """A second pull of the same model, while one runs, is busy."""
+    hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
+    (root / ".partial").mkdir(parents=True)
+    with (root / ".partial/me%2Ftiny.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert models("pull", "me/tiny").code == 75
+    assert models("pull", "me/tiny").code == 0
+
+
+def test_progress_on_a_terminal(hub: HubServer, root: Path) -> None:
+    """stderr as a terminal shows a bar with the file's name; stdout still has the path alone."""
+    hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
+    ours, theirs = pty.openpty()
+    shown: list[bytes] = []
+
+    def read() -> None:
+        while True:
+            try:
+                shown.append(os.read(ours, 65536))
+            except OSError:  # the other end is closed
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    variables = os.environ | {
+        "HF_ENDPOINT": hub.url,
+        "SPECMESH_MODELS_DIR": str(root),
+        "COLUMNS": "100",
+        "TERM": "xterm",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "specmesh", "models", "pull", "me/tiny"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=variables,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    os.close(theirs)
+    reader.join()
+    os.close(ours)
+    assert done.stdout == f"{root / 'me/tiny/tiny.gguf'}\n"
+    assert b"tiny.gguf" in b"".join(shown)
+    assert b"307.2" in b"".join(shown)

@@ -1,0 +1,254 @@
+"""`specmesh models list` and `inspect`, and names as --model: on tiny models of both kinds."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hub_command import Models
+
+from specmesh import gguf_header, model_inspect
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.engines.llama import LlamaDrafter, LlamaSettings
+from specmesh.errors import ConfigError
+from specmesh.gguf_header import read_header
+from specmesh.hf_directory import read_directory
+from specmesh.model_store import entries, human_bytes, resolve
+
+MakeGguf = Callable[..., Path]
+MakeDirectory = Callable[..., Path]
+
+
+@pytest.fixture
+def filled(root: Path, tiny_gguf: Path, make_directory: MakeDirectory) -> Path:
+    """A folder with two GGUF models, one in parts, a directory, and what is none of these."""
+    (root / "me/tiny").mkdir(parents=True)
+    (root / "me/tiny/tiny-F32.gguf").write_bytes(tiny_gguf.read_bytes())
+    for part in (1, 2):
+        (root / f"me/tiny/big-0000{part}-of-00002.gguf").write_bytes(tiny_gguf.read_bytes())
+    make_directory(root / "you/dir")
+    (root / ".partial").mkdir()
+    (root / ".partial/x.gguf").write_bytes(b"GGUF")
+    (root / "me/tiny/README.md").touch()
+    return root
+
+
+class TestList:
+    """What lies in the folder."""
+
+    def test_json(self, filled: Path, tiny_gguf: Path, models: Models) -> None:
+        """Name, kind, size, quantisation and path of each model; parts are one, unfinished transfers none."""
+        told = json.loads(models("list", "--json").out)
+        size = tiny_gguf.stat().st_size
+        rows = [(model["name"], model["kind"], model["quantisation"]) for model in told["models"]]
+        assert (told["schema_version"], told["folder"]) == (1, str(filled))
+        assert rows == [
+            ("me/tiny/big-00001-of-00002.gguf", "gguf", "F32"),
+            ("me/tiny/tiny-F32.gguf", "gguf", "F32"),
+            ("you/dir", "hf", "F16"),
+        ]
+        assert [model["size_bytes"] for model in told["models"]][:2] == [2 * size, size]
+        assert told["models"][1]["path"] == str(filled / "me/tiny/tiny-F32.gguf")
+
+    def test_lines(self, filled: Path, models: Models) -> None:
+        """The same for people, with a heading; nothing on stderr."""
+        done = models("list")
+        assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 4)
+        assert done.out.startswith("NAME")
+
+    def test_empty(self, root: Path, models: Models) -> None:
+        """An empty folder, or none: nothing on stdout, and where it looked on stderr."""
+        done = models("list")
+        assert (done.code, done.out) == (0, "")
+        assert str(root) in done.err
+        assert json.loads(models("list", "--json").out)["models"] == []
+
+    def test_damaged(self, root: Path, models: Models) -> None:
+        """A file that is no GGUF is listed, with what is not known of it."""
+        root.mkdir()
+        (root / "bad.gguf").write_bytes(b"GG")
+        assert "unknown" in models("list").out
+
+    def test_human_bytes(self) -> None:
+        """Sizes as people read them."""
+        assert [human_bytes(size) for size in (0, 999, 1000, 4_100_000_000, 2 * 10**12)] == [
+            "0 B",
+            "999 B",
+            "1.0 kB",
+            "4.1 GB",
+            "2.0 TB",
+        ]
+
+
+class TestResolve:
+    """Which model --model means."""
+
+    def test_names(self, filled: Path) -> None:
+        """Whole names, and ends of them that are unique, with and without .gguf."""
+        path = str(filled / "me/tiny/tiny-F32.gguf")
+        for name in ("me/tiny/tiny-F32.gguf", "tiny/tiny-F32.gguf", "tiny-F32.gguf", "tiny-F32"):
+            assert resolve(name, filled) == path
+        assert resolve("you/dir", filled) == resolve("dir", filled) == str(filled / "you/dir")
+
+    def test_order(self, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A whole name comes before a path, a path before the end of a name."""
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "tiny-F32.gguf").touch()
+        (tmp_path / "you/dir").mkdir(parents=True)
+        assert resolve("tiny-F32.gguf", filled) == "tiny-F32.gguf"
+        assert resolve("you/dir", filled) == str(filled / "you/dir")
+        assert resolve(str(tmp_path / "tiny-F32.gguf"), filled) == str(tmp_path / "tiny-F32.gguf")
+
+    def test_none_and_several(self, filled: Path, tmp_path: Path) -> None:
+        """What was tried is told; several are named."""
+        with pytest.raises(ConfigError, match=rf"tried the 3 names in {filled} and the path /.*/nothing"):
+            resolve("nothing", filled)
+        with pytest.raises(ConfigError, match="check the path"):
+            resolve(str(tmp_path / "nothing"), filled)
+        (filled / "you/tiny-F32.gguf").touch()
+        with pytest.raises(ConfigError, match=r"2 models.*me/tiny/tiny-F32.gguf, you/tiny-F32.gguf"):
+            resolve("tiny-F32", filled)
+
+    def test_daemons_take_names(self, filled: Path, models: Models) -> None:
+        """A verifier whose --model is no name and no path: exit 78, one line, what was tried."""
+        for role in ("verifier", "drafter"):
+            done = models.process("--model", "nothing", command=role)
+            assert (done.code, len(done.err.splitlines())) == (78, 1)
+            assert f"tried the 3 names in {filled}" in done.err
+
+    def test_no_folder(self, tmp_path: Path) -> None:
+        """A folder that does not exist holds no names."""
+        assert entries(tmp_path / "none") == []
+
+
+class TestHeader:
+    """Headers of both formats, read by ourselves."""
+
+    def test_types_are_ggufs(self) -> None:
+        """Our names of types are those of the gguf package."""
+        gguf = pytest.importorskip("gguf")
+        assert {kind.value: kind.name for kind in gguf.GGMLQuantizationType} == gguf_header.TENSOR_TYPES
+        stated = {kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in gguf.LlamaFileType}
+        stated.pop(gguf.LlamaFileType.GUESSED.value)
+        assert stated == gguf_header.FILE_TYPES
+
+    def test_agrees_with_gguf(self, tiny_gguf: Path) -> None:
+        """Every plain value, array length and parameter is what the gguf package reads."""
+        gguf = pytest.importorskip("gguf")
+        reader = gguf.GGUFReader(tiny_gguf)
+        header = read_header(tiny_gguf)
+        fields = {key: field for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+        arrays = {key: len(field.data) for key, field in fields.items() if field.types[0] == gguf.GGUFValueType.ARRAY}
+        assert header.lengths == arrays
+        assert header.values == {key: field.contents() for key, field in fields.items() if key not in arrays}
+        assert header.parameters == sum(int(tensor.n_elements) for tensor in reader.tensors)
+
+    @pytest.mark.parametrize("keep", [0, 3, 4, 8, 20, 40, 500, 4000])
+    def test_cut_off(self, tiny_gguf: Path, tmp_path: Path, keep: int) -> None:
+        """A header that ends anywhere is an error that names the file."""
+        path = tmp_path / "cut.gguf"
+        path.write_bytes(tiny_gguf.read_bytes()[:keep])
+        with pytest.raises(ConfigError, match=r"cut\.gguf"):
+            read_header(path)
+
+    def test_lies(self, tiny_gguf: Path, tmp_path: Path) -> None:
+        """Lengths beyond the file are found before memory is taken for them."""
+        raw = bytearray(tiny_gguf.read_bytes())
+        raw[24:32] = (2**62).to_bytes(8, "little")
+        path = tmp_path / "lie.gguf"
+        path.write_bytes(raw)
+        with pytest.raises(ConfigError, match="ends too soon"):
+            read_header(path)
+
+    @pytest.mark.parametrize(
+        ("config", "trims"),
+        [
+            ({}, True),
+            ({"model_type": "mamba"}, False),
+            ({"model_type": "qwen3_next"}, False),
+            ({"model_type": "new"}, None),
+            ({"sliding_window": 4096}, None),
+            ({"sliding_window": 4096, "use_sliding_window": False}, True),
+            ({"model_type": "outer", "text_config": {"model_type": "llama"}}, True),
+        ],
+    )
+    def test_trimming_of_directories(
+        self, make_directory: MakeDirectory, tmp_path: Path, config: dict[str, object], trims: bool | None
+    ) -> None:
+        """Known architectures are told, windows and unknown ones are not guessed at."""
+        assert read_directory(make_directory(tmp_path / "dir", **config)).can_trim is trims
+
+    def test_quantised_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
+        """MLX's and transformers' ways to say it; packed elements are not counted as parameters."""
+        mlx = read_directory(make_directory(tmp_path / "a", quantization={"group_size": 64, "bits": 4}))
+        other = read_directory(make_directory(tmp_path / "b", quantization_config={"quant_method": "fp8"}))
+        assert (mlx.quantisation, mlx.parameters, other.quantisation) == ("mlx 4 bit", None, "fp8")
+
+    def test_damaged_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
+        """Damaged parts are named."""
+        path = make_directory(tmp_path / "dir")
+        (path / "model.safetensors").write_bytes(b"\xff" * 40)
+        with pytest.raises(ConfigError, match=r"model\.safetensors is damaged"):
+            read_directory(path)
+        (path / "config.json").write_text("[]")
+        with pytest.raises(ConfigError, match="no object"):
+            read_directory(path)
+
+
+@pytest.mark.models
+class TestInspect:
+    """Reports, with llama.cpp."""
+
+    def test_gguf(self, tiny_gguf: Path) -> None:
+        """Everything is known; the fingerprint is that of the daemons' vocabulary."""
+        pytest.importorskip("llama_cpp")
+        engine = LlamaDrafter(LlamaSettings(tiny_gguf, n_ctx=16, gpu_layers=0))
+        vocabulary: Vocabulary = engine.vocabulary
+        engine.close()
+        report = model_inspect.inspect(tiny_gguf)
+        assert (report.architecture, report.quantisation, report.context) == ("llama", "F32", 512)
+        assert (report.vocabulary_size, report.vocabulary_fingerprint) == (320, vocabulary.fingerprint())
+        assert (report.can_trim, report.notes, report.size_bytes) == (True, (), tiny_gguf.stat().st_size)
+
+    def test_recurrent(self, tiny_recurrent_gguf: Path) -> None:
+        """A model that cannot be cut, found out by trying."""
+        pytest.importorskip("llama_cpp")
+        report = model_inspect.inspect(tiny_recurrent_gguf)
+        assert (report.architecture, report.can_trim) == ("mamba", False)
+
+    def test_weights_missing(self, tiny_gguf: Path, tmp_path: Path) -> None:
+        """A file without its weights still has its header told, and the reason for the rest."""
+        pytest.importorskip("llama_cpp")
+        path = tmp_path / "half.gguf"
+        raw = tiny_gguf.read_bytes()
+        path.write_bytes(raw[: len(raw) // 2])
+        report = model_inspect.inspect(path)
+        assert (report.architecture, report.can_trim) == ("llama", None)
+        assert len(report.notes) == 1
+
+    def test_command(self, filled: Path, models: Models) -> None:
+        """By a name of the list, as JSON and as lines, with nothing on stderr."""
+        pytest.importorskip("llama_cpp")
+        done = models.process("inspect", "tiny-F32", "--json")
+        assert (done.code, done.err) == (0, "")
+        told = json.loads(done.out)
+        assert (told["schema_version"], told["can_trim"], told["path"]) == (
+            1,
+            True,
+            str(filled / "me/tiny/tiny-F32.gguf"),
+        )
+        assert "can trim      yes" in models.process("inspect", "tiny-F32").out
+
+    def test_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
+        """What configuration and headers tell."""
+        report = model_inspect.inspect(make_directory(tmp_path / "dir"))
+        assert (report.kind, report.architecture, report.parameters, report.context) == ("hf", "llama", 256, 64)
+        assert (report.vocabulary_size, report.quantisation, report.can_trim) == (32, "F16", True)
+        assert any("unknown" not in line for line in model_inspect.lines(report))
+
+    def test_neither(self, tmp_path: Path) -> None:
+        """No such path, an empty directory, a file of another kind."""
+        (tmp_path / "text").write_text("hello")
+        for name in ("none", ".", "text"):
+            with pytest.raises(ConfigError):
+                model_inspect.inspect(tmp_path / name)
