@@ -191,6 +191,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
                 model=engine.info.model,
                 backend=engine.info.backend,
                 speculation=engine.info.can_trim,
+                trimming=engine.info.trimming,
             )
             loop.run()
             engine.close()

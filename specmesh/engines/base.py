@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
 
-
 Trimming = Literal["removal", "rollback", "restore", "none"]
 """How the last ids of a sequence are taken back: removed from memory; by states that the library kept of the last step;
 by restoring a saved state and decoding again what stays; or not at all."""

@@ -113,7 +113,8 @@ def _straight(cache: LlamaCache) -> NDArray[np.float32]:
 
 def _third(cache: LlamaCache) -> NDArray[np.float32]:
     cache.run([Span(0, 2, (3,), logits=True)])
-    return cache.logits(1)[0].copy()
+    row: NDArray[np.float32] = cache.logits(1)[0].copy()
+    return row
 
 
 def _same(logits: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:

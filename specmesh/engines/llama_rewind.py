@@ -131,11 +131,11 @@ class Rollback:
     def _reachable(self, spans: Sequence[Span]) -> bool:
         """Whether rows of these spans, run as one part, can be taken back."""
         once = len({span.seq for span in spans}) == len(spans)
-        return once and max(len(span.ids) for span in spans) <= self._cache.snapshots + 1
+        return once and max((len(span.ids) for span in spans), default=0) <= self._cache.snapshots + 1
 
     def done(self, spans: Sequence[Span]) -> None:
         """Note the lengths, and that all but the first row of a span with logits can be taken back."""
-        reachable = self._reachable([span for span in spans if span.logits] or spans)
+        reachable = self._reachable([span for span in spans if span.logits])
         for span in spans:
             end = span.position + len(span.ids)
             self._length[span.seq] = end
