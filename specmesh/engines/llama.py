@@ -24,7 +24,9 @@ class LlamaVerifier:
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
         """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
         self._model = LlamaModel(settings, progress)
-        self._context = _context(self._model, settings, settings.n_seq * (settings.max_draft + 1), settings.max_draft)
+        self._context = _context(
+            self._model, settings, settings.n_seq * (settings.max_draft + 1), max(settings.max_draft, 1)
+        )
 
     @property
     def info(self) -> EngineInfo:

@@ -219,8 +219,9 @@ class Restore:
         for part in _parts(alone, self._rows):
             self._cache.run(part)
         carried = {seq: span for seq, span in again.items() if span is not None and span not in alone}
+        settled = {span.seq for span in alone}
         for seq in seqs:
-            if seq not in carried and self._due(seq, spans):
+            if seq not in carried and self._due(seq, spans, settled=seq in settled):
                 self._save(seq)
         first = {seq: next(index for index, span in enumerate(spans) if span.seq == seq) for seq in carried}
         return [
@@ -242,13 +243,13 @@ class Restore:
         ids = track.since(mark)
         return Span(seq, mark.length, ids, logits=False) if ids else None
 
-    def _due(self, seq: int, spans: Sequence[Span]) -> bool:
-        """Whether the state must be saved before these spans."""
+    def _due(self, seq: int, spans: Sequence[Span], *, settled: bool) -> bool:
+        """Whether the state must be saved before these spans. settled: ids were decoded again to get here."""
         track = self._tracks[seq]
         if track.marks and track.marks[-1].length == track.length:
             return False
         if self._ahead:
-            return not track.marks or track.length - track.marks[-1].length >= RENEW
+            return settled or not track.marks or track.length - track.marks[-1].length >= RENEW
         return _drafts(seq, spans)
 
     def _save(self, seq: int) -> None:

@@ -332,7 +332,7 @@ class TestRestore:
             assert states <= 2
             assert remembered <= 100 + RENEW  # the prompt came in one piece
         again = sum(run for run in counted.runs if run > 1)
-        assert again < 2 * RENEW * rounds
+        assert again < 16 * rounds
         assert engine.trim(0, 3) == 0
         engine.close()
         straight.close()
