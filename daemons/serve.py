@@ -203,6 +203,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
                 model=engine.info.model,
                 backend=engine.info.backend,
                 speculation=engine.info.can_trim,
+                trimming=engine.info.trimming,
             )
             if loop.run():
                 engine.close()  # not under a step that still runs

@@ -71,7 +71,9 @@ class VerifierLoop:
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
         self._free = list(reversed(range(engine.info.n_seq)))
         self._trims: list[tuple[int, int]] = []
+        self._behind: set[int] = set()  # sequences whose next step decodes ids again
         self._step: Step | None = None
+        self._redoes = False
         self._turns = 0
         self._next_snapshot = 0.0
         self._unpublished = True
@@ -127,8 +129,11 @@ class VerifierLoop:
 
     def _run_step(self, step: Step, now: float) -> None:
         spans = []
+        self._redoes = False
         for session, part in step.parts:
             live = self._sessions[session]
+            self._redoes |= live.seq in self._behind
+            self._behind.discard(live.seq)
             if isinstance(part, ev.Verify):
                 live.machine.begin(now)
                 spans.append(Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
@@ -177,7 +182,7 @@ class VerifierLoop:
             return
         seconds = result.ended - result.started
         if step.pure:
-            self._costs.record(step.rows, seconds)
+            self._costs.record(step.rows, seconds, drafts=step.drafts, redoes=self._redoes)
         before = self.stats.totals.generated
         for (session, part), logits in zip(step.parts, result.logits, strict=True):
             live = self._sessions.get(session)
@@ -255,6 +260,8 @@ class VerifierLoop:
                     self._tell(live, m.Nack(live.id, base, crc))
                 case ev.Trim(length):
                     self._trims.append((live.seq, length))
+                    if self._info.trimming == "restore":
+                        self._behind.add(live.seq)
                 case ev.Emit(ids, accepted, drafts, tested):
                     self.stats.round(len(drafts), tested, accepted, len(ids))
                     live.client.hear(Tokens(ids, min(accepted, len(ids)), drafts))
@@ -270,6 +277,7 @@ class VerifierLoop:
             return
         self._free.append(live.seq)
         self._trims.append((live.seq, 0))
+        self._behind.discard(live.seq)
         machine = live.machine
         report = session_report(machine, self._costs, now)
         peer = self._peers.get(live.drafter) if live.drafter is not None else None

@@ -72,6 +72,7 @@ class VerifierStats:
                 "backend": info.backend,
                 "n_ctx": info.n_ctx,
                 "can_trim": info.can_trim,
+                "trimming": info.trimming,
             },
             "sessions": {
                 "live": len(sessions),

@@ -47,7 +47,7 @@ def tiny_gguf(make_gguf: Callable[..., Path]) -> Path:
 @pytest.fixture(scope="session")
 def tiny_recurrent_gguf(make_gguf: Callable[..., Path]) -> Path:
     """A Mamba of two layers and 320 ids with random weights: it cannot be cut."""
-    return make_gguf("tiny-recurrent", recurrent=True)
+    return make_gguf("tiny-recurrent", arch="mamba")
 
 
 class FakeDaemon:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 EOS = b"<|end|>"
 USER_DEFINED = b"<tool>"
+HEAD, STATE, RANK, KERNEL = 16, 16, 4, 4
 _MERGES = (("h", "e"), ("l", "l"), ("t", "h"), ("th", "e"))
 
 
@@ -16,7 +17,8 @@ _MERGES = (("h", "e"), ("l", "l"), ("t", "h"), ("th", "e"))
 class TinyModel:
     """What to write. rotate: ids of the byte tokens are shifted by it, which makes another vocabulary.
 
-    recurrent: a Mamba instead of a Llama, whose state cannot be cut.
+    arch:   "llama"; or one with layers whose state cannot be cut: "mamba" has nothing else, "jamba" an attention layer
+            between two of Mamba's, "lfm2" one between two short convolutions, "qwen35" one after a gated delta net.
     """
 
     seed: int = 0
@@ -25,12 +27,12 @@ class TinyModel:
     width: int = 64
     n_ctx: int = 512
     rotate: int = 0
-    recurrent: bool = False
+    arch: str = "llama"
 
 
 def write(path: Path, model: TinyModel) -> Path:
     """Write the model as F32 GGUF and return the path."""
-    writer = gguf.GGUFWriter(path, "mamba" if model.recurrent else "llama")
+    writer = gguf.GGUFWriter(path, model.arch)
     writer.add_context_length(model.n_ctx)
     writer.add_embedding_length(model.width)
     writer.add_block_count(model.layers)
@@ -39,9 +41,9 @@ def write(path: Path, model: TinyModel) -> Path:
     _add_vocabulary(writer, model)
     weights = _Weights(writer, np.random.default_rng(model.seed))
     weights.matrix("token_embd", model.n_vocab, model.width)
-    weights.ones("output_norm", model.width)
+    weights.ones("token_embd_norm" if model.arch == "lfm2" else "output_norm", model.width)
     weights.matrix("output", model.n_vocab, model.width)
-    (_add_mamba if model.recurrent else _add_llama)(writer, weights, model)
+    _LAYERS[model.arch](writer, weights, model)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -73,41 +75,138 @@ def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
 
 
 def _add_llama(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
-    heads, hidden = model.width // 16, model.width * 2
-    writer.add_feed_forward_length(hidden)
+    heads = model.width // HEAD
+    writer.add_feed_forward_length(model.width * 2)
     writer.add_head_count(heads)
     writer.add_head_count_kv(heads)
-    writer.add_rope_dimension_count(16)
+    writer.add_rope_dimension_count(HEAD)
     for layer in range(model.layers):
         weights.ones(f"blk.{layer}.attn_norm", model.width)
-        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            weights.matrix(f"blk.{layer}.{name}", model.width, model.width)
-        weights.ones(f"blk.{layer}.ffn_norm", model.width)
-        weights.matrix(f"blk.{layer}.ffn_gate", hidden, model.width)
-        weights.matrix(f"blk.{layer}.ffn_up", hidden, model.width)
-        weights.matrix(f"blk.{layer}.ffn_down", model.width, hidden)
+        _add_attention(weights, model, layer)
+        _add_feed_forward(weights, model, layer)
 
 
 def _add_mamba(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
-    inner, state, rank, kernel = model.width * 2, 16, 4, 4
     writer.add_feed_forward_length(0)
     writer.add_head_count(0)
-    writer.add_ssm_conv_kernel(kernel)
-    writer.add_ssm_inner_size(inner)
-    writer.add_ssm_state_size(state)
-    writer.add_ssm_time_step_rank(rank)
+    _add_scan_sizes(writer, model)
+    for layer in range(model.layers):
+        weights.ones(f"blk.{layer}.attn_norm", model.width)
+        _add_scan(weights, model, layer)
+
+
+def _add_jamba(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
+    writer.add_feed_forward_length(model.width * 2)
+    writer.add_head_count(model.width // HEAD)
+    writer.add_head_count_kv([model.width // HEAD * (layer % 2) for layer in range(model.layers)])
+    _add_scan_sizes(writer, model)
     for layer in range(model.layers):
         block = f"blk.{layer}"
         weights.ones(f"{block}.attn_norm", model.width)
-        weights.matrix(f"{block}.ssm_in", 2 * inner, model.width)
-        weights.matrix(f"{block}.ssm_conv1d", inner, kernel)
-        weights.ones(f"{block}.ssm_conv1d", inner, suffix="bias")
-        weights.matrix(f"{block}.ssm_x", rank + 2 * state, inner)
-        weights.matrix(f"{block}.ssm_dt", inner, rank)
-        weights.ones(f"{block}.ssm_dt", inner, suffix="bias")
-        weights.tensor(f"{block}.ssm_a", -np.ones((inner, state), np.float32))
-        weights.tensor(f"{block}.ssm_d", np.ones(inner, np.float32))
-        weights.matrix(f"{block}.ssm_out", model.width, inner)
+        if layer % 2:
+            _add_attention(weights, model, layer)
+        else:
+            _add_scan(weights, model, layer)
+            weights.ones(f"{block}.ssm_dt_norm", RANK)
+            weights.ones(f"{block}.ssm_b_norm", STATE)
+            weights.ones(f"{block}.ssm_c_norm", STATE)
+        _add_feed_forward(weights, model, layer)
+
+
+def _add_lfm2(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
+    writer.add_feed_forward_length(model.width * 2)
+    writer.add_head_count(model.width // HEAD)
+    writer.add_head_count_kv([model.width // HEAD * (layer % 2) for layer in range(model.layers)])
+    writer.add_rope_dimension_count(HEAD)
+    writer.add_shortconv_l_cache(KERNEL)
+    for layer in range(model.layers):
+        block = f"blk.{layer}"
+        weights.ones(f"{block}.attn_norm", model.width)
+        if layer % 2:
+            _add_attention(weights, model, layer)
+            weights.ones(f"{block}.attn_q_norm", HEAD)
+            weights.ones(f"{block}.attn_k_norm", HEAD)
+        else:
+            weights.matrix(f"{block}.shortconv.conv", model.width, KERNEL)
+            weights.matrix(f"{block}.shortconv.in_proj", 3 * model.width, model.width)
+            weights.matrix(f"{block}.shortconv.out_proj", model.width, model.width)
+        _add_feed_forward(weights, model, layer)
+
+
+def _add_qwen35(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
+    heads, inner = model.width // HEAD, model.width
+    writer.add_feed_forward_length(model.width * 2)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(heads)
+    writer.add_key_length(HEAD)
+    writer.add_value_length(HEAD)
+    writer.add_rope_dimension_count(HEAD)
+    writer.add_rope_dimension_sections([HEAD // 2, 0, 0, 0])
+    writer.add_full_attention_interval(2)
+    writer.add_ssm_conv_kernel(KERNEL)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(STATE)
+    writer.add_ssm_time_step_rank(inner // STATE)
+    writer.add_ssm_group_count(inner // STATE)
+    for layer in range(model.layers):
+        block = f"blk.{layer}"
+        weights.ones(f"{block}.attn_norm", model.width)
+        weights.ones(f"{block}.post_attention_norm", model.width)
+        if layer % 2:
+            _add_attention(weights, model, layer, gated=True)
+            weights.ones(f"{block}.attn_q_norm", HEAD)
+            weights.ones(f"{block}.attn_k_norm", HEAD)
+        else:
+            _add_delta_net(weights, model, block)
+        _add_feed_forward(weights, model, layer, norm=False)
+
+
+def _add_delta_net(weights: "_Weights", model: TinyModel, block: str) -> None:
+    inner, heads = model.width, model.width // STATE
+    weights.matrix(f"{block}.attn_qkv", 3 * inner, model.width)
+    weights.matrix(f"{block}.attn_gate", inner, model.width)
+    weights.matrix(f"{block}.ssm_conv1d", 3 * inner, KERNEL)
+    weights.ones(f"{block}.ssm_dt", heads, suffix="bias")
+    weights.tensor(f"{block}.ssm_a", np.full(heads, -0.05, np.float32))
+    weights.matrix(f"{block}.ssm_beta", heads, model.width)
+    weights.matrix(f"{block}.ssm_alpha", heads, model.width)
+    weights.ones(f"{block}.ssm_norm", STATE)
+    weights.matrix(f"{block}.ssm_out", model.width, inner)
+
+
+def _add_attention(weights: "_Weights", model: TinyModel, layer: int, *, gated: bool = False) -> None:
+    weights.matrix(f"blk.{layer}.attn_q", model.width * (1 + gated), model.width)
+    for name in ("attn_k", "attn_v", "attn_output"):
+        weights.matrix(f"blk.{layer}.{name}", model.width, model.width)
+
+
+def _add_feed_forward(weights: "_Weights", model: TinyModel, layer: int, *, norm: bool = True) -> None:
+    hidden = model.width * 2
+    if norm:
+        weights.ones(f"blk.{layer}.ffn_norm", model.width)
+    weights.matrix(f"blk.{layer}.ffn_gate", hidden, model.width)
+    weights.matrix(f"blk.{layer}.ffn_up", hidden, model.width)
+    weights.matrix(f"blk.{layer}.ffn_down", model.width, hidden)
+
+
+def _add_scan_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
+    writer.add_ssm_conv_kernel(KERNEL)
+    writer.add_ssm_inner_size(model.width * 2)
+    writer.add_ssm_state_size(STATE)
+    writer.add_ssm_time_step_rank(RANK)
+
+
+def _add_scan(weights: "_Weights", model: TinyModel, layer: int) -> None:
+    inner, block = model.width * 2, f"blk.{layer}"
+    weights.matrix(f"{block}.ssm_in", 2 * inner, model.width)
+    weights.matrix(f"{block}.ssm_conv1d", inner, KERNEL)
+    weights.ones(f"{block}.ssm_conv1d", inner, suffix="bias")
+    weights.matrix(f"{block}.ssm_x", RANK + 2 * STATE, inner)
+    weights.matrix(f"{block}.ssm_dt", inner, RANK)
+    weights.ones(f"{block}.ssm_dt", inner, suffix="bias")
+    weights.tensor(f"{block}.ssm_a", -np.ones((inner, STATE), np.float32))
+    weights.tensor(f"{block}.ssm_d", np.ones(inner, np.float32))
+    weights.matrix(f"{block}.ssm_out", model.width, inner)
 
 
 class _Weights:
@@ -124,3 +223,12 @@ class _Weights:
 
     def tensor(self, name: str, values: NDArray[np.float32]) -> None:
         self._writer.add_tensor(name, values)
+
+
+_LAYERS = {
+    "llama": _add_llama,
+    "mamba": _add_mamba,
+    "jamba": _add_jamba,
+    "lfm2": _add_lfm2,
+    "qwen35": _add_qwen35,
+}

@@ -21,9 +21,20 @@ class StepCosts:
         self._medians: dict[int, float] = {}
         self._widths: list[int] = []
         self._between: dict[int, float] = {}
+        self._owed = 0.0
 
-    def record(self, rows: int, seconds: float) -> None:
-        """Learn from a step that ran `rows` rows and nothing else."""
+    def record(self, rows: int, seconds: float, *, drafts: bool = False, redoes: bool = False) -> None:
+        """Learn from a step that verified `rows` rows, with or without drafts among them, and did nothing else.
+
+        redoes: it also decoded ids again, as some models must after drafts were rejected. That is a price of drafting:
+        a step with drafts is recorded with it. A step without is not recorded, or the target alone would look slow:
+        what it took beyond a plain one is owed by the next step with drafts.
+        """
+        if redoes and not drafts:
+            self._owed += max(seconds - self.seconds(rows), 0.0)
+            return
+        if drafts:
+            seconds, self._owed = seconds + self._owed, 0.0
         samples = self._samples.get(rows)
         if samples is None:
             samples = self._samples[rows] = deque(maxlen=self._window)

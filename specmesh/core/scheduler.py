@@ -23,6 +23,11 @@ class Step:
         """Whether every part verifies."""
         return all(isinstance(part, ev.Verify) for _, part in self.parts)
 
+    @property
+    def drafts(self) -> bool:
+        """Whether any part has drafts."""
+        return any(isinstance(part, ev.Verify) and part.drafts for _, part in self.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Idle:

@@ -5,13 +5,17 @@ Sequences are numbered 0 .. n_seq - 1; the daemon hands them out. An engine is u
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
+
+Trimming = Literal["removal", "rollback", "restore", "none"]
+"""How the last ids of a sequence are taken back: removed from memory; by states that the library kept of the last step;
+by restoring a saved state and decoding again what stays; or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class EngineInfo:
     n_ctx:    ids one sequence can hold.
     n_batch:  most rows of one `VerifyEngine.decode`, over all spans.
     n_seq:    sequences that can be held at once.
-    can_trim: whether part of a sequence can be removed; without it a target runs without speculation.
+    trimming: how part of a sequence is taken back; a target that cannot runs without speculation.
     backend:  where it runs, for people ("CPU, 2 threads"; "CUDA: NVIDIA GB10, 81 layers").
     """
 
@@ -29,8 +33,13 @@ class EngineInfo:
     n_ctx: int
     n_batch: int
     n_seq: int
-    can_trim: bool
+    trimming: Trimming
     backend: str
+
+    @property
+    def can_trim(self) -> bool:
+        """Whether part of a sequence can be taken back."""
+        return self.trimming != "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,11 @@ class VerifyEngine(Protocol):
         ...
 
     def trim(self, seq: int, length: int) -> None:
-        """Keep the first `length` ids of a sequence; 0 frees it. Raises EngineError where that is impossible."""
+        """Keep the first `length` ids of a sequence; 0 frees it. Raises EngineError where that is impossible.
+
+        With `trimming` "removal" every length is possible. Else only 0 and those inside the sequence's last step, at
+        least its first row; and, with "rollback", before the next step of any sequence.
+        """
         ...
 
     def close(self) -> None:
@@ -102,7 +115,7 @@ class DraftEngine(Protocol):
 
     def trim(self, seq: int, length: int) -> int:
         """Keep at most the first `length` ids of a sequence and return how many it still holds (0 where a model
-        cannot go back): the caller feeds the rest again."""
+        cannot go back so far): the caller feeds the rest again."""
         ...
 
     def close(self) -> None:

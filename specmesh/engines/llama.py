@@ -24,7 +24,9 @@ class LlamaVerifier:
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
         """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
         self._model = LlamaModel(settings, progress)
-        self._context = _context(self._model, settings, settings.n_seq * (settings.max_draft + 1))
+        self._context = _context(
+            self._model, settings, settings.n_seq * (settings.max_draft + 1), max(settings.max_draft, 1)
+        )
 
     @property
     def info(self) -> EngineInfo:
@@ -62,10 +64,11 @@ class LlamaVerifier:
     def trim(self, seq: int, length: int) -> None:
         """Keep the first `length` ids of a sequence; 0 frees it.
 
-        Raises LocalProtocolError unless 0 <= length <= held, EngineError where the model cannot be cut there.
+        Raises LocalProtocolError unless 0 <= length <= held, EngineError where the model cannot be cut there: one
+        with recurrent layers only inside the last step.
         """
         if not self._context.trim(seq, length):
-            raise EngineError(f"{self.info.model} cannot remove part of a sequence (cut {seq} to {length})")
+            raise EngineError(f"{self.info.model} cannot remove so much of a sequence (cut {seq} to {length})")
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
@@ -78,7 +81,7 @@ class LlamaDrafter:
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
         """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
         self._model = LlamaModel(settings, progress)
-        self._context = _context(self._model, settings, 1)
+        self._context = _context(self._model, settings, 1, 0)
 
     @property
     def info(self) -> EngineInfo:
@@ -105,7 +108,7 @@ class LlamaDrafter:
     def trim(self, seq: int, length: int) -> int:
         """Keep at most the first `length` ids of a sequence; returns how many are held.
 
-        Where the model cannot be cut it is emptied. Raises LocalProtocolError for a negative length.
+        Where the model cannot be cut so far back it is emptied. Raises LocalProtocolError for a negative length.
         """
         held = self._context.sequences.held(seq)
         if length < 0:
@@ -119,9 +122,9 @@ class LlamaDrafter:
         self._context.close()
 
 
-def _context(model: LlamaModel, settings: LlamaSettings, n_outputs: int) -> LlamaContext:
+def _context(model: LlamaModel, settings: LlamaSettings, n_outputs: int, rollback: int) -> LlamaContext:
     try:
-        return LlamaContext(model, settings, n_outputs)
+        return LlamaContext(model, settings, n_outputs, rollback)
     except BaseException:
         model.close()
         raise

@@ -54,7 +54,7 @@ class LlamaSettings:
 
 
 class LlamaModel:
-    """A loaded model. `handle` and `vocab` are llama.cpp's pointers, valid until `close`."""
+    """A loaded model of `size` bytes. `handle` and `vocab` are llama.cpp's pointers, valid until `close`."""
 
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
         """Load the file; raises ConfigError for a file or machine that cannot, EngineError when cancelled."""
@@ -72,6 +72,7 @@ class LlamaModel:
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
         self.name = settings.path.stem
+        self.size: int = self.lib.llama_model_size(self.handle)
         self.backend = _describe(self.lib, self.handle, settings, gpus)
 
     def encode(self, text: str) -> list[int]:

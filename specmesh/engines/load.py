@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specmesh.config import ModelSettings
+from specmesh.core.verifier_session import MAX_DRAFTS
 from specmesh.engines.base import DraftEngine, VerifyEngine
 from specmesh.errors import ConfigError
 
@@ -59,4 +60,5 @@ def _llama(settings: ModelSettings) -> "LlamaSettings":
         threads=settings.threads,
         gpu_layers=settings.gpu_layers,
         gpu_required=settings.gpu_required,
+        max_draft=MAX_DRAFTS,
     )

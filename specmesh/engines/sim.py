@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
-from specmesh.engines.base import EngineInfo, Span
+from specmesh.engines.base import EngineInfo, Span, Trimming
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError, RequestError
 
@@ -177,9 +177,8 @@ class _State:
     """The sequences of one simulated engine and the function that continues them."""
 
     def __init__(self, settings: SimSettings, model: str) -> None:
-        self.info = EngineInfo(
-            model, settings.n_ctx, settings.n_batch, settings.n_seq, settings.can_trim, backend="simulation"
-        )
+        trimming: Trimming = "removal" if settings.can_trim else "none"
+        self.info = EngineInfo(model, settings.n_ctx, settings.n_batch, settings.n_seq, trimming, backend="simulation")
         pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
         pieces[END_ID] = b""
         self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))

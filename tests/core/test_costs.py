@@ -18,6 +18,21 @@ def measured(table):
     return costs
 
 
+def test_redone_ids_are_a_price_of_drafting():
+    """A plain step that decodes rejected rows' remains again does not make the target alone look slow; it is owed."""
+    costs = measured({1: 1.0, 3: 1.5})
+    for _ in range(40):
+        costs.record(1, 1.75, redoes=True)
+    assert costs.table() == {1: 1.0, 3: 1.5}
+    costs = measured({1: 1.0})
+    costs.record(1, 1.25, redoes=True)
+    costs.record(1, 0.5, redoes=True)  # faster than usual: nothing is owed, nothing given back
+    costs.record(3, 1.5, drafts=True)
+    assert costs.seconds(3) == 1.75
+    costs.record(5, 2.0, drafts=True, redoes=True)
+    assert costs.seconds(5) == 2.0
+
+
 @PROFILE
 @given(st.dictionaries(st.integers(1, 40), seconds, min_size=1, max_size=8), st.integers(1, 60))
 def test_interpolation_stays_between_its_neighbours(table, rows):

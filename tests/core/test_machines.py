@@ -68,6 +68,7 @@ class Memory:
     def __init__(self, n_ctx, end_bias):
         self.held = Prefix()
         self.n_ctx, self.end_bias = n_ctx, end_bias
+        self.begun = 0  # where the last step over drafts began
 
     def logits(self):
         return target_logits(self.held.crc, self.end_bias)
@@ -88,6 +89,7 @@ class Memory:
             self.append(part.ids)
             return None
         rows = []
+        self.begun = part.position
         for token in (part.last, *part.drafts):
             self.append([token])
             rows.append(self.logits())
@@ -479,6 +481,7 @@ class World:
                     self.seen["verifier nacks"] += 1
                     served.down.send(m.Nack(key, base, crc))
                 case ev.Trim(length):
+                    assert length > served.memory.begun, "engines can be asked back into the last step only"
                     served.memory.trim(length)
                 case ev.Emit(ids=ids, accepted=accepted, drafts=drafts):
                     assert served.reason is None

@@ -123,17 +123,45 @@ def test_ngram_drafts_for_a_llama_verifier(make_gguf: Callable[..., Path], mesh:
         assert (stream.ids, stream.text) == (alone.ids, alone.text)
 
 
-def test_model_that_cannot_be_cut(tiny_recurrent_gguf: Path, mesh: Mesh):
-    """A recurrent target runs without speculation, says so, and gives its own text beside an eager drafter."""
-    verifier = mesh.verifier(tiny_recurrent_gguf, *SMALL, engine="llama")
-    mesh.drafter(engine="ngram")
-    report = generate(verifier, PROMPTS[0], "--max-tokens", 30, "--json", "--draft-n", 4).json
-    assert (report["generated_tokens"], report["drafted"]) == (30, 0)
-    assert verifier.events("ready")[0]["speculation"] is False
+@pytest.mark.parametrize(("arch", "trimming"), [("mamba", "restore"), ("jamba", "restore"), ("qwen35", "rollback")])
+@pytest.mark.parametrize("kind", ["twin", "ngram"])
+def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh, arch: str, trimming: str, kind: str):
+    """Targets with recurrent layers speculate, by the way their log names: greedy ids are those without drafts."""
+    target = make_gguf(f"target-{arch}", arch=arch, seed=1)
+    verifier = mesh.verifier(target, *SMALL, engine="llama")
+    mesh.drafter(*((target, *SMALL) if kind == "twin" else ()), engine="llama" if kind == "twin" else "ngram")
+    alone = [complete(verifier, body(prompt, N, draft_n=0)).ids for prompt in PROMPTS]
+    drafted = accepted = 0
+    for draft_n in ("auto", 4):
+        for prompt, ids in zip(PROMPTS, alone, strict=True):
+            stream = complete(verifier, body(prompt, N, draft_n=draft_n))
+            assert stream.ids == ids
+            drafted += stream.result["report"]["drafted"]  # type: ignore[index]
+            accepted += sum(stream.accepted)
+    assert drafted > 0
+    assert accepted > 0.8 * drafted or kind == "ngram"
+    ready = verifier.events("ready")[0]
+    assert (ready["speculation"], ready["trimming"]) == (True, trimming)
+
+
+@pytest.mark.parametrize("arch", ["jamba", "lfm2"])
+def test_hybrid_target_shared(make_gguf: Callable[..., Path], mesh: Mesh, arch: str):
+    """Sessions of a hybrid target side by side, nearly all drafts rejected, one client gone: each has its own text."""
+    verifier = mesh.verifier(make_gguf(f"shared-{arch}", arch=arch, seed=1, layers=16), *SMALL, engine="llama")
+    mesh.drafter(make_gguf("stranger", seed=2, layers=1), *SMALL, engine="llama")
+    alone = [complete(verifier, body(prompt, N, draft_n=0)).ids for prompt in PROMPTS]
+    with Stream(verifier, body(PROMPTS[1], N, draft_n=3)) as left:
+        streams = [Stream(verifier, body(prompt, N, draft_n=3)) for prompt in PROMPTS]
+        left.read(rounds=3)
+    for stream, ids in zip(streams, alone, strict=True):
+        with stream:
+            assert stream.read().ids == ids
+    assert sum(stream.result["report"]["drafted"] for stream in streams) > N  # type: ignore[index]
+    until(lambda: verifier.live() == 0, "every session ends")
 
 
 def test_recurrent_drafter(tiny_recurrent_gguf: Path, make_gguf: Callable[..., Path], mesh: Mesh):
-    """A drafter whose model cannot be cut reads again after each rejection: slower, never wrong."""
+    """A drafter whose model cannot be cut goes back by a saved state: never wrong."""
     verifier = mesh.verifier(make_gguf("target", seed=1, layers=2), *SMALL, engine="llama")
     mesh.drafter(tiny_recurrent_gguf, *SMALL, engine="llama")
     alone = complete(verifier, body(PROMPTS[0], 60, draft_n=0)).ids

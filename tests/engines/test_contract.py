@@ -17,6 +17,7 @@ from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import EngineError, LocalProtocolError
 
 N_CTX, N_SEQ, N_BATCH = 96, 3, 32
+TINY = ("llama", "mamba", "jamba", "lfm2", "qwen35")
 BUNDLED = sorted(Path(str(files("specmesh") / "models")).glob("**/*.gguf"))
 
 GREEDY = Sampler(SamplingParams())
@@ -32,9 +33,9 @@ def sim_settings(**changes: object) -> SimSettings:
 
 
 def pick_gguf(name: str, request: pytest.FixtureRequest) -> Path:
-    if name in ("tiny_gguf", "tiny_recurrent_gguf"):
+    if name in TINY:
         pytest.importorskip("llama_cpp")
-        return request.getfixturevalue(name)
+        return request.getfixturevalue("make_gguf")(f"tiny-{name}", arch=name)
     return next(path for path in BUNDLED if path.stem == name)
 
 
@@ -44,7 +45,7 @@ def model_params(*names: str) -> list[object]:
 
 @pytest.fixture(
     scope="module",
-    params=["sim", "sim-untrimmable", *model_params("tiny_gguf", "tiny_recurrent_gguf")],
+    params=["sim", "sim-untrimmable", *model_params(*TINY)],
 )
 def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     engine: VerifyEngine
@@ -58,7 +59,7 @@ def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
 
 @pytest.fixture(
     scope="module",
-    params=["sim", "sim-untrimmable", "ngram", *model_params("tiny_gguf", "tiny_recurrent_gguf")],
+    params=["sim", "sim-untrimmable", "ngram", *model_params(*TINY)],
 )
 def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
     engine: DraftEngine
@@ -158,13 +159,55 @@ class TestVerifier:
         ids = text_ids(12)
         straight = step(verifier, span(0, 0, ids))[0]
         step(verifier, span(1, 0, ids[:8]), span(2, 0, ids[:8]))
-        step(verifier, span(1, 8, [50, 51, 52]))
+        step(verifier, span(1, 8, [ids[8], 51, 52]))
         if not verifier.info.can_trim:
             with pytest.raises(EngineError, match="cannot remove"):
-                verifier.trim(1, 8)
+                verifier.trim(1, 9)
             return
-        verifier.trim(1, 8)
-        assert_same_logits(step(verifier, span(1, 8, ids[8:]))[0], straight[8:])
+        verifier.trim(1, 9)
+        assert_same_logits(step(verifier, span(1, 9, ids[9:]))[0], straight[9:])
+
+    def test_trim_before_the_last_step(self, verifier: VerifyEngine) -> None:
+        """Far back an engine goes on correctly or says that it cannot, with nothing lost."""
+        ids = text_ids(20)
+        straight = step(verifier, span(0, 0, ids))[0]
+        for start, end in ((0, 8), (8, 12), (12, 16)):
+            step(verifier, span(1, start, ids[start:end]))
+        if verifier.info.trimming == "removal":
+            verifier.trim(1, 6)
+            assert_same_logits(step(verifier, span(1, 6, ids[6:]))[0], straight[6:])
+            return
+        with pytest.raises(EngineError, match="cannot remove"):
+            verifier.trim(1, 6)
+        assert_same_logits(step(verifier, span(1, 16, ids[16:]))[0], straight[16:])
+
+    def test_rejected_drafts_leave_no_trace(self, verifier: VerifyEngine) -> None:
+        """Steps of several sequences with right and wrong drafts, of any widths: logits as without drafts."""
+        if not verifier.info.can_trim:
+            return
+        rng = np.random.default_rng(3)
+        texts = [text_ids(70, seed) for seed in range(N_SEQ)]
+        straight = [one_by_one(verifier, seq, ids) for seq, ids in enumerate(texts)]
+        for seq in range(N_SEQ):
+            verifier.trim(seq, 0)
+        seen: list[list[NDArray[np.float32]]] = [[] for _ in range(N_SEQ)]
+        held = [0] * N_SEQ
+        while min(held) < 60:
+            spans, right = [], []
+            for seq in rng.permutation(N_SEQ).tolist()[: rng.integers(1, N_SEQ + 1)]:
+                drafts, good = int(rng.integers(0, 7)), int(rng.integers(0, 10))
+                kept = 1 + min(good, drafts)
+                if held[seq] + drafts < 70:
+                    wrong = rng.integers(33, 126, size=1 + drafts - kept).tolist()
+                    spans.append(span(seq, held[seq], texts[seq][held[seq] : held[seq] + kept] + wrong))
+                    right.append(kept)
+            for part, kept, rows in zip(spans, right, step(verifier, *spans), strict=True):
+                seen[part.seq].append(rows[:kept])
+                held[part.seq] += kept
+                if kept < len(part.ids):
+                    verifier.trim(part.seq, held[part.seq])
+        for seq in range(N_SEQ):
+            assert_same_logits(np.concatenate(seen[seq]), straight[seq][: held[seq]])
 
     def test_trim_to_nothing_frees(self, verifier: VerifyEngine) -> None:
         """Every model can start a sequence over, and gets the room back."""
@@ -348,7 +391,7 @@ def test_a_model_drafts_for_itself(request: pytest.FixtureRequest, kind: str, sa
     if kind == "sim":
         target, draft = SimVerifier(sim_settings()), SimDrafter(sim_settings(alpha=1.0))
     else:
-        chosen = llama_settings(pick_gguf("tiny_gguf", request))
+        chosen = llama_settings(pick_gguf("llama", request))
         target, draft = LlamaVerifier(chosen), LlamaDrafter(chosen)
     ids = text_ids(10)
     for _ in range(20):

@@ -321,12 +321,6 @@ class TestVocabulary:
 class TestModels:
     """Facts about models, and failures of llama_decode."""
 
-    def test_recurrent_models_cannot_trim(self, tiny_recurrent_gguf: Path, verifier: LlamaVerifier) -> None:
-        """Found out by trying at load."""
-        engine = LlamaVerifier(settings(tiny_recurrent_gguf))
-        assert (engine.info.can_trim, verifier.info.can_trim) == (False, True)
-        engine.close()
-
     @pytest.mark.parametrize(("code", "named"), [(1, "no room"), (2, "code 2"), (-1, "code -1"), (-3, "code -3")])
     def test_failed_step(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, code: int, named: str) -> None:
         """A step that fails half-way leaves every sequence as it was, whatever llama.cpp kept of it."""
@@ -336,14 +330,14 @@ class TestModels:
         assert straight is not None
         expected = straight[8:].copy()
         engine.decode([Span(0, 0, ids[:8], logits=False)])
-        decode = engine._context._lib.llama_decode
+        decode = engine._context.cache.lib.llama_decode
 
         def failing(*arguments: object) -> int:
             decode(*arguments)
             return code
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine._context._lib, "llama_decode", failing)
+            patch.setattr(engine._context.cache.lib, "llama_decode", failing)
             with pytest.raises(EngineError, match=named):
                 engine.decode([Span(0, 8, (90, 91), logits=True)])
         (again,) = engine.decode([Span(0, 8, ids[8:], logits=True)])
@@ -357,9 +351,9 @@ class TestModels:
         """Its sequence is emptied, so that it can start over."""
         engine = LlamaDrafter(settings(tiny_recurrent_gguf))
         guess = engine.predict(0, [40, 41], GREEDY)
-        decode = engine._context._lib.llama_decode
+        decode = engine._context.cache.lib.llama_decode
         with monkeypatch.context() as patch:
-            patch.setattr(engine._context._lib, "llama_decode", lambda *arguments: decode(*arguments) - 3)
+            patch.setattr(engine._context.cache.lib, "llama_decode", lambda *arguments: decode(*arguments) - 3)
             with pytest.raises(EngineError):
                 engine.predict(0, [42], GREEDY)
         assert engine.trim(0, 2) == 0

@@ -1,0 +1,187 @@
+"""A llama_context: the memory of several sequences, decodes into it, and what llama.cpp offers to take them back."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.engines.base import Span
+from specmesh.engines.llama_model import LlamaModel, quoted_errors
+from specmesh.errors import ConfigError, EngineError
+
+_NO_SLOT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """What to reserve.
+
+    n_ctx:     ids per sequence; the cells are shared by all.
+    rows:      most rows of one decode.
+    outputs:   most rows of logits of one decode.
+    snapshots: states of recurrent layers that llama.cpp is asked to keep per sequence, to roll back by.
+    """
+
+    n_ctx: int
+    n_seq: int
+    rows: int
+    outputs: int
+    threads: int
+    snapshots: int = 0
+
+
+class LlamaCache:
+    """Sequences of one model in one unified memory; used from one thread. Lengths are the caller's business.
+
+    `snapshots` is what llama.cpp granted: 0 where the architecture does not know how.
+    `partial`: whether `save` and `load` leave attention's part out, which can be cut by `remove`.
+    """
+
+    def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
+        """Reserve the memory; raises ConfigError where that fails."""
+        self.lib = model.lib
+        self.partial = True
+        self._n_vocab = model.n_vocab
+        self._handle = _create(model, sizes)
+        self._memory = self.lib.llama_get_memory(self._handle)
+        self._batch = _Batch(self.lib, sizes.rows)
+        self.snapshots: int = self.lib.llama_n_rs_seq(self._handle)
+        if self._memory is None:
+            self.close()
+            raise ConfigError(f"{model.name} keeps no context: choose a model that generates text")
+
+    def run(self, spans: Sequence[Span]) -> None:
+        """One llama_decode over all spans; raises EngineError, with any number of the rows taken in."""
+        if self._handle is None:
+            raise EngineError("the engine is closed")
+        code = self.lib.llama_decode(self._handle, self._batch.fill(spans)) if spans else 0
+        if code != 0:
+            raise EngineError(_decode_failure(code, sum(len(span.ids) for span in spans)))
+
+    def logits(self, rows: int) -> NDArray[np.float32]:
+        """The wanted logits of the last run: llama.cpp's own memory, valid until the next."""
+        if rows == 0:
+            # A step without logits may still be running on a GPU; callers time steps.
+            self.lib.llama_synchronize(self._handle)
+            return np.empty((0, self._n_vocab), np.float32)
+        pointer = self.lib.llama_get_logits(self._handle)
+        if not pointer:
+            raise EngineError("llama.cpp returned no logits")
+        return np.ctypeslib.as_array(pointer, shape=(rows, self._n_vocab))
+
+    def remove(self, seq: int, length: int) -> bool:
+        """Keep the first `length` ids of a sequence; False, with nothing changed, where the model cannot.
+
+        With `snapshots`, True for up to so many recurrent ids, whether or not the last run wrote that many states.
+        """
+        return bool(self.lib.llama_memory_seq_rm(self._memory, seq, length, -1))
+
+    def forget(self, seq: int) -> None:
+        """Empty a sequence, which works for every model."""
+        self.lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+
+    def save(self, seq: int, reuse: "SavedState | None" = None) -> "SavedState":
+        """A copy of a sequence's state, in `reuse`'s memory where it fits; raises EngineError."""
+        size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._flags)
+        state = reuse if reuse is not None and len(reuse) == size else (ctypes.c_uint8 * size)()
+        if size == 0 or self.lib.llama_state_seq_get_data_ext(self._handle, state, size, seq, self._flags) != size:
+            raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({quoted_errors()})")
+        return state
+
+    def load(self, seq: int, length: int, state: "SavedState | None") -> None:
+        """Bring a sequence back to the `length` ids it held when `state` was saved (None: to nothing).
+
+        Raises EngineError, with the sequence in an unknown state.
+        """
+        if state is None:
+            self.forget(seq)
+            return
+        done = self.lib.llama_state_seq_set_data_ext(self._handle, state, len(state), seq, self._flags)
+        if not done or not self.remove(seq, length):
+            raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")
+
+    def close(self) -> None:
+        """Free the memory; a second call does nothing."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self.lib.llama_free(handle)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was freed."""
+        return self._handle is None
+
+    @property
+    def _flags(self) -> int:
+        return int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) if self.partial else 0
+
+
+SavedState = ctypes.Array[ctypes.c_uint8]
+
+
+def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
+    params = model.lib.llama_context_default_params()
+    params.n_ctx = (sizes.n_ctx + sizes.snapshots) * sizes.n_seq  # rows to be rolled back take cells, too
+    params.n_batch = params.n_ubatch = sizes.rows
+    params.n_seq_max = sizes.n_seq
+    params.n_rs_seq = sizes.snapshots
+    params.n_outputs_max = sizes.outputs
+    params.n_threads = params.n_threads_batch = sizes.threads
+    params.flash_attn_type = model.lib.LLAMA_FLASH_ATTN_TYPE_AUTO
+    params.kv_unified = True
+    # A window-sized cache would let a deep cut succeed and then attend to ids it has dropped.
+    params.swa_full = True
+    params.no_perf = True
+    handle = model.lib.llama_init_from_model(model.handle, params)
+    if handle is None:
+        raise ConfigError(
+            f"no context of {sizes.n_ctx} ids x {sizes.n_seq} sequences for {model.name} "
+            f"({quoted_errors()}): choose a smaller context or fewer sequences"
+        )
+    return handle
+
+
+def _decode_failure(code: int, rows: int) -> str:
+    if code == _NO_SLOT:
+        return f"llama.cpp found no room in its cache for a step of {rows} rows"
+    return f"llama.cpp failed in a step of {rows} rows (code {code}: {quoted_errors()})"
+
+
+class _Batch:
+    """One llama_batch over arrays of `capacity` rows, each row in one sequence; refilled for every step."""
+
+    def __init__(self, lib: Any, capacity: int) -> None:
+        self._ids = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(capacity, np.int32)
+        self._seqs = np.zeros(capacity, np.int32)
+        self._counts = np.ones(capacity, np.int32)
+        self._wanted = np.zeros(capacity, np.int8)
+        start = self._seqs.ctypes.data
+        self._seq_pointers = (ctypes.POINTER(ctypes.c_int32) * capacity)(
+            *(ctypes.cast(start + 4 * row, ctypes.POINTER(ctypes.c_int32)) for row in range(capacity))
+        )
+        self._batch = lib.llama_batch(
+            0,
+            self._ids.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            None,
+            self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            self._counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            self._seq_pointers,
+            self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def fill(self, spans: Sequence[Span]) -> Any:
+        """The llama_batch of these spans, valid until the next call."""
+        row = 0
+        for span in spans:
+            end = row + len(span.ids)
+            self._ids[row:end] = span.ids
+            self._positions[row:end] = range(span.position, span.position + len(span.ids))
+            self._seqs[row:end] = span.seq
+            self._wanted[row:end] = span.logits
+            row = end
+        self._batch.n_tokens = row
+        return self._batch

@@ -1,0 +1,338 @@
+"""How rows are taken back by models with recurrent layers, and what llama.cpp's own ways cannot do."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.engines import llama_probe
+from specmesh.engines.base import Span
+from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
+from specmesh.engines.llama_cache import CacheSizes, LlamaCache
+from specmesh.engines.llama_library import library
+from specmesh.engines.llama_model import LlamaModel
+from specmesh.engines.llama_rewind import CARRY, RENEW, Restore, Rollback
+from specmesh.errors import EngineError
+
+pytest.importorskip("llama_cpp")
+pytestmark = pytest.mark.models
+
+GREEDY = Sampler(SamplingParams())
+IDS = tuple(range(40, 100))
+WAYS = {"llama": "removal", "mamba": "restore", "jamba": "restore", "lfm2": "rollback", "qwen35": "rollback"}
+ROLLING = [arch for arch, way in WAYS.items() if way == "rollback"]
+RESTORING = [arch for arch, way in WAYS.items() if way == "restore"]
+
+
+@pytest.fixture
+def path(make_gguf: Callable[..., Path]) -> Callable[[str], Path]:
+    return lambda arch: make_gguf(f"rewind-{arch}", arch=arch)
+
+
+def settings(path: Path, **changes: object) -> LlamaSettings:
+    options = {"n_ctx": 256, "n_seq": 2, "threads": 1, "gpu_layers": 0, "max_draft": 8, **changes}
+    return LlamaSettings(path, **options)  # type: ignore[arg-type]
+
+
+def last_row(engine: LlamaVerifier, *spans: Span) -> NDArray[np.float32]:
+    rows = engine.decode(spans)[-1]
+    assert rows is not None
+    return rows[-1].copy()
+
+
+def close_to(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
+    return float(np.abs(left - right).max()) < 0.02
+
+
+class Counted:
+    """Rows that reach llama.cpp, by run."""
+
+    def __init__(self, cache: LlamaCache, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs: list[int] = []
+        run = cache.run
+
+        def counting(spans: Sequence[Span]) -> None:
+            self.runs.append(sum(len(span.ids) for span in spans))
+            run(spans)
+
+        monkeypatch.setattr(cache, "run", counting)
+
+
+class TestProbe:
+    """The way is found out at load, by taking rows back and comparing logits."""
+
+    @pytest.mark.parametrize(("arch", "way"), WAYS.items())
+    def test_verifier(self, path: Callable[[str], Path], arch: str, way: str) -> None:
+        """Each architecture by the cheapest way that its llama.cpp code has."""
+        engine = LlamaVerifier(settings(path(arch)))
+        assert (engine.info.trimming, engine.info.can_trim) == (way, True)
+        assert engine._context.cache.partial
+        engine.close()
+
+    @pytest.mark.parametrize(("arch", "way"), WAYS.items())
+    def test_drafter(self, path: Callable[[str], Path], arch: str, way: str) -> None:
+        """A drafter's rows come one by one, which llama.cpp's own states do not reach over."""
+        engine = LlamaDrafter(settings(path(arch)))
+        assert engine.info.trimming == ("removal" if way == "removal" else "restore")
+        engine.close()
+
+    def test_rollback_too_large(self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where llama.cpp's states would take more than a share of the weights the state is saved here."""
+        monkeypatch.setattr(llama_probe, "_LEAST_BUDGET", 0)
+        engine = LlamaVerifier(settings(path("qwen35"), n_seq=200))
+        assert engine.info.trimming == "restore"
+        engine.close()
+
+    def test_rollback_that_lies(self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        """A rollback that says yes and leaves another state is noticed by its logits, and not used."""
+        monkeypatch.setattr(LlamaCache, "remove", lambda *_: True)
+        monkeypatch.setattr(llama_probe, "_removes", lambda cache, _: cache.run([Span(0, 0, (0, 0), logits=False)]))
+        cache, rewind = llama_probe.open_cache(model := LlamaModel(settings(path("lfm2"))), sizes(), 8)
+        assert not isinstance(rewind, Rollback)
+        cache.close()
+        model.close()
+
+    @pytest.mark.parametrize(("broken", "way", "partial"), [((1,), "restore", False), ((0, 1), "none", False)])
+    def test_partial_state(
+        self,
+        path: Callable[[str], Path],
+        monkeypatch: pytest.MonkeyPatch,
+        broken: tuple[int, ...],
+        way: str,
+        partial: bool,
+    ) -> None:
+        """Where the recurrent part alone does not restore the whole state is tried, then nothing."""
+        lib = library()
+        restore = lib.llama_state_seq_set_data_ext
+        monkeypatch.setattr(
+            lib, "llama_state_seq_set_data_ext", lambda *args: 0 if args[-1] in broken else restore(*args)
+        )
+        engine = LlamaVerifier(settings(path("jamba")))
+        assert (engine.info.trimming, engine._context.cache.partial) == (way, partial)
+        if way == "restore":
+            expected = last_row(engine, Span(1, 0, IDS[:9], logits=True), Span(1, 9, IDS[9:10], logits=True))
+            engine.decode([Span(0, 0, IDS[:8], logits=False)])
+            engine.decode([Span(0, 8, (IDS[8], 90, 91), logits=True)])
+            engine.trim(0, 9)
+            assert close_to(last_row(engine, Span(0, 9, IDS[9:10], logits=True)), expected)
+        engine.close()
+
+
+def sizes() -> CacheSizes:
+    return CacheSizes(n_ctx=96, n_seq=4, rows=80, outputs=80, threads=1, snapshots=0)
+
+
+class TestRollback:
+    """llama.cpp's own states, and why they are not used as they come."""
+
+    @pytest.fixture(params=ROLLING)
+    def cache(self, request: pytest.FixtureRequest, path: Callable[[str], Path]) -> Iterator[LlamaCache]:
+        model = LlamaModel(settings(path(request.param)))
+        cache = LlamaCache(model, CacheSizes(n_ctx=96, n_seq=4, rows=80, outputs=80, threads=1, snapshots=16))
+        yield cache
+        cache.close()
+        model.close()
+
+    @staticmethod
+    def run(cache: LlamaCache, *parts: tuple[int, int, Sequence[int]]) -> NDArray[np.float32]:
+        cache.run([Span(seq, position, tuple(ids), logits=True) for seq, position, ids in parts])
+        return cache.logits(sum(len(ids) for _, _, ids in parts))[-1].copy()
+
+    @pytest.fixture
+    def expected(self, cache: LlamaCache) -> NDArray[np.float32]:
+        """What follows ten ids that nothing was taken from."""
+        logits = self.run(cache, (3, 0, IDS[:10]))
+        cache.forget(3)
+        return logits
+
+    def test_inside_the_last_step(self, cache: LlamaCache, expected: NDArray[np.float32]) -> None:
+        """Rows of a sequence's last step are taken back exactly."""
+        self.run(cache, (0, 0, IDS[:8]))
+        self.run(cache, (0, 8, (IDS[8], 90, 91, 92)))
+        assert cache.remove(0, 9)
+        assert close_to(self.run(cache, (0, 9, IDS[9:10])), expected)
+
+    def test_beyond_the_last_step(self, cache: LlamaCache, expected: NDArray[np.float32]) -> None:
+        """llama.cpp says yes to going back over two steps, and has another state than it says."""
+        self.run(cache, (0, 0, IDS[:9]))
+        self.run(cache, (0, 9, (90,)))
+        self.run(cache, (0, 10, (91,)))
+        assert cache.remove(0, 9)
+        assert not close_to(self.run(cache, (0, 9, IDS[9:10])), expected)
+
+    @pytest.mark.parametrize("together", [True, False])
+    def test_states_moved_about(self, cache: LlamaCache, expected: NDArray[np.float32], together: bool) -> None:
+        """llama.cpp says yes after other sequences moved the state about, in the same step or another, and is wrong."""
+        for seq in range(3):
+            self.run(cache, (seq, 0, IDS[:8]))
+        first, others = (1, 8, (IDS[8], 90, 91, 92, 93)), [(seq, 8, IDS[8:11]) for seq in (0, 2)]
+        if together:
+            self.run(cache, first, *others)
+        else:
+            self.run(cache, first)
+            self.run(cache, *others)
+        assert cache.remove(1, 9)
+        assert not close_to(self.run(cache, (1, 9, IDS[9:10])), expected)
+
+    @pytest.mark.parametrize("arch", ROLLING)
+    def test_unequal_spans(self, path: Callable[[str], Path], arch: str) -> None:
+        """The engine has the right state in that same arrangement, beside prompts of others too."""
+        engine = LlamaVerifier(settings(path(arch), n_seq=4))
+        expected = last_row(engine, Span(3, 0, IDS[:9], logits=True), Span(3, 9, IDS[9:10], logits=True))
+        engine.trim(3, 0)
+        for seq in range(3):
+            engine.decode([Span(seq, 0, IDS[:8], logits=False)])
+        wrong = {1: (IDS[8], 90, 91, 92, 93), 0: (IDS[8], 90, 91), 2: (IDS[8], 90)}
+        engine.decode([*(Span(s, 8, ids, logits=True) for s, ids in wrong.items()), Span(3, 0, IDS[:9], logits=False)])
+        for seq in wrong:
+            engine.trim(seq, 9)
+        for seq in (2, 3, 0, 1):
+            assert close_to(last_row(engine, Span(seq, 9, IDS[9:10], logits=True)), expected)
+        engine.close()
+
+    @pytest.mark.parametrize("arch", ROLLING)
+    def test_only_until_the_next_step(self, path: Callable[[str], Path], arch: str) -> None:
+        """What llama.cpp would get wrong is refused: a cut after another sequence's step, or before the last step."""
+        engine = LlamaVerifier(settings(path(arch)))
+        engine.decode([Span(0, 0, IDS[:8], logits=True)])
+        engine.decode([Span(0, 8, IDS[8:12], logits=True)])
+        with pytest.raises(EngineError, match="cannot remove"):
+            engine.trim(0, 8)
+        engine.trim(0, 11)
+        engine.trim(0, 10)  # a second thought before the next step is no second rollback
+        engine.decode([Span(1, 0, IDS[:2], logits=True)])
+        with pytest.raises(EngineError, match="cannot remove"):
+            engine.trim(0, 9)
+        engine.trim(0, 0)
+        engine.decode([Span(0, 0, IDS[:2], logits=True)])
+        engine.close()
+
+    def test_full_sequences(self, path: Callable[[str], Path]) -> None:
+        """Rows that fill up a short span have room where every sequence is full."""
+        engine = LlamaVerifier(settings(path("lfm2"), n_ctx=64, n_seq=3))
+        for seq in range(3):
+            engine.decode([Span(seq, 0, IDS[:55], logits=False)])
+        for _ in range(2):
+            engine.decode([Span(0, 55, IDS[:9], logits=True), *(Span(s, 55, IDS[:1], logits=True) for s in (1, 2))])
+            for seq in range(3):
+                engine.trim(seq, 0 if seq == 2 else 56)
+                engine.trim(seq, 0)
+                engine.decode([Span(seq, 0, IDS[:55], logits=False)])
+        engine.close()
+
+
+class TestRestore:
+    """States saved here."""
+
+    @pytest.fixture(params=RESTORING)
+    def engine(self, request: pytest.FixtureRequest, path: Callable[[str], Path]) -> Iterator[LlamaVerifier]:
+        engine = LlamaVerifier(settings(path(request.param)))
+        yield engine
+        engine.close()
+
+    @staticmethod
+    def tracks(engine: LlamaVerifier | LlamaDrafter) -> list[tuple[int, int]]:
+        """Per sequence: states saved, ids remembered."""
+        rewind = engine._context.rewind
+        assert isinstance(rewind, Restore)
+        return [(sum(m.state is not None for m in track.marks), len(track.ids)) for track in rewind._tracks]
+
+    def test_one_state_per_sequence(self, engine: LlamaVerifier) -> None:
+        """A state is kept from a step with drafts to the next, one per sequence, and freed with it."""
+        engine.decode([Span(0, 0, IDS[:8], logits=False), Span(1, 0, IDS[:8], logits=False)])
+        assert self.tracks(engine) == [(0, 0), (0, 0)]
+        engine.decode([Span(0, 8, IDS[8:11], logits=True), Span(1, 8, IDS[8:9], logits=True)])
+        assert self.tracks(engine) == [(1, 3), (0, 0)]
+        engine.trim(0, 10)
+        engine.decode([Span(0, 10, IDS[10:13], logits=True)])
+        assert self.tracks(engine) == [(1, 5), (0, 0)]
+        engine.decode([Span(0, 13, IDS[13:14], logits=True)])
+        assert self.tracks(engine) == [(0, 0), (0, 0)]
+        engine.decode([Span(0, 14, IDS[14:17], logits=True)])
+        engine.trim(0, 0)
+        assert self.tracks(engine) == [(0, 0), (0, 0)]
+
+    def test_few_ids_ride_along(self, engine: LlamaVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What stays of a rejected step is the head of the next; when it grows it is decoded alone, once."""
+        engine.decode([Span(0, 0, IDS[:8], logits=False)])
+        expected = last_row(engine, Span(1, 0, IDS[:20], logits=False), Span(1, 20, IDS[20:21], logits=True))
+        counted = Counted(engine._context.cache, monkeypatch)
+        held, left = 8, 0
+        while held < 20:
+            engine.decode([Span(0, held, (*IDS[held : held + 3], 90), logits=True)])
+            assert counted.runs == ([left, 4] if left > CARRY else [left + 4])
+            counted.runs.clear()
+            left = 3 if left > CARRY else left + 3
+            held += 3
+            engine.trim(0, held)
+        assert close_to(last_row(engine, Span(0, held, IDS[held : held + 1], logits=True)), expected)
+
+    def test_a_wide_step_taken_back(self, path: Callable[[str], Path]) -> None:
+        """More ids to decode again than a step has rows are decoded in pieces."""
+        engine = LlamaVerifier(settings(path("jamba"), n_batch=12, max_draft=11))
+        engine.decode([Span(1, 0, IDS[:12], logits=False)])
+        expected = last_row(engine, Span(1, 12, IDS[12:13], logits=True))
+        engine.trim(1, 0)
+        engine.decode([Span(0, 0, IDS[:6], logits=False), Span(1, 0, IDS[:6], logits=False)])
+        for start in (6, 9):  # a span with drafts, then one whose ids are remembered with it
+            engine.decode([Span(seq, start, (*IDS[start : start + 3], 90, 91, 92), logits=True) for seq in (0, 1)])
+            for seq in (0, 1):
+                engine.trim(seq, start + 3)
+        for seq in (0, 1):
+            assert close_to(last_row(engine, Span(seq, 12, IDS[12:13], logits=True)), expected)
+        engine.close()
+
+    def test_before_the_save(self, engine: LlamaVerifier) -> None:
+        """A cut before the last step's start is refused, and nothing is lost."""
+        engine.decode([Span(0, 0, IDS[:8], logits=False)])
+        engine.decode([Span(0, 8, IDS[8:12], logits=True)])
+        with pytest.raises(EngineError, match="cannot remove so much"):
+            engine.trim(0, 7)
+        expected = last_row(engine, Span(1, 0, IDS[:13], logits=True))
+        assert close_to(last_row(engine, Span(0, 12, IDS[12:13], logits=True)), expected)
+
+    def test_a_state_that_does_not_come_back(self, engine: LlamaVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The step fails, its sequences are empty, the others go on."""
+        for seq in (0, 1):
+            engine.decode([Span(seq, 0, IDS[:8], logits=False)])
+        engine.decode([Span(0, 8, IDS[8:12], logits=True)])
+        engine.trim(0, 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._context.cache.lib, "llama_state_seq_set_data_ext", lambda *_: 0)
+            with pytest.raises(EngineError, match="did not restore"):
+                engine.decode([Span(0, 10, IDS[10:12], logits=True)])
+        after = last_row(engine, Span(1, 8, IDS[8:9], logits=True))
+        assert close_to(last_row(engine, Span(0, 0, IDS[:9], logits=True)), after)
+
+    @pytest.mark.parametrize("arch", [*RESTORING, *ROLLING])
+    def test_a_drafter_goes_back_cheaply(
+        self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, arch: str
+    ) -> None:
+        """Corrections along a long text decode a few ids again, not the text; two states are kept at most."""
+        engine, straight = LlamaDrafter(settings(path(arch))), LlamaDrafter(settings(path(arch)))
+        rng = np.random.default_rng(5)
+        text = rng.integers(33, 126, size=200).tolist()
+        engine.predict(0, text[:100], None)
+        straight.predict(0, text[:100], None)
+        counted = Counted(engine._context.cache, monkeypatch)
+        held, rounds = 100, 0
+        while held < 180:
+            good, wrong = int(rng.integers(0, 9)), int(rng.integers(1, 9))
+            for token in (*text[held : held + good], *rng.integers(33, 126, size=wrong).tolist()):
+                engine.predict(0, [token], GREEDY)
+            held += good
+            assert engine.trim(0, held) == held
+            guess = engine.predict(0, text[held : held + 1], GREEDY)
+            assert guess == [straight.predict(0, [token], GREEDY) for token in text[held - good : held + 1]][-1]
+            held, rounds = held + 1, rounds + 1
+            states, remembered = self.tracks(engine)[0]
+            assert states <= 2
+            assert remembered <= 100 + RENEW  # the prompt came in one piece
+        again = sum(run for run in counted.runs if run > 1)
+        assert again < 16 * rounds
+        assert engine.trim(0, 3) == 0
+        engine.close()
+        straight.close()
