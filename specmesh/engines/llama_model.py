@@ -32,6 +32,7 @@ class LlamaSettings:
     gpu_required: refuse to load without one.
     n_batch:      most rows of one step.
     max_draft:    most drafts per sequence a verifier step will carry; bounds the rows of logits kept.
+    vocab_only:   load the vocabulary and tokenizer without weights.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class LlamaSettings:
     gpu_required: bool = False
     n_batch: int = 512
     max_draft: int = 31
+    vocab_only: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_seq <= _MAX_SEQ:
@@ -171,6 +173,7 @@ def _load(lib: Any, settings: LlamaSettings, progress: Progress | None) -> Any:
     callback = lib.llama_progress_callback(reporter.report)
     params = lib.llama_model_default_params()
     params.n_gpu_layers = settings.gpu_layers
+    params.vocab_only = settings.vocab_only
     params.progress_callback = callback
     LOG.errors.clear()
     handle = lib.llama_model_load_from_file(os.fsencode(settings.path), params)

@@ -380,11 +380,10 @@ def welcomed(bench: Bench) -> tuple[Scripted, Running]:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (encode(m.Error("vocab", "not of my family")), ["refused", "not of my family"]),
         (encode(m.Error("version", "I speak version 9")), ["refused", "version 9"]),
         (b"SM\x09" + encode(welcome())[3:], ["version 9", "this drafter 1"]),
     ],
-    ids=["vocab", "version told", "version seen"],
+    ids=["version told", "version seen"],
 )
 def test_refusals_end_the_drafter(bench: Bench, answer: bytes, words: list[str]):
     """A refusal that trying again cannot change ends the drafter with a ConfigError that says why."""

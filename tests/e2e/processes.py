@@ -81,6 +81,12 @@ def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
     return kept | (changes or {})
 
 
+def cache(folder: Path) -> dict[str, str]:
+    """Variables that make a process keep its cache in this folder."""
+    home = {"HOME": str(folder)} if sys.platform == "darwin" else {}
+    return home | {"XDG_CACHE_HOME": str(folder / "cache")}
+
+
 class Daemon:
     """A running verifier or drafter; its stderr goes to `log`."""
 
@@ -89,7 +95,7 @@ class Daemon:
         self.born = time.monotonic()
         words = [*SPECMESH, role, "--socket", str(socket_path), *map(str, args)]
         with log.open("ab") as stderr:
-            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, env=environment())
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, env=environment(cache(log.parent)))
         self.client = Client(socket_path)
         self.shown = 0
         STARTED.append(self)
