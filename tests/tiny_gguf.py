@@ -21,6 +21,7 @@ class TinyModel:
     foreign:  that many of those, the last ones, are other texts than usual.
     permute:  seed of a permutation of all ids, with their weights: the same function of the text; 0: none.
     pad:      unused ids after the others.
+    merges:   so many of the merges, the last ones, are the tokenizer's; the tokens are there all the same.
     """
 
     seed: int = 0
@@ -34,6 +35,7 @@ class TinyModel:
     foreign: int = 0
     permute: int = 0
     pad: int = 0
+    merges: int = len(_MERGES)
 
     def order(self) -> list[int]:
         """For each id the one it has without `permute` and `pad`."""
@@ -83,7 +85,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([tokens[i] for i in order] + [f"[PAD{index}]" for index in range(model.pad)])
     writer.add_token_types([types[i] for i in order] + [gguf.TokenType.UNUSED] * model.pad)
-    writer.add_token_merges([" ".join(merge) for merge in _MERGES])
+    writer.add_token_merges([" ".join(merge) for merge in _MERGES[-model.merges :]])
     writer.add_eos_token_id(order.index(len(normal)))
     writer.add_add_bos_token(False)
 

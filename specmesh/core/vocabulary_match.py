@@ -93,17 +93,15 @@ class Comparison:
             case Verdict.PARTIAL:
                 without = f"{self.only_verifier} of the verifier's and {self.only_draft} of the drafter's"
                 share = f"{percent(self.overlap)} of the tokens have a counterpart ({sizes})"
-                return f"{share}; {without} have none and are never drafted{self._first()}"
-        return (
-            f"only {percent(self.overlap)} of the tokens have a counterpart ({sizes}), {percent(self.least)} are needed"
-            f"{self._first()}"
-        )
+                return f"{share}; {without} have none and are never drafted; the first: {self._first()}"
+        share = f"only {percent(self.overlap)} of the tokens have a counterpart ({sizes})"
+        return f"{share}, {percent(self.least)} are needed; the first differing ids: {self._first()}"
 
     def _sizes(self) -> str:
         return f"the drafter has {self.n_draft} tokens, the verifier {self.n_verifier} tokens"
 
     def _first(self) -> str:
-        return f"; the first differing ids: {'; '.join(map(str, self.differences))}" if self.differences else ""
+        return "; ".join(map(str, self.differences)) or "none, for there is no text in them"
 
 
 def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLAP) -> Comparison:

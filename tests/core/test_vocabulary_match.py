@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.core.vocabulary_match import LEAST_OVERLAP, MAX_PADDING, Verdict, compare, percent, spelling
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=150)
+PROFILE = settings(derandomize=True, deadline=None, max_examples=40)
 WORDS = tuple(b"w%d" % number for number in range(990))
 BASE = Vocabulary((b"", *WORDS[:499], b"", *WORDS[499:], b" ", b""), frozenset({500}))
 """1 start, 1 end and 1 other control token; 991 with text."""

@@ -189,7 +189,7 @@ class Mesh:
         running = [one for one in self.daemons if one.role == "verifier" and one.process.poll() is None]
 
         def seen() -> bool:
-            peers: list[Json] = running[-1].stats()["peers"]  # type: ignore[assignment]
+            peers: list[Json] = running[-1].stats().get("peers", [])  # type: ignore[assignment]
             return any(str(peer["drafter"]).endswith(f":{drafter.pid}") for peer in peers)
 
         until(seen, f"the verifier sees its drafter; their logs:\n{running[-1].text()}\n{drafter.text()}")
