@@ -18,18 +18,17 @@ class Remap:
     said[d]: the verifier's id that the draft model's id d means, or NONE.
     """
 
-    __slots__ = ("_extra", "_fed", "_first", "_said", "n_draft", "n_verifier")
+    __slots__ = ("_extra", "_fed", "_said", "_source", "n_draft", "n_verifier")
 
     def __init__(self, fed: NDArray[np.int64], said: NDArray[np.int64]) -> None:
         self.n_verifier, self.n_draft = len(fed), len(said)
         self._fed: list[int] = fed.tolist()
         self._said = said
         meaning = np.flatnonzero(said >= 0)
-        _, firsts = np.unique(said[meaning], return_index=True)
-        others = np.ones(len(meaning), bool)
-        others[firsts] = False
-        self._first = meaning[firsts]
-        self._extra = meaning[others]  # further spellings of a token that the verifier has once
+        tokens, firsts = np.unique(said[meaning], return_index=True)
+        self._source = np.full(self.n_verifier, self.n_draft)  # where no id says it: behind the last logit
+        self._source[tokens] = meaning[firsts]
+        self._extra = np.delete(meaning, firsts)  # further ids of a token that the verifier has once
 
     @property
     def identity(self) -> bool:
@@ -48,8 +47,10 @@ class Remap:
 
     def scatter(self, logits: Logits) -> Logits:
         """A draft model's row of logits in the order of the verifier's ids; -inf for those it cannot say."""
-        row = np.full(self.n_verifier, -np.inf, np.float32)
-        row[self._said[self._first]] = logits[self._first]
+        own = np.full(self.n_draft + 1, -np.inf, np.float32)
+        count = min(self.n_draft, len(logits))
+        own[:count] = logits[:count]
+        row = own[self._source]
         if len(self._extra):
-            np.maximum.at(row, self._said[self._extra], logits[self._extra])
+            np.maximum.at(row, self._said[self._extra], own[self._extra])
         return row

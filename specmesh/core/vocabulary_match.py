@@ -183,8 +183,8 @@ class _Pairs:
         self._draft, self._verifier = draft, verifier
         self.fed: dict[int, int] = {}
         self.said: dict[int, int] = {}
-        mine, theirs = _ids_by_piece(draft.pieces), _ids_by_piece(verifier.pieces)
-        for piece, ids in theirs.items():
+        self._mine = mine = _ids_by_piece(draft.pieces)
+        for piece, ids in _ids_by_piece(verifier.pieces).items():
             if piece in mine:
                 self._pair(ids, mine[piece])
         kept = sum(v == d for v, d in self.fed.items())
@@ -195,10 +195,11 @@ class _Pairs:
     def remap(self) -> Remap:
         """The table, with a stand-in for each verifier id that has no counterpart."""
         filler = _filler(self._draft)
-        by_piece = {piece: ids[0] for piece, ids in _ids_by_piece(self._draft.pieces).items()}
         fed = np.full(len(self._verifier), filler, np.int64)
+        fed[list(self.fed)] = list(self.fed.values())
         for v, piece in enumerate(self._verifier.pieces):
-            fed[v] = self.fed[v] if v in self.fed else _stand_in(piece, by_piece, filler)
+            if piece and v not in self.fed:
+                fed[v] = _stand_in(piece, self._mine, filler)
         said = np.full(len(self._draft), NONE, np.int64)
         said[list(self.said)] = list(self.said.values())
         return Remap(fed, said)
@@ -207,7 +208,10 @@ class _Pairs:
         """Pair ids, both lists in rising order, that mean the same."""
         if not (theirs and mine):
             return
-        common = set(theirs) & set(mine) if len(theirs) > 1 or len(mine) > 1 else set()
+        if len(theirs) == len(mine) == 1:
+            self.fed[theirs[0]], self.said[mine[0]] = mine[0], theirs[0]
+            return
+        common = set(theirs) & set(mine)
         rest = [[i for i in ids if i not in common] for ids in (theirs, mine)]
         for v, d in [*((i, i) for i in common), *zip(*rest, strict=False)]:
             self.fed[v], self.said[d] = d, v
@@ -252,10 +256,10 @@ def _filler(vocabulary: Vocabulary) -> int:
     return next((token for token, piece in enumerate(vocabulary.pieces) if piece), 0)
 
 
-def _stand_in(piece: bytes, by_piece: dict[bytes, int], filler: int) -> int:
+def _stand_in(piece: bytes, ids: dict[bytes, list[int]], filler: int) -> int:
     """The token that is the longest end of a foreign one: what follows it then looks right to the draft model."""
     ends = (piece[start:] for start in range(max(len(piece) - _SUFFIX, 0), len(piece)))
-    return next((by_piece[end] for end in ends if end in by_piece), filler)
+    return next((ids[end][0] for end in ends if end in ids), filler)
 
 
 def _differing(draft: Vocabulary, verifier: Vocabulary) -> Iterator[int]:
