@@ -39,17 +39,42 @@ def directory(path: Path, folder: Path, merges: int | None = None) -> Path:
     fields = gguf.GGUFReader(path).fields
     tokens, types, merged = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type", "merges"))
     added = [
-        {"id": n, "content": token, "special": kind == 3, "single_word": False, "lstrip": False, "rstrip": False,
-         "normalized": False}
-        for n, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind in {3, 4}
+        {
+            "id": n,
+            "content": token,
+            "special": kind == 3,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+        }
+        for n, (token, kind) in enumerate(zip(tokens, types, strict=True))
+        if kind in {3, 4}
     ]
     vocab = {token: n for n, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind == 1}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-                 "pre_tokenizer": level, "post_processor": None, "decoder": level,
-                 "model": {"type": "BPE", "vocab": vocab, "merges": merged[:merges], "dropout": None,
-                           "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                           "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}}
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": None,
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "vocab": vocab,
+            "merges": merged[:merges],
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+        },
+    }
     folder.mkdir()
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "config.json").write_text(json.dumps({"vocab_size": len(tokens)}))
@@ -77,7 +102,11 @@ def test_gguf_files(make_gguf: Make, options: dict[str, int], verdict: str, code
     assert f"verdict   {verdict}: " in done.stdout
     told = json.loads(doctor("--model", model, "--against", against, "--json").stdout)
     assert (told["verdict"], told["usable"], told["model"], told["against"]) == (
-        verdict, code == 0, str(model), str(against))
+        verdict,
+        code == 0,
+        str(model),
+        str(against),
+    )
     assert told["meaning"] in done.stdout
     assert told["encoders"]["alike"] == told["encoders"]["compared"]
     assert bool(told["differences"]) == (verdict != "same")

@@ -50,7 +50,7 @@ class Remap:
         own = np.full(self.n_draft + 1, -np.inf, np.float32)
         count = min(self.n_draft, len(logits))
         own[:count] = logits[:count]
-        row = own[self._source]
+        row: Logits = own[self._source]
         if len(self._extra):
             np.maximum.at(row, self._said[self._extra], own[self._extra])
         return row

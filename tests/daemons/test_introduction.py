@@ -48,8 +48,15 @@ class Reader:
 
 
 def welcome(vocabulary: Vocabulary, **changes: object) -> m.Welcome:
-    fields = {"verifier": "v", "model": "target", "model_hash": "", "vocab_fingerprint": vocabulary.fingerprint(),
-              "n_vocab": len(vocabulary), "n_ctx": 64, "eog_ids": sorted(vocabulary.end_ids)}
+    fields = {
+        "verifier": "v",
+        "model": "target",
+        "model_hash": "",
+        "vocab_fingerprint": vocabulary.fingerprint(),
+        "n_vocab": len(vocabulary),
+        "n_ctx": 64,
+        "eog_ids": sorted(vocabulary.end_ids),
+    }
     return m.Welcome(**(fields | changes))  # type: ignore[arg-type]
 
 

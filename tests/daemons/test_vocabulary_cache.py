@@ -43,8 +43,13 @@ def test_damaged_files_count_as_absent(folder: Path, file: Path, damage: str):
     raw = file.read_bytes()
     other = Vocabulary((b"x",), frozenset())
     VocabularyCache(folder).store(other.fingerprint(), other.pieces)
-    damaged = {"one bit": bytes([raw[0] ^ 1]) + raw[1:], "cut": raw[:-1], "longer": raw + b"\0" * 4, "empty": b"",
-               "other vocabulary": (folder / file.name.replace(PRINT, other.fingerprint())).read_bytes()}
+    damaged = {
+        "one bit": bytes([raw[0] ^ 1]) + raw[1:],
+        "cut": raw[:-1],
+        "longer": raw + b"\0" * 4,
+        "empty": b"",
+        "other vocabulary": (folder / file.name.replace(PRINT, other.fingerprint())).read_bytes(),
+    }
     file.write_bytes(damaged[damage])
     cache = VocabularyCache(folder)
     assert cache.load(PRINT, len(PIECES)) is None

@@ -95,7 +95,8 @@ class Daemon:
         self.born = time.monotonic()
         words = [*SPECMESH, role, "--socket", str(socket_path), *map(str, args)]
         with log.open("ab") as stderr:
-            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, env=environment(cache(log.parent)))
+            env = environment(cache(log.parent))
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, env=env)
         self.client = Client(socket_path)
         self.shown = 0
         STARTED.append(self)

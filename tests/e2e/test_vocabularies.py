@@ -1,13 +1,14 @@
-"""Drafters whose vocabulary is not the verifier's: each case does what is said, and the text is always the verifier's."""
+"""Drafters whose vocabulary is not the verifier's: each does what is said, and the text is always the verifier's."""
 
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Mesh, body, complete, generate
+from processes import Daemon, Mesh, Stream, body, complete, generate
 
 from specmesh.client import Json
+from specmesh.engines.load import load_tokenizer
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
@@ -126,8 +127,8 @@ def test_wholly_different(verifier: Daemon, make_gguf: Make, mesh: Mesh):
     daemon = mesh.drafter(make_gguf("stranger", words=58, foreign=58), *SMALL, engine="llama", ready=False)
     assert daemon.wait() == 78
     last = daemon.text().splitlines()[-1]
-    for words in ("vocabulary", "stranger", "target-words", "81.81 %", "90 % are needed", "262 is 'x00' for the drafter, "
-                  "'w00' for the verifier", "same family"):
+    first = "262 is 'x00' for the drafter, 'w00' for the verifier"
+    for words in ("vocabulary", "stranger", "target-words", "81.81 %", "90 % are needed", first, "same family"):
         assert words in last
     assert generate(verifier, PROMPTS[0], "--max-tokens", 5).code == 0
 
@@ -166,8 +167,10 @@ def test_drafter_meets_another_verifier(make_gguf: Make, mesh: Mesh):
 def test_text_is_the_verifiers_at_the_drafters_socket(make_gguf: Make, mesh: Mesh):
     """A drafter without a vocabulary, and one with other ids: prompts are read, and text written, by the verifier's."""
     verifier = mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, engine="llama")
-    daemons = [mesh.drafter(engine="ngram", name="ngram"),
-               drafter(mesh, make_gguf("permuted", **TARGET, permute=5), name="permuted")]
+    daemons = [
+        mesh.drafter(engine="ngram", name="ngram"),
+        drafter(mesh, make_gguf("permuted", **TARGET, permute=5), name="permuted"),
+    ]
     for prompt in PROMPTS:
         told = generate(verifier, prompt, "--max-tokens", 80, "--no-draft", "--json").json
         for daemon in daemons:
@@ -177,6 +180,30 @@ def test_text_is_the_verifiers_at_the_drafters_socket(make_gguf: Make, mesh: Mes
             ]
             shown = generate(daemon, prompt, "--max-tokens", 80).out
             assert shown == "\n".join(re.split("\r\n|\r", f"{told['text']}\n"))  # as Python reads a pipe's text
+
+
+def test_no_stream_shows_half_a_character(make_gguf: Make, mesh: Mesh):
+    """Through the real API: a model that says bytes at random, streamed round by round at each daemon's socket. What
+    has come at any moment is the beginning of the whole text, whose characters are whole."""
+    verifier = mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, engine="llama")
+    ngram = mesh.drafter(engine="ngram", name="ngram")
+    remapped = drafter(mesh, make_gguf("permuted", **TARGET, permute=5), name="permuted")
+    vocabulary = load_tokenizer(make_gguf("target-words", **TARGET)).vocabulary
+    split = 0
+    for daemon in (verifier, ngram, remapped):
+        for seed in range(6):
+            with Stream(daemon, body("é", 90, temperature=3.0, seed=seed, draft_n=2, rounds=True)) as stream:
+                shown = [stream.read(1).text]
+                while stream.finish is None:
+                    shown.append(stream.read(1).text)
+            whole = vocabulary.text(stream.ids)
+            assert stream.text == whole
+            for text in shown:
+                assert whole.startswith(text)
+            split += sum(
+                len(piece) == 1 and piece[0] >= 0xC0 for piece in map(vocabulary.pieces.__getitem__, stream.ids)
+            )
+    assert split > 50  # tokens that begin a character and do not end it
 
 
 def test_probes_find_another_encoder(verifier: Daemon, make_gguf: Make, mesh: Mesh):

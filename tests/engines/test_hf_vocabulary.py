@@ -26,8 +26,13 @@ BYTE_LEVEL: dict[str, Any] = {
 SENTENCEPIECE: dict[str, Any] = {
     "added_tokens": [{"id": 0, "content": "<unk>", "special": True}, {"id": 1, "content": "</s>", "special": True}],
     "decoder": {"type": "Sequence", "decoders": [{"type": "Replace"}, {"type": "ByteFallback"}]},
-    "model": {"type": "BPE", "unk_token": "<unk>", "byte_fallback": True,
-              "vocab": {"<unk>": 0, "</s>": 1, "<0x0A>": 2, "▁the": 3, "ü": 4}, "merges": []},
+    "model": {
+        "type": "BPE",
+        "unk_token": "<unk>",
+        "byte_fallback": True,
+        "vocab": {"<unk>": 0, "</s>": 1, "<0x0A>": 2, "▁the": 3, "ü": 4},
+        "merges": [],
+    },
 }
 
 
@@ -67,7 +72,14 @@ def test_other_characters_stand_for_themselves():
 
 @pytest.mark.parametrize(
     ("token", "raw"),
-    [("▁the", b" the"), ("<0x0A>", b"\n"), ("<0xff>", b"\xff"), ("<0xF>", b"<0xF>"), ("▁▁", b"  "), ("ü", "ü".encode())],
+    [
+        ("▁the", b" the"),
+        ("<0x0A>", b"\n"),
+        ("<0xff>", b"\xff"),
+        ("<0xF>", b"<0xF>"),
+        ("▁▁", b"  "),
+        ("ü", "ü".encode()),
+    ],
 )
 def test_sentencepiece(token: str, raw: bytes):
     """A space is U+2581, a lone byte <0xNN>."""
@@ -88,8 +100,11 @@ def test_sentencepiece_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_unigram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Unigram lists tokens with scores; the place in the list is the id."""
-    tokenizer = {"decoder": {"type": "Metaspace"}, "added_tokens": [],
-                 "model": {"type": "Unigram", "vocab": [["a", -1.0], ["▁b", -2.0]]}}
+    tokenizer = {
+        "decoder": {"type": "Metaspace"},
+        "added_tokens": [],
+        "model": {"type": "Unigram", "vocab": [["a", -1.0], ["▁b", -2.0]]},
+    }
     assert read(written(tmp_path, tokenizer), monkeypatch).pieces == (b"a", b" b")
 
 
@@ -187,10 +202,16 @@ def test_gguf_and_directory_of_one_model_agree(tiny_gguf: Path, tmp_path: Path):
     tokens = reader.fields["tokenizer.ggml.tokens"].contents()
     types = reader.fields["tokenizer.ggml.token_type"].contents()
     normal = {token: number for number, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind == 1}
-    added = [{"id": number, "content": token, "special": kind == 3}
-             for number, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind in {3, 4}]
-    tokenizer = {"decoder": {"type": "ByteLevel"}, "added_tokens": added,
-                 "model": {"type": "BPE", "vocab": normal, "merges": []}}
+    added = [
+        {"id": number, "content": token, "special": kind == 3}
+        for number, (token, kind) in enumerate(zip(tokens, types, strict=True))
+        if kind in {3, 4}
+    ]
+    tokenizer = {
+        "decoder": {"type": "ByteLevel"},
+        "added_tokens": added,
+        "model": {"type": "BPE", "vocab": normal, "merges": []},
+    }
     folder = written(tmp_path, tokenizer, config={"vocab_size": len(tokens)})
     mine, theirs = module.hf_vocabulary(tokenizer, folder), load_tokenizer(tiny_gguf).vocabulary
     assert mine == theirs
