@@ -65,7 +65,7 @@ class DrafterLoop:
     ) -> None:
         self._name, self._dealer, self._address = name, Dealer(connect, address), address
         self._engine, self._mailbox = engine, mailbox
-        self._introduction = Introduction(engine, least_overlap, cache)
+        self._introduction = Introduction(engine, address, least_overlap, cache)
         self._link = Link(time.monotonic())
         self._welcome: m.Welcome | None = None
         self._next_hello = 0.0

@@ -30,11 +30,18 @@ MAX_PROBES, MAX_PROBE = 32, 512
 class Introduction:
     """A drafter getting to know its verifier.
 
-    `vocabulary` is the verifier's and `engine` the draft engine in its ids; None until they are known.
+    `vocabulary` is the verifier's and `engine` the draft engine in its ids; None until they are known. `address`, the
+    verifier's, is for messages.
     """
 
-    def __init__(self, engine: DraftEngine, least_overlap: float = LEAST_OVERLAP, cache: VocabularyCache | None = None):
-        self._own, self._least, self._cache = engine, least_overlap, cache
+    def __init__(
+        self,
+        engine: DraftEngine,
+        address: str = "",
+        least_overlap: float = LEAST_OVERLAP,
+        cache: VocabularyCache | None = None,
+    ) -> None:
+        self._own, self._address, self._least, self._cache = engine, address, least_overlap, cache
         self.fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
         self.vocabulary: Vocabulary | None = None
         self.engine: DraftEngine | None = None
@@ -112,8 +119,8 @@ class Introduction:
         model, theirs = self._own.info.model, self._welcome.model if self._welcome is not None else ""
         if found.remap is None:
             raise ConfigError(
-                f"the vocabulary of the draft model {model} does not suit that of the verifier's model {theirs}: "
-                f"{found}. Draft with a model of the same family"
+                f"the vocabulary of the draft model {model} does not suit that of {theirs}, the model of the verifier "
+                f"at {self._address}: {found}. Draft with a model of the same family"
             )
         say = log.warning if found.verdict is Verdict.PARTIAL else log.info
         say(f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=str(found))
