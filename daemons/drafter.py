@@ -16,13 +16,15 @@ from specmesh.core import events as ev
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.vocabulary_match import LEAST_OVERLAP
 from specmesh.daemons.dealer import Dealer
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.followed import Asked, Followed
+from specmesh.daemons.introduction import Introduction
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.peers import U32, Link
 from specmesh.daemons.transport import wait
-from specmesh.daemons.vocabulary_chunks import VocabularyDownload
+from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.engines.base import DraftEngine
 from specmesh.errors import (
     Busy,
@@ -47,7 +49,8 @@ SNAPSHOT_INTERVAL = 0.1
 class DrafterLoop:
     """One drafter attached to one verifier. Everything runs on the thread that calls `run`.
 
-    connect() opens a fresh DEALER to the verifier at `address`.
+    connect() opens a fresh DEALER to the verifier at `address`. least_overlap is the share of tokens that must have a
+    counterpart in the verifier's vocabulary, which is kept in `cache`.
     """
 
     def __init__(
@@ -57,13 +60,14 @@ class DrafterLoop:
         address: str,
         engine: DraftEngine,
         mailbox: Mailbox[Submit | Cancel],
+        least_overlap: float = LEAST_OVERLAP,
+        cache: VocabularyCache | None = None,
     ) -> None:
         self._name, self._dealer, self._address = name, Dealer(connect, address), address
         self._engine, self._mailbox = engine, mailbox
-        self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
+        self._introduction = Introduction(engine, address, least_overlap, cache)
         self._link = Link(time.monotonic())
         self._welcome: m.Welcome | None = None
-        self._download: VocabularyDownload | None = None
         self._next_hello = 0.0
         self._next_snapshot = 0.0
         self._unpublished = True
@@ -74,13 +78,17 @@ class DrafterLoop:
         self._turns = 0
         self._round_trip = 0.0
         self._stopping = False
-        self.vocabulary: Vocabulary | None = None
         self.stats = DrafterStats(time.monotonic())
 
     @property
     def verifier(self) -> m.Welcome | None:
         """What the verifier said of itself; None while there is none."""
         return self._welcome
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The verifier's vocabulary, once it is known and suits."""
+        return self._introduction.vocabulary
 
     # --- the loop
 
@@ -127,6 +135,7 @@ class DrafterLoop:
                 self._say_hello(now)
         elif now >= self._link.next_ping:
             self._dealer.send(self._link.ping(now, self._turns, self.stats.busy.share(now)))
+        self._ask(self._introduction.overdue(now))
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
             self._unpublished = bool(self._sessions)
@@ -148,6 +157,9 @@ class DrafterLoop:
 
     def _work(self) -> bool:
         """One unit of drafting for the next session that has some; whether there was any."""
+        engine = self._introduction.engine
+        if engine is None:
+            return False  # the verifier's vocabulary is still on its way
         for live in list(self._sessions.values()):
             if live.seq is None and self._free:
                 live.seq = self._free.pop()
@@ -155,14 +167,14 @@ class DrafterLoop:
             plan = live.machine.plan(self._round_trip) if live.seq is not None else None
             if plan is not None:
                 self._sessions[live.id] = self._sessions.pop(live.id)  # the others come first next time
-                self._predict(live, plan)
+                self._predict(engine, live, plan)
                 return True
         return False
 
-    def _predict(self, live: Followed, plan: ev.Predict) -> None:
+    def _predict(self, engine: DraftEngine, live: Followed, plan: ev.Predict) -> None:
         started = time.monotonic()
         try:
-            token = self._engine.predict(live.seq or 0, plan.ids, live.sampler if plan.guess else None)
+            token = engine.predict(live.seq or 0, plan.ids, live.sampler if plan.guess else None)
         except SpecmeshError as error:
             log.error("drafting_failed", session=live.id, error=str(error))
             self._release(live)
@@ -289,7 +301,7 @@ class DrafterLoop:
                 self._name,
                 type(self._engine).__name__.removesuffix("Drafter").lower(),
                 info.model,
-                self._fingerprint,
+                self._introduction.fingerprint,
                 len(vocabulary) if vocabulary is not None else 0,
                 info.n_ctx,
             )
@@ -320,7 +332,7 @@ class DrafterLoop:
             case m.Welcome():
                 self._welcomed(message, now)
             case m.Vocab():
-                self._vocabulary_part(message)
+                self._ask(self._introduction.answered(message, now))
             case m.Error():
                 self._error(message, now)
             case m.Ping(number, progress, busy):
@@ -342,25 +354,14 @@ class DrafterLoop:
         if self._welcome is not None and self._welcome.verifier == welcome.verifier:
             return  # it heard more than one HELLO
         self._drop_sessions(DaemonUnreachable("the verifier started anew and has forgotten this session"))
-        self.vocabulary = None
         self._welcome = welcome
         self._link.next_ping = now
         log.info("verifier_found", verifier=welcome.verifier, model=welcome.model)
-        own = self._engine.vocabulary
-        if own is not None and self._fingerprint == welcome.vocab_fingerprint and len(own) == welcome.n_vocab:
-            self.vocabulary = self._engine.vocabulary
-        else:
-            self._download = VocabularyDownload(welcome)
-            self._dealer.send(self._download.next_request())
+        self._ask(self._introduction.welcomed(welcome, now))
 
-    def _vocabulary_part(self, answer: m.Vocab) -> None:
-        if self._download is None:
-            return
-        vocabulary = self._download.add(answer)
-        if vocabulary is None:
-            self._dealer.send(self._download.next_request())
-        else:
-            self.vocabulary, self._download = vocabulary, None
+    def _ask(self, request: m.Vocab | None) -> None:
+        if request is not None:
+            self._dealer.send(request)
 
     def _error(self, error: m.Error, now: float) -> None:
         asked = self._asked.pop(error.ref, None) if error.ref else None
@@ -370,7 +371,7 @@ class DrafterLoop:
             if self._welcome is not None:
                 self._lost("the verifier does not know this drafter")
             self._say_hello(now)
-        elif error.code in ("vocab", "version"):
+        elif error.code == "version":
             raise ConfigError(f"the verifier at {self._address} refused this drafter: {error.message}")
         else:
             log.warning("verifier_error", code=error.code, message=error.message)
@@ -378,7 +379,8 @@ class DrafterLoop:
     def _lost(self, reason: str) -> None:
         """The verifier is gone: forget its sessions and start over on a fresh connection."""
         log.warning("verifier_lost", reason=reason)
-        self._welcome = self._download = self.vocabulary = None
+        self._welcome = None
+        self._introduction.lost()
         self._drop_sessions(DaemonUnreachable(f"the verifier at {self._address} went away"))
         self._dealer.reconnect()
         self._next_hello = 0.0
@@ -396,6 +398,7 @@ class DrafterLoop:
         return self.stats.picture(
             self._engine.info,
             self._welcome,
+            self._introduction.comparison,
             self._link,
             [live.machine for live in self._sessions.values()],
             self._dealer.traffic,

@@ -5,6 +5,7 @@ from importlib.metadata import version
 
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.stats import BusyShare, Rolling
+from specmesh.core.vocabulary_match import Comparison
 from specmesh.daemons.peers import Link
 from specmesh.daemons.transport import Traffic
 from specmesh.daemons.verifier_stats import SCHEMA_VERSION
@@ -43,6 +44,7 @@ class DrafterStats:
         self,
         info: EngineInfo,
         welcome: Welcome | None,
+        comparison: Comparison | None,
         link: Link,
         sessions: Sequence[DrafterSession],
         traffic: Traffic,
@@ -64,6 +66,9 @@ class DrafterStats:
                 "trimming": info.trimming,
             },
             "verifier": None if welcome is None else {"name": welcome.verifier, "model": welcome.model},
+            "vocabulary": None
+            if comparison is None
+            else {"verdict": str(comparison.verdict), "overlap": round(comparison.overlap, 4)},
             "sessions": {"live": len(sessions), "opened": self.opened, "max": info.n_seq},
             "draft_n": sessions[-1].draft_n if sessions else None,
             "totals": {

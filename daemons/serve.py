@@ -25,6 +25,7 @@ from specmesh.daemons.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.transport import bind_router, connect_dealer
 from specmesh.daemons.verifier import VerifierLoop
+from specmesh.daemons.vocabulary_cache import VocabularyCache, default_folder
 from specmesh.engines.base import VerifyEngine
 from specmesh.engines.load import load_drafter, load_verifier
 from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
@@ -229,7 +230,13 @@ def serve_drafter(settings: DrafterSettings) -> None:
             if engine is None:
                 return
             loop = DrafterLoop(
-                _name(), lambda: connect_dealer(context, settings.connect), settings.connect, engine, mailbox
+                _name(),
+                lambda: connect_dealer(context, settings.connect),
+                settings.connect,
+                engine,
+                mailbox,
+                settings.min_vocab_overlap,
+                VocabularyCache(default_folder()),
             )
             stop.then(loop.stop, mailbox.wakeup_fd)
             loop.stats.publish(loop.snapshot(time.monotonic()))

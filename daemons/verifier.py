@@ -16,6 +16,7 @@ from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.admission import check_prompt
 from specmesh.core.costs import StepCosts
 from specmesh.core.pool import pick_drafter
+from specmesh.core.probes import PROBES
 from specmesh.core.report import session_report
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.scheduler import Idle, Scheduler, Step
@@ -60,6 +61,7 @@ class VerifierLoop:
         self._name, self._router, self._mailbox = name, Router(socket), mailbox
         self._vocabulary, self._encode, self._info = engine.vocabulary, engine.encode, engine.info
         self._fingerprint = engine.vocabulary.fingerprint()
+        self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
         self._engine = EngineThread(engine, mailbox.put)
         most = MAX_DRAFTS if engine.info.can_trim else 0
         self._limits = TargetLimits(engine.info.n_ctx, len(engine.vocabulary), engine.vocabulary.end_ids, most)
@@ -355,14 +357,6 @@ class VerifierLoop:
         self._carry_out(live, live.machine.handle(event, now))
 
     def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
-        if hello.vocab_fingerprint and hello.vocab_fingerprint != self._fingerprint:
-            text = (
-                f"the drafter's vocabulary ({hello.model}, {hello.n_vocab} tokens) is not the verifier's "
-                f"({self._info.model}, {self._limits.n_vocab} tokens): draft with a model of the same family"
-            )
-            log.warning("drafter_refused", drafter=hello.drafter, reason=text)
-            self._router.send(identity, m.Error("vocab", text))
-            return
         known = self._peers.get(identity)
         if known is not None and known.hello == hello:
             known.link.last_heard = now
@@ -380,7 +374,7 @@ class VerifierLoop:
     def _welcome(self) -> m.Welcome:
         limits, sha256 = self._limits, self.stats.model_hash or ""
         return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
-                         sorted(limits.end_ids))  # fmt: skip
+                         sorted(limits.end_ids), self._probes)  # fmt: skip
 
     def _peer_gone(self, identity: bytes, reason: str) -> None:
         """Forget a drafter: its own sessions end, the others go on alone or with another drafter."""

@@ -173,11 +173,20 @@ def verifier(
     help="llama: a GGUF model; ngram: guesses from the text so far, needs no model.",
 )
 @click.option("--model", metavar="FILE", help="The draft model: a GGUF file, a name of `models list`, or `bundled`.")
+@click.option(
+    "--min-vocab-overlap",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=0.9,
+    show_default=True,
+    metavar="SHARE",
+    help="Refuse to draft where fewer of the tokens have a counterpart in the verifier's vocabulary.",
+)
 @_daemon_options
 def drafter(
     connect: str,
     engine: str,
     model: str | None,
+    min_vocab_overlap: float,
     socket: Path | None,
     log_level: str,
     log_format: str,
@@ -196,7 +205,8 @@ def drafter(
     logs.configure(log_level, log_format)
     path = model_path(model, engine, "drafter")
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
-    serve_drafter(DrafterSettings(settings, connect, socket or default_socket("drafter")))
+    where = socket or default_socket("drafter")
+    serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap))
 
 
 @main.command()
@@ -293,3 +303,34 @@ def stats(as_json: bool, watch: bool, socket_path: Path | None) -> None:
     from specmesh.stats_lines import lines
 
     click.echo("\n".join(lines(snapshot)))
+
+
+@main.command()
+@click.option("--model", required=True, metavar="PATH", help="The draft model: a GGUF file or Hugging Face directory.")
+@click.option("--against", required=True, metavar="PATH", help="The verifier's model, likewise.")
+@click.option(
+    "--min-vocab-overlap",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=0.9,
+    show_default=True,
+    metavar="SHARE",
+    help="Share of tokens with a counterpart that the drafter will ask for.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@click.pass_context
+def doctor(ctx: click.Context, model: str, against: str, min_vocab_overlap: float, as_json: bool) -> None:
+    """Compare two models' vocabularies, as a drafter does; exit code 1 where they do not fit."""
+    from specmesh import logs
+    from specmesh.doctor import diagnose
+    from specmesh.paths import bundled
+
+    logs.configure("error", "auto")
+    paths = [bundled(name) if path == "bundled" else path for path, name in ((model, "drafter"), (against, "target"))]
+    found = diagnose(Path(paths[0]), Path(paths[1]), min_vocab_overlap)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        click.echo("\n".join(found.lines()))
+    ctx.exit(0 if found.usable else 1)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from specmesh.core.vocabulary_match import LEAST_OVERLAP
 from specmesh.errors import ConfigError
 
 
@@ -46,6 +47,12 @@ class DrafterSettings:
     model: ModelSettings
     connect: str
     socket: Path
+    min_vocab_overlap: float = LEAST_OVERLAP
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a share that is none."""
+        if not 0 < self.min_vocab_overlap <= 1:
+            raise ConfigError(f"--min-vocab-overlap {self.min_vocab_overlap} is no share: give more than 0, at most 1")
 
 
 def _at_least(option: str, value: int, least: int) -> None:

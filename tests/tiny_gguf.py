@@ -19,6 +19,11 @@ class TinyModel:
 
     arch:   "llama"; or one with layers whose state cannot be cut: "mamba" has nothing else, "jamba" an attention layer
             between two of Mamba's, "lfm2" one between two short convolutions, "qwen35" one after a gated delta net.
+    words:    that many of the unused ids are tokens with text instead, and
+    foreign:  that many of those, the last ones, are other texts than usual.
+    permute:  seed of a permutation of all ids, with their weights: the same function of the text; 0: none.
+    pad:      unused ids after the others.
+    merges:   so many of the merges, the last ones, are the tokenizer's; the tokens are there all the same.
     """
 
     seed: int = 0
@@ -28,6 +33,16 @@ class TinyModel:
     n_ctx: int = 512
     rotate: int = 0
     arch: str = "llama"
+    words: int = 0
+    foreign: int = 0
+    permute: int = 0
+    pad: int = 0
+    merges: int = len(_MERGES)
+
+    def order(self) -> list[int]:
+        """For each id the one it has without `permute` and `pad`."""
+        ids = np.arange(self.n_vocab)
+        return [int(i) for i in (np.random.default_rng(self.permute).permutation(ids) if self.permute else ids)]
 
 
 def write(path: Path, model: TinyModel) -> Path:
@@ -37,12 +52,12 @@ def write(path: Path, model: TinyModel) -> Path:
     writer.add_embedding_length(model.width)
     writer.add_block_count(model.layers)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(model.n_vocab)
+    writer.add_vocab_size(model.n_vocab + model.pad)
     _add_vocabulary(writer, model)
     weights = _Weights(writer, np.random.default_rng(model.seed))
-    weights.matrix("token_embd", model.n_vocab, model.width)
+    weights.by_id("token_embd", model)
     weights.ones("token_embd_norm" if model.arch == "lfm2" else "output_norm", model.width)
-    weights.matrix("output", model.n_vocab, model.width)
+    weights.by_id("output", model)
     _LAYERS[model.arch](writer, weights, model)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -63,14 +78,17 @@ def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     letters = letters[model.rotate :] + letters[: model.rotate]
     normal = [*letters, *("".join(merge) for merge in _MERGES)]
     special = [EOS.decode(), USER_DEFINED.decode()]
-    unused = [f"<unused{index}>" for index in range(model.n_vocab - len(normal) - len(special))]
+    words = [f"{'w' if index < model.words - model.foreign else 'x'}{index:02}" for index in range(model.words)]
+    unused = [f"<unused{index}>" for index in range(model.n_vocab - len(normal) - len(special) - len(words))]
+    types = [gguf.TokenType.NORMAL] * len(normal) + [gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED]
+    types += [gguf.TokenType.NORMAL] * len(words) + [gguf.TokenType.UNUSED] * len(unused)
+    tokens, order = [*normal, *special, *words, *unused], model.order()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([*normal, *special, *unused])
-    types = [gguf.TokenType.NORMAL] * len(normal) + [gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED]
-    writer.add_token_types([*types, *[gguf.TokenType.UNUSED] * len(unused)])
-    writer.add_token_merges([" ".join(merge) for merge in _MERGES])
-    writer.add_eos_token_id(len(normal))
+    writer.add_token_list([tokens[i] for i in order] + [f"[PAD{index}]" for index in range(model.pad)])
+    writer.add_token_types([types[i] for i in order] + [gguf.TokenType.UNUSED] * model.pad)
+    writer.add_token_merges([" ".join(merge) for merge in _MERGES[-model.merges :]])
+    writer.add_eos_token_id(order.index(len(normal)))
     writer.add_add_bos_token(False)
 
 
@@ -215,8 +233,15 @@ class _Weights:
         self._rng = rng
 
     def matrix(self, name: str, rows: int, columns: int) -> None:
-        scale = np.float32(2.0 / np.sqrt(columns))
-        self.tensor(f"{name}.weight", self._rng.standard_normal((rows, columns), np.float32) * scale)
+        self.tensor(f"{name}.weight", self._random(rows, columns))
+
+    def by_id(self, name: str, model: TinyModel) -> None:
+        """A matrix with a row for each id, in the order of the ids; padding is zero, so it is never the best."""
+        rows = self._random(model.n_vocab, model.width)[model.order()]
+        self.tensor(f"{name}.weight", np.concatenate([rows, np.zeros((model.pad, model.width), np.float32)]))
+
+    def _random(self, rows: int, columns: int) -> NDArray[np.float32]:
+        return self._rng.standard_normal((rows, columns), np.float32) * np.float32(2.0 / np.sqrt(columns))
 
     def ones(self, name: str, size: int, suffix: str = "weight") -> None:
         self.tensor(f"{name}.{suffix}", np.ones(size, np.float32))

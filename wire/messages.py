@@ -88,7 +88,7 @@ class Nack:
 class Hello:
     """Drafter to verifier, first: who I am and which vocabulary my ids come from.
 
-    `vocab_fingerprint` is empty for a drafter without a model of its own (ngram).
+    `vocab_fingerprint` is empty for a drafter without a model of its own (ngram). It is for people and statistics.
     """
 
     drafter: str
@@ -101,7 +101,10 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Verifier to drafter: accepted, and what is served here."""
+    """Verifier to drafter: accepted, and what is served here. Whether the vocabulary suits is the drafter's to decide.
+
+    `probes` are texts and the ids that the verifier's encoder makes of them.
+    """
 
     verifier: str
     model: str
@@ -110,6 +113,7 @@ class Welcome:
     n_vocab: int
     n_ctx: int
     eog_ids: list[int]
+    probes: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Something was refused. `code` is one of version, hello, vocab, busy, request, session; `ref` as in OPEN."""
+    """Something was refused. `code` is one of version, hello, busy, request, session; `ref` as in OPEN."""
 
     code: str
     message: str

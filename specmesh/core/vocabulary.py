@@ -2,7 +2,7 @@
 
 import codecs
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 
@@ -19,13 +19,18 @@ class Vocabulary:
     def fingerprint(self) -> str:
         """SHA-256 over the ordered pieces, each preceded by its length: equal means same ids, same bytes."""
         digest = hashlib.sha256()
-        for piece in self.pieces:
-            digest.update(len(piece).to_bytes(4, "little") + piece)
+        for part in framed(self.pieces):
+            digest.update(part)
         return digest.hexdigest()
 
     def text(self, ids: Iterable[int]) -> str:
         """The text of ids; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(self.pieces[token] for token in ids).decode("utf-8", "replace")
+
+
+def framed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The bytes that a fingerprint is taken over: each piece behind its length as u32."""
+    return (len(piece).to_bytes(4, "little") + piece for piece in pieces)
 
 
 class TextStream:

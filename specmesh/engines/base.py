@@ -5,7 +5,7 @@ Sequences are numbered 0 .. n_seq - 1; the daemon hands them out. An engine is u
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,8 +93,17 @@ class VerifyEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class Encoder(Protocol):
+    """What an engine with a tokenizer of its own can do besides; drafters use it to compare tokenizers only."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, with the special tokens the model wants at its start. Raises RequestError."""
+        ...
+
+
 class DraftEngine(Protocol):
-    """A draft model: guesses one token at a time."""
+    """A draft model: guesses one token at a time. It may be an `Encoder` as well."""
 
     @property
     def info(self) -> EngineInfo:

@@ -93,6 +93,10 @@ class LlamaDrafter:
         """The model's vocabulary."""
         return self._model.vocabulary
 
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, as `LlamaVerifier.encode` makes them."""
+        return self._model.encode(text)
+
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         """Append `ids` (1 to n_batch) to a sequence; with a sampler, its choice for the position after them.
 

@@ -92,10 +92,7 @@ class SimVerifier:
 
     def encode(self, text: str) -> list[int]:
         """The bytes of the text in UTF-8. Raises RequestError for a lone surrogate."""
-        try:
-            return list(text.encode())
-        except UnicodeEncodeError as error:
-            raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
+        return _encode(text)
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """One step: logits 20.0 at the hashed token and 0.0 elsewhere. Takes the time the settings say."""
@@ -138,6 +135,10 @@ class SimDrafter:
     def vocabulary(self) -> Vocabulary:
         """The same as SimVerifier's."""
         return self._state.vocabulary
+
+    def encode(self, text: str) -> list[int]:
+        """The same as SimVerifier's."""
+        return _encode(text)
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         """Append `ids` and, with a sampler, let it choose from logits 20.0 at the guess. Takes draft_ms then.
@@ -198,6 +199,13 @@ class _State:
     def cut(self, seq: int, length: int) -> None:
         self.prefixes[seq].truncate(length)
         self.sequences.set(seq, length)
+
+
+def _encode(text: str) -> list[int]:
+    try:
+        return list(text.encode())
+    except UnicodeEncodeError as error:
+        raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
 
 
 def _hash(purpose: bytes, seed: int, crc: int) -> int:

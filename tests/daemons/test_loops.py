@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +15,14 @@ from numpy.typing import NDArray
 from specmesh.core.costs import StepCosts
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.verifier_session import SessionParams
+from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons import verifier as verifier_module
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.transport import bind_router, connect_dealer
 from specmesh.daemons.verifier import VerifierLoop
+from specmesh.daemons.vocabulary_cache import VocabularyCache
+from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.base import DraftEngine, Span
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
@@ -131,10 +135,11 @@ class Bench:
         loop = VerifierLoop("v", router, engine, mailbox, StepCosts())  # type: ignore[arg-type]
         return self._run(loop, mailbox, lambda: router.close(linger=0))
 
-    def drafter(self, engine: DraftEngine | None = None) -> "Running":
+    def drafter(self, engine: DraftEngine | None = None, cache: VocabularyCache | None = None) -> "Running":
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
         mailbox: Mailbox[object] = Mailbox()
-        loop = DrafterLoop("d", lambda: connect_dealer(self.context, self.address), self.address, engine, mailbox)  # type: ignore[arg-type]
+        loop = DrafterLoop("d", lambda: connect_dealer(self.context, self.address), self.address, engine, mailbox,  # type: ignore[arg-type]
+                           cache=cache)
         return self._run(loop, mailbox, loop.close)
 
     def router(self) -> "Scripted":
@@ -364,6 +369,52 @@ def test_vocabulary_comes_to_a_drafter_without_one(bench: Bench):
     assert drafter.loop.vocabulary == SimVerifier(SimSettings()).vocabulary
 
 
+class Turned(SimDrafter):
+    """The simulated draft model with its ids in reverse order."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(super().vocabulary.pieces[::-1], frozenset({0}))
+
+    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+        guess = super().predict(seq, [255 - token for token in ids], sampler and Reversing(sampler))
+        return None if guess is None else 255 - guess
+
+
+class Reversing(Sampler):
+    """Shows a sampler the logits of `Turned`."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        super().__init__(sampler.params)
+        self._own = sampler
+
+    def choose(self, logits: NDArray[np.float32], position: int) -> int:
+        return 255 - self._own.choose(logits[::-1], position)
+
+
+def test_remapped_drafter_is_asked_once_for_what_it_can_keep(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Other ids: right drafts, the verifier's text. VOCAB is asked the first time only, or where the file is bad."""
+    asked: list[int] = []
+    monkeypatch.setattr(verifier_module, "vocabulary_chunk",
+                        lambda vocabulary, start: asked.append(start) or vocabulary_chunk(vocabulary, start))
+    verifier = bench.verifier()
+    for number, expected in enumerate(([0], [0], [0, 0])):
+        drafter = bench.drafter(Turned(SimSettings(alpha=1.0)), VocabularyCache(tmp_path))
+        attach(verifier, drafter)
+        client = drafter.ask(request(60))
+        end = client.end()
+        assert isinstance(end, Finished)
+        assert client.ids == truth(60)
+        assert end.report["accepted"] == end.report["drafted"] > 0
+        assert asked == expected
+        drafter.stop()
+        until(lambda: not verifier.loop.snapshot(0.0)["peers"], "the verifier has noticed")
+        if number == 1:
+            next(tmp_path.iterdir()).write_bytes(b"damaged")
+
+
 # --- a drafter and a scripted verifier
 
 
@@ -393,11 +444,10 @@ def welcomed(bench: Bench) -> tuple[Scripted, Running]:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (encode(m.Error("vocab", "not of my family")), ["refused", "not of my family"]),
         (encode(m.Error("version", "I speak version 9")), ["refused", "version 9"]),
         (b"SM\x09" + encode(welcome())[3:], ["version 9", "this drafter 1"]),
     ],
-    ids=["vocab", "version told", "version seen"],
+    ids=["version told", "version seen"],
 )
 def test_refusals_end_the_drafter(bench: Bench, answer: bytes, words: list[str]):
     """A refusal that trying again cannot change ends the drafter with a ConfigError that says why."""

@@ -87,6 +87,12 @@ def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
     return kept | (changes or {})
 
 
+def cache(folder: Path) -> dict[str, str]:
+    """Variables that make a process keep its cache in this folder."""
+    home = {"HOME": str(folder)} if sys.platform == "darwin" else {}
+    return home | {"XDG_CACHE_HOME": str(folder / "cache")}
+
+
 class Daemon:
     """A running verifier or drafter; its stderr goes to `log`."""
 
@@ -94,7 +100,8 @@ class Daemon:
         self.role, self.socket, self.log = role, socket_path, log
         words = [*SPECMESH, role, "--socket", str(socket_path), *map(str, args)]
         with log.open("ab") as stderr:
-            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, env=environment())
+            env = environment(cache(log.parent))
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, env=env)
         self.client = Client(socket_path)
         self.shown = 0
         STARTED.append(self)
@@ -204,7 +211,7 @@ class Mesh:
         running = [one for one in self.daemons if one.role == "verifier" and one.process.poll() is None]
 
         def seen() -> bool:
-            peers: list[Json] = running[-1].stats()["peers"]  # type: ignore[assignment]
+            peers: list[Json] = running[-1].stats().get("peers", [])  # type: ignore[assignment]
             return any(str(peer["drafter"]).endswith(f":{drafter.pid}") for peer in peers)
 
         until(seen, f"the verifier sees its drafter; their logs:\n{running[-1].text()}\n{drafter.text()}")

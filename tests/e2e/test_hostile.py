@@ -12,6 +12,7 @@ import zmq
 from processes import Daemon, Mesh, Stream, body, complete, sim_ids, sim_text, until
 
 from specmesh.client import Json
+from specmesh.core.probes import PROBES
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.wire import messages as m
@@ -161,15 +162,14 @@ def test_frames_before_hello_are_refused(verifier: Daemon, peer: Peer, message: 
     assert len(verifier.events("session_opened")) == sessions
 
 
-def test_other_vocabulary_is_refused(verifier: Daemon, peer: Peer):
-    """A HELLO with another vocabulary is answered with ERROR vocab that names both models."""
+def test_other_vocabulary_is_for_the_drafter_to_judge(peer: Peer, vocabulary: Vocabulary):
+    """A HELLO with another fingerprint is answered with what it takes to compare: fingerprint, size, ends, probes."""
     peer.say(m.Hello("x", "llama", "other-model", "0" * 64, 999, 4096))
-    answer = peer.expect(m.Error)
-    assert isinstance(answer, m.Error)
-    assert answer.code == "vocab"
-    for word in ("other-model", "999 tokens", "sim-target", "256 tokens"):
-        assert word in answer.message
-    assert "other-model" not in [told["model"] for told in verifier.events("drafter_attached")]
+    answer = peer.expect(m.Welcome)
+    assert isinstance(answer, m.Welcome)
+    assert (answer.vocab_fingerprint, answer.n_vocab) == (vocabulary.fingerprint(), len(vocabulary))
+    assert answer.eog_ids == sorted(vocabulary.end_ids)
+    assert answer.probes == {text: list(text.encode()) for text in PROBES}
 
 
 def test_messages_of_the_other_direction_are_counted(verifier: Daemon, peer: Peer, vocabulary: Vocabulary):

@@ -223,7 +223,7 @@ def test_drafter_of_another_vocabulary(pair: dict[str, Daemon], shared: Mesh):
     drafter = shared.drafter("n_vocab=300", ready=False, name="other")
     assert drafter.wait() == 78
     [line] = [line for line in drafter.text().splitlines() if not line.startswith("{")]
-    for word in ("specmesh: ", shared.address, "vocabulary", "300 tokens", "256 tokens", "same family"):
+    for word in ("specmesh: ", shared.address, "vocabulary", "300 tokens", "256 tokens", "85.28 %", "same family"):
         assert word in line
     assert not drafter.socket.exists()
     assert generate(pair["verifier"], PROMPT, "--max-tokens", 5).code == 0

@@ -1,0 +1,166 @@
+"""What follows WELCOME at the drafter: the verifier's vocabulary, and an engine that speaks its ids.
+
+The vocabulary is the engine's own where the fingerprints agree, else it comes from the cache, else from the verifier.
+How well the two fit is for specmesh.core to say.
+"""
+
+from collections.abc import Iterator
+
+import structlog
+
+from specmesh.core.probes import compare_encodings
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.vocabulary_match import LEAST_OVERLAP, Comparison, Verdict, compare
+from specmesh.daemons.vocabulary_cache import VocabularyCache
+from specmesh.daemons.vocabulary_chunks import VocabularyDownload
+from specmesh.engines.base import DraftEngine, Encoder
+from specmesh.engines.remapped import RemappedDrafter
+from specmesh.errors import ConfigError, SpecmeshError
+from specmesh.wire.messages import Vocab, Welcome
+
+log = structlog.get_logger("specmesh.drafter")
+
+RETRY = 1.0
+"""Seconds after which an unanswered VOCAB is asked again."""
+
+MAX_PROBES, MAX_PROBE = 32, 512
+"""Most texts of a verifier that are tried, and their most characters."""
+
+
+class Introduction:
+    """A drafter getting to know its verifier.
+
+    `vocabulary` is the verifier's and `engine` the draft engine in its ids; None until they are known. `address`, the
+    verifier's, is for messages.
+    """
+
+    def __init__(
+        self,
+        engine: DraftEngine,
+        address: str = "",
+        least_overlap: float = LEAST_OVERLAP,
+        cache: VocabularyCache | None = None,
+    ) -> None:
+        self._own, self._address, self._least, self._cache = engine, address, least_overlap, cache
+        self.fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
+        self.vocabulary: Vocabulary | None = None
+        self.engine: DraftEngine | None = None
+        self.comparison: Comparison | None = None
+        self._download: VocabularyDownload | None = None
+        self._welcome: Welcome | None = None
+        self._asked = 0.0
+        self._frames = 0
+
+    def welcomed(self, welcome: Welcome, now: float) -> Vocab | None:
+        """Begin with a verifier; what to ask it for.
+
+        Raises ConfigError where its vocabulary does not suit, RemoteProtocolError where it can be nobody's.
+        """
+        known = self._welcome
+        self._download = None
+        if self.vocabulary is not None and known is not None and _key(known) == _key(welcome):
+            self._welcome = welcome
+            return None
+        self._welcome, self.vocabulary, self.engine, self.comparison = welcome, None, None, None
+        download = VocabularyDownload(welcome)
+        pieces = self._at_hand(welcome)
+        if pieces is not None:
+            self._found(Vocabulary(pieces, frozenset(welcome.eog_ids)))
+            return None
+        self._download, self._frames = download, 0
+        return self._ask(now)
+
+    def answered(self, answer: Vocab, now: float) -> Vocab | None:
+        """Take a part of the vocabulary in; what to ask for next. Raises as `welcomed` does."""
+        if self._download is None or self._welcome is None:
+            return None
+        before = self._download.next_request()
+        vocabulary = self._download.add(answer)
+        if vocabulary is None:
+            progress = self._download.next_request() != before
+            self._frames += progress
+            return self._ask(now) if progress else None
+        self._download = None
+        log.info("vocabulary_fetched", tokens=len(vocabulary), frames=self._frames + 1)
+        if self._cache is not None:
+            self._cache.store(self._welcome.vocab_fingerprint, vocabulary.pieces)
+        self._found(vocabulary)
+        return None
+
+    def overdue(self, now: float) -> Vocab | None:
+        """What to ask for again, where an answer does not come."""
+        return self._ask(now) if self._download is not None and now - self._asked > RETRY else None
+
+    def lost(self) -> None:
+        """The verifier is gone. What was learnt of its vocabulary is kept: it may come back with the same."""
+        self._download = None
+
+    def _ask(self, now: float) -> Vocab | None:
+        self._asked = now
+        return self._download.next_request() if self._download is not None else None
+
+    def _at_hand(self, welcome: Welcome) -> tuple[bytes, ...] | None:
+        own = self._own.vocabulary
+        if own is not None and self.fingerprint == welcome.vocab_fingerprint and len(own) == welcome.n_vocab:
+            return own.pieces
+        pieces = self._cache.load(welcome.vocab_fingerprint, welcome.n_vocab) if self._cache is not None else None
+        if pieces is not None:
+            log.info("vocabulary_from_cache", tokens=len(pieces))
+        return pieces
+
+    def _found(self, vocabulary: Vocabulary) -> None:
+        own = self._own.vocabulary
+        self.engine = self._own if own is None else self._translated(own, vocabulary)
+        self.vocabulary = vocabulary
+
+    def _translated(self, own: Vocabulary, vocabulary: Vocabulary) -> DraftEngine:
+        """The engine in the verifier's ids; raises ConfigError where too few have a counterpart."""
+        found = self.comparison = compare(own, vocabulary, self._least)
+        model, theirs = self._own.info.model, self._welcome.model if self._welcome is not None else ""
+        if found.remap is None:
+            raise ConfigError(
+                f"the vocabulary of the draft model {model} does not suit that of {theirs}, the model of the verifier "
+                f"at {self._address}: {found}. Draft with a model of the same family"
+            )
+        say = log.warning if found.verdict is Verdict.PARTIAL else log.info
+        say(f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=str(found))
+        self._compare_encoders(own, vocabulary)
+        return self._own if found.remap.identity else RemappedDrafter(self._own, found.remap, vocabulary)
+
+    def _compare_encoders(self, own: Vocabulary, vocabulary: Vocabulary) -> None:
+        probed = compare_encodings(own, vocabulary, self._encodings(len(own), len(vocabulary)))
+        if probed.agreed < probed.compared:
+            log.warning(
+                "encoders_differ",
+                alike=f"{probed.agreed} of {probed.compared} texts",
+                first=probed.first,
+                meaning="the text is right all the same; fewer drafts will be accepted",
+            )
+
+    def _encodings(self, n_own: int, n_vocab: int) -> Iterator[tuple[str, list[int], list[int]]]:
+        """Texts with the own ids and the verifier's, as far as what the verifier sent can be used."""
+        engine = self._own
+        if self._welcome is None or not isinstance(engine, Encoder):
+            return
+        for text, told in list(self._welcome.probes.items())[:MAX_PROBES]:
+            theirs = _ids(told, n_vocab)
+            if theirs is None or len(text) > MAX_PROBE:
+                continue
+            try:
+                own = engine.encode(text)
+            except SpecmeshError:
+                continue
+            if all(token < n_own for token in own):
+                yield text, own, theirs
+
+
+def _key(welcome: Welcome) -> tuple[object, ...]:
+    """What of a verifier decides how its ids are translated."""
+    return welcome.vocab_fingerprint, welcome.n_vocab, frozenset(welcome.eog_ids)
+
+
+def _ids(told: object, n_vocab: int) -> list[int] | None:
+    """A list of ids out of a peer's JSON; None for anything else."""
+    if not isinstance(told, list) or len(told) > 8 * MAX_PROBE:
+        return None
+    return told if all(type(token) is int and 0 <= token < n_vocab for token in told) else None

@@ -1,0 +1,71 @@
+"""A draft engine that speaks a verifier's ids: another engine's, through a table.
+
+Its logits are put in the order of the verifier's ids before a token is chosen. Coupled sampling's noise belongs to the
+verifier's ids, so a drafter agrees as often through a table as without one.
+"""
+
+from collections.abc import Sequence
+
+from specmesh.core.remap import Remap
+from specmesh.core.sampling import Logits, Sampler
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.engines.base import DraftEngine, EngineInfo
+
+
+class RemappedDrafter:
+    """`DraftEngine` around another one. `vocabulary` is the verifier's; ids in and out are its."""
+
+    def __init__(self, engine: DraftEngine, remap: Remap, vocabulary: Vocabulary) -> None:
+        self._engine, self._remap, self._vocabulary = engine, remap, vocabulary
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts about the engine inside."""
+        return self._engine.info
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The verifier's vocabulary."""
+        return self._vocabulary
+
+    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+        """Append `ids` of the vocabulary and guess the next; None where the best guess has no counterpart."""
+        fed = self._remap.feed(ids)
+        if sampler is None:
+            return self._engine.predict(seq, fed, None)
+        translating = _Translating(sampler, self._remap)
+        guess = self._engine.predict(seq, fed, translating)
+        return None if guess is None else translating.meaning(guess)
+
+    def trim(self, seq: int, length: int) -> int:
+        """As the engine inside."""
+        return self._engine.trim(seq, length)
+
+    def close(self) -> None:
+        """Close the engine inside."""
+        self._engine.close()
+
+
+class _Translating(Sampler):
+    """Chooses among the verifier's ids, and answers the engine with an id of its own."""
+
+    __slots__ = ("_chosen", "_remap", "_sampler")
+
+    def __init__(self, sampler: Sampler, remap: Remap) -> None:
+        super().__init__(sampler.params)
+        self._sampler, self._remap = sampler, remap
+        self._chosen: dict[int, int | None] = {}
+
+    def choose(self, logits: Logits, position: int) -> int:
+        """The draft model's id of the choice, or its own best where that has no counterpart."""
+        best = int(logits.argmax())
+        meant = self._remap.say(best)
+        if meant is not None and self.params.temperature > 0:
+            meant = self._sampler.choose(self._remap.scatter(logits), position)
+            best = self._remap.feed((meant,))[0]
+        self._chosen[best] = meant
+        return best
+
+    def meaning(self, guess: int) -> int | None:
+        """The verifier's id of what the engine answered."""
+        return self._chosen[guess] if guess in self._chosen else self._remap.say(guess)

@@ -1,0 +1,107 @@
+"""Vocabularies on disk: whole and right, or not there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.daemons.vocabulary_cache import KEPT, VocabularyCache
+
+PIECES = (b"a", b"", b"\x00\xff", "ü".encode() * 100)
+PRINT = Vocabulary(PIECES, frozenset()).fingerprint()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "not" / "yet"
+
+
+@pytest.fixture
+def file(folder: Path) -> Path:
+    """A stored vocabulary's file."""
+    VocabularyCache(folder).store(PRINT, PIECES)
+    [path] = folder.iterdir()
+    return path
+
+
+def test_what_is_stored_is_loaded(folder: Path, file: Path):
+    """A folder is made, private to its user; another process finds what was stored."""
+    assert VocabularyCache(folder).load(PRINT, len(PIECES)) == PIECES
+    assert folder.stat().st_mode & 0o077 == 0
+    assert PRINT in file.name
+
+
+def test_absent(folder: Path):
+    """Nothing stored: nothing loaded."""
+    assert VocabularyCache(folder).load(PRINT, 4) is None
+
+
+@pytest.mark.parametrize("damage", ["one bit", "cut", "longer", "empty", "other vocabulary"])
+def test_damaged_files_count_as_absent(folder: Path, file: Path, damage: str):
+    """Whatever happened to the file, it is not believed, and storing again mends it."""
+    raw = file.read_bytes()
+    other = Vocabulary((b"x",), frozenset())
+    VocabularyCache(folder).store(other.fingerprint(), other.pieces)
+    damaged = {
+        "one bit": bytes([raw[0] ^ 1]) + raw[1:],
+        "cut": raw[:-1],
+        "longer": raw + b"\0" * 4,
+        "empty": b"",
+        "other vocabulary": (folder / file.name.replace(PRINT, other.fingerprint())).read_bytes(),
+    }
+    file.write_bytes(damaged[damage])
+    cache = VocabularyCache(folder)
+    assert cache.load(PRINT, len(PIECES)) is None
+    cache.store(PRINT, PIECES)
+    assert cache.load(PRINT, len(PIECES)) == PIECES
+
+
+def test_size_must_be_the_one_told(folder: Path, file: Path):
+    """Right bytes of another number of tokens than WELCOME says are not used."""
+    assert VocabularyCache(folder).load(PRINT, len(PIECES) + 1) is None
+
+
+@pytest.mark.parametrize("name", ["", "../../etc/passwd", "A" * 64, "a" * 63, "a" * 64 + "\n", "a" * 63 + "/"])
+def test_a_peers_text_names_no_file(folder: Path, name: str):
+    """What is no fingerprint is neither looked up nor stored."""
+    cache = VocabularyCache(folder)
+    cache.store(name, PIECES)
+    assert cache.load(name, len(PIECES)) is None
+    assert not folder.exists()
+
+
+def test_the_longest_unused_go_first(folder: Path):
+    """No more files than KEPT; one that was used lately stays."""
+    cache = VocabularyCache(folder)
+    prints = []
+    for number in range(KEPT + 3):
+        pieces = (b"%d" % number,)
+        prints.append(Vocabulary(pieces, frozenset()).fingerprint())
+        cache.store(prints[-1], pieces)
+        os.utime(folder / f"{prints[-1]}.vocabulary", (number, number))
+        if number == KEPT - 1:
+            assert cache.load(prints[0], 1) == (b"0",)
+    assert len(list(folder.iterdir())) <= KEPT
+    assert cache.load(prints[0], 1) == (b"0",)
+    assert cache.load(prints[1], 1) is None
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path):
+    """Without a usable folder nothing is kept and nothing is raised."""
+    path = tmp_path / "file"
+    path.write_text("not a folder")
+    cache = VocabularyCache(path)
+    cache.store(PRINT, PIECES)
+    assert cache.load(PRINT, len(PIECES)) is None
+
+
+def test_an_interrupted_write_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """A file appears whole or not at all."""
+
+    def fail(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    VocabularyCache(folder).store(PRINT, PIECES)
+    assert list(folder.iterdir()) == []

@@ -1,0 +1,218 @@
+"""The vocabulary of a Hugging Face directory, as bytes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.vocabulary_match import Verdict, compare
+from specmesh.engines import hf_vocabulary as module
+from specmesh.engines.hf_vocabulary import byte_level_bytes, load_hf_vocabulary, sentencepiece_bytes
+from specmesh.engines.load import load_tokenizer
+from specmesh.errors import ConfigError
+
+tokenizers = pytest.importorskip("tokenizers")
+
+BYTE_LEVEL: dict[str, Any] = {
+    "added_tokens": [
+        {"id": 4, "content": "<|end|>", "special": True},
+        {"id": 5, "content": "<tool>", "special": False},
+    ],
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]},
+    "model": {"type": "BPE", "vocab": {"a": 0, "Ġthe": 1, "Ċ": 2, "Ã¼": 3}, "merges": []},
+}
+SENTENCEPIECE: dict[str, Any] = {
+    "added_tokens": [{"id": 0, "content": "<unk>", "special": True}, {"id": 1, "content": "</s>", "special": True}],
+    "decoder": {"type": "Sequence", "decoders": [{"type": "Replace"}, {"type": "ByteFallback"}]},
+    "model": {
+        "type": "BPE",
+        "unk_token": "<unk>",
+        "byte_fallback": True,
+        "vocab": {"<unk>": 0, "</s>": 1, "<0x0A>": 2, "▁the": 3, "ü": 4},
+        "merges": [],
+    },
+}
+
+
+def written(folder: Path, tokenizer: object, **files: object) -> Path:
+    """A directory with a tokenizer.json and other files."""
+    for name, value in {"tokenizer": tokenizer, **files}.items():
+        (folder / f"{name}.json").write_text(json.dumps(value))
+    return folder
+
+
+def read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Vocabulary:
+    """Its vocabulary, as where the tokenizers package is not installed."""
+
+    def missing(name: str) -> object:
+        raise ImportError(name)
+
+    monkeypatch.setattr(module.importlib, "import_module", missing)
+    found = load_hf_vocabulary(folder)
+    assert found.encode is None
+    return found.vocabulary
+
+
+def test_every_byte_has_its_character():
+    """The byte-level alphabet is the package's, and each of its characters stands for a byte of its own."""
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    assert sorted(byte_level_bytes(letter) for letter in alphabet) == [bytes([byte]) for byte in range(256)]
+    pre = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    text = "Grüße,\t日本 😀\n\x00"
+    [(spelt, _)] = pre.pre_tokenize_str(text)
+    assert byte_level_bytes(spelt) == text.encode()
+
+
+def test_other_characters_stand_for_themselves():
+    """A token written as it is, such as an added one, keeps its text."""
+    assert byte_level_bytes("日本 a") == "日本 a".encode()
+
+
+@pytest.mark.parametrize(
+    ("token", "raw"),
+    [
+        ("▁the", b" the"),
+        ("<0x0A>", b"\n"),
+        ("<0xff>", b"\xff"),
+        ("<0xF>", b"<0xF>"),
+        ("▁▁", b"  "),
+        ("ü", "ü".encode()),
+    ],
+)
+def test_sentencepiece(token: str, raw: bytes):
+    """A space is U+2581, a lone byte <0xNN>."""
+    assert sentencepiece_bytes(token) == raw
+
+
+def test_byte_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Special tokens are empty, other added ones their text; ends by name."""
+    vocabulary = read(written(tmp_path, BYTE_LEVEL), monkeypatch)
+    assert vocabulary == Vocabulary((b"a", b" the", b"\n", "ü".encode(), b"", b"<tool>"), frozenset({4}))
+
+
+def test_sentencepiece_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The other spelling; the unknown token is empty."""
+    vocabulary = read(written(tmp_path, SENTENCEPIECE), monkeypatch)
+    assert vocabulary == Vocabulary((b"", b"", b"\n", b" the", "ü".encode()), frozenset({1}))
+
+
+def test_unigram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Unigram lists tokens with scores; the place in the list is the id."""
+    tokenizer = {
+        "decoder": {"type": "Metaspace"},
+        "added_tokens": [],
+        "model": {"type": "Unigram", "vocab": [["a", -1.0], ["▁b", -2.0]]},
+    }
+    assert read(written(tmp_path, tokenizer), monkeypatch).pieces == (b"a", b" b")
+
+
+@pytest.mark.parametrize("config", [{"vocab_size": 9}, {"text_config": {"vocab_size": 9}, "vocab_size": None}])
+def test_padding_is_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: object):
+    """The model's rows beyond the tokenizer's ids are empty."""
+    assert len(read(written(tmp_path, BYTE_LEVEL, config=config), monkeypatch)) == 9
+
+
+@pytest.mark.parametrize(
+    ("files", "ends"),
+    [
+        ({"generation_config": {"eos_token_id": [2, 3]}}, {2, 3, 4}),
+        ({"config": {"eos_token_id": 1}}, {1, 4}),
+        ({"tokenizer_config": {"eos_token": "a"}}, {0, 4}),
+        ({"tokenizer_config": {"eos_token": {"content": "<tool>"}}}, {4, 5}),
+        ({"generation_config": {"eos_token_id": 10**9}}, {4}),
+    ],
+)
+def test_end_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, object], ends: set[int]):
+    """Ends are what any of the files says, as far as they are ids."""
+    assert read(written(tmp_path, BYTE_LEVEL, **files), monkeypatch).end_ids == ends
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "words"),
+    [
+        ([], "no JSON object"),
+        ({}, "not understood"),
+        ({"model": {"type": "WordPiece", "vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}, "WordPiece"),
+        (BYTE_LEVEL | {"model": {"vocab": 3}}, "not understood"),
+        (BYTE_LEVEL | {"model": {"vocab": {"a": 10**9}}}, "not understood"),
+        (BYTE_LEVEL | {"model": {"vocab": {"a": -1}}}, "not understood"),
+        (BYTE_LEVEL | {"added_tokens": [3]}, "not understood"),
+    ],
+)
+def test_files_that_are_none(tmp_path: Path, tokenizer: object, words: str):
+    """What is not understood is refused with its path."""
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_hf_vocabulary(written(tmp_path, tokenizer))
+    assert str(tmp_path / "tokenizer.json") in str(caught.value)
+
+
+def test_directory_without_a_tokenizer(tmp_path: Path):
+    """A directory without tokenizer.json, or with a file that is no JSON."""
+    with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
+        load_hf_vocabulary(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(b"\xff{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_hf_vocabulary(tmp_path)
+
+
+def trained(folder: Path, kind: str) -> Path:
+    """A directory with a small tokenizer that the package trained."""
+    text = ["the quick brown fox", "Grüße, naïve café", "def f(x):\n    return x", "the the the theory"] * 20
+    if kind == "byte-level":
+        made = tokenizers.Tokenizer(tokenizers.models.BPE())
+        made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = tokenizers.decoders.ByteLevel()
+        alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+        trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, special_tokens=["<|end|>"], initial_alphabet=alphabet)
+    else:
+        made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", byte_fallback=True))  # noqa: S106
+        made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+        made.decoder = tokenizers.decoders.Sequence(
+            [tokenizers.decoders.Replace("▁", " "), tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()]
+        )
+        octets = [f"<0x{byte:02X}>" for byte in range(256)]
+        trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>", "</s>", *octets])
+    made.train_from_iterator(text, trainer)
+    made.save(str(folder / "tokenizer.json"))
+    if kind != "byte-level":  # byte tokens stand for bytes: they are no special tokens
+        value = json.loads((folder / "tokenizer.json").read_text())
+        value["added_tokens"] = [token for token in value["added_tokens"] if not token["content"].startswith("<0x")]
+        (folder / "tokenizer.json").write_text(json.dumps(value))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])
+def test_bytes_of_an_encoding_are_the_text(tmp_path: Path, kind: str):
+    """Of a tokenizer that the package trained and saved: the pieces of any encoding, put together, are the text."""
+    found = load_tokenizer(trained(tmp_path, kind))
+    assert found.encode is not None
+    for text in ("the quick brown fox", "Grüße  日本\n\t😀", "def g():\n        pass\n"):
+        whole = found.vocabulary.text(found.encode(text))
+        assert whole == (text if kind == "byte-level" else f" {text}")
+
+
+@pytest.mark.models
+def test_gguf_and_directory_of_one_model_agree(tiny_gguf: Path, tmp_path: Path):
+    """llama.cpp's bytes of a GGUF are those worked out here of a directory with the same tokens."""
+    gguf = pytest.importorskip("gguf")
+    pytest.importorskip("llama_cpp")
+    reader = gguf.GGUFReader(tiny_gguf)
+    tokens = reader.fields["tokenizer.ggml.tokens"].contents()
+    types = reader.fields["tokenizer.ggml.token_type"].contents()
+    normal = {token: number for number, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind == 1}
+    added = [
+        {"id": number, "content": token, "special": kind == 3}
+        for number, (token, kind) in enumerate(zip(tokens, types, strict=True))
+        if kind in {3, 4}
+    ]
+    tokenizer = {
+        "decoder": {"type": "ByteLevel"},
+        "added_tokens": added,
+        "model": {"type": "BPE", "vocab": normal, "merges": []},
+    }
+    folder = written(tmp_path, tokenizer, config={"vocab_size": len(tokens)})
+    mine, theirs = module.hf_vocabulary(tokenizer, folder), load_tokenizer(tiny_gguf).vocabulary
+    assert mine == theirs
+    assert compare(mine, theirs).verdict is Verdict.SAME

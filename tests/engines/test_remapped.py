@@ -1,0 +1,112 @@
+"""A draft engine through a table: the ids outside are the verifier's, and sampling's noise too."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.vocabulary_match import compare
+from specmesh.engines.base import EngineInfo
+from specmesh.engines.remapped import RemappedDrafter
+
+WORDS = tuple(b"w%d" % number for number in range(40))
+VERIFIER = Vocabulary((*WORDS, b""), frozenset({40}))
+
+
+class Scripted:
+    """A draft model whose logits the test gives; it keeps what it was fed."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.info = EngineInfo("scripted", 64, 8, 1, can_trim=True, backend="test")
+        self.vocabulary = vocabulary
+        self.logits: NDArray[np.float32] = np.zeros(len(vocabulary), np.float32)
+        self.fed: list[int] = []
+        self.closed = False
+
+    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+        self.fed += ids
+        return None if sampler is None else sampler.choose(self.logits, len(self.fed))
+
+    def trim(self, seq: int, length: int) -> int:
+        del self.fed[length:]
+        return len(self.fed)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def shuffled(vocabulary: Vocabulary) -> tuple[Vocabulary, list[int]]:
+    """The same tokens in another order, and for each id the one it was."""
+    order = [int(i) for i in np.random.default_rng(7).permutation(len(vocabulary))]
+    ends = frozenset(i for i, was in enumerate(order) if was in vocabulary.end_ids)
+    return Vocabulary(tuple(vocabulary.pieces[i] for i in order), ends), order
+
+
+def wrapped(draft: Vocabulary, least: float = 0.5) -> tuple[RemappedDrafter, Scripted]:
+    remap = compare(draft, VERIFIER, least).remap
+    assert remap is not None
+    inner = Scripted(draft)
+    return RemappedDrafter(inner, remap, VERIFIER), inner
+
+
+@pytest.mark.parametrize(
+    "params",
+    [SamplingParams(), SamplingParams(1.0, seed=3), SamplingParams(0.7, 5, 1.0, 4), SamplingParams(1.3, 0, 0.8, 5)],
+    ids=["greedy", "sampled", "top-k", "top-p"],
+)
+def test_choices_are_those_of_an_identical_model(params: SamplingParams):
+    """With a permuted vocabulary the choice at each position is what the sampler makes of the verifier's order."""
+    draft, order = shuffled(VERIFIER)
+    engine, inner = wrapped(draft)
+    rng = np.random.default_rng(1)
+    for position in range(1, 60):
+        logits = rng.standard_normal(len(VERIFIER)).astype(np.float32)
+        inner.logits = logits[order]
+        expected = Sampler(params).choose(logits, position)
+        assert engine.predict(0, (position % 41,), Sampler(params)) == expected
+    assert [order[token] for token in inner.fed] == [position % 41 for position in range(1, 60)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_best_token_without_counterpart_is_no_guess(temperature: float):
+    """Where the model would say a foreign token there is no guess, not a second-best one."""
+    draft = Vocabulary((*WORDS[:39], b"foreign", b""), frozenset({40}))
+    engine, inner = wrapped(draft)
+    sampler = Sampler(SamplingParams(temperature, seed=1))
+    inner.logits[39] = 9.0
+    assert engine.predict(0, (1,), sampler) is None
+    inner.logits[39], inner.logits[5] = 9.0, 60.0
+    assert engine.predict(0, (1,), sampler) == 5
+
+
+def test_foreign_tokens_are_never_said():
+    """At temperature 1 over many positions only tokens with a counterpart come out."""
+    draft = Vocabulary((*WORDS[:30], *(b"foreign%d" % number for number in range(10)), b""), frozenset({40}))
+    engine, inner = wrapped(draft)
+    inner.logits[0] = 0.5
+    said = {engine.predict(0, (1,), Sampler(SamplingParams(2.0, seed=seed))) for seed in range(300)}
+    assert len(said) > 20
+    assert said <= {*range(30), 40}
+
+
+def test_an_engine_that_needs_no_logits():
+    """An engine that answers without its sampler: its id is translated all the same."""
+    draft, order = shuffled(VERIFIER)
+    engine, inner = wrapped(draft)
+    inner.predict = lambda seq, ids, sampler: 3  # type: ignore[method-assign]
+    assert engine.predict(0, (1,), Sampler(SamplingParams())) == order[3]
+    inner.predict = lambda seq, ids, sampler: None  # type: ignore[method-assign]
+    assert engine.predict(0, (1,), Sampler(SamplingParams())) is None
+
+
+def test_the_rest_is_the_engines_own():
+    """Taking in without a guess, trimming and closing reach the engine; the vocabulary is the verifier's."""
+    draft, _ = shuffled(VERIFIER)
+    engine, inner = wrapped(draft)
+    assert engine.predict(0, (1, 2, 3), None) is None
+    assert engine.trim(0, 2) == 2
+    engine.close()
+    assert (engine.info, engine.vocabulary, inner.closed, len(inner.fed)) == (inner.info, VERIFIER, True, 2)

@@ -1,0 +1,152 @@
+"""`specmesh doctor`: the drafter's comparison, offline, of GGUF files and Hugging Face directories."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+
+from specmesh import logs
+from specmesh.cli import main
+from specmesh.core.vocabulary_match import LEAST_OVERLAP
+
+pytest.importorskip("llama_cpp")
+pytestmark = pytest.mark.models
+
+WORDS = {"words": 58}
+Make = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Silence that ends with the test: `logs.configure` is for a process of its own."""
+    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    monkeypatch.setattr(logs, "configure", lambda *_: structlog.configure(wrapper_class=quiet))
+    yield
+    structlog.reset_defaults()
+
+
+def doctor(*args: object) -> Result:
+    return CliRunner().invoke(main, ["doctor", *map(str, args)])
+
+
+def directory(path: Path, folder: Path, merges: int | None = None) -> Path:
+    """A Hugging Face directory with the tokenizer of a byte-level GGUF."""
+    gguf = pytest.importorskip("gguf")
+    fields = gguf.GGUFReader(path).fields
+    tokens, types, merged = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type", "merges"))
+    added = [
+        {
+            "id": n,
+            "content": token,
+            "special": kind == 3,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+        }
+        for n, (token, kind) in enumerate(zip(tokens, types, strict=True))
+        if kind in {3, 4}
+    ]
+    vocab = {token: n for n, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind == 1}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": None,
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "vocab": vocab,
+            "merges": merged[:merges],
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+        },
+    }
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "config.json").write_text(json.dumps({"vocab_size": len(tokens)}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "code"),
+    [
+        ({}, "same", 0),
+        ({"pad": 64}, "same", 0),
+        ({"permute": 3}, "permuted", 0),
+        ({"foreign": 1}, "partial", 0),
+        ({"foreign": 3, "permute": 3}, "partial", 0),
+        ({"foreign": 58}, "different", 1),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_gguf_files(make_gguf: Make, options: dict[str, int], verdict: str, code: int, swapped: bool):
+    """Each verdict, its exit code, and one JSON object that says the same as the lines."""
+    paths = [make_gguf("doctor-a", **WORDS), make_gguf("doctor-b", **WORDS, **options)]
+    model, against = reversed(paths) if swapped else paths
+    done = doctor("--model", model, "--against", against)
+    assert done.exit_code == code, done.output
+    assert f"verdict   {verdict}: " in done.stdout
+    told = json.loads(doctor("--model", model, "--against", against, "--json").stdout)
+    assert (told["verdict"], told["usable"], told["model"], told["against"]) == (
+        verdict,
+        code == 0,
+        str(model),
+        str(against),
+    )
+    assert told["meaning"] in done.stdout
+    assert told["encoders"]["alike"] == told["encoders"]["compared"]
+    assert bool(told["differences"]) == (verdict != "same")
+
+
+def test_gguf_against_a_directory(make_gguf: Make, tmp_path: Path):
+    """Files of one model in two formats: the same, and their encoders cut alike."""
+    pytest.importorskip("tokenizers")
+    path = make_gguf("doctor-a", **WORDS)
+    folder = directory(path, tmp_path / "hf")
+    for model, against in ((path, folder), (folder, path), (folder, folder)):
+        told = json.loads(doctor("--model", model, "--against", against, "--json").stdout)
+        assert (told["verdict"], told["overlap"]) == ("same", 1.0)
+        assert told["encoders"]["alike"] == told["encoders"]["compared"] > 10
+
+
+def test_encoders_that_differ(make_gguf: Make, tmp_path: Path):
+    """The same tokens cut otherwise: usable, with the difference shown."""
+    pytest.importorskip("tokenizers")
+    path = make_gguf("doctor-a", **WORDS)
+    folder = directory(path, tmp_path / "hf", merges=0)
+    done = doctor("--model", folder, "--against", path)
+    assert done.exit_code == 0
+    assert "from token " in done.stdout
+    assert "fewer drafts will be accepted" in done.stdout
+
+
+def test_the_bar_can_be_moved(make_gguf: Make):
+    """--min-vocab-overlap decides as the drafter's does, and has its default."""
+    paths = "--model", make_gguf("doctor-a", **WORDS), "--against", make_gguf("doctor-c", **WORDS, foreign=58)
+    assert doctor(*paths, "--min-vocab-overlap", 0.8).exit_code == 0
+    assert doctor(*paths, "--min-vocab-overlap", 0.82).exit_code == 1
+    for name in ("doctor", "drafter"):
+        [option] = [param for param in main.commands[name].params if "--min-vocab-overlap" in param.opts]
+        assert option.default == LEAST_OVERLAP
+
+
+def test_unreadable_models(tmp_path: Path):
+    """A path that is neither: exit 78, one line, the path named."""
+    for path in (tmp_path / "missing.gguf", tmp_path):
+        done = doctor("--model", path, "--against", path)
+        assert done.exit_code == 78
+        assert str(path) in done.stderr
