@@ -9,7 +9,7 @@ from specmesh.engines.base import EngineInfo
 from specmesh.stats_lines import lines, rows
 from specmesh.wire.messages import Hello, Welcome
 
-INFO = EngineInfo("big.gguf", 4096, 512, 8, can_trim=True, backend="CPU, 1 thread")
+INFO = EngineInfo("big.gguf", 4096, 512, 8, trimming="removal", backend="CPU, 1 thread")
 
 
 def verifier(*, used: bool) -> dict[str, object]:

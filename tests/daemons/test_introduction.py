@@ -25,7 +25,7 @@ OTHER = Vocabulary((b"x", b"y", b""), frozenset({2}))
 class Reader:
     """A draft engine with a tokenizer: it knows "a" and " "."""
 
-    info = EngineInfo("reader", 64, 8, 1, can_trim=True, backend="test")
+    info = EngineInfo("reader", 64, 8, 1, trimming="removal", backend="test")
     vocabulary = OWN
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ class Scripted:
     """A draft model whose logits the test gives; it keeps what it was fed."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.info = EngineInfo("scripted", 64, 8, 1, can_trim=True, backend="test")
+        self.info = EngineInfo("scripted", 64, 8, 1, trimming="removal", backend="test")
         self.vocabulary = vocabulary
         self.logits: NDArray[np.float32] = np.zeros(len(vocabulary), np.float32)
         self.fed: list[int] = []
