@@ -250,6 +250,8 @@ class VerifierSession:
             added = self._insert_known(event)
             if added is None:
                 self.stale_drafts += 1
+                # Overtaken by steps that did not wait: it is alive, and a client's own draft_n is worth waiting for.
+                self._drafting = self._drafting or self.prefix.holds(event.base, event.crc)
                 return []
         self._drafting, self._orphaned = True, None
         self._learn_arrival(end, now)

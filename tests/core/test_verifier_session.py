@@ -358,3 +358,17 @@ def test_fixed_draft_n_stays():
     for number in range(20):
         draft(made, 1, 1, 1, now=number)
         assert only(step(made, 9, 9, 9, 9, now=number), ev.SendTruth).draft_n == 3
+
+
+def test_a_wrong_draft_shows_life_too():
+    """A fixed draft_n waits for a drafter whose first drafts were overtaken; one on a foreign prefix shows nothing."""
+    made = session(draft_n=4)
+    step = np.zeros((1, 16), dtype=np.float32)
+    step[0, 5] = 1.0
+    made.handle(ev.Stepped((), step, STEP), 1.0)
+    base = len(made.prefix) - 1
+    made.handle(ev.Drafted(base, made.prefix.crc_at(base) ^ 1, (9,), 0), 1.0)
+    assert isinstance(made.plan(1.0), ev.Verify)
+    made.handle(ev.Drafted(base, made.prefix.crc_at(base), (9,), 0), 1.0)
+    assert isinstance(made.plan(1.0), ev.Wait)
+    assert made.stale_drafts == 2
