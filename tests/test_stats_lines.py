@@ -56,7 +56,7 @@ def test_drafter_with_and_without_a_verifier():
     stats = DrafterStats(0.0)
     welcome = Welcome("spark:1", "big.gguf", "", "", 5, 4096, [])
     for told, where in ((welcome, "spark:1 (big.gguf)"), (None, "not connected")):
-        picture = stats.picture(INFO, told, Link(0.0), [], Traffic(), 3.0)
+        picture = stats.picture(INFO, told, None, Link(0.0), [], Traffic(), 3.0)
         assert dict(rows(picture))["verifier"] == where
 
 
