@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROMPT ?= def read_config(path):
+ENGINE ?= auto
 
 .PHONY: demo setup test check fmt bench clean
 
-demo: $(STAMP)  ## generate with the bundled pair: verifier and drafter on loopback (PROMPT='class Stack:')
-	@$(BIN)/python tools/demo.py '$(subst ','\'',$(PROMPT))'
+demo: $(STAMP)  ## generate with the bundled pair: verifier and drafter on loopback (PROMPT='class Stack:' ENGINE=mlx)
+	@$(BIN)/python tools/demo.py '$(subst ','\'',$(PROMPT))' '$(ENGINE)'
 
 setup: $(STAMP)  ## the environment, with everything development needs
 

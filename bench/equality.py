@@ -95,8 +95,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", type=int, default=50)
     parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--target", default=bundled("target"))
-    parser.add_argument("--drafter", default=bundled("drafter"))
+    parser.add_argument("--target", default=bundled("target.gguf"))
+    parser.add_argument("--drafter", default=bundled("drafter.gguf"))
     parser.add_argument(
         "--draft-n", default="4", help="auto, or drafts in every step (the default, 4, drafts for sure)"
     )

@@ -154,10 +154,10 @@ def verifier(
     from specmesh import logs
     from specmesh.config import ModelSettings, VerifierSettings
     from specmesh.daemons.serve import serve_verifier
-    from specmesh.paths import default_socket
+    from specmesh.paths import bundled, default_socket
 
     logs.configure(log_level, log_format)
-    path = model_path(model, engine, "target")
+    path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
     serve_verifier(VerifierSettings(settings, bind, socket or default_socket("verifier"), insecure_no_auth))
 
@@ -166,13 +166,18 @@ def verifier(
 @click.option("--connect", default="tcp://127.0.0.1:7071", show_default=True, help="The verifier's address.")
 @click.option(
     "--engine",
-    type=click.Choice(["llama", "ngram", "sim"]),
-    metavar="llama|ngram",
-    default="llama",
+    type=click.Choice(["auto", "mlx", "llama", "ngram", "sim"]),
+    metavar="auto|mlx|llama|ngram",
+    default="auto",
     show_default=True,
-    help="llama: a GGUF model; ngram: guesses from the text so far, needs no model.",
+    help="mlx: a Hugging Face model; llama: a GGUF model; ngram: guesses from the text so far, needs no model; "
+    "auto: MLX on Apple Silicon, elsewhere what fits the model.",
 )
-@click.option("--model", metavar="FILE", help="The draft model: a GGUF file, a name of `models list`, or `bundled`.")
+@click.option(
+    "--model",
+    metavar="FILE|DIR|HUB_ID",
+    help="The draft model: a GGUF file, a Hugging Face directory or hub id, a name of `models list`, or `bundled`.",
+)
 @click.option(
     "--min-vocab-overlap",
     type=click.FloatRange(0.0, 1.0, min_open=True),
@@ -203,7 +208,7 @@ def drafter(
     from specmesh.paths import default_socket
 
     logs.configure(log_level, log_format)
-    path = model_path(model, engine, "drafter")
+    path = model_path(model, engine)
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
     where = socket or default_socket("drafter")
     serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap))

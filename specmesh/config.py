@@ -9,7 +9,13 @@ from specmesh.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Which engine runs which model, and how. gpu_layers -1 means all; threads None means one per core."""
+    """Which engine runs which model, and how.
+
+    engine:     auto (drafters only), llama, mlx, ngram or sim.
+    model:      a GGUF file, a Hugging Face directory or hub id; `bundled` for a drafter; None where none is needed.
+    threads:    None means one per core.
+    gpu_layers: -1 means all.
+    """
 
     engine: str
     model: str | None
@@ -26,8 +32,8 @@ class ModelSettings:
         if self.threads is not None:
             _at_least("--threads", self.threads, 1)
         _at_least("--gpu-layers", self.gpu_layers, -1)
-        if self.engine != "ngram" and not self.model:
-            raise ConfigError(f"--engine {self.engine} needs --model FILE")
+        if self.engine not in ("auto", "ngram") and not self.model:
+            raise ConfigError(f"--engine {self.engine} needs --model")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,35 @@
 """`specmesh models`: pull, list, inspect. Thin functions, like those of cli.py."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import click
 
+from specmesh.errors import ConfigError
+
 F = TypeVar("F", bound=Callable[..., object])
 
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
-def model_path(value: str | None, engine: str, bundled_name: str) -> str | None:
-    """What a daemon's --model means: `bundled`, a name of `models list`, or a path; as it is for others.
+
+def model_path(value: str | None, engine: str) -> str | None:
+    """What a daemon's --model means: a name of `models list`, a path, or, to MLX, a hub id. `bundled` stays as it is.
 
     Raises ConfigError where it is none of them.
     """
-    from specmesh.paths import bundled, models_dir
-
-    if value == "bundled":
-        return bundled(bundled_name)
-    if not value or engine in {"ngram", "sim"}:
+    if not value or value == "bundled" or engine in {"ngram", "sim"}:
         return value
     from specmesh.model_store import resolve
+    from specmesh.paths import models_dir
 
-    return resolve(value, models_dir())
+    try:
+        return resolve(value, models_dir())
+    except ConfigError:
+        if engine in {"auto", "mlx"} and _HUB_ID.fullmatch(value):
+            return value
+        raise
 
 
 @click.group()

@@ -37,8 +37,8 @@ def candidate_sockets() -> list[Path]:
 
 
 def bundled(name: str) -> str:
-    """The path of a model that comes with specmesh: target or drafter."""
-    return str(Path(__file__).parent / "models" / f"{name}.gguf")
+    """The path of a model that comes with specmesh: target.gguf, drafter.gguf or drafter-hf."""
+    return str(Path(__file__).parent / "models" / name)
 
 
 def models_dir() -> Path:

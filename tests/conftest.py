@@ -39,6 +39,25 @@ def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
+def make_hf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Writes a tiny Hugging Face directory for MLX: make_hf("name", "hybrid", seed=1), kinds as tiny_hf.KINDS has.
+
+    make_hf("name", gguf=path) writes the weights of a tiny GGUF.
+    """
+    pytest.importorskip("mlx_lm")
+    pytest.importorskip("mlx.core")
+    writer = _load("tiny_hf")
+    folder = tmp_path_factory.mktemp("hf")
+
+    def make(name: str, kind: str = "llama", gguf: Path | None = None, **options: object) -> Path:
+        if gguf is not None:
+            return Path(writer.from_gguf(folder / name, gguf))
+        return Path(writer.write(folder / name, kind, **options))
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def tiny_gguf(make_gguf: Callable[..., Path]) -> Path:
     """A Llama of two layers and 320 ids with random weights."""
     return make_gguf("tiny")

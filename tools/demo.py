@@ -26,12 +26,12 @@ SETTINGS = [
 DAEMON = ["--model", "bundled", "--threads", "1", "--ctx", "1024", "--log-level", "warning"]
 
 
-def main(prompt: str) -> int:
-    """Run the demo; the exit status of `specmesh generate`."""
+def main(prompt: str, engine: str) -> int:
+    """Run the demo, the drafter on this engine; the exit status of `specmesh generate`."""
     specmesh = [sys.executable, "-m", "specmesh"]
     with tempfile.TemporaryDirectory() as folder:
         sockets = {role: str(Path(folder) / f"{role}.sock") for role in ("verifier", "drafter")}
-        commands = {"verifier": ["--bind", ADDRESS], "drafter": ["--connect", ADDRESS]}
+        commands = {"verifier": ["--bind", ADDRESS], "drafter": ["--connect", ADDRESS, "--engine", engine]}
         processes = [
             subprocess.Popen([*specmesh, role, *options, *DAEMON, "--socket", sockets[role]])
             for role, options in commands.items()
@@ -85,4 +85,4 @@ def _wait_for_drafter(client: Client, processes: list[subprocess.Popen[bytes]], 
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))
+    raise SystemExit(main(*sys.argv[1:]))

@@ -1,18 +1,29 @@
 """From settings to an engine; each library is imported only here and only when chosen."""
 
+import platform
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import structlog
 
 from specmesh.config import ModelSettings
 from specmesh.core.verifier_session import MAX_DRAFTS
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import DraftEngine, VerifyEngine
 from specmesh.errors import ConfigError
+from specmesh.paths import bundled
 
 if TYPE_CHECKING:
     from specmesh.engines.llama import LlamaSettings
+    from specmesh.engines.mlx import MlxSettings
+
+log = structlog.get_logger("specmesh")
+
+BUNDLED = "bundled"
 
 Progress = Callable[[float], bool]
 """Called with the share loaded so far, 0..1; False gives up."""
@@ -35,7 +46,12 @@ def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
 
 def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
     """The draft model; raises ConfigError, or EngineError when `progress` gave up."""
+    settings = resolved(settings)
     match settings.engine:
+        case "mlx":
+            from specmesh.engines.mlx import MlxDrafter
+
+            return MlxDrafter(_mlx(settings), progress)
         case "llama":
             from specmesh.engines.llama import LlamaDrafter
 
@@ -49,7 +65,52 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
 
             return SimDrafter(SimSettings.parse(settings.model or ""))
         case other:
-            raise ConfigError(f"--engine {other} cannot draft: choose llama or ngram")
+            raise ConfigError(f"--engine {other} cannot draft: choose auto, mlx, llama or ngram")
+
+
+def resolved(settings: ModelSettings) -> ModelSettings:
+    """A drafter's settings with `auto` and `bundled` replaced by an engine and a path; logs which engine, and why."""
+    engine = settings.engine
+    if engine == "auto":
+        engine, why = choose_engine(settings.model)
+        log.info("engine_chosen", engine=engine, why=why)
+    if settings.model != BUNDLED:
+        return replace(settings, engine=engine)
+    return replace(settings, engine=engine, model=bundled("drafter-hf" if engine == "mlx" else "drafter.gguf"))
+
+
+def choose_engine(model: str | None) -> tuple[str, str]:
+    """The engine that `auto` means for this model on this machine, and why."""
+    mlx = _installed("mlx", "mlx_lm")
+    if not model:
+        return "ngram", "no model was given"
+    if model.endswith(".gguf"):
+        return "llama", "the model is a GGUF file"
+    if mlx and (sys.platform, platform.machine()) == ("darwin", "arm64"):
+        return "mlx", "this is Apple Silicon and MLX is installed"
+    if model == BUNDLED and (_installed("llama_cpp") or not mlx):
+        return "llama", "the bundled model runs on llama.cpp where there is no Apple Silicon with MLX"
+    if Path(model).is_file():
+        return "llama", "the model is a file"
+    return "mlx", "the model is a Hugging Face directory or hub id"
+
+
+def _installed(*modules: str) -> bool:
+    """Whether these top-level modules can be imported; imports none of them."""
+    return all(find_spec(module) is not None for module in modules)
+
+
+def _mlx(settings: ModelSettings) -> "MlxSettings":
+    from specmesh.engines.mlx import MlxSettings
+
+    if settings.gpu_required and not settings.gpu_layers:
+        raise ConfigError("a GPU is required but --gpu-layers is 0: allow layers on it (-1: all)")
+    return MlxSettings(
+        model=settings.model or "",
+        n_ctx=settings.ctx,
+        n_seq=settings.max_sessions,
+        device="gpu" if settings.gpu_required else "auto" if settings.gpu_layers else "cpu",
+    )
 
 
 @dataclass(frozen=True, slots=True)

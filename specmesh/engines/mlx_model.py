@@ -1,0 +1,158 @@
+"""A Hugging Face model in MLX: finding and loading it with errors that say what to do, and its vocabulary."""
+
+import gc
+import json
+import re
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.engines.mlx_vocabulary import pieces
+from specmesh.errors import ConfigError
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_ANY_LENGTH = 2**31 - 1
+_SMALL = 64 * 2**20
+"""Bytes of weights below which half precision saves no time anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class MlxSettings:
+    """How to load a Hugging Face model.
+
+    model:   a directory with config.json, safetensors and tokenizer.json, quantised by mlx-lm or not; or a hub id
+             ("org/name"), which mlx-lm finds in its cache or downloads.
+    n_ctx:   ids per sequence; 0: as many as the model was trained with. Memory is taken as sequences grow.
+    n_seq:   sequences held at once.
+    n_batch: most ids of one call, and so of one prefill step.
+    device:  where it runs; auto: the GPU where MLX has one.
+    """
+
+    model: str
+    n_ctx: int = 4096
+    n_seq: int = 1
+    n_batch: int = 512
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a value that cannot be."""
+        if self.n_ctx < 0 or min(self.n_seq, self.n_batch) < 1:
+            raise ConfigError("need n_ctx >= 0, n_seq >= 1 and n_batch >= 1")
+
+
+@dataclass(frozen=True, slots=True)
+class MlxModel:
+    """A loaded model. `module` is called on the MLX thread only; `tokenizer` is Hugging Face's, wrapped by mlx-lm."""
+
+    module: Any
+    tokenizer: Any
+    config: dict[str, Any]
+    name: str
+    backend: str
+
+    @property
+    def trained_ctx(self) -> int:
+        """Ids the model was trained with; a very large number where its config does not say."""
+        texts = self.config.get("text_config") or {}
+        for config in (self.config, texts):
+            for key in ("max_position_embeddings", "n_positions", "max_seq_len"):
+                if isinstance(config.get(key), int):
+                    return int(config[key])
+        return _ANY_LENGTH
+
+    def vocabulary(self, n_vocab: int) -> Vocabulary:
+        """The bytes of each id, `n_vocab` of them. Raises ConfigError where the tokenizer does not tell them."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ConfigError(f"{self.name} has no tokenizer.json: choose a copy of the model that has one")
+        try:
+            known = pieces(json.loads(backend.to_str()), n_vocab)
+        except ConfigError as error:
+            raise ConfigError(f"{self.name} cannot draft: {error}") from error
+        ends = frozenset(token for token in self.tokenizer.eos_token_ids if 0 <= token < n_vocab)
+        return Vocabulary(known, ends)
+
+
+def load(settings: MlxSettings) -> MlxModel:
+    """Load the model on this thread, which must make all further calls. Raises ConfigError where that cannot be."""
+    where = check_model(settings.model)
+    try:
+        import mlx.core as mx  # noqa: PLC0415 - seconds, and a missing library is told as a setting that is wrong
+        import mlx_lm  # noqa: PLC0415
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"MLX cannot be used here ({error}): pip install 'specmesh[mlx]'") from error
+    device = _device(mx, settings.device)
+    try:
+        loaded: Any = mlx_lm.load(where, return_config=True)
+    except Exception as error:  # mlx-lm, its model classes and the hub have no common error
+        raise ConfigError(f"{settings.model} could not be loaded by mlx-lm ({_told(error)}){_advice(where)}") from error
+    module, tokenizer, config = loaded
+    _widen(mx, module)
+    name = Path(where).resolve().name if Path(where).is_dir() else where
+    return MlxModel(module, tokenizer, config, name, f"MLX {version('mlx')}, {device}")
+
+
+def free() -> None:
+    """Give back what MLX holds for this thread, whose last call this must be; the model must be unreachable by now.
+
+    Without it MLX does so while the thread, or the process, is being torn down, and may abort the process.
+    """
+    mx = sys.modules.get("mlx.core")
+    if mx is not None:
+        gc.collect()  # modules refer to each other
+        mx.clear_cache()
+        mx.clear_streams()
+
+
+def check_model(model: str) -> str:
+    """What to hand to mlx-lm: a directory that looks like a model, or a hub id. Raises ConfigError for neither."""
+    path = Path(model).expanduser()
+    if path.is_file():
+        raise ConfigError(f"{model} is a file: MLX loads a Hugging Face directory (for a .gguf file: --engine llama)")
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ConfigError(f"{model} has no config.json: name the directory of a Hugging Face model")
+        return str(path)
+    if not _HUB_ID.fullmatch(model):
+        raise ConfigError(f"no model directory {model}, and it is no hub id like org/name: check the path")
+    return model
+
+
+def _device(mx: Any, wanted: str) -> str:
+    """Choose where this thread's arrays live; says where, for people."""
+    if wanted == "cpu":
+        mx.set_default_device(mx.cpu)
+    if mx.default_device().type != mx.gpu:
+        if wanted == "gpu":
+            raise ConfigError("a GPU is required and MLX sees none: check that this is Apple Silicon, or mlx[cuda12]")
+        return "CPU"
+    return str(mx.device_info().get("device_name", "GPU"))
+
+
+def _widen(mx: Any, module: Any) -> None:
+    """Compute in single precision where it costs nothing: on a CPU, whose half precision is slower, and small models.
+
+    Logits in half precision are rounded so coarsely that the best two of a thousand positions are equal at one or two.
+    """
+    from mlx.utils import tree_flatten  # noqa: PLC0415
+
+    parameters: Any = tree_flatten(module.parameters())
+    size = sum(values.nbytes for _, values in parameters)
+    if mx.default_device().type != mx.gpu or size < _SMALL:
+        module.set_dtype(mx.float32)
+        mx.eval(module.parameters())
+
+
+def _told(error: Exception) -> str:
+    """The first line of what a library said."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _advice(where: str) -> str:
+    if Path(where).is_dir():
+        return ": is the download complete, and the architecture one that this mlx-lm knows?"
+    return ": no such directory here, and not on the hub or the hub cannot be reached"

@@ -1,0 +1,167 @@
+"""A drafter on MLX beside a verifier on llama.cpp: the real daemons, the bundled pair and one nobody has seen."""
+
+import signal
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from processes import Daemon, Mesh, Stream, body, command, complete, generate, until
+
+from specmesh.client import Json
+
+pytest.importorskip("llama_cpp")
+pytest.importorskip("mlx.core")
+pytest.importorskip("mlx_lm")
+pytestmark = pytest.mark.models
+
+BUNDLED = Path(str(files("specmesh") / "models"))
+PROMPTS = [
+    "def fibonacci(n):\n    ",
+    "class Stack:\n    def __init__(self",
+    "import os\nimport sys\n\n\ndef main(",
+    "def read_config(path):\n    with open(",
+]
+N = 150
+SMALL = ("--ctx", 256, "--max-sessions", 4)
+
+
+def pairs() -> list[object]:
+    """Which models: the bundled pair, and a random one whose drafter has the target's own weights."""
+    missing = not (BUNDLED / "target.gguf").exists()
+    return ["unseen", pytest.param("bundled", marks=pytest.mark.skipif(missing, reason="the bundled pair is not here"))]
+
+
+@pytest.fixture(scope="module", params=pairs())
+def linked(
+    request: pytest.FixtureRequest, make_gguf: Callable[..., Path], make_hf: Callable[..., Path], shared: Mesh
+) -> Iterator[tuple[Mesh, Daemon, Daemon, Path]]:
+    """A llama verifier, an MLX drafter, and the drafter's GGUF."""
+    if request.param == "bundled":
+        target, draft, folder = BUNDLED / "target.gguf", BUNDLED / "drafter.gguf", BUNDLED / "drafter-hf"
+    else:
+        target = draft = make_gguf("unseen-mlx", seed=21)
+        folder = make_hf("unseen-mlx", gguf=draft)
+    own = Mesh(shared.folder)
+    verifier = own.verifier(target, *SMALL, engine="llama", name=f"v {request.param[:5]}")
+    drafter = own.drafter(folder, *SMALL, engine="mlx", name=f"m {request.param[:5]}")
+    yield own, verifier, drafter, draft
+    own.stop()
+
+
+def test_text_is_the_verifiers(linked: tuple[Mesh, Daemon, Daemon, Path]):
+    """Greedy and sampled ids, at both sockets, are those of the verifier alone; some drafts stand."""
+    _, verifier, drafter, _ = linked
+    accepted = 0
+    for more in ({}, {"temperature": 0.8, "top_k": 40, "seed": 5}):
+        for prompt in PROMPTS[:2]:
+            alone = complete(verifier, body(prompt, N, draft_n=0, **more)).ids
+            for daemon in (verifier, drafter):
+                stream = complete(daemon, body(prompt, N, draft_n=3, **more))
+                assert stream.ids == alone
+                accepted += sum(stream.accepted)
+    assert accepted > 0
+
+
+def verdicts(verifier: Daemon) -> dict[tuple[str, int], bool]:
+    """Which drafts on a true prefix stood, by prompt and position. What reached the verifier in time differs from run
+    to run; whether it stands does not."""
+    stood: dict[tuple[str, int], bool] = {}
+    for prompt in PROMPTS:
+        position = 0
+        for chunk in verifier.client.complete(body(prompt, N, draft_n=4, rounds=True)):
+            told: Json = chunk["specmesh"]  # type: ignore[assignment]
+            for index in range(len(told.get("drafts") or ())):  # type: ignore[arg-type]
+                stood[prompt, position + index] = index < told["accepted"]  # type: ignore[operator]
+                if index >= told["accepted"]:  # type: ignore[operator]
+                    break
+            position += len(told.get("token_ids", ())) if "accepted" in told else 0  # type: ignore[arg-type]
+    return stood
+
+
+def test_acceptance_is_that_of_llama(linked: tuple[Mesh, Daemon, Daemon, Path]):
+    """The same drafter through llama.cpp F16 is accepted as often, within 0.02, where both drafted."""
+    mesh, verifier, drafter, path = linked
+    on_mlx = verdicts(verifier)
+    drafter.stop()
+    other = mesh.drafter(path, *SMALL, engine="llama", name=f"l {path.stem[:5]}")
+    on_llama = verdicts(verifier)
+    other.stop()
+    both = on_mlx.keys() & on_llama.keys()
+    rates = [sum(told[place] for place in both) / len(both) for told in (on_mlx, on_llama)]
+    print(f"acceptance {rates[0]:.3f} on MLX, {rates[1]:.3f} on llama.cpp, {len(both)} drafts")  # noqa: T201
+    assert len(both) >= 100
+    assert rates[0] == pytest.approx(rates[1], abs=0.02)
+
+
+def test_killed_and_started_again_mid_session(make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh):
+    """kill -9 of an MLX drafter mid-generation, then a new one: the same ids, and the new one drafts in that session.
+
+    The verifier is frozen while the new one loads, which takes longer than the text.
+    """
+    target = make_gguf("unseen-mlx", seed=21)
+    folder = make_hf("unseen-mlx", gguf=target)
+    verifier = mesh.verifier(target, "--ctx", 4096, "--max-sessions", 2, engine="llama")
+    first = mesh.drafter(folder, "--ctx", 4096, engine="mlx", name="first")
+    count = 3000
+    alone = complete(verifier, body(PROMPTS[0], count, draft_n=0)).ids
+    with Stream(verifier, body(PROMPTS[0], count, draft_n=2)) as stream:
+        stream.read(while_=lambda: sum(stream.accepted) < 10)
+        first.kill()
+        verifier.signal(signal.SIGSTOP)
+        second = mesh.drafter(folder, "--ctx", 4096, engine="mlx", name="second", ready=False)
+        until(lambda: second.events("ready"), "the second drafter has loaded")
+        verifier.signal(signal.SIGCONT)
+        mesh.attached(second)
+        stream.read()
+    until(lambda: second.events("session_finished"), "the second drafter hears the end")
+    assert stream.ids == alone
+    assert second.events("session_finished")[0]["drafted"] > 0  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "sliding"])
+def test_models_that_cannot_be_cut(make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh, kind: str):
+    """A hybrid and a sliding-window drafter, past the window and wrong all the time: the verifier's own text."""
+    verifier = mesh.verifier(make_gguf("target", seed=1, layers=2), *SMALL, engine="llama")
+    drafter = mesh.drafter(make_hf(f"e2e-{kind}", kind), *SMALL, engine="mlx")
+    alone = complete(verifier, body(PROMPTS[0], 80, draft_n=0)).ids
+    assert complete(verifier, body(PROMPTS[0], 80, draft_n=3)).ids == alone
+    assert drafter.stats()["model"]["trimming"] == "restore"  # type: ignore[index, call-overload]
+
+
+def test_auto_takes_mlx_for_a_directory(make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh):
+    """Without --engine a Hugging Face directory runs on MLX, and the log says which and why; a stop is clean."""
+    target = make_gguf("unseen-mlx", seed=21)
+    verifier = mesh.verifier(target, *SMALL, engine="llama")
+    drafter = mesh.drafter(make_hf("unseen-mlx", gguf=target), *SMALL, engine="auto")
+    (chosen,) = drafter.events("engine_chosen")
+    assert (chosen["engine"], bool(chosen["why"])) == ("mlx", True)
+    assert generate(verifier, PROMPTS[0], "--max-tokens", 20, "--json", "--draft-n", 2).json["accepted"] > 0
+    assert drafter.stop() == 0
+
+
+def test_auto_without_a_model(mesh: Mesh):
+    """Without --engine and --model the drafter guesses from the text."""
+    mesh.verifier()
+    drafter = mesh.attached(mesh.start("drafter", "--connect", mesh.address).ready())
+    assert drafter.events("engine_chosen")[0]["engine"] == "ngram"
+
+
+def test_drafter_of_another_vocabulary(make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh):
+    """An MLX drafter whose tokens are not the verifier's: exit 78 and the reason."""
+    mesh.verifier(make_gguf("rotated", rotate=7), *SMALL, engine="llama")
+    drafter = mesh.drafter(make_hf("own-llama", "llama"), *SMALL, engine="mlx", ready=False)
+    assert drafter.wait() == 78
+    assert "vocabulary" in drafter.text().splitlines()[-1]
+
+
+@pytest.mark.parametrize("model", ["no/such/folder", "nobody-here/no-such-model", ""])
+def test_unusable_model(mesh: Mesh, model: str):
+    """No directory and no model of the hub: exit 78, one line, no traceback."""
+    done = command(
+        "drafter", "--engine", "mlx", "--model", model, "--socket", mesh.folder / "x.sock", env={"HF_HUB_OFFLINE": "1"}
+    )
+    ours = [line for line in done.err.splitlines() if line.startswith("specmesh: ")]
+    assert (done.code, len(ours)) == (78, 1)
+    assert model in ours[0]
+    assert "Traceback" not in done.err

@@ -1,0 +1,76 @@
+"""Which engine `auto` means, and what `bundled` stands for."""
+
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from specmesh.config import ModelSettings
+from specmesh.engines import load
+from specmesh.errors import ConfigError
+
+APPLE, LINUX, INTEL = ("darwin", "arm64"), ("linux", "x86_64"), ("darwin", "x86_64")
+BOTH, LLAMA, MLX, NEITHER = {"llama_cpp", "mlx"}, {"llama_cpp"}, {"mlx"}, set()
+
+
+@pytest.mark.parametrize(
+    ("machine", "installed", "model", "engine"),
+    [
+        (APPLE, BOTH, None, "ngram"),
+        (APPLE, BOTH, "bundled", "mlx"),
+        (APPLE, BOTH, "m.gguf", "llama"),
+        (APPLE, BOTH, "folder", "mlx"),
+        (APPLE, BOTH, "org/name", "mlx"),
+        (APPLE, LLAMA, "bundled", "llama"),
+        (APPLE, LLAMA, "folder", "mlx"),
+        (INTEL, BOTH, "bundled", "llama"),
+        (LINUX, BOTH, None, "ngram"),
+        (LINUX, BOTH, "bundled", "llama"),
+        (LINUX, BOTH, "m.gguf", "llama"),
+        (LINUX, BOTH, "file", "llama"),
+        (LINUX, BOTH, "folder", "mlx"),
+        (LINUX, BOTH, "org/name", "mlx"),
+        (LINUX, MLX, "bundled", "mlx"),
+        (LINUX, NEITHER, "bundled", "llama"),
+        (LINUX, NEITHER, None, "ngram"),
+    ],
+)
+def test_auto(monkeypatch, tmp_path, machine, installed, model, engine):
+    """By machine, by what is installed, and by what the model is; the reason is told."""
+    monkeypatch.setattr(sys, "platform", machine[0])
+    monkeypatch.setattr(platform, "machine", lambda: machine[1])
+    monkeypatch.setattr(load, "_installed", lambda *names: {name.removesuffix("_lm") for name in names} <= installed)
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("file").touch()
+    chosen, why = load.choose_engine(model)
+    assert chosen == engine
+    assert why
+
+
+@pytest.mark.parametrize(("engine", "name"), [("mlx", "drafter-hf"), ("llama", "drafter.gguf")])
+def test_bundled(engine, name):
+    """`bundled` is the drafter in the engine's own format."""
+    settings = load.resolved(ModelSettings(engine, "bundled"))
+    assert (settings.engine, Path(settings.model or "").name) == (engine, name)
+    assert load.resolved(ModelSettings(engine, "other")).model == "other"
+
+
+def test_installed():
+    """What can be imported counts as installed, at any depth of the question."""
+    assert load._installed("json", "numpy")
+    assert not load._installed("json", "no_such_module_at_all")
+
+
+def test_a_gpu_required_but_forbidden():
+    """--gpu required with no layer allowed on one is refused before a model is loaded."""
+    with pytest.raises(ConfigError, match="--gpu-layers"):
+        load.load_drafter(ModelSettings("mlx", "x", gpu_layers=0, gpu_required=True), lambda _: True)
+
+
+@pytest.mark.parametrize("engine", ["llama", "mlx", "sim"])
+def test_a_model_is_needed(engine):
+    """Only `auto` and ngram do without."""
+    with pytest.raises(ConfigError, match="--model"):
+        ModelSettings(engine, None)

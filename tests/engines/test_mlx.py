@@ -1,0 +1,416 @@
+"""MLX as drafter: the same model as llama.cpp's, going back where it cannot be cut, one thread, errors, memory."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.engines.base import Span
+from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.errors import ConfigError, EngineError, LocalProtocolError
+
+mx = pytest.importorskip("mlx.core")
+pytest.importorskip("mlx_lm")
+pytest.importorskip("llama_cpp")
+
+from specmesh.engines import mlx_sequence  # noqa: E402
+from specmesh.engines.mlx import MlxDrafter, MlxSettings  # noqa: E402
+
+pytestmark = pytest.mark.models
+
+MODELS = Path(str(files("specmesh") / "models"))
+GREEDY = Sampler(SamplingParams())
+N_CTX, N_SEQ = 256, 4
+bundled = pytest.param("bundled", marks=pytest.mark.skipif(not MODELS.is_dir(), reason="the bundled pair is not here"))
+
+
+def ids_of(length: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(33, 126, size=length).tolist()
+
+
+def chain(engine: MlxDrafter, seq: int, ids: list[int], length: int) -> list[int]:
+    """What it guesses on and on after `ids`, each guess fed back; the last is not."""
+    guesses = [engine.predict(seq, ids, GREEDY)]
+    while len(guesses) < length:
+        guesses.append(engine.predict(seq, [guesses[-1] or 0], GREEDY))
+    return [guess or 0 for guess in guesses]
+
+
+def opened(folder: Path, **changes: Any) -> MlxDrafter:
+    return MlxDrafter(MlxSettings(str(folder), **{"n_ctx": N_CTX, "n_seq": N_SEQ} | changes))
+
+
+@pytest.fixture(scope="module", params=["llama", "hybrid", "sliding"])
+def engine(request: pytest.FixtureRequest, make_hf: Callable[..., Path]) -> Iterator[MlxDrafter]:
+    made = opened(make_hf(f"own-{request.param}", request.param, seed=5))
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def _empty_sequences(request: pytest.FixtureRequest) -> None:
+    if "engine" in request.fixturenames:
+        for seq in range(N_SEQ):
+            request.getfixturevalue("engine").trim(seq, 0)
+
+
+# --- the same model in both formats
+
+
+@pytest.fixture(scope="module", params=["tiny", bundled])
+def formats(
+    request: pytest.FixtureRequest, make_gguf: Callable[..., Path], make_hf: Callable[..., Path]
+) -> Iterator[tuple[LlamaVerifier, MlxDrafter, str]]:
+    """One model as GGUF in llama.cpp and as Hugging Face directory in MLX."""
+    path, folder = MODELS / "drafter.gguf", MODELS / "drafter-hf"
+    if request.param == "tiny":
+        path = make_gguf("two-formats", seed=9)
+        folder = make_hf("two-formats", gguf=path)
+    target = LlamaVerifier(LlamaSettings(path, n_ctx=512, max_draft=511, threads=1, gpu_layers=0))
+    drafter = opened(folder, n_ctx=512)
+    yield target, drafter, request.param
+    target.close()
+    drafter.close()
+
+
+def test_same_vocabulary(formats: tuple[LlamaVerifier, MlxDrafter, str]):
+    """Pieces, end ids and so the fingerprint are those of the GGUF through llama.cpp."""
+    target, drafter, _ = formats
+    assert drafter.vocabulary == target.vocabulary
+    assert drafter.vocabulary.fingerprint() == target.vocabulary.fingerprint()
+
+
+def windows(target: LlamaVerifier, kind: str) -> list[list[int]]:
+    """20 texts of 500 ids: of the standard library for a model that knows it, else random."""
+    if kind == "tiny":
+        return [ids_of(500, seed) for seed in range(20)]
+    texts = [Path(path).read_text(encoding="utf-8") for path in (argument_parser(), json.__file__)]
+    ids = target.encode("".join(texts))
+    assert len(ids) >= 10_000
+    return [ids[start : start + 500] for start in range(0, 10_000, 500)]
+
+
+def argument_parser() -> str:
+    import argparse  # noqa: PLC0415 - the longest module that every Python has
+
+    return argparse.__file__
+
+
+def test_same_choices(formats: tuple[LlamaVerifier, MlxDrafter, str]):
+    """Of 10,000 positions the best token is the same at 99.9 %, and where not it is a near tie in llama.cpp too.
+
+    Random weights make near ties ten times as frequent as trained ones do, so that half a per cent may differ there.
+    """
+    target, drafter, kind = formats
+    equal, margins, noise = 0, [], 0.0
+    for ids in windows(target, kind):
+        (left,) = target.decode([Span(0, 0, tuple(ids), logits=True)])
+        assert left is not None
+        right = all_rows(drafter, ids)
+        noise = max(noise, float(np.abs(left - right).max()))
+        best, other = left.argmax(axis=1), right.argmax(axis=1)
+        equal += int((best == other).sum())
+        margins += [float(left[row, best[row]] - left[row, other[row]]) for row in np.flatnonzero(best != other)]
+        target.trim(0, 0)
+    print(f"{kind}: {equal} of 10000 equal, largest difference {noise:.4f}, margins {margins}")  # noqa: T201
+    assert equal >= (9_990 if kind == "bundled" else 9_950)
+    assert noise < 0.1
+    assert all(margin < 0.02 for margin in margins)
+
+
+def all_rows(drafter: MlxDrafter, ids: list[int]) -> NDArray[np.float32]:
+    """Logits after each of `ids`, by the engine's own model, on its thread."""
+    model = drafter._memories[0]._model
+    return drafter._thread.run(lambda: np.array(model(mx.array([ids]))[0].astype(mx.float32)))
+
+
+def test_steps_choose_as_one_pass_does(formats: tuple[LlamaVerifier, MlxDrafter, str]):
+    """The engine's own steps, one id at a time through the cache, choose what a whole pass chooses."""
+    target, drafter, kind = formats
+    ids = windows(target, kind)[3][:200]
+    rows = all_rows(drafter, ids)
+    drafter.trim(0, 0)
+    guesses = [drafter.predict(0, [token], GREEDY) for token in ids]
+    top_two = np.sort(rows, axis=1)[:, -2:]
+    clear = top_two[:, 1] - top_two[:, 0] > 0.05
+    assert clear.sum() > 100
+    assert (np.array(guesses)[clear] == rows.argmax(axis=1)[clear]).all()
+
+
+# --- going back
+
+
+@pytest.mark.parametrize("back", [1, 2, 3, 7, 20, 39])
+def test_cutting_a_chain_back(engine: MlxDrafter, back: int):
+    """A long chain cut back far holds at least nearly what was asked for, and goes on as it did before."""
+    prompt = ids_of(30)
+    first = chain(engine, 0, prompt, 60)
+    length = len(prompt) + 59 - back
+    held = engine.trim(0, length)
+    assert length - mlx_sequence.STRIDE < held <= length
+    assert back < mlx_sequence.RECENT or engine.info.trimming == "removal" or held < length or length % mlx_sequence.STRIDE == 0
+    assert held == length or back >= mlx_sequence.RECENT
+    again = chain(engine, 0, (prompt + first)[held : length + 1], back)
+    assert again == first[60 - back :]
+
+
+def test_cutting_back_again_and_again(engine: MlxDrafter):
+    """Corrections at every turn, of any depth, leave what a fresh sequence would hold."""
+    rng = np.random.default_rng(3)
+    truth, held = ids_of(20), 0
+    for _ in range(12):
+        drafted = chain(engine, 0, truth[held:], int(rng.integers(1, 9)))
+        held = len(truth) + len(drafted) - 1
+        truth = [*truth, *drafted[: int(rng.integers(0, len(drafted) + 1))], int(rng.integers(33, 126))]
+        held = engine.trim(0, min(held, len(truth) - 1))
+        assert held < len(truth)
+    assert engine.predict(0, truth[held:], GREEDY) == engine.predict(1, truth, GREEDY)
+
+
+def test_snapshots_are_bounded(engine: MlxDrafter):
+    """However long the text, few snapshots are kept, and none where every layer can be cut."""
+    most = mlx_sequence.RECENT + mlx_sequence.REACH // mlx_sequence.STRIDE + 2
+    chain(engine, 0, ids_of(30), 150)
+    kept = engine._memories[0]._snapshots
+    assert len(kept) == 0 if engine.info.trimming == "removal" else 1 < len(kept) <= most
+    assert all(one.length < other.length for one, other in pairwise(kept))
+
+
+def test_a_window_not_yet_full_is_simply_cut(make_hf: Callable[..., Path]):
+    """A sliding window can be cut exactly before it wraps, a hybrid's positions without snapshot cannot."""
+    drafter = opened(make_hf("own-sliding", "sliding", seed=5))
+    drafter.predict(0, ids_of(12), None)
+    assert drafter.info.trimming == "restore"
+    assert drafter.trim(0, 5) == 5
+    drafter.close()
+
+
+@pytest.mark.parametrize("lie", ["nothing", "first layer only", "less"])
+def test_trimming_less_than_asked_is_honoured(make_hf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, lie: str):
+    """Where mlx-lm trims less than asked, or not all layers, the sequence says so and is read again."""
+    drafter = opened(make_hf("own-llama", "llama", seed=5))
+    ids = ids_of(20)
+    fresh = drafter.predict(0, ids, GREEDY)
+    drafter.predict(1, [*ids[:15], 40, 41], None)
+
+    def trim(caches: list[Any], count: int) -> int:
+        match lie:
+            case "nothing":
+                return 0
+            case "less":
+                return min([cache.trim(count - 1) for cache in caches])
+        return int(caches[0].trim(count))
+
+    monkeypatch.setattr(mlx_sequence, "trim_prompt_cache", trim)
+    held = drafter.trim(1, 15)
+    assert held == 0
+    assert drafter.predict(1, ids[held:], GREEDY) == fresh
+    drafter.close()
+
+
+# --- the rest of the contract
+
+
+def test_choices(engine: MlxDrafter):
+    """The best few ids of the last guess, best first; none where nothing was guessed."""
+    assert engine.choices(0, 3) == []
+    guess = engine.predict(0, ids_of(9), GREEDY)
+    best = engine.choices(0, 5)
+    assert best[0] == guess
+    assert len(set(best)) == 5
+    assert engine.choices(0, 2) == best[:2]
+    assert len(engine.choices(0, 10_000)) == len(engine.vocabulary)
+    assert engine.choices(0, 0) == []
+    engine.predict(0, [40], None)
+    assert engine.choices(0, 3) == []
+    with pytest.raises(LocalProtocolError):
+        engine.choices(N_SEQ, 1)
+
+
+def test_calls_from_several_threads(engine: MlxDrafter):
+    """Threads with a sequence each get what one thread gets, and one thread alone runs the model."""
+    prompts = [ids_of(12, seed) for seed in range(N_SEQ)]
+    alone = []
+    for prompt in prompts:
+        alone.append(chain(engine, 0, prompt, 8))
+        engine.trim(0, 0)
+    models = [memory._model for memory in engine._memories]
+    used: set[str] = set()
+
+    class Seen:
+        def __init__(self, model: Any) -> None:
+            self.model = model
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            used.add(threading.current_thread().name)
+            return self.model(*args, **kwargs)
+
+    for memory in engine._memories:
+        memory._model = Seen(memory._model)
+    try:
+        with ThreadPoolExecutor(N_SEQ) as pool:
+            together = list(pool.map(lambda seq: chain(engine, seq, prompts[seq], 8), range(N_SEQ)))
+    finally:
+        for memory, model in zip(engine._memories, models, strict=True):
+            memory._model = model
+    assert together == alone
+    assert used == {"mlx"}
+
+
+def test_a_failing_model_empties_the_sequence(engine: MlxDrafter, monkeypatch: pytest.MonkeyPatch):
+    """An error of MLX becomes EngineError; nobody knows what the layers hold, so the sequence starts over."""
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    prompt = ids_of(9)
+    guess = engine.predict(0, prompt, GREEDY)
+    monkeypatch.setattr(mlx_sequence.MlxSequence, "_states", broken)
+    monkeypatch.setattr(mlx_sequence.MlxSequence, "_remember", broken)
+    with pytest.raises(EngineError, match="out of memory"):
+        engine.predict(0, [40], GREEDY)
+    monkeypatch.undo()
+    assert engine.trim(0, 100) == 0
+    assert engine.predict(0, prompt, GREEDY) == guess
+
+
+def test_closed(make_hf: Callable[..., Path]):
+    """Closing twice is harmless; a closed engine says so."""
+    drafter = opened(make_hf("own-llama", "llama", seed=5))
+    drafter.close()
+    drafter.close()
+    for call in (lambda: drafter.predict(0, [40], GREEDY), lambda: drafter.trim(0, 0)):
+        with pytest.raises(EngineError, match="closed"):
+            call()
+
+
+def test_context_of_the_model(make_hf: Callable[..., Path]):
+    """n_ctx 0 is what the model was trained with."""
+    drafter = opened(make_hf("own-llama", "llama", seed=5), n_ctx=0)
+    assert drafter.info.n_ctx == 512
+    assert drafter.info.model == "own-llama"
+    drafter.close()
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_loading_can_be_given_up(make_hf: Callable[..., Path], share: float):
+    """A progress callback that says no ends the loading."""
+    settings = MlxSettings(str(make_hf("own-llama", "llama", seed=5)))
+    with pytest.raises(EngineError, match="cancelled"):
+        MlxDrafter(settings, lambda done: done != share)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ("missing", "no model directory"),
+        ("file", "is a file"),
+        ("empty", "no config.json"),
+        ("no weights", "could not be loaded"),
+        ("half the weights", "could not be loaded"),
+        ("config", "could not be loaded"),
+        ("architecture", "could not be loaded"),
+        ("tokenizer", "could not be loaded"),
+        ("word pieces", "cannot draft"),
+    ],
+)
+def test_unusable_models(make_hf: Callable[..., Path], tmp_path: Path, damage: str, says: str):
+    """A model that is not there or not whole: ConfigError that names it."""
+    folder = make_hf(f"bad-{damage.replace(' ', '-')}", "llama")
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    match damage:
+        case "missing":
+            folder /= "elsewhere"
+        case "file":
+            folder = weights
+        case "empty":
+            folder = tmp_path
+        case "no weights":
+            weights.unlink()
+        case "half the weights":
+            weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+        case "config":
+            config.write_text("{")
+        case "architecture":
+            config.write_text(config.read_text().replace('"llama"', '"llama-of-tomorrow"'))
+        case "tokenizer":
+            (folder / "tokenizer.json").write_text("[]")
+        case "word pieces":
+            told = json.loads((folder / "tokenizer.json").read_text())
+            told |= {"pre_tokenizer": None, "decoder": None}
+            told["model"] = {
+                "type": "WordPiece",
+                "unk_token": "[UNK]",
+                "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100,
+                "vocab": {"[UNK]": 0, "a": 1},
+            }
+            (folder / "tokenizer.json").write_text(json.dumps(told))
+    with pytest.raises(ConfigError, match=says) as caught:
+        opened(folder)
+    assert folder.name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", [{"n_seq": 0}, {"n_ctx": -1}, {"n_batch": 0}])
+def test_unusable_settings(bad: dict[str, int]):
+    """Settings that cannot be are refused before anything is loaded."""
+    with pytest.raises(ConfigError):
+        MlxSettings("x", **bad)
+
+
+def test_a_gpu_that_is_not_there(make_hf: Callable[..., Path]):
+    """Where MLX has no GPU, requiring one is refused."""
+    if mx.default_device().type == mx.gpu:
+        pytest.skip("MLX has a GPU here")
+    with pytest.raises(ConfigError, match="GPU"):
+        opened(make_hf("own-llama", "llama", seed=5), device="gpu")
+
+
+SESSIONS = """
+import resource, sys
+from pathlib import Path
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.engines.mlx import MlxDrafter, MlxSettings
+
+def resident():
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+engine = MlxDrafter(MlxSettings(sys.argv[1], n_ctx=256, n_seq=2))
+greedy, sizes = Sampler(SamplingParams()), []
+for session in range(300):
+    seq, prompt = session % 2, [33 + (session * 7 + index) % 90 for index in range(40 + session % 50)]
+    token = engine.predict(seq, prompt, greedy)
+    for step in range(8):
+        token = engine.predict(seq, [token], greedy)
+    held = engine.trim(seq, len(prompt) + 3)
+    engine.predict(seq, [40] * (len(prompt) + 4 - held), greedy)
+    engine.trim(seq, 0)
+    sizes.append(resident())
+engine.close()
+print(sizes[49], max(sizes[280:]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["llama", "hybrid", "sliding"])
+def test_memory_stays_flat(make_hf: Callable[..., Path], kind: str):
+    """300 sessions in a row: after the first 50, resident memory grows by less than 2 %."""
+    folder = make_hf(f"own-{kind}", kind, seed=5)
+    told = subprocess.run([sys.executable, "-c", SESSIONS, folder], check=True, capture_output=True, text=True).stdout
+    early, late = map(int, told.split())
+    print(f"{kind}: {early} -> {late} ({late / early - 1:+.2%})")  # noqa: T201
+    assert late <= 1.02 * early
