@@ -138,8 +138,14 @@ class Bench:
     def drafter(self, engine: DraftEngine | None = None, cache: VocabularyCache | None = None) -> "Running":
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
         mailbox: Mailbox[object] = Mailbox()
-        loop = DrafterLoop("d", lambda: connect_dealer(self.context, self.address), self.address, engine, mailbox,  # type: ignore[arg-type]
-                           cache=cache)
+        loop = DrafterLoop(
+            "d",
+            lambda: connect_dealer(self.context, self.address),
+            self.address,
+            engine,
+            mailbox,  # type: ignore[arg-type]
+            cache=cache,
+        )
         return self._run(loop, mailbox, loop.close)
 
     def router(self) -> "Scripted":
@@ -397,8 +403,11 @@ def test_remapped_drafter_is_asked_once_for_what_it_can_keep(
 ):
     """Other ids: right drafts, the verifier's text. VOCAB is asked the first time only, or where the file is bad."""
     asked: list[int] = []
-    monkeypatch.setattr(verifier_module, "vocabulary_chunk",
-                        lambda vocabulary, start: asked.append(start) or vocabulary_chunk(vocabulary, start))
+    monkeypatch.setattr(
+        verifier_module,
+        "vocabulary_chunk",
+        lambda vocabulary, start: asked.append(start) or vocabulary_chunk(vocabulary, start),
+    )
     verifier = bench.verifier()
     for number, expected in enumerate(([0], [0], [0, 0])):
         drafter = bench.drafter(Turned(SimSettings(alpha=1.0)), VocabularyCache(tmp_path))

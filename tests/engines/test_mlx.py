@@ -159,7 +159,12 @@ def test_cutting_a_chain_back(engine: MlxDrafter, back: int):
     length = len(prompt) + 59 - back
     held = engine.trim(0, length)
     assert length - mlx_sequence.STRIDE < held <= length
-    assert back < mlx_sequence.RECENT or engine.info.trimming == "removal" or held < length or length % mlx_sequence.STRIDE == 0
+    assert (
+        back < mlx_sequence.RECENT
+        or engine.info.trimming == "removal"
+        or held < length
+        or length % mlx_sequence.STRIDE == 0
+    )
     assert held == length or back >= mlx_sequence.RECENT
     again = chain(engine, 0, (prompt + first)[held : length + 1], back)
     assert again == first[60 - back :]
