@@ -43,8 +43,7 @@ class Linked(NamedTuple):
 
 def pairs() -> list[object]:
     """Which models: the bundled pair, and a random one whose drafter has the target's own weights."""
-    missing = not (BUNDLED / "target.gguf").exists()
-    return ["unseen", pytest.param("bundled", marks=pytest.mark.skipif(missing, reason="the bundled pair is not here"))]
+    return ["unseen", "bundled"]
 
 
 @pytest.fixture(scope="module", params=pairs())

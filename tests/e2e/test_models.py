@@ -19,11 +19,7 @@ SMALL = ("--ctx", 256, "--max-sessions", 4)
 
 def pairs() -> list[object]:
     """Which models: (target, drafter) by name."""
-    bundled = pytest.param(
-        "bundled",
-        marks=pytest.mark.skipif(not (BUNDLED / "target.gguf").exists(), reason="the bundled pair is not here"),
-    )
-    return ["same weights", "other weights", bundled]
+    return ["same weights", "other weights", "bundled"]
 
 
 @pytest.fixture(scope="module", params=pairs())

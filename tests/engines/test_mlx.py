@@ -32,7 +32,6 @@ pytestmark = pytest.mark.models
 MODELS = Path(str(files("specmesh") / "models"))
 GREEDY = Sampler(SamplingParams())
 N_CTX, N_SEQ = 256, 4
-bundled = pytest.param("bundled", marks=pytest.mark.skipif(not MODELS.is_dir(), reason="the bundled pair is not here"))
 
 
 def ids_of(length: int, seed: int = 0) -> list[int]:
@@ -68,7 +67,7 @@ def _empty_sequences(request: pytest.FixtureRequest) -> None:
 # --- the same model in both formats
 
 
-@pytest.fixture(scope="module", params=["tiny", bundled])
+@pytest.fixture(scope="module", params=["tiny", "bundled"])
 def formats(
     request: pytest.FixtureRequest, make_gguf: Callable[..., Path], make_hf: Callable[..., Path]
 ) -> Iterator[tuple[LlamaVerifier, MlxDrafter, str]]:
