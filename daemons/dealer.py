@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
-from specmesh.daemons.transport import Traffic, readable
+from specmesh.daemons.transport import Inlet, Traffic
 from specmesh.errors import ConfigError, FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
@@ -18,6 +18,7 @@ class Dealer:
     def __init__(self, connect: "Callable[[], zmq.Socket[bytes]]", address: str) -> None:
         self._connect, self._address = connect, address
         self.socket = connect()
+        self.inlet = Inlet(self.socket)
         self.traffic = Traffic()
 
     def send(self, message: m.Message) -> int:
@@ -39,9 +40,9 @@ class Dealer:
         Raises ConfigError when the verifier speaks another protocol version.
         """
         for _ in range(MAX_FRAMES_PER_TURN):
-            if not readable(self.socket):
+            parts = self.inlet.receive()
+            if parts is None:
                 return
-            parts = self.socket.recv_multipart(zmq.NOBLOCK)
             if len(parts) != 1:
                 self.traffic.rejected["parts"] += 1
                 continue
@@ -52,6 +53,7 @@ class Dealer:
         """Open a fresh connection, by which the verifier knows nothing of the old one."""
         self.close(linger=0)
         self.socket = self._connect()
+        self.inlet = Inlet(self.socket)
 
     def close(self, linger: int = 100) -> None:
         """Give the connection back; what is on its way has `linger` milliseconds to leave."""

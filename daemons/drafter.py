@@ -23,7 +23,6 @@ from specmesh.daemons.followed import Asked, Followed
 from specmesh.daemons.introduction import Introduction
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.peers import U32, Link
-from specmesh.daemons.transport import wait
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.engines.base import DraftEngine
 from specmesh.errors import (
@@ -102,7 +101,7 @@ class DrafterLoop:
             worked = self._work()
             if not worked:
                 self._flush()
-                wait(self._dealer.socket, self._mailbox, self._timeout(time.monotonic()))
+                self._dealer.inlet.wait(self._mailbox, self._timeout(time.monotonic()))
             for order in self._mailbox.drain():
                 self._order(order)
             self._tick(time.monotonic())

@@ -1,8 +1,8 @@
 """The drafter's counters and the picture of them that `stats` shows."""
 
 from collections.abc import Sequence
-from importlib.metadata import version
 
+from specmesh import __version__
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.stats import BusyShare, Rolling
 from specmesh.core.vocabulary_match import Comparison
@@ -56,7 +56,7 @@ class DrafterStats:
         return {
             "schema_version": SCHEMA_VERSION,
             "role": "drafter",
-            "version": version("specmesh"),
+            "version": __version__,
             "uptime_s": round(now - self._started, 1),
             "model": {
                 "name": info.model,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from specmesh.daemons.transport import Traffic, readable
+from specmesh.daemons.transport import Inlet, Traffic
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
@@ -32,7 +32,7 @@ class Router:
     """
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
-        self.socket = socket
+        self.socket, self.inlet = socket, Inlet(socket)
         self.traffic = Traffic()
         self._unreachable: list[bytes] = []
         self._backlogs: dict[bytes, _Backlog] = {}
@@ -90,9 +90,9 @@ class Router:
     def receive(self) -> Iterator[tuple[bytes, m.Message | None, int]]:
         """(identity, message, bytes) of what has come, a bounded number; message None for a frame that is none."""
         for _ in range(MAX_FRAMES_PER_TURN):
-            if not readable(self.socket):
+            parts = self.inlet.receive()
+            if parts is None:
                 return
-            parts = self.socket.recv_multipart(zmq.NOBLOCK)
             if len(parts) != 2:
                 self.traffic.rejected["parts"] += 1
                 continue

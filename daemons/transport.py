@@ -85,24 +85,39 @@ def connect_dealer(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq
     return socket
 
 
-def readable(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a whole message can be received now; a third of what an exception from an empty socket costs."""
-    events = socket.getsockopt(zmq.EVENTS)
-    return isinstance(events, int) and bool(events & zmq.POLLIN)
+class Inlet:
+    """The receiving side of a socket, asked several times per draft: each call here is chosen for what it costs."""
 
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._descriptor = socket.FD
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
 
-def wait(socket: zmq.Socket[bytes], mailbox: Mailbox[T], seconds: float) -> None:
-    """Sleep until there may be a frame or an item in the mailbox, at most `seconds`.
+    def receive(self) -> list[bytes] | None:
+        """The parts of the next message; None when there is none now."""
+        if not self._poller.poll(0):
+            return None
+        part = self._socket.recv(zmq.NOBLOCK, copy=False)
+        parts = [part.bytes]
+        while part.more:
+            part = self._socket.recv(zmq.NOBLOCK, copy=False)
+            parts.append(part.bytes)
+        return parts
 
-    select() because zmq_poll and poll() count whole milliseconds, longer than a draft may take. The socket's own
-    descriptor is edge-triggered: the caller has received until zmq.Again, and what came since is asked for first.
-    """
-    if readable(socket):
-        return
-    wakeup = mailbox.fileno()
-    ready, _, _ = select.select([socket.FD, wakeup], [], [], seconds)
-    if wakeup in ready:
-        mailbox.quiet()
+    def wait(self, mailbox: Mailbox[T], seconds: float) -> None:
+        """Sleep until there may be a message or an item in the mailbox, at most `seconds`.
+
+        select() because zmq_poll and poll() count whole milliseconds, longer than a draft may take. The socket's own
+        descriptor is edge-triggered: the caller has received until there was none, and what came since is asked for
+        first.
+        """
+        if self._poller.poll(0):
+            return
+        wakeup = mailbox.fileno()
+        ready, _, _ = select.select([self._descriptor, wakeup], [], [], seconds)
+        if wakeup in ready:
+            mailbox.quiet()
 
 
 def _configure(socket: zmq.Socket[bytes]) -> None:

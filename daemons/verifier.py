@@ -27,7 +27,6 @@ from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.peers import U32, DrafterPeer, Link
 from specmesh.daemons.remote_client import RemoteClient, opened
 from specmesh.daemons.router import Router
-from specmesh.daemons.transport import wait
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.base import Span, VerifyEngine
@@ -87,7 +86,7 @@ class VerifierLoop:
     def run(self) -> bool:
         """Serve until stopped and drained; whether the engine is idle then, and may be freed."""
         while not self._drained():
-            wait(self._router.socket, self._mailbox, self._start_step_or_timeout(time.monotonic()))
+            self._router.inlet.wait(self._mailbox, self._start_step_or_timeout(time.monotonic()))
             self._turns += 1
             for order in self._mailbox.drain():
                 self._order(order, time.monotonic())

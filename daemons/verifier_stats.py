@@ -2,8 +2,8 @@
 
 from collections import deque
 from collections.abc import Sequence
-from importlib.metadata import version
 
+from specmesh import __version__
 from specmesh.core.costs import StepCosts
 from specmesh.core.stats import BusyShare, RoundCounts, Throughput
 from specmesh.core.verifier_session import VerifierSession
@@ -64,7 +64,7 @@ class VerifierStats:
         return {
             "schema_version": SCHEMA_VERSION,
             "role": "verifier",
-            "version": version("specmesh"),
+            "version": __version__,
             "uptime_s": round(now - self._started, 1),
             "model": {
                 "name": info.model,

@@ -221,7 +221,8 @@ def _other(token: int, choice: int) -> int:
 
 def _one_hot(tokens: Sequence[int], n_vocab: int) -> NDArray[np.float32]:
     logits = np.zeros((len(tokens), n_vocab), np.float32)
-    logits[np.arange(len(tokens)), tokens] = _LOGIT
+    for row, token in enumerate(tokens):
+        logits[row, token] = _LOGIT
     return logits
 
 
