@@ -1,5 +1,6 @@
 """The processes: load the model while the API already answers, serve, stop cleanly on a signal."""
 
+import gc
 import hashlib
 import os
 import platform
@@ -35,6 +36,9 @@ log = structlog.get_logger("specmesh")
 
 SWITCH_INTERVAL = 2e-4
 """Seconds a thread may keep the interpreter while another waits: at the default of 5 ms the API would stall steps."""
+
+COLLECT_EVERY = 20_000
+"""Allocations between two garbage collections: at the default of 700 there are several in a round."""
 
 
 class Stop:
@@ -173,7 +177,7 @@ class DrafterBackend:
 
 def serve_verifier(settings: VerifierSettings) -> None:
     """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start."""
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    _tune_interpreter()
     stop, context = Stop(), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[Submit | Cancel | Decoded | DecodeFailed] = Mailbox()
     instance = Instance(settings.socket)
@@ -217,7 +221,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
 
 def serve_drafter(settings: DrafterSettings) -> None:
     """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused."""
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    _tune_interpreter()
     stop, context = Stop(), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[Submit | Cancel] = Mailbox()
     instance = Instance(settings.socket)
@@ -271,6 +275,12 @@ def _loaded(load: Callable[[], T], stop: Stop) -> T | None:
         if stop.asked:
             return None
         raise
+
+
+def _tune_interpreter() -> None:
+    """Short turns for threads, rare collections: a round takes a fraction of a millisecond."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    gc.set_threshold(COLLECT_EVERY)
 
 
 def _name() -> str:

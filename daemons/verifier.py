@@ -86,7 +86,7 @@ class VerifierLoop:
     def run(self) -> bool:
         """Serve until stopped and drained; whether the engine is idle then, and may be freed."""
         while not self._drained():
-            self._router.inlet.wait(self._mailbox, self._start_step_or_timeout(time.monotonic()))
+            self._router.inlet.wait(self._mailbox, self._timeout(time.monotonic()))
             self._turns += 1
             for order in self._mailbox.drain():
                 self._order(order, time.monotonic())
@@ -111,22 +111,28 @@ class VerifierLoop:
             self._carry_out(live, live.machine.handle(ev.Cancelled("shutdown"), time.monotonic()))
         return True
 
-    def _start_step_or_timeout(self, now: float) -> float:
-        """Give the engine its next step if it is free; seconds the loop may sleep."""
+    def _timeout(self, now: float) -> float:
+        """Seconds the loop may sleep, once the engine has what it can do."""
         until = min((peer.link.next_ping for peer in self._peers.values()), default=now + 1.0)
         until = min(until, self._closing.next_deadline() or until, self._next_snapshot if self._unpublished else until)
         if self._router.behind:
             until = min(until, now + FLUSH_INTERVAL)
-        if self._step is None:
-            step = self._scheduler.next_step({live.id: live.machine for live in self._sessions.values()}, now)
-            match step:
-                case Step():
-                    self._run_step(step, now)
-                case Idle(wake):
-                    until = until if wake is None else min(until, wake)
-                case _:
-                    assert_never(step)
-        return max(until - now, 0.0)
+        wake = self._feed(now)
+        return max((until if wake is None else min(until, wake)) - now, 0.0)
+
+    def _feed(self, now: float) -> float | None:
+        """Give the engine its next step if it is free; when to try again where a session waits for drafts."""
+        if self._step is not None:
+            return None
+        step = self._scheduler.next_step({live.id: live.machine for live in self._sessions.values()}, now)
+        match step:
+            case Step():
+                self._run_step(step, now)
+                return None
+            case Idle(wake):
+                return wake
+            case _:
+                assert_never(step)
 
     def _run_step(self, step: Step, now: float) -> None:
         spans = []
@@ -184,16 +190,31 @@ class VerifierLoop:
         seconds = result.ended - result.started
         if step.pure:
             self._costs.record(step.rows, seconds, drafts=step.drafts, redoes=self._redoes)
-        before = self.stats.totals.generated
+        outcomes: list[tuple[Live, list[ev.VerifierEffect]]] = []
         for (session, part), logits in zip(step.parts, result.logits, strict=True):
             live = self._sessions.get(session)
             if live is None:
                 continue  # cancelled while the step ran
             if isinstance(part, ev.Prefill):
-                self._carry_out(live, live.machine.handle(ev.Prefilled(len(part.ids)), now))
+                outcomes.append((live, live.machine.handle(ev.Prefilled(len(part.ids)), now)))
             elif logits is not None:
-                self._carry_out(live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds), now))
+                outcomes.append((live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds), now)))
+        for live, effects in outcomes:
+            self._trim(live, effects)
+        if all(live.machine.lead or not live.machine.attached for live, _ in outcomes):
+            self._feed(now)  # before anyone is told: nobody's answer is needed for it
+        before = self.stats.totals.generated
+        for live, effects in outcomes:
+            self._carry_out(live, effects)
         self.stats.step(result.started, result.ended, self.stats.totals.generated - before)
+
+    def _trim(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
+        """Note for the engine's next job what the session's step cut off."""
+        for effect in effects:
+            if isinstance(effect, ev.Trim):
+                self._trims.append((live.seq, effect.length))
+                if self._info.trimming == "restore":
+                    self._behind.add(live.seq)
 
     def _decode_failed(self, error: SpecmeshError, now: float) -> None:
         """The engine's sequences are in doubt: every session of the step ends, the others go on."""
@@ -259,10 +280,8 @@ class VerifierLoop:
                         self._tell(live, frame)
                 case ev.SendNack(base, crc):
                     self._tell(live, m.Nack(live.id, base, crc))
-                case ev.Trim(length):
-                    self._trims.append((live.seq, length))
-                    if self._info.trimming == "restore":
-                        self._behind.add(live.seq)
+                case ev.Trim():
+                    pass  # the engine has it already
                 case ev.Emit(ids, accepted, drafts, tested):
                     self.stats.round(len(drafts), tested, accepted, len(ids))
                     live.client.hear(Tokens(ids, min(accepted, len(ids)), drafts))

@@ -54,7 +54,8 @@ class DrafterSession:
         self._unsent_since: float | None = None
         self._stuck = False  # the model has no guess after the newest id
         self._nacked: tuple[float, int] = (float("-inf"), -1)
-        self._acceptance = RollingAcceptance(positions=1, prior=0.75, memory=32.0)
+        self._acceptance = RollingAcceptance(prior=0.75, memory=16.0)
+        self._reach = self._worthwhile()
 
     @property
     def n_truth(self) -> int:
@@ -113,17 +114,15 @@ class DrafterSession:
         self.draft_n = min(event.draft_n, MAX_CREDIT)
         accepted = max(min(agreed, end - 1) - self._n_truth, 0)
         if not event.sync:
-            self._learn_acceptance(accepted, corrected=self._n_truth <= agreed < min(end, len(self._known)))
+            corrected = self._n_truth <= agreed < min(end, len(self._known))
+            self._acceptance.record(accepted + corrected, accepted)
+            self._reach = self._worthwhile()
         effects = self._cut(agreed) if agreed < end else []
         self._known.extend(event.ids[agreed - event.base :])
         self._n_truth = end
         self._sent = max(self._sent, end)
         self._stuck = False
         return effects + self._learn(accepted) + self._send()
-
-    def _learn_acceptance(self, accepted: int, *, corrected: bool) -> None:
-        for stood in [1] * accepted + [0] * corrected:
-            self._acceptance.record(1, stood)
 
     def _cut(self, length: int) -> list[ev.DrafterEffect]:
         """Drop every id from `length` on, here and in the model's memory."""
@@ -164,12 +163,15 @@ class DrafterSession:
         return self.draft_n > 0 and self._n_truth > 0 and not self._stuck and room and chain < self._credit(round_trip)
 
     def _credit(self, round_trip: float) -> int:
-        """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides; as
-        long as the last of them has a chance to stand."""
+        """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
         interval = self.draft_seconds / self.drafted if self.drafted else round_trip
         hidden = ceil(round_trip / interval) if interval > 0 else 0
         ahead = min(2 * self.draft_n + 1 + min(hidden, self.draft_n), MAX_CREDIT)
-        return max(min(ahead, ceil(log(LEAST_USE) / log(self._acceptance.pooled()))), self.draft_n)
+        return max(min(ahead, self._reach), self.draft_n)
+
+    def _worthwhile(self) -> int:
+        """How long a chain may be while its last draft has a chance to stand."""
+        return ceil(log(LEAST_USE) / log(self._acceptance.pooled()))
 
     def _predicted(self, event: ev.Predicted, now: float) -> list[ev.DrafterEffect]:
         """Note what the model took in and, where it guessed, let the chain grow.
@@ -196,11 +198,15 @@ class DrafterSession:
         return min(self._chunk * 2, self._n_batch) if seconds < CHUNK_SECONDS / 2 else self._chunk
 
     def _worth_sending(self, now: float) -> bool:
-        """A full batch, or one that has waited long enough. A draft slower than COALESCE goes out at once."""
-        unsent = len(self._known) - max(self._sent, self._n_truth)
+        """All that the next step wants, or beyond it what a step consumes, or what has waited long enough.
+
+        A draft slower than COALESCE goes out at once.
+        """
+        sent, end, wanted = max(self._sent, self._n_truth), len(self._known), self._n_truth + self.draft_n
         waited = now - self._unsent_since if self._unsent_since is not None else 0.0
-        asked = len(self._known) - self._n_truth <= self.draft_n
-        return unsent >= self.draft_n or (waited >= COALESCE and (asked or unsent >= GROUP))
+        if sent < wanted:
+            return end >= wanted or waited >= COALESCE
+        return end - sent > self.draft_n or (waited >= COALESCE and end - sent >= GROUP)
 
     def flush(self) -> list[ev.DrafterEffect]:
         """Send what is held back; for when nothing more will be drafted for now."""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from hashlib import blake2b
 from math import inf
 
 import numpy as np
@@ -21,6 +20,10 @@ END_ID = 255
 
 _PRINTABLE = range(32, 127)
 _LOGIT = 20.0
+_U64 = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_NEXT, _LUCK, _WRONG = 1, 2, 3
+"""What a hash is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +172,9 @@ class SimDrafter:
 
     def _guess(self, crc: int, right: int) -> int:
         seed = self._settings.seed
-        if _hash(b"luck", seed, crc) < self._settings.alpha * 2**64:
+        if _hash(_LUCK, seed, crc) < self._settings.alpha * 2**64:
             return right
-        return _other(right, _hash(b"wrong", seed, crc))
+        return _other(right, _hash(_WRONG, seed, crc))
 
 
 class _State:
@@ -194,7 +197,7 @@ class _State:
         self.sequences.set(seq, len(prefix))
         if 0 < self._end_after <= len(prefix):
             return END_ID
-        return _PRINTABLE[_hash(b"next", 0, prefix.crc) % len(_PRINTABLE)]
+        return _PRINTABLE[_hash(_NEXT, 0, prefix.crc) % len(_PRINTABLE)]
 
     def cut(self, seq: int, length: int) -> None:
         self.prefixes[seq].truncate(length)
@@ -208,10 +211,15 @@ def _encode(text: str) -> list[int]:
         raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
 
 
-def _hash(purpose: bytes, seed: int, crc: int) -> int:
-    """64 bits; a CRC alone is linear in its input and would make neighbouring prefixes continue alike."""
-    digest = blake2b(b"%d %d" % (seed, crc), digest_size=8, person=purpose)
-    return int.from_bytes(digest.digest(), "little")
+def _hash(purpose: int, seed: int, crc: int) -> int:
+    """64 bits; a CRC alone is linear in its input and would make neighbouring prefixes continue alike.
+
+    The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+    """
+    mixed = crc + (seed << 32) + _GOLDEN * purpose & _U64
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _U64
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _U64
+    return mixed ^ mixed >> 31
 
 
 def _other(token: int, choice: int) -> int:

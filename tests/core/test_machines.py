@@ -618,15 +618,17 @@ def test_right_drafter_makes_it_faster(draft_n, round_trip):
     ids=["drafts lost", "truths lost", "both lost", "everything"],
 )
 def test_acceptance_resumes_after_trouble(trouble, round_trip, accuracy, draft_n):
-    """Two seconds of trouble, then quiet: a second later drafts are accepted as if nothing had been."""
+    """Two seconds of trouble, then quiet: a second later drafts are accepted as if nothing had been, over a few texts."""
     per_round, max_tokens = [], 400 if accuracy < 1.0 else 700
     for options in ({}, trouble):
-        world = endless(seed=3, round_trip=round_trip, faulty=(1.0, 3.0), **options)
-        params = SessionParams(SamplingParams(), max_tokens, draft_n)
-        served = world.open(params, [Drafter(accuracy=accuracy)])
-        check(world.run())
-        late = [accepted for at, _, accepted in served.rounds if at > (4.0 if options else 1.0)]
-        assert len(late) > 5
+        late: list[int] = []
+        for seed in (3, 4, 5):
+            world = endless(seed=seed, round_trip=round_trip, faulty=(1.0, 3.0), **options)
+            params = SessionParams(SamplingParams(), max_tokens, draft_n)
+            served = world.open(params, [Drafter(accuracy=accuracy)])
+            check(world.run())
+            late += [accepted for at, _, accepted in served.rounds if at > (4.0 if options else 1.0)]
+        assert len(late) > 15
         per_round.append(sum(late) / len(late))
     assert per_round[1] > 0.7 * per_round[0] > 0.3
 

@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.transport import Traffic, bind_router, connect_dealer, wait
+from specmesh.daemons.transport import Inlet, Traffic, bind_router, connect_dealer
 from specmesh.errors import ConfigError
 from specmesh.wire.codec import MAX_FRAME
 
@@ -117,23 +117,22 @@ def test_dealer_without_a_verifier_does_not_queue(sockets: Sockets):
 
 
 def test_wait_ends_for_a_frame_or_a_wakeup(sockets: Sockets):
-    """A byte in the mailbox ends a wait, and so does a frame; a wait without either ends too."""
+    """A byte in the mailbox ends a wait, and so does a frame, which comes whole; a wait without either ends too."""
     router, address = sockets.router()
+    inlet = Inlet(router)
     dealer = sockets.dealer(address)
     mailbox: Mailbox[int] = Mailbox()
     begun = time.monotonic()
-    wait(router, mailbox, 0.02)
+    inlet.wait(mailbox, 0.02)
+    assert inlet.receive() is None
     mailbox.put(1)
-    wait(router, mailbox, 60)
+    inlet.wait(mailbox, 60)
     assert dealer.poll(10_000, zmq.POLLOUT)
-    dealer.send(b"frame")
-    while True:
-        wait(router, mailbox, 60)
-        try:
-            assert router.recv_multipart(zmq.NOBLOCK)[1] == b"frame"
-            break
-        except zmq.Again:
-            continue
+    dealer.send_multipart([b"frame", b"", b"more"])
+    while (parts := inlet.receive()) is None:
+        inlet.wait(mailbox, 60)
+    assert parts[1:] == [b"frame", b"", b"more"]
+    assert inlet.receive() is None
     mailbox.close()
     assert time.monotonic() - begun < 30
 
