@@ -618,7 +618,7 @@ def test_right_drafter_makes_it_faster(draft_n, round_trip):
     ids=["drafts lost", "truths lost", "both lost", "everything"],
 )
 def test_acceptance_resumes_after_trouble(trouble, round_trip, accuracy, draft_n):
-    """Two seconds of trouble, then quiet: a second later drafts are accepted as if nothing had been, over a few texts."""
+    """Two seconds of trouble, then quiet: a second later drafts are accepted as if nothing had been (three texts)."""
     per_round, max_tokens = [], 400 if accuracy < 1.0 else 700
     for options in ({}, trouble):
         late: list[int] = []
