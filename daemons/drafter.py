@@ -64,7 +64,7 @@ class DrafterLoop:
     ) -> None:
         self._name, self._dealer, self._address = name, Dealer(connect, address), address
         self._engine, self._mailbox = engine, mailbox
-        self._introduction = Introduction(engine, address, least_overlap, cache)
+        self._introduction = Introduction(engine, address, least_overlap, cache, mailbox.wake)
         self._link = Link(time.monotonic())
         self._welcome: m.Welcome | None = None
         self._next_hello = 0.0
@@ -134,6 +134,7 @@ class DrafterLoop:
                 self._say_hello(now)
         elif now >= self._link.next_ping:
             self._dealer.send(self._link.ping(now, self._turns, self.stats.busy.share(now)))
+        self._introduction.settle()
         self._ask(self._introduction.overdue(now))
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL

@@ -1,10 +1,13 @@
 """What follows WELCOME at the drafter: the verifier's vocabulary, and an engine that speaks its ids.
 
 The vocabulary is the engine's own where the fingerprints agree, else it comes from the cache, else from the verifier.
-How well the two fit is for specmesh.core to say.
+How well the two fit is for specmesh.core to say, on a thread beside the loop: large vocabularies take seconds to
+compare, and the verifier takes a drafter that is silent for seconds for dead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import structlog
 
@@ -27,11 +30,21 @@ MAX_PROBES, MAX_PROBE = 32, 512
 """Most texts of a verifier that are tried, and their most characters."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """What a comparison found: the draft engine in the verifier's ids."""
+
+    vocabulary: Vocabulary
+    engine: DraftEngine
+    comparison: Comparison | None
+
+
 class Introduction:
     """A drafter getting to know its verifier.
 
     `vocabulary` is the verifier's and `engine` the draft engine in its ids; None until they are known. `address`, the
-    verifier's, is for messages.
+    verifier's, is for messages. Vocabularies are compared on `executor`; `wake` is called from there when `settle` has
+    something to take over.
     """
 
     def __init__(
@@ -40,6 +53,8 @@ class Introduction:
         address: str = "",
         least_overlap: float = LEAST_OVERLAP,
         cache: VocabularyCache | None = None,
+        wake: Callable[[], None] = lambda: None,
+        executor: Executor | None = None,
     ) -> None:
         self._own, self._address, self._least, self._cache = engine, address, least_overlap, cache
         self.fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
@@ -48,24 +63,25 @@ class Introduction:
         self.comparison: Comparison | None = None
         self._download: VocabularyDownload | None = None
         self._welcome: Welcome | None = None
+        self._wake = wake
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
+        self._meeting: Future[_Met] | None = None
         self._asked = 0.0
         self._frames = 0
 
     def welcomed(self, welcome: Welcome, now: float) -> Vocab | None:
-        """Begin with a verifier; what to ask it for.
-
-        Raises ConfigError where its vocabulary does not suit, RemoteProtocolError where it can be nobody's.
-        """
+        """Begin with a verifier; what to ask it for. Raises RemoteProtocolError for a vocabulary nobody can have."""
         known = self._welcome
         self._download = None
         if self.vocabulary is not None and known is not None and _key(known) == _key(welcome):
             self._welcome = welcome
             return None
         self._welcome, self.vocabulary, self.engine, self.comparison = welcome, None, None, None
+        self._meeting = None
         download = VocabularyDownload(welcome)
         pieces = self._at_hand(welcome)
         if pieces is not None:
-            self._found(Vocabulary(pieces, frozenset(welcome.eog_ids)))
+            self._meet(Vocabulary(pieces, frozenset(welcome.eog_ids)), welcome)
             return None
         self._download, self._frames = download, 0
         return self._ask(now)
@@ -84,8 +100,16 @@ class Introduction:
         log.info("vocabulary_fetched", tokens=len(vocabulary), frames=self._frames + 1)
         if self._cache is not None:
             self._cache.store(self._welcome.vocab_fingerprint, vocabulary.pieces)
-        self._found(vocabulary)
+        self._meet(vocabulary, self._welcome)
         return None
+
+    def settle(self) -> None:
+        """Take over what the comparison found, once it has. Raises ConfigError where the vocabularies do not suit."""
+        if self._meeting is None or not self._meeting.done():
+            return
+        meeting, self._meeting = self._meeting, None
+        met = meeting.result()
+        self.vocabulary, self.engine, self.comparison = met.vocabulary, met.engine, met.comparison
 
     def overdue(self, now: float) -> Vocab | None:
         """What to ask for again, where an answer does not come."""
@@ -108,15 +132,18 @@ class Introduction:
             log.info("vocabulary_from_cache", tokens=len(pieces))
         return pieces
 
-    def _found(self, vocabulary: Vocabulary) -> None:
+    def _meet(self, vocabulary: Vocabulary, welcome: Welcome) -> None:
         own = self._own.vocabulary
-        self.engine = self._own if own is None else self._translated(own, vocabulary)
-        self.vocabulary = vocabulary
+        if own is None:
+            self.vocabulary, self.engine = vocabulary, self._own
+            return
+        self._meeting = self._executor.submit(self._translated, own, vocabulary, welcome)
+        self._meeting.add_done_callback(lambda _: self._wake())
 
-    def _translated(self, own: Vocabulary, vocabulary: Vocabulary) -> DraftEngine:
-        """The engine in the verifier's ids; raises ConfigError where too few have a counterpart."""
-        found = self.comparison = compare(own, vocabulary, self._least)
-        model, theirs = self._own.info.model, self._welcome.model if self._welcome is not None else ""
+    def _translated(self, own: Vocabulary, vocabulary: Vocabulary, welcome: Welcome) -> _Met:
+        """The engine in the verifier's ids; raises ConfigError where too few have a counterpart. Runs on the thread."""
+        found = compare(own, vocabulary, self._least)
+        model, theirs = self._own.info.model, welcome.model
         if found.remap is None:
             raise ConfigError(
                 f"the vocabulary of the draft model {model} does not suit that of {theirs}, the model of the verifier "
@@ -124,11 +151,12 @@ class Introduction:
             )
         say = log.warning if found.verdict is Verdict.PARTIAL else log.info
         say(f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=str(found))
-        self._compare_encoders(own, vocabulary)
-        return self._own if found.remap.identity else RemappedDrafter(self._own, found.remap, vocabulary)
+        self._compare_encoders(own, vocabulary, welcome)
+        engine = self._own if found.remap.identity else RemappedDrafter(self._own, found.remap, vocabulary)
+        return _Met(vocabulary, engine, found)
 
-    def _compare_encoders(self, own: Vocabulary, vocabulary: Vocabulary) -> None:
-        probed = compare_encodings(own, vocabulary, self._encodings(len(own), len(vocabulary)))
+    def _compare_encoders(self, own: Vocabulary, vocabulary: Vocabulary, welcome: Welcome) -> None:
+        probed = compare_encodings(own, vocabulary, self._encodings(len(own), len(vocabulary), welcome))
         if probed.agreed < probed.compared:
             log.warning(
                 "encoders_differ",
@@ -137,12 +165,12 @@ class Introduction:
                 meaning="the text is right all the same; fewer drafts will be accepted",
             )
 
-    def _encodings(self, n_own: int, n_vocab: int) -> Iterator[tuple[str, list[int], list[int]]]:
+    def _encodings(self, n_own: int, n_vocab: int, welcome: Welcome) -> Iterator[tuple[str, list[int], list[int]]]:
         """Texts with the own ids and the verifier's, as far as what the verifier sent can be used."""
         engine = self._own
-        if self._welcome is None or not isinstance(engine, Encoder):
+        if not isinstance(engine, Encoder):
             return
-        for text, told in list(self._welcome.probes.items())[:MAX_PROBES]:
+        for text, told in list(welcome.probes.items())[:MAX_PROBES]:
             theirs = _ids(told, n_vocab)
             if theirs is None or len(text) > MAX_PROBE:
                 continue

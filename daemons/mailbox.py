@@ -29,6 +29,10 @@ class Mailbox(Generic[T]):
     def put(self, item: T) -> None:
         """Add an item and wake the loop; from any thread."""
         self._items.append(item)
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the loop; from any thread."""
         with contextlib.suppress(BlockingIOError):  # a full pipe wakes the loop just as well
             os.write(self._writer, b"\0")
 

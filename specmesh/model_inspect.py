@@ -94,7 +94,7 @@ def _by_llama(path: Path) -> tuple[int | None, str | None, bool | None, tuple[st
 
 def _directory(path: Path) -> Report:
     found = read_directory(path)
-    notes = ["the fingerprint of a Hugging Face directory is not computed"]
+    fingerprint, notes = _hf_fingerprint(path)
     if found.can_trim is None:
         notes.append(
             f"whether it can trim is unknown for architecture {found.architecture or 'unnamed'}, or for its window"
@@ -110,7 +110,17 @@ def _directory(path: Path) -> Report:
         quantisation=found.quantisation,
         context=found.context,
         vocabulary_size=found.vocabulary_size,
-        vocabulary_fingerprint=None,
+        vocabulary_fingerprint=fingerprint,
         can_trim=found.can_trim,
         notes=tuple(notes),
     )
+
+
+def _hf_fingerprint(path: Path) -> tuple[str | None, list[str]]:
+    """The fingerprint of a directory's vocabulary, or a note why it has none."""
+    from specmesh.engines.hf_vocabulary import load_hf_vocabulary
+
+    try:
+        return load_hf_vocabulary(path).vocabulary.fingerprint(), []
+    except ConfigError as error:
+        return None, [f"the fingerprint is unknown: {error}"]

@@ -1,4 +1,4 @@
-"""The vocabulary of a Hugging Face directory as bytes per id, without any model library.
+"""The vocabulary of a Hugging Face tokenizer as bytes per id, without any model library.
 
 tokenizer.json spells tokens in one of two ways. Byte-level BPE writes each byte as a visible character; SentencePiece
 writes a space as U+2581 and bytes that are no character as <0xNN>. llama.cpp's GGUF files keep those spellings, and
@@ -8,7 +8,7 @@ llama.cpp gives the bytes; here they are worked out, so that both can be compare
 import importlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,14 @@ from specmesh.errors import ConfigError
 Spelling = Callable[[str], bytes]
 """From a token as a file spells it to its bytes."""
 
+_SPACE = "\u2581"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_LOOKS_SPECIAL = re.compile(
+    r"<\|.*\|>|<\uff5c.*\uff5c>|<unused.*>|<pad>|<mask>|<2mass>|\[@BOS@\]|<end_of_turn>|<end_of_utterance>|_?<EOT>",
+    re.DOTALL,
+)
+"""Tokens that llama.cpp and its converter take for control tokens, whatever the tokenizer says of them."""
+
 _MAX_ID = 2**21
 _ENDS = frozenset(
     {"</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",
@@ -46,7 +53,7 @@ def byte_level_bytes(token: str) -> bytes:
 def sentencepiece_bytes(token: str) -> bytes:
     """The bytes of a SentencePiece token."""
     byte = _BYTE.fullmatch(token)
-    return bytes([int(byte[1], 16)]) if byte else token.replace("\u2581", " ").encode("utf-8", "replace")
+    return bytes([int(byte[1], 16)]) if byte else _plain(token)
 
 
 def load_hf_vocabulary(folder: Path) -> HfVocabulary:
@@ -57,39 +64,72 @@ def load_hf_vocabulary(folder: Path) -> HfVocabulary:
         raise ConfigError(f"{folder} has no tokenizer.json: name the directory of a Hugging Face model that has one")
     try:
         vocabulary = hf_vocabulary(tokenizer, folder)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} is not understood ({type(error).__name__}: {error}): save it anew") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path} is not understood ({error}): save it anew") from error
     return HfVocabulary(vocabulary, _encoder(path))
 
 
 def hf_vocabulary(tokenizer: dict[str, Any], folder: Path) -> Vocabulary:
     """The vocabulary of a parsed tokenizer.json, padded and with end ids as the files beside it say.
 
-    Raises KeyError, TypeError, AttributeError or ValueError for what no tokenizer.json contains.
+    Raises ConfigError for what no tokenizer.json contains.
     """
-    spell = spelling_of(tokenizer)
-    model, added = tokenizer["model"], tokenizer.get("added_tokens") or []
+    known = token_bytes(tokenizer)
+    added = tokenizer.get("added_tokens") or []
+    size = max(max(known, default=-1) + 1, _padded_size(folder))
+    ids = _ids(tokenizer["model"]["vocab"]) | {token["content"]: token["id"] for token in added}
+    ends = _end_ids(folder, ids, added)
+    return Vocabulary(padded(known, size), frozenset(end for end in ends if end < size))
+
+
+def token_bytes(tokenizer: dict[str, Any]) -> dict[int, bytes]:
+    """The bytes of each id of a parsed tokenizer.json; empty for control tokens and the unknown one.
+
+    Raises ConfigError where it is not understood.
+    """
+    try:
+        return _token_bytes(tokenizer)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"its tokenizer is not one: {type(error).__name__}: {error}") from error
+
+
+def _token_bytes(tokenizer: dict[str, Any]) -> dict[int, bytes]:
+    spell, model = spelling_of(tokenizer), tokenizer["model"]
     ids = _ids(model["vocab"])
-    texts = {number: spell(token) for token, number in ids.items()}
-    if model.get("unk_token") in ids:
-        texts[ids[model["unk_token"]]] = b""
-    for token in added:
-        texts[token["id"]] = b"" if token.get("special") else token["content"].encode("utf-8", "replace")
-    size = max(max(texts, default=-1) + 1, _padded_size(folder))
-    if min(texts, default=0) < 0 or size > _MAX_ID:
-        raise ValueError(f"ids from {min(texts)} to {size - 1}")
-    ends = _end_ids(folder, ids | {token["content"]: token["id"] for token in added}, added)
-    return Vocabulary(tuple(texts.get(number, b"") for number in range(size)), frozenset(n for n in ends if n < size))
+    known = {number: spell(token) for token, number in ids.items()}
+    unknown = model.get("unk_id") if model.get("unk_token") is None else ids.get(model["unk_token"])
+    if unknown in known and spell is sentencepiece_bytes:
+        known[unknown] = b""
+    known |= {token["id"]: _added(token) for token in tokenizer.get("added_tokens") or []}
+    if min(known, default=0) < 0 or max(known, default=0) >= _MAX_ID:
+        raise ValueError(f"ids from {min(known)} to {max(known)}")
+    return known
+
+
+def padded(known: Mapping[int, bytes], size: int) -> tuple[bytes, ...]:
+    """`size` rows; empty where no token stands for one."""
+    return tuple(known.get(number, b"") for number in range(size))
 
 
 def spelling_of(tokenizer: dict[str, Any]) -> Spelling:
     """How a tokenizer.json spells its tokens; raises ValueError for a way that is not known."""
-    kinds = {str(part.get("type")) for name in ("decoder", "pre_tokenizer") for part in _parts(tokenizer.get(name))}
+    places = ("decoder", "pre_tokenizer", "normalizer")
+    kinds = {str(part.get("type")) for name in places for part in _parts(tokenizer.get(name))}
     if "ByteLevel" in kinds:
         return byte_level_bytes
     if kinds & {"ByteFallback", "Metaspace"} or tokenizer["model"].get("byte_fallback"):
         return sentencepiece_bytes
     raise ValueError(f"neither byte-level nor SentencePiece, but {', '.join(sorted(kinds)) or 'nothing'}")
+
+
+def _added(token: dict[str, Any]) -> bytes:
+    """A token added to the model's own: a control token, or one that stands for its text."""
+    text = str(token["content"])
+    return b"" if token.get("special") or _LOOKS_SPECIAL.fullmatch(text) else _plain(text)
+
+
+def _plain(text: str) -> bytes:
+    return text.replace(_SPACE, " ").encode("utf-8", "replace")
 
 
 @cache
@@ -111,10 +151,10 @@ def _ids(vocab: object) -> dict[str, int]:
 
 
 def _parts(component: Any) -> Iterator[dict[str, Any]]:
-    """A decoder or pre-tokenizer and, of a sequence, its members."""
+    """A decoder, pre-tokenizer or normaliser and, of a sequence, its members."""
     if isinstance(component, dict):
         yield component
-        for name in ("decoders", "pretokenizers"):
+        for name in ("decoders", "pretokenizers", "normalizers"):
             for part in component.get(name) or []:
                 yield from _parts(part)
 

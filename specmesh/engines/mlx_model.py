@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specmesh.core.vocabulary import Vocabulary
-from specmesh.engines.mlx_vocabulary import pieces
+from specmesh.engines.hf_vocabulary import padded, token_bytes
 from specmesh.errors import ConfigError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -69,7 +69,7 @@ class MlxModel:
         if backend is None:
             raise ConfigError(f"{self.name} has no tokenizer.json: choose a copy of the model that has one")
         try:
-            known = pieces(json.loads(backend.to_str()), n_vocab)
+            known = padded(token_bytes(json.loads(backend.to_str())), n_vocab)
         except ConfigError as error:
             raise ConfigError(f"{self.name} cannot draft: {error}") from error
         ends = frozenset(token for token in self.tokenizer.eos_token_ids if 0 <= token < n_vocab)

@@ -1,7 +1,10 @@
 """A drafter getting to know its verifier, without sockets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from threading import Event
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,11 +14,13 @@ from specmesh.core.vocabulary_match import Verdict
 from specmesh.daemons.introduction import MAX_PROBES, RETRY, Introduction
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
-from specmesh.engines.base import EngineInfo
+from specmesh.engines.base import DraftEngine, EngineInfo
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.engines.remapped import RemappedDrafter
 from specmesh.errors import ConfigError, RemoteProtocolError, RequestError
 from specmesh.wire import messages as m
+
+T = TypeVar("T")
 
 OWN = Vocabulary((*(b"word%d" % number for number in range(6000)), b"a", b" ", b""), frozenset({6002}))
 TURNED = Vocabulary(OWN.pieces[::-1], frozenset({0}))
@@ -60,6 +65,22 @@ def welcome(vocabulary: Vocabulary, **changes: object) -> m.Welcome:
     return m.Welcome(**(fields | changes))  # type: ignore[arg-type]
 
 
+class Inline(Executor):
+    """Runs what it is given at once."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        done: Future[T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except ConfigError as error:
+            done.set_exception(error)
+        return done
+
+
+def introduction(engine: DraftEngine, cache: VocabularyCache | None = None) -> Introduction:
+    return Introduction(engine, cache=cache, executor=Inline())
+
+
 def introduce(made: Introduction, vocabulary: Vocabulary, **changes: object) -> int:
     """Let it meet a verifier; how many VOCAB requests it took."""
     requests = 0
@@ -69,24 +90,52 @@ def introduce(made: Introduction, vocabulary: Vocabulary, **changes: object) -> 
         assert made.engine is None
         assert made.vocabulary is None
         request = made.answered(vocabulary_chunk(vocabulary, request.start), 0.0)
+    made.settle()
     return requests
 
 
 def test_the_same_vocabulary_needs_no_fetch():
     """Equal fingerprints: the engine as it is, no question asked."""
     engine = Reader()
-    made = Introduction(engine)
+    made = introduction(engine)
     assert introduce(made, OWN) == 0
     assert (made.engine, made.vocabulary) == (engine, OWN)
     assert made.comparison
     assert made.comparison.verdict is Verdict.SAME
 
 
+def test_a_comparison_holds_nothing_up():
+    """It runs beside the loop, which is woken for its result; of a verifier gone meanwhile nothing is taken over."""
+    woken, comparing, go_on = Event(), Event(), Event()
+
+    class Slow(Reader):
+        def encode(self, text: str) -> list[int]:
+            comparing.set()
+            assert go_on.wait(30)
+            return super().encode(text)
+
+    made = Introduction(Slow(), wake=woken.set)
+    made.welcomed(welcome(OWN, probes={"a": [6000]}), 0.0)
+    assert comparing.wait(30)
+    made.settle()
+    assert made.engine is None
+    assert not woken.is_set()
+    assert made.welcomed(welcome(TURNED), 0.0) == m.Vocab(0)
+    go_on.set()
+    assert woken.wait(30)
+    made.settle()
+    assert made.engine is None
+    assert introduce(made, OWN) == 0
+    while made.engine is None:
+        assert woken.wait(30)
+        made.settle()
+
+
 def test_other_ids_are_translated(tmp_path: Path):
     """A permuted vocabulary is fetched, kept, and spoken through a table; the next drafter asks for nothing."""
     cache = VocabularyCache(tmp_path)
     for requests in (1, 0):
-        made = Introduction(Reader(), cache=cache)
+        made = introduction(Reader(), cache=cache)
         assert introduce(made, TURNED) == requests
         assert isinstance(made.engine, RemappedDrafter)
         assert made.engine.predict(0, (1,), Sampler(SamplingParams())) == len(OWN) - 1
@@ -97,14 +146,14 @@ def test_an_engine_without_vocabulary(tmp_path: Path):
     """Prompt lookup knows ids only: it fetches the vocabulary for the text, and nothing is compared."""
     engine = NgramDrafter(64, 1)
     for requests in (1, 0):
-        made = Introduction(engine, cache=VocabularyCache(tmp_path))
+        made = introduction(engine, cache=VocabularyCache(tmp_path))
         assert introduce(made, TURNED) == requests
         assert (made.engine, made.vocabulary, made.comparison) == (engine, TURNED, None)
 
 
 def test_too_little_in_common():
     """A vocabulary that does not suit ends the drafter with both models' names and the reason."""
-    made = Introduction(Reader())
+    made = introduction(Reader())
     with pytest.raises(ConfigError) as caught:
         introduce(made, OTHER)
     for words in ("reader", "target", "only 0 %", "0 is 'word0' for the drafter, 'x' for the verifier", "same family"):
@@ -114,7 +163,7 @@ def test_too_little_in_common():
 
 def test_the_same_verifier_again():
     """After a reconnection nothing is fetched or compared again; end ids or another vocabulary change that."""
-    made = Introduction(Reader())
+    made = introduction(Reader())
     assert introduce(made, TURNED) == 1
     engine = made.engine
     made.lost()
@@ -128,7 +177,7 @@ def test_the_same_verifier_again():
 
 def test_lost_answers_are_asked_for_again():
     """VOCAB without an answer is repeated after a while; answers out of turn bring no new questions."""
-    made = Introduction(NgramDrafter(64, 1))
+    made = introduction(NgramDrafter(64, 1))
     first = made.welcomed(welcome(OWN), 10.0)
     assert first == m.Vocab(0)
     assert made.overdue(10.0 + RETRY / 2) is None
@@ -144,7 +193,7 @@ def test_lost_answers_are_asked_for_again():
 
 def test_lies_are_the_peers_error(tmp_path: Path):
     """A vocabulary that is not what its fingerprint says is neither used nor kept."""
-    made = Introduction(Reader(), cache=VocabularyCache(tmp_path))
+    made = introduction(Reader(), cache=VocabularyCache(tmp_path))
     with pytest.raises(RemoteProtocolError):
         introduce(made, TURNED, vocab_fingerprint="0" * 64)
     assert made.engine is None
@@ -170,7 +219,7 @@ def test_lies_are_the_peers_error(tmp_path: Path):
 def test_probes(capsys: pytest.CaptureFixture[str], probes: dict[str, object], asked: int, warned: bool):
     """Encoders are compared as far as a peer's probes make sense; a difference is said and refuses nothing."""
     engine = Reader()
-    made = Introduction(engine)
+    made = introduction(engine)
     introduce(made, TURNED, probes=probes)
     assert made.engine is not None
     assert len(engine.asked) == asked

@@ -9,7 +9,13 @@ import pytest
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.core.vocabulary_match import Verdict, compare
 from specmesh.engines import hf_vocabulary as module
-from specmesh.engines.hf_vocabulary import byte_level_bytes, load_hf_vocabulary, sentencepiece_bytes
+from specmesh.engines.hf_vocabulary import (
+    byte_level_bytes,
+    load_hf_vocabulary,
+    padded,
+    sentencepiece_bytes,
+    token_bytes,
+)
 from specmesh.engines.load import load_tokenizer
 from specmesh.errors import ConfigError
 
@@ -106,6 +112,26 @@ def test_unigram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "model": {"type": "Unigram", "vocab": [["a", -1.0], ["▁b", -2.0]]},
     }
     assert read(written(tmp_path, tokenizer), monkeypatch).pieces == (b"a", b" b")
+
+
+@pytest.mark.parametrize("kind", ["BPE", "Unigram"])
+def test_sentencepiece_bytes_and_the_unknown(kind: str):
+    """A lone byte, a space, what only looks like a byte; the unknown token is nothing, however it is named."""
+    texts = ["<unk>", "▁the", "<0x0A>", "▁", "naïve", "<0xZZ>"]
+    model: dict[str, Any] = {"type": kind, "unk_token": "<unk>", "vocab": {text: n for n, text in enumerate(texts)}}
+    if kind == "Unigram":
+        model = {"type": kind, "unk_id": 0, "vocab": [[text, -1.0] for text in texts]}
+    found = token_bytes({"model": model, "decoder": SENTENCEPIECE["decoder"]})
+    assert padded(found, 7) == (b"", b" the", b"\n", b" ", "naïve".encode(), b"<0xZZ>", b"")
+
+
+def test_added_tokens():
+    """Control tokens, and those that llama.cpp takes for some, are silent; the others stand for their text."""
+    contents = {1: "b", 2: "<tool_call>", 3: "<|im_end|>", 4: "<unused7>", 5: "▁▁"}
+    added = [{"id": number, "content": text, "special": number == 1} for number, text in contents.items()]
+    vocab = {"type": "BPE", "vocab": {"a": 0, "b": 1}}
+    found = token_bytes({"model": vocab, "pre_tokenizer": BYTE_LEVEL["pre_tokenizer"], "added_tokens": added})
+    assert padded(found, 6) == (b"a", b"", b"<tool_call>", b"", b"", b"  ")
 
 
 @pytest.mark.parametrize("config", [{"vocab_size": 9}, {"text_config": {"vocab_size": 9}, "vocab_size": None}])

@@ -242,9 +242,19 @@ class TestInspect:
     def test_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
         """What configuration and headers tell."""
         report = model_inspect.inspect(make_directory(tmp_path / "dir"))
+        assert report.vocabulary_fingerprint is None
+        assert "fingerprint is unknown" in report.notes[0]
         assert (report.kind, report.architecture, report.parameters, report.context) == ("hf", "llama", 256, 64)
         assert (report.vocabulary_size, report.quantisation, report.can_trim) == (32, "F16", True)
         assert any("unknown" not in line for line in model_inspect.lines(report))
+
+    def test_one_fingerprint_for_one_vocabulary(self) -> None:
+        """The bundled drafter's file and its directory have the same."""
+        pytest.importorskip("llama_cpp")
+        models = Path(model_inspect.__file__).parent / "models"
+        found = {model_inspect.inspect(models / name).vocabulary_fingerprint for name in ("drafter.gguf", "drafter-hf")}
+        assert len(found) == 1
+        assert None not in found
 
     def test_neither(self, tmp_path: Path) -> None:
         """No such path, an empty directory, a file of another kind."""
