@@ -22,10 +22,9 @@ from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.api_thread import ApiThread, Instance
 from specmesh.daemons.calibrate import calibrate
 from specmesh.daemons.drafter import DrafterLoop
-from specmesh.daemons.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.transport import bind_router, connect_dealer
-from specmesh.daemons.verifier import VerifierLoop
+from specmesh.daemons.verifier import Order, VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache, default_folder
 from specmesh.engines.base import VerifyEngine
 from specmesh.engines.load import load_drafter, load_verifier
@@ -91,7 +90,7 @@ class VerifierBackend:
 
     role = "verifier"
 
-    def __init__(self, loading: _Loading, mailbox: "Mailbox[Submit | Cancel | Decoded | DecodeFailed]") -> None:
+    def __init__(self, loading: _Loading, mailbox: Mailbox[Order]) -> None:
         self._loading, self._mailbox = loading, mailbox
         self._vocabulary: Vocabulary | None = None
         self._encode: Callable[[str], list[int]] | None = None
@@ -179,7 +178,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
     """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start."""
     _tune_interpreter()
     stop, context = Stop(), zmq.Context[zmq.Socket[bytes]]()
-    mailbox: Mailbox[Submit | Cancel | Decoded | DecodeFailed] = Mailbox()
+    mailbox: Mailbox[Order] = Mailbox()
     instance = Instance(settings.socket)
     socket = bind_router(context, settings.bind, settings.insecure)
     if settings.insecure:

@@ -6,6 +6,8 @@ scheduler forms. What to accept, how long to wait and with whom to step is decid
 
 import itertools
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import assert_never
 
 import structlog
@@ -15,6 +17,7 @@ from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.admission import check_prompt
 from specmesh.core.costs import StepCosts
+from specmesh.core.policy import Policy, solve
 from specmesh.core.pool import pick_drafter
 from specmesh.core.probes import PROBES
 from specmesh.core.report import session_report
@@ -46,6 +49,17 @@ DRAIN = 10.0
 """Seconds that sessions get to finish after SIGTERM."""
 
 
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A policy for a session, solved beside the loop."""
+
+    session: int
+    policy: Policy
+
+
+Order = Submit | Cancel | Decoded | DecodeFailed | Solved
+
+
 class VerifierLoop:
     """One verifier: its sockets, sessions and drafters. Everything runs on the thread that calls `run`."""
 
@@ -54,7 +68,7 @@ class VerifierLoop:
         name: str,
         socket: "zmq.Socket[bytes]",
         engine: VerifyEngine,
-        mailbox: "Mailbox[Submit | Cancel | Decoded | DecodeFailed]",
+        mailbox: Mailbox[Order],
         costs: StepCosts,
     ) -> None:
         self._name, self._router, self._mailbox = name, Router(socket), mailbox
@@ -74,6 +88,9 @@ class VerifierLoop:
         self._trims: list[tuple[int, int]] = []
         self._behind: set[int] = set()  # sequences whose next step decodes ids again
         self._step: Step | None = None
+        self._last_ended: float | None = None  # of the step before, where sessions have gone on since
+        self._pause: float | None = None  # before the step that runs, where nothing was waited for
+        self._solver = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._redoes = False
         self._turns = 0
         self._next_snapshot = 0.0
@@ -92,6 +109,7 @@ class VerifierLoop:
                 self._order(order, time.monotonic())
             self._receive()
             self._tick(time.monotonic())
+        self._solver.shutdown(cancel_futures=True)
         return self._engine.close(DRAIN)
 
     def stop(self) -> None:
@@ -136,21 +154,22 @@ class VerifierLoop:
 
     def _run_step(self, step: Step, now: float) -> None:
         spans = []
-        self._redoes = False
+        self._redoes, waited = False, 0.0
         for session, part in step.parts:
             live = self._sessions[session]
             self._redoes |= live.seq in self._behind
             self._behind.discard(live.seq)
             if isinstance(part, ev.Verify):
-                live.machine.begin(now)
+                waited += live.machine.begin(now)
                 spans.append(Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
             else:
                 spans.append(Span(live.seq, part.position, part.ids, logits=False))
         self._step = step
+        self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
         self._engine.submit(Job(tuple(self._trims), tuple(spans)))
         self._trims.clear()
 
-    def _order(self, order: Submit | Cancel | Decoded | DecodeFailed, now: float) -> None:
+    def _order(self, order: Order, now: float) -> None:
         match order:
             case Submit(request, client):
                 self._open(request, client, None, now)
@@ -161,6 +180,9 @@ class VerifierLoop:
                 self._decoded(order, now)
             case DecodeFailed(error):
                 self._decode_failed(error, now)
+            case Solved(session, policy):
+                if session in self._sessions:
+                    self._sessions[session].machine.adopt(policy)
             case _:
                 assert_never(order)
 
@@ -176,6 +198,7 @@ class VerifierLoop:
         self._closing.expire(now)
         if not self._sessions:
             self.stats.throughput.idle()
+            self._last_ended = None
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
             self._unpublished = bool(self._sessions)
@@ -188,6 +211,9 @@ class VerifierLoop:
         if step is None:
             return
         seconds = result.ended - result.started
+        if self._pause is not None:
+            self._costs.record_pause(self._pause)
+        self._last_ended = result.ended
         if step.pure:
             self._costs.record(step.rows, seconds, drafts=step.drafts, redoes=self._redoes)
         outcomes: list[tuple[Live, list[ev.VerifierEffect]]] = []
@@ -206,7 +232,20 @@ class VerifierLoop:
         before = self.stats.totals.generated
         for live, effects in outcomes:
             self._carry_out(live, effects)
+            self._reconsider(live, now)
         self.stats.step(result.started, result.ended, self.stats.totals.generated - before)
+
+    def _reconsider(self, live: Live, now: float) -> None:
+        """Have a policy solved where the session's estimates have moved; the loop goes on meanwhile."""
+        inputs = live.machine.unsolved(now)
+        if inputs is None:
+            return
+
+        def deliver(solved: "Future[Policy]") -> None:
+            if not solved.cancelled():
+                self._mailbox.put(Solved(live.id, solved.result()))
+
+        self._solver.submit(solve, inputs, live.machine.policy).add_done_callback(deliver)
 
     def _trim(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
         """Note for the engine's next job what the session's step cut off."""

@@ -10,28 +10,49 @@ from collections.abc import Sequence
 class RollingAcceptance:
     """Exponentially forgotten counts per position, pulled towards their pooled rate where a position is rare.
 
-    `prior` is what nothing is known about yet counts as; `memory` is how many rounds weigh as much as all older ones.
+    prior: what nothing is known about yet counts as, or a `parent`, which also hears what is recorded here, as sessions
+    have in their verifier. weight: rounds the prior counts for. memory: rounds after which one counts half.
     """
 
-    def __init__(self, positions: int = 16, prior: float = 0.6, weight: float = 4.0, memory: float = 64.0) -> None:
+    def __init__(
+        self,
+        positions: int = 16,
+        prior: float = 0.6,
+        weight: float = 4.0,
+        memory: float = 64.0,
+        parent: "RollingAcceptance | None" = None,
+    ) -> None:
         self._tested = [0.0] * positions
         self._stood = [0.0] * positions
         self._prior = prior
         self._weight = weight
         self._keep = 0.5 ** (1.0 / memory)
+        self._parent = parent
         self._rates: list[float] | None = None
 
     def record(self, tested: int, accepted: int) -> None:
         """Learn from a round that compared `tested` drafts and accepted `accepted` of them."""
         if tested == 0:
             return
+        if self._parent is not None:
+            self._parent.record(tested, accepted)
         self._tested = [n * self._keep + (i < tested) for i, n in enumerate(self._tested)]
         self._stood = [n * self._keep + (i < accepted) for i, n in enumerate(self._stood)]
         self._rates = None
 
+    def fade(self) -> None:
+        """Let what is known count for no more than a few rounds, so that news weighs more: it may be out of date."""
+        most = max(self._tested)
+        if most > self._weight:
+            share = self._weight / most
+            self._tested = [n * share for n in self._tested]
+            self._stood = [n * share for n in self._stood]
+            self._rates = None
+
     def pooled(self) -> float:
         """The rate over all positions."""
-        return (sum(self._stood) + self._prior * self._weight) / (sum(self._tested) + self._weight)
+        prior = self._prior if self._parent is None else self._parent.pooled()
+        return (sum(self._stood) + prior * self._weight) / (sum(self._tested) + self._weight)
 
     def rates(self) -> list[float]:
         """Conditional rate per position, position 0 first."""

@@ -12,7 +12,8 @@ class StepCosts:
     """Seconds of one verifier step as a function of its rows: the median of the last measurements per width.
 
     Widths never run are interpolated between their neighbours; below the narrowest they cost as much as it, beyond the
-    widest the last slope goes on. The curve is not assumed monotone: kernels have cliffs.
+    widest the last slope goes on. The curve is not assumed monotone: kernels have cliffs. `pause` is the median of what
+    lies between two steps, in seconds: scheduling, sampling, the wire.
     """
 
     def __init__(self, window: int = 31) -> None:
@@ -22,6 +23,13 @@ class StepCosts:
         self._widths: list[int] = []
         self._between: dict[int, float] = {}
         self._owed = 0.0
+        self._pauses: deque[float] = deque(maxlen=window)
+        self.pause = 0.0
+
+    def record_pause(self, seconds: float) -> None:
+        """Learn what lies between two steps that nothing was waited for between: it is part of every step's price."""
+        self._pauses.append(seconds)
+        self.pause = median(self._pauses)
 
     def record(self, rows: int, seconds: float, *, drafts: bool = False, redoes: bool = False) -> None:
         """Learn from a step that verified `rows` rows, with or without drafts among them, and did nothing else.

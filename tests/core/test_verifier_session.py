@@ -6,6 +6,7 @@ import pytest
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.costs import Arrivals, StepCosts
+from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import NACK_INTERVAL, SessionParams, TargetLimits, VerifierSession
@@ -27,11 +28,11 @@ def logits(*tokens):
     return rows
 
 
-def session(draft_n=4, max_tokens=100, n_ctx=64, max_drafts=8, interval=None, filled=True):
+def session(draft_n=4, max_tokens=100, n_ctx=64, max_drafts=8, interval=None, filled=True, rise=0.0):
     """A session on PROMPT with its memory filled, attached to a drafter of a known interval (20 ms round trip)."""
     costs = StepCosts()
     for rows in (1, 9):
-        costs.record(rows, STEP)
+        costs.record(rows, STEP * (1 + rise * (rows - 1)))
     limits = TargetLimits(n_ctx, 16, frozenset({END}), max_drafts)
     params = SessionParams(SamplingParams(), max_tokens, draft_n)
     made = VerifierSession(PROMPT, params, limits, costs, RollingAcceptance(), 0.0)
@@ -43,7 +44,15 @@ def session(draft_n=4, max_tokens=100, n_ctx=64, max_drafts=8, interval=None, fi
         arrivals.record_restart(0.02 + interval, 1)
         arrivals.record_interval(interval, 1)
     made.attach(arrivals)
+    reconsider(made, 0.0)
     return made
+
+
+def reconsider(made, now):
+    """Solve a policy for the session, if it wants one."""
+    inputs = made.unsolved(now)
+    if inputs is not None:
+        made.adopt(solve(inputs, made.policy))
 
 
 def draft(made, *ids, now=0.0, after=()):
@@ -325,15 +334,13 @@ def run(made, rounds, right, start=0):
         if made.draft_n:
             draft(made, *[1] * made.draft_n, now=number * STEP + 0.022)
         step(made, *[1 if right else 9] * 10, now=(number + 1) * STEP)
+        reconsider(made, (number + 1) * STEP)
     return asked
 
 
 def costly(rise):
     """A session for which every row beyond the first costs `rise` of a one-row step."""
-    made = session(draft_n=None, max_tokens=8000, n_ctx=9000, interval=0.002)
-    for rows in (1, *range(1, 10), 9):
-        made._costs.record(rows, STEP * (1 + rise * (rows - 1)))
-    return made
+    return session(draft_n=None, max_tokens=8000, n_ctx=9000, interval=0.002, rise=rise)
 
 
 def test_draft_n_falls_for_a_wrong_drafter_and_probes():

@@ -1,0 +1,257 @@
+"""When a session's next step begins, with how many drafts, and how many its drafter is asked for: adaptive `draft_n`.
+
+A client's own draft_n is taken in every step, waited for as long as the drafter keeps up. Else the policy decides
+(specmesh.core.policy); before there is one, a step takes the drafts in hand. Nothing here can change the text.
+"""
+
+from dataclasses import dataclass
+
+from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.costs import Arrivals, StepCosts
+from specmesh.core.policy import Policy, PolicyInputs
+
+FIRST_DRAFT_N = 4
+"""What a drafter is asked for before anything is known of it."""
+
+WAIT_SHARE = 0.01
+"""Share of the verification time that may be waited away for nothing: what a drafter can cost by being late."""
+
+SOLVE_INTERVAL = 0.2
+"""Seconds between two policies of one session, at least."""
+
+RATES_MOVED, TIMES_MOVED = 0.02, 0.05
+"""By how much acceptance rates, and relatively times, must differ for a new policy."""
+
+
+@dataclass(slots=True)
+class SessionTimes:
+    """When things happened to a session, and seconds spent: in verification steps it took part in, waiting for drafts,
+    and between a correction and the first draft on it (`restart`, over `restarts` corrections)."""
+
+    opened: float
+    decoding: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    verify: float = 0.0
+    wait: float = 0.0
+    restart: float = 0.0
+    restarts: int = 0
+
+
+class Pacing:
+    """The pace of one session. `draft_n` is what its drafter is asked for.
+
+    fixed: the client's own draft_n, None to adapt; most: drafts a step may have at most. `costs` are the verifier's,
+    `acceptance` the session's, `arrivals` the drafter's. Positions are absolute: `frontier` is the number of committed
+    ids, `lead` how many drafts are in hand beyond it.
+    """
+
+    def __init__(
+        self, fixed: int | None, most: int, costs: StepCosts, acceptance: RollingAcceptance, times: SessionTimes
+    ) -> None:
+        self.draft_n = FIRST_DRAFT_N if fixed is None else fixed
+        self.policy: Policy | None = None
+        self.acceptance = acceptance
+        self.arrivals: Arrivals | None = None
+        self._fixed, self._most = fixed, most
+        self._costs, self._times = costs, times
+        self._accepted = 0
+        self._drafting = False  # the drafter has shown that it drafts on our truth
+        self._flush: tuple[float, int] | None = None  # when and where the drafter last had to start anew
+        self._anchor: tuple[float, int] | None = None  # (time, position): that many ids were, or will be, here
+        self._arrived: tuple[float, int] | None = None  # the newest drafts since the last truth: when, up to where
+        self._deadline: float | None = None
+        self._waiting_since: float | None = None
+        self._rounds_off = 0
+        self._probing = False
+        self._solved = float("-inf")  # when a policy was last asked for
+
+    def attach(self, arrivals: Arrivals) -> None:
+        """Another drafter, whose timing is learned in `arrivals`."""
+        self.arrivals = arrivals
+        self._drafting = False
+        self._flush = self._anchor = self._arrived = None
+
+    def detach(self) -> None:
+        """No drafter any more."""
+        self.arrivals, self._drafting = None, False
+
+    # --- the decision
+
+    def plan(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
+        """(drafts for the next step, at most `limit`; when to stop waiting for them, None to step now)."""
+        if self._deadline is not None and now >= self._deadline:
+            self._drafting = False  # it did not come in time: nothing is waited for until it shows life again
+        drafts, until = self._wanted(frontier, lead, limit, now)
+        if until is None:
+            return drafts, None
+        if now >= until:
+            self._drafting = False
+            return self._wanted(frontier, lead, limit, now)[0], None
+        if self._deadline is None:
+            self._deadline, self._waiting_since = until, now
+        return drafts, self._deadline
+
+    def begin(self, now: float) -> float:
+        """Note that a verification step begins; the seconds that were waited for it."""
+        waited = 0.0 if self._waiting_since is None else now - self._waiting_since
+        self._times.wait += waited
+        self._deadline = self._waiting_since = None
+        return waited
+
+    def _wanted(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
+        if self._fixed is not None:
+            drafts = min(self._fixed, limit)
+            if lead >= drafts or not self._drafting:
+                return drafts, None
+            return drafts, self._due(frontier + drafts, now) + self._slack()
+        if self._probing and lead:
+            return min(1, limit), None
+        policy = self.policy
+        if policy is None:
+            return min(lead, limit), None
+        expecting = self._drafting and self.draft_n > 0 and lead < limit
+        if not expecting or not self._waiting_pays():
+            return min(policy.drafts[policy.index(lead)], limit), None
+        real = self._lead(frontier, lead, now)
+        at = policy.index(real)
+        if policy.then[at] == at:
+            return min(policy.drafts[at], limit), None
+        wait = (policy.lead_at(policy.then[at]) - real) * policy.inputs.interval
+        patience = min(self._slack(), self._costs.seconds(1))
+        return min(policy.drafts[policy.then[at]], limit), now + wait + patience
+
+    def _lead(self, frontier: int, lead: int, now: float) -> float:
+        """How far the drafter is ahead as seen here, with the part of the next draft that is done.
+
+        A draft that is overdue is due one interval from now, never "soon".
+        """
+        interval = self._interval
+        if self._anchor is None or interval is None:
+            return float(lead)
+        time, position = self._anchor
+        real = position - frontier + (now - time) / interval
+        return real if real < lead + 1 and (lead == 0 or real >= lead) else float(lead)
+
+    def _waiting_pays(self) -> bool:
+        """Whether accepted drafts have saved what waiting has cost so far, whatever the estimates promise."""
+        saved = self._accepted * self._costs.seconds(1)
+        return self._times.wait <= saved + WAIT_SHARE * self._times.verify
+
+    def _due(self, position: int, now: float) -> float:
+        """When a draft can be here; those up to the anchor come together."""
+        time, here = self._anchor if self._anchor is not None else (now, position)
+        return time + max(position - here, 0) * (self._interval or 0.0)
+
+    def _slack(self) -> float:
+        """How late a draft may be before it is given up, in seconds."""
+        return (self._interval or 0.01) + 0.25 * self.round_trip + 2e-4
+
+    @property
+    def _interval(self) -> float | None:
+        return self.arrivals.interval if self.arrivals is not None else None
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds to the drafter and back, 0 while unknown."""
+        return self.arrivals.round_trip if self.arrivals is not None else 0.0
+
+    # --- the policy
+
+    def unsolved(self, now: float) -> PolicyInputs | None:
+        """What to solve a new policy from, where the estimates have moved since the last; None where not.
+
+        Whoever asks solves it, beside the loop, and calls `adopt`.
+        """
+        if self._fixed is not None or self.arrivals is None or now - self._solved < SOLVE_INTERVAL:
+            return None
+        inputs = self._inputs(self.arrivals)
+        if inputs is None or (self.policy is not None and not _moved(self.policy.inputs, inputs)):
+            return None
+        self._solved = now
+        return inputs
+
+    def adopt(self, policy: Policy) -> None:
+        """Decide by this policy from now on."""
+        self.policy = policy
+
+    def _inputs(self, arrivals: Arrivals) -> PolicyInputs | None:
+        interval = arrivals.interval
+        if interval is None or self._costs.seconds(1) <= 0:
+            return None
+        seconds, drafts = arrivals.restart or (arrivals.round_trip + 1.5 * interval, 1)
+        rates = self.acceptance.rates()[: self._most + 1]
+        rates += rates[-1:] * (self._most + 1 - len(rates))
+        steps = tuple(self._costs.seconds(k + 1) + self._costs.pause for k in range(self._most + 1))
+        return PolicyInputs(steps, tuple(rates), interval, max(seconds - (drafts - 1) * interval, interval))
+
+    # --- what happened
+
+    def alive(self) -> None:
+        """The drafter drafts on our truth, if too late."""
+        self._drafting = True
+
+    def arrived(self, frontier: int, end: int, now: float) -> None:
+        """Drafts up to position `end` have come."""
+        self._drafting = True
+        if self.arrivals is None:
+            return
+        if self._flush is not None and end > self._flush[1]:
+            sent_at, position = self._flush
+            self.arrivals.record_restart(now - sent_at, end - position)
+            self._times.restart += now - sent_at
+            self._times.restarts += 1
+            self._flush = None
+        elif self._arrived is not None and self._arrived[1] < end <= frontier + self.draft_n:
+            time, position = self._arrived
+            self.arrivals.record_interval(now - time, end - position)
+        if self._arrived is None or end > self._arrived[1]:
+            self._arrived = (now, end)
+        if self._anchor is None or end > self._anchor[1]:
+            self._anchor = (now, end)
+
+    def stepped(self, frontier: int, tested: int, accepted: int, *, flushed: bool, now: float) -> None:
+        """A step has moved the frontier; flushed: no draft in hand is left beyond it."""
+        self.acceptance.record(tested, accepted)
+        self._accepted += accepted
+        if self._probing and tested:
+            self._probing, self._rounds_off = False, self._probe_every() if accepted else 0
+        self._expect(frontier, flushed, now)
+        if self._fixed is None and self.arrivals is not None:
+            self._set_draft_n()
+
+    def _expect(self, frontier: int, flushed: bool, now: float) -> None:
+        """Set from where, and from when, drafts can be expected after the truth about to be sent."""
+        self._arrived = None
+        if flushed:
+            self._flush = (now, frontier) if self.draft_n else None
+            restart = self.arrivals.restart if self.arrivals is not None else None
+            seconds, drafts = restart if restart is not None else (self.round_trip, 0)
+            self._anchor = (now + seconds, frontier + drafts)
+        elif self._anchor is not None and now - self._anchor[0] > 2 * (self._interval or 0.0):
+            # It had stopped at the end of its credit and goes on when it hears this truth.
+            self._anchor = (now + self.round_trip, self._anchor[1])
+
+    def _set_draft_n(self) -> None:
+        """What the policy steps with at most; where that is nothing, now and then one to probe with."""
+        self.draft_n = FIRST_DRAFT_N if self.policy is None else self.policy.wanted
+        self._rounds_off = 0 if self.draft_n else self._rounds_off + 1
+        if self._rounds_off >= self._probe_every():
+            self._rounds_off, self._probing, self.draft_n = 0, True, 1
+            self.acceptance.fade()
+
+    def _probe_every(self) -> int:
+        """Rounds between probes of a drafter that is off, so that probing costs about 1 % of the time.
+
+        One that succeeds is followed by the next at once.
+        """
+        alone = max(self._costs.seconds(1), 1e-9)
+        return max(16, int(100 * (self._costs.seconds(2) - alone) / alone))
+
+
+def _moved(old: PolicyInputs, new: PolicyInputs) -> bool:
+    """Whether estimates differ enough for a policy to change."""
+    if any(abs(a - b) > RATES_MOVED for a, b in zip(old.rates, new.rates, strict=True)):
+        return True
+    times = zip((*old.steps, old.interval, old.restart), (*new.steps, new.interval, new.restart), strict=True)
+    return any(abs(a - b) > TIMES_MOVED * a for a, b in times)

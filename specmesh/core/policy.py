@@ -1,0 +1,202 @@
+"""When to step and with how many drafts: an average-reward semi-Markov decision process in the drafter's lead.
+
+The lead is how many drafts the drafter is ahead of the committed text as seen at the verifier, fractions counting the
+part of the next one that is done; after a rejection it is negative: minus the round trip and the draft in flight, in
+draft intervals. Between rejections it is the whole state, so the best policy solves a one-dimensional problem:
+
+    at lead l:  wait       -> the next whole lead, a draft's arrival
+                step, k<=l -> l + t(k)/interval - (k+1)          with probability r1 r2 ... r(k+1), after t(k) seconds
+                           -> the lead after a rejection         otherwise
+
+A step with k drafts commits 1 + r1 + r1 r2 + ... tokens. The policy with the highest rate of tokens per second is found
+by value iteration for a given rate inside Dinkelbach's iteration on the rate (Dinkelbach 1967; Puterman, "Markov
+Decision Processes", 11.4). Lock-step, pipelined, eager and no drafting at all are members of this one family, so by its
+own estimates the policy is never slower than the target alone.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+QUARTERS = 4
+"""Grid points per draft interval."""
+
+MAX_LEAD = 34
+"""Largest lead that is told apart: a little more than a drafter may be ahead."""
+
+MAX_BEHIND = 256
+"""Longest restart in draft intervals; a longer one is as good as for ever."""
+
+LEAST_GAIN = 1.005
+"""Times the rate of the target alone that drafting must promise to be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInputs:
+    """What a policy is solved from.
+
+    steps:    seconds of a step with k = 0, 1, ... drafts, everything between two steps included.
+    rates:    probability that draft 1, 2, ... stands given that those before it stood; one more than the most drafts.
+    interval: seconds from one draft to the next, > 0.
+    restart:  seconds from telling a correction until the first draft on it is here.
+    """
+
+    steps: tuple[float, ...]
+    rates: tuple[float, ...]
+    interval: float
+    restart: float
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """For each lead, from `lowest` on in quarters of a draft: the best number of drafts to step with at once, and
+    the index of the lead to wait for, its own where a step now is best.
+
+    wanted: most drafts it steps with, 0 where drafting is not worth it. rate: tokens per second it promises. values:
+    the solution it was read from, by which the next one starts.
+    """
+
+    inputs: PolicyInputs
+    lowest: float
+    drafts: tuple[int, ...]
+    then: tuple[int, ...]
+    wanted: int
+    rate: float
+    values: Floats
+
+    def index(self, lead: float) -> int:
+        """The grid point of a lead, the nearest one not above it."""
+        at = int((lead - self.lowest) * QUARTERS + 1e-6)
+        return min(max(at, 0), len(self.drafts) - 1)
+
+    def lead_at(self, index: int) -> float:
+        """The lead of a grid point."""
+        return self.lowest + index / QUARTERS
+
+
+def solve(inputs: PolicyInputs, start: Policy | None = None) -> Policy:
+    """The best policy, in milliseconds; faster from a `start` solved from similar inputs."""
+    grid = _Grid(inputs)
+    rate = start.rate if start is not None else 1.0 / inputs.steps[0]
+    values = grid.resampled(start)
+    for _ in range(12):
+        values, choice, tokens, seconds = grid.iterate(rate, values)
+        better = tokens / seconds
+        if abs(better - rate) < 1e-6 * rate:
+            break
+        rate = better
+    drafts, then = choice
+    wanted = grid.most_used(drafts, then) if rate > LEAST_GAIN / inputs.steps[0] else 0
+    return Policy(inputs, grid.lowest, tuple(drafts.tolist()), tuple(then.tolist()), wanted, rate, values)
+
+
+class _Grid:
+    """The problem on its grid: rewards, times and successors of each step, by lead and number of drafts."""
+
+    def __init__(self, inputs: PolicyInputs) -> None:
+        steps = _without_bad_widths(inputs.steps)
+        behind = min(inputs.restart / inputs.interval - 1.0, MAX_BEHIND)
+        self.lowest = -float(ceil(max(behind, 1.0) * QUARTERS)) / QUARTERS
+        size = round((MAX_LEAD - self.lowest) * QUARTERS) + 1
+        self._tick = inputs.interval / QUARTERS
+        self._leads = self.lowest + np.arange(size) / QUARTERS
+        self._start = 0 if behind >= 1.0 else round((-behind - self.lowest) * QUARTERS)
+        most = len(steps) - 1
+        alive = np.cumprod(np.asarray(inputs.rates[: most + 1]))
+        self._tokens = 1.0 + np.concatenate(([0.0], np.cumsum(alive[:-1])))
+        self._seconds = np.asarray(steps)
+        self._stands = alive
+        after = self._leads[:, None] + self._seconds / inputs.interval - (np.arange(most + 1) + 1)
+        place = np.clip((after - self.lowest) * QUARTERS, 0, size - 1)
+        self._below = np.minimum(place.astype(np.int64), size - 2)
+        self._part = place - self._below
+        self._allowed = np.arange(most + 1) <= np.maximum(np.floor(self._leads + 1e-9), 0)[:, None]
+        self._ticks = np.arange(size) * self._tick
+        self._arrivals = (self._leads >= 1.0) & (
+            np.arange(size) % QUARTERS == round(-self.lowest * QUARTERS) % QUARTERS
+        )
+
+    def resampled(self, start: Policy | None) -> Floats:
+        """Values to begin with: those of another policy at the same leads."""
+        if start is None:
+            return np.zeros(len(self._leads))
+        old = start.lowest + np.arange(len(start.values)) / QUARTERS
+        return np.interp(self._leads, old, start.values)
+
+    def iterate(self, rate: float, values: Floats) -> tuple[Floats, tuple[Ints, Ints], float, float]:
+        """Solve for one rate; the values, (drafts, where to step) per lead, and tokens and seconds per epoch."""
+        gain = np.where(np.isfinite(self._seconds), self._tokens - rate * self._seconds, -np.inf)
+        for _ in range(400):
+            future = self._at(values)
+            scores = np.where(self._allowed, gain + self._stands * future, -np.inf)
+            best = scores.max(axis=1)
+            new = self._best_later(best - rate * self._ticks) + rate * self._ticks
+            change = float(np.abs(new - values).max())
+            values = new
+            if change < 1e-5:
+                break
+        drafts = scores.argmax(axis=1)
+        later = self._where_best_later(best - rate * self._ticks)
+        tokens, seconds = self._evaluate(drafts, later)
+        return values, (drafts, later), tokens, seconds
+
+    def _at(self, values: Floats) -> Floats:
+        """Interpolated values after each step."""
+        below = values[self._below]
+        found: Floats = below + self._part * (values[self._below + 1] - below)
+        return found
+
+    def _best_later(self, scores: Floats) -> Floats:
+        """At each place the best score, its own or that of an arrival from there on."""
+        arrivals = np.where(self._arrivals, scores, -np.inf)
+        found: Floats = np.maximum(scores, np.maximum.accumulate(arrivals[::-1])[::-1])
+        return found
+
+    def _where_best_later(self, scores: Floats) -> Ints:
+        """Where that score is, the first of equals."""
+        best, size = self._best_later(scores), len(scores)
+        reached = self._arrivals & (scores >= best - 1e-12)
+        later = np.minimum.accumulate(np.where(reached, np.arange(size), size - 1)[::-1])[::-1]
+        found: Ints = np.where(scores >= best - 1e-12, np.arange(size), later)
+        return found
+
+    def _evaluate(self, drafts: Ints, later: Ints) -> tuple[float, float]:
+        """Tokens and seconds of one epoch under a policy, from one rejection to the next."""
+        rows, k = later, drafts[later]
+        waited = self._ticks[later] - self._ticks
+        below, part, stands = self._below[rows, k], self._part[rows, k], self._stands[k]
+        totals = []
+        for once in (self._tokens[k], waited + self._seconds[k]):
+            total = once
+            for _ in range(400):
+                new = once + stands * (total[below] + part * (total[below + 1] - total[below]))
+                done = float(np.abs(new - total).max()) < 1e-9 * float(new.max())
+                total = new
+                if done:
+                    break
+            totals.append(float(total[self._start]))
+        return totals[0], totals[1]
+
+    def most_used(self, drafts: Ints, later: Ints) -> int:
+        """Most drafts of a step on the way from one rejection to the next."""
+        most, at, seen = 0, self._start, set[int]()
+        while at not in seen:
+            seen.add(at)
+            step = int(later[at])
+            most = max(most, int(drafts[step]))
+            at = int(self._below[step, drafts[step]])
+        return most
+
+
+def _without_bad_widths(steps: tuple[float, ...]) -> list[float]:
+    """Steps that cost more than a wider one are never worth taking: infinite."""
+    cheapest, kept = float("inf"), list[float]()
+    for seconds in reversed(steps):
+        kept.append(seconds if seconds <= cheapest or len(kept) + 1 == len(steps) else float("inf"))
+        cheapest = min(cheapest, seconds)
+    return kept[::-1]
