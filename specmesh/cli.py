@@ -10,6 +10,7 @@ from typing import NoReturn, TypeVar
 import click
 
 from specmesh.errors import SpecmeshError
+from specmesh.explain_cli import explain
 from specmesh.models_cli import model_path, models
 
 INTERRUPTED = 130
@@ -61,6 +62,7 @@ def main() -> None:
 
 
 main.add_command(models)
+main.add_command(explain)
 
 
 def _socket_option(command: F) -> F:
