@@ -9,6 +9,7 @@ from typing import NoReturn, TypeVar
 
 import click
 
+from specmesh.bench_cli import bench
 from specmesh.errors import SpecmeshError
 from specmesh.explain_cli import explain
 from specmesh.models_cli import model_path, models
@@ -63,6 +64,7 @@ def main() -> None:
 
 main.add_command(models)
 main.add_command(explain)
+main.add_command(bench)
 
 
 def _socket_option(command: F) -> F:

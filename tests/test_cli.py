@@ -232,6 +232,8 @@ def loaded(*args: str, code: int) -> set[str]:
         (("stats", "--json", "--socket", "none.sock"), 69),
         (("generate", "hi", "--socket", "none.sock"), 69),
         (("explain", "none"), 78),
+        (("bench", "run", "--socket", "none.sock"), 69),
+        (("bench", "steps", "--socket", "none.sock"), 69),
         (("--help",), 0),
     ],
 )
