@@ -14,8 +14,7 @@ OFF = 0.5
 
 def assess(outcomes: list[Outcome], steps_ms: dict[int, float]) -> list[str]:
     """Sentences, the most important first. steps_ms: the verifier's milliseconds of a step by its rows, if known."""
-    by_name = {one.variant: one for one in outcomes}
-    alone = by_name.get(ALONE.name)
+    alone = next((one for one in outcomes if one.variant == ALONE.name), None)
     if alone is None or not alone.tokens:
         return ["No tokens came from the verifier alone: nothing to compare with. Try other prompts."]
     drafting = [one for one in outcomes if one.speedup is not None and one.variant != ALONE.name]
@@ -23,17 +22,20 @@ def assess(outcomes: list[Outcome], steps_ms: dict[int, float]) -> list[str]:
         return [
             "Only the verifier alone was run: no drafter is attached. Start one: specmesh drafter --connect ADDRESS"
         ]
+    lost, texts = sum(one.without_drafter for one in drafting), sum(one.texts for one in drafting)
+    told = [f"{lost} of {texts} texts ended without a drafter: see its log, and run again."] if lost else []
+    drafting = [one for one in drafting if one.without_drafter < one.texts]
+    if not drafting:
+        return [*told, "Nothing was drafted, so whether drafting pays is open."]
+    told.append(_pays(max(drafting, key=_speedup)))
     fixed = [one for one in drafting if one.variant != ADAPTIVE.name]
-    told = [_pays(max(drafting, key=_speedup))]
     if fixed:
-        told.append(_best_fixed(max(fixed, key=_speedup), by_name.get(ADAPTIVE.name)))
+        adaptive = next((one for one in drafting if one.variant == ADAPTIVE.name), None)
+        told.append(_best_fixed(max(fixed, key=_speedup), adaptive))
     told.append(_limit(_telling(drafting), alone))
     if len(steps_ms) > 1 and steps_ms.get(1):
         told.append(_steepness(steps_ms))
     told.append(_texts(drafting))
-    lost, texts = sum(one.without_drafter for one in drafting), sum(one.texts for one in drafting)
-    if lost:
-        told.append(f"{lost} of {texts} texts ended without a drafter: see its log before trusting these numbers.")
     return told
 
 
@@ -69,12 +71,13 @@ def _speedup(one: Outcome) -> float:
 def _times(one: Outcome) -> str:
     spread = one.speedup
     assert spread is not None, "only of variants that were compared"
-    return f"{spread.median:.2f}x the verifier alone ({spread.low:.2f} to {spread.high:.2f})"
+    how_sure = "one iteration" if one.iterations == 1 else f"{spread.low:.2f} to {spread.high:.2f}"
+    return f"{spread.median:.2f}x the verifier alone ({how_sure})"
 
 
 def _pays(best: Outcome) -> str:
     assert best.speedup is not None, "only of variants that were compared"
-    if best.speedup.low > 1:
+    if best.speedup.low > 1 and best.iterations > 1:
         return f"Drafting pays: {best.variant} is {_times(best)}."
     if best.speedup.median > 1:
         return f"Whether drafting pays is not clear: {best.variant} is {_times(best)}. Try more iterations."
@@ -109,7 +112,7 @@ def _limit(one: Outcome, alone: Outcome) -> str:
         "acceptance": f"acceptance: {rate:.0%} of drafts stand; if all did, {gain}. Try a closer draft model.",
         "step costs": f"step costs: wide steps are dearer than one row; if they were not, {gain}. Try fewer drafts.",
         "draft speed": f"draft speed: {waited}; without, {gain}. Try a smaller draft model or a faster machine.",
-        "network": f"the network: {waited}, most of it on the way; without, {gain}. Try a shorter way between the two.",
+        "network": f"the network: {waited}, more for the way than for drafting; without, {gain}. Try a shorter way.",
         "handling": f"handling: time between steps that is no waiting; without, {gain}. The target may be too fast.",
     }
     return f"What limits {one.variant} is {words[name]}"

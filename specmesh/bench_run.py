@@ -65,6 +65,7 @@ class Outcome:
     """
 
     variant: str
+    iterations: int
     texts: int
     tokens: int
     rounds: int
@@ -144,6 +145,7 @@ def _outcome(
     latency, verify, wait = _mean(own, "latency_s") * 1e3, _mean(own, "verify_ms"), _mean(own, "wait_ms")
     return Outcome(
         variant=variant.name,
+        iterations=len(rates),
         texts=len(own),
         tokens=tokens,
         rounds=rounds,

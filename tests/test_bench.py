@@ -132,12 +132,13 @@ def words(*samples: Sample, costs: dict[int, float] | None = None) -> str:
 
 
 def test_drafting_pays():
-    """Faster in every iteration: it pays. Slower: it does not. In between: not clear."""
+    """Faster in every iteration: it pays. Slower: it does not. In between, or only one: not clear."""
     alone = [text(iteration=0), text(iteration=1)]
     assert "Drafting pays: draft_n 4 is 2.00x" in words(*alone, drafted(), drafted(iteration=1))
     slow = {"decode_s": 0.8}
     assert "does not pay" in words(*alone, drafted(**slow), drafted(iteration=1, **slow))
     assert "not clear" in words(*alone, drafted(decode_s=0.42), drafted(iteration=1))
+    assert "not clear: draft_n 4 is 2.00x the verifier alone (one iteration)" in words(text(), drafted())
 
 
 def test_the_best_fixed_setting_and_adaptive():
@@ -158,8 +159,13 @@ def test_no_drafter():
 
 
 def test_drafter_that_went_away():
-    """Texts that ended without a drafter are told."""
-    assert "1 of 2 texts ended without a drafter" in words(text(), drafted(), drafted(drafter=None, prompt=1))
+    """Texts that ended without a drafter are told first; where all did, nothing is concluded from noise."""
+    told = words(text(), drafted(), drafted(drafter=None, prompt=1))
+    assert told.startswith("1 of 2 texts ended without a drafter")
+    assert "draft_n 4 is best" in told
+    told = words(text(), text(FIXED_4.name, decode_s=0.39), text(ADAPTIVE.name, decode_s=0.38))
+    assert told.startswith("2 of 2 texts")
+    assert told.endswith("whether drafting pays is open.")
 
 
 @pytest.mark.parametrize(
