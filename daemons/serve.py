@@ -21,6 +21,7 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.api_thread import ApiThread, Instance
 from specmesh.daemons.calibrate import calibrate
+from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.transport import bind_router, connect_dealer
@@ -180,6 +181,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
     stop, context = Stop(), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[Order] = Mailbox()
     instance = Instance(settings.socket)
+    decisions = DecisionLog(settings.log_decisions) if settings.log_decisions is not None else None
     socket = bind_router(context, settings.bind, settings.insecure)
     if settings.insecure:
         log.warning(
@@ -194,6 +196,8 @@ def serve_verifier(settings: VerifierSettings) -> None:
                 return
             costs = StepCosts()
             calibrate(engine, costs)
+            if decisions is not None:
+                decisions.begin(engine.info.model)
             loop = VerifierLoop(_name(), socket, engine, mailbox, costs)
             stop.then(loop.stop, mailbox.wakeup_fd)
             _hash_in_background(settings.model.model, lambda digest: setattr(loop.stats, "model_hash", digest))
@@ -213,6 +217,8 @@ def serve_verifier(settings: VerifierSettings) -> None:
                 engine.close()  # not under a step that still runs
             log.info("stopped", role="verifier")
     finally:
+        if decisions is not None:
+            decisions.close()
         socket.close(linger=100)
         context.term()
         instance.close()

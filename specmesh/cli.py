@@ -9,7 +9,9 @@ from typing import NoReturn, TypeVar
 
 import click
 
+from specmesh.bench_cli import bench
 from specmesh.errors import SpecmeshError
+from specmesh.explain_cli import explain
 from specmesh.models_cli import model_path, models
 
 INTERRUPTED = 130
@@ -61,6 +63,8 @@ def main() -> None:
 
 
 main.add_command(models)
+main.add_command(explain)
+main.add_command(bench)
 
 
 def _socket_option(command: F) -> F:
@@ -134,12 +138,19 @@ def _daemon_options(command: F) -> F:
     is_flag=True,
     help="Allow a --bind address beyond this machine although the wire is not encrypted.",
 )
+@click.option(
+    "--log-decisions",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Append what each step decided, and why, to this file, for `specmesh explain`; no text is in it.",
+)
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
 def verifier(
     model: str | None,
     bind: str,
     insecure_no_auth: bool,
+    log_decisions: Path | None,
     engine: str,
     socket: Path | None,
     log_level: str,
@@ -159,7 +170,8 @@ def verifier(
     logs.configure(log_level, log_format)
     path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
-    serve_verifier(VerifierSettings(settings, bind, socket or default_socket("verifier"), insecure_no_auth))
+    where = socket or default_socket("verifier")
+    serve_verifier(VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions))
 
 
 @main.command()

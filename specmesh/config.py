@@ -38,12 +38,13 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class VerifierSettings:
-    """Settings of `specmesh verifier`."""
+    """Settings of `specmesh verifier`. log_decisions: the file that its decisions are appended to; None for none."""
 
     model: ModelSettings
     bind: str
     socket: Path
     insecure: bool = False
+    log_decisions: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

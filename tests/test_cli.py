@@ -16,7 +16,18 @@ from specmesh.cli import main
 from specmesh.client import Json
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
 
-HEAVY = ["numpy", "zmq", "llama_cpp", "starlette", "uvicorn", "structlog", "rich", "mlx", "specmesh.engines"]
+HEAVY = [
+    "numpy",
+    "matplotlib",
+    "zmq",
+    "llama_cpp",
+    "starlette",
+    "uvicorn",
+    "structlog",
+    "rich",
+    "mlx",
+    "specmesh.engines",
+]
 
 
 class FakeClient:
@@ -220,6 +231,9 @@ def loaded(*args: str, code: int) -> set[str]:
         (("stats", "--socket", "none.sock"), 69),
         (("stats", "--json", "--socket", "none.sock"), 69),
         (("generate", "hi", "--socket", "none.sock"), 69),
+        (("explain", "none"), 78),
+        (("bench", "run", "--socket", "none.sock"), 69),
+        (("bench", "steps", "--socket", "none.sock"), 69),
         (("--help",), 0),
     ],
 )

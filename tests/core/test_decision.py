@@ -1,0 +1,101 @@
+"""Decisions as JSON: there and back, and what is refused."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from specmesh.core.decision import MODES, WAIT, Decision, PolicyRecord
+
+DECISION = Decision(
+    time_s=1.25,
+    session=7,
+    position=40,
+    lead=5,
+    draft_n=4,
+    asked=6,
+    waited_s=0.0125,
+    mode="wait",
+    acceptance=(0.9, 0.8),
+    interval_s=0.002,
+    round_trip_s=0.0005,
+    restart_s=None,
+    expected_s=0.03,
+    expected_rate=81.5,
+    took_s=0.0312,
+    accepted=3,
+    committed=4,
+)
+POLICY = PolicyRecord(time_s=2.0, session=7, leads=[0.0, 0.5, 1.0], drafts=[0, WAIT, 1], rate=90.0)
+
+
+@pytest.mark.parametrize("record", [DECISION, POLICY, dataclasses.replace(DECISION, expected_rate=None)])
+def test_there_and_back(record):
+    """A record's JSON gives the same record; its kind is told."""
+    told = json.loads(json.dumps(record.as_json(), allow_nan=False))
+    assert told["kind"] == type(record).__name__.lower().removesuffix("record")
+    assert type(record).from_json(told) == record
+
+
+def test_as_json_has_every_field():
+    """No field is forgotten."""
+    for record in (DECISION, POLICY):
+        assert set(record.as_json()) == {field.name for field in dataclasses.fields(record)} | {"kind"}
+
+
+def test_infinite_is_unknown():
+    """A rate or time without bound is null: JSON has no infinity."""
+    told = dataclasses.replace(DECISION, restart_s=math.inf, expected_rate=math.inf).as_json()
+    assert (told["restart_s"], told["expected_rate"]) == (None, None)
+
+
+def test_unknown_fields_are_left_out():
+    """A later version may add fields."""
+    assert Decision.from_json(DECISION.as_json() | {"new": 1}) == DECISION
+
+
+@pytest.mark.parametrize("name", [name for name in DECISION.as_json() if name != "kind"])
+@pytest.mark.parametrize("value", ["text", -1, math.nan, True, [None]])
+def test_bad_values_are_named(name, value):
+    """A value of the wrong kind is refused with the field's name."""
+    with pytest.raises(ValueError, match=f"^{name} is "):
+        Decision.from_json(DECISION.as_json() | {name: value})
+
+
+@pytest.mark.parametrize("name", [name for name in DECISION.as_json() if name != "kind"])
+def test_missing_fields_are_named(name):
+    """A record without one of its fields is refused."""
+    told = DECISION.as_json()
+    del told[name]
+    with pytest.raises(ValueError, match=f"^{name} is missing"):
+        Decision.from_json(told)
+
+
+def test_more_accepted_than_drafted():
+    """Counts must fit together."""
+    with pytest.raises(ValueError, match="accepted is 5"):
+        Decision.from_json(DECISION.as_json() | {"accepted": 5})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"drafts": [0, -2, 1]},
+        {"drafts": [0, 1]},
+        {"drafts": [0, 0.5, 1]},
+        {"leads": [0, 2, 1]},
+        {"leads": None},
+        {"rate": "x"},
+    ],
+)
+def test_bad_policies(change):
+    """A policy whose lists do not fit is refused."""
+    with pytest.raises(ValueError, match=r"drafts|leads|rate"):
+        PolicyRecord.from_json(POLICY.as_json() | change)
+
+
+def test_modes():
+    """Every mode is read back."""
+    for mode in MODES:
+        assert Decision.from_json(DECISION.as_json() | {"mode": mode}).mode == mode

@@ -1,0 +1,410 @@
+"""`specmesh bench`: sums and words from samples, prompts, order, the step table, and how the commands end."""
+
+import dataclasses
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specmesh import bench_run, bench_steps
+from specmesh import client as client_module
+from specmesh.bench_assess import assess, factors
+from specmesh.bench_measure import Plan
+from specmesh.bench_prompts import BUILT_IN, read_prompts
+from specmesh.bench_run import ADAPTIVE, ALONE, VARIANTS, Outcome, Sample, aggregate, sample
+from specmesh.cli import main
+from specmesh.client import Json
+from specmesh.errors import ConfigError
+
+TOKENS = 40
+FIXED_4 = VARIANTS[2]
+
+
+def text(variant: str = ALONE.name, iteration: int = 0, **change: object) -> Sample:
+    """A text of 40 tokens: alone 40 rounds of 10 ms."""
+    plain: dict[str, object] = {
+        "prompt": 0,
+        "ids": tuple(range(TOKENS)),
+        "latency_s": 0.5,
+        "decode_s": 0.4,
+        "rounds": 40,
+        "drafted": 0,
+        "accepted": 0,
+        "verify_ms": 400.0,
+        "wait_ms": 0.0,
+        "draft_ms": 0.0,
+        "network_ms": 0.0,
+        "restart_ms": 0.0,
+        "wire_bytes": 0,
+        "drafter": None,
+    }
+    return Sample(variant=variant, iteration=iteration, **(plain | change))  # type: ignore[arg-type]
+
+
+def drafted(variant: str = FIXED_4.name, iteration: int = 0, **change: object) -> Sample:
+    """The same text in 10 rounds of 4 drafts, 3 of which stand, in half the time."""
+    drafts: dict[str, object] = {
+        "latency_s": 0.3,
+        "decode_s": 0.2,
+        "rounds": 10,
+        "drafted": 40,
+        "accepted": 30,
+        "verify_ms": 120.0,
+        "wait_ms": 70.0,
+        "draft_ms": 100.0,
+        "network_ms": 10.0,
+        "restart_ms": 60.0,
+        "wire_bytes": 800,
+        "drafter": "mac",
+    }
+    return text(variant, iteration, **(drafts | change))
+
+
+def only(variant: str, outcomes: list[Outcome]) -> Outcome:
+    [found] = [one for one in outcomes if one.variant == variant]
+    return found
+
+
+def test_aggregate():
+    """Rates are over an iteration's texts, speed-ups against the verifier alone in the same iteration."""
+    samples = [
+        *(text(iteration=n, decode_s=s) for n, s in enumerate((0.4, 0.8, 0.5))),
+        *(drafted(iteration=n, decode_s=s) for n, s in enumerate((0.2, 0.2, 0.5))),
+    ]
+    alone, fixed = aggregate(samples)
+    assert (alone.variant, fixed.variant) == ("alone", "draft_n 4")
+    assert alone.tokens_per_second == (80, 50, 100)
+    assert alone.speedup == (1, 1, 1)
+    assert fixed.tokens_per_second == (200, 80, 200)
+    assert fixed.speedup == (2, 1, 4)
+    assert (fixed.texts, fixed.tokens, fixed.rounds) == (3, 120, 30)
+    assert (fixed.acceptance_rate, fixed.mean_draft_n, fixed.mean_length) == (0.75, 4, 4)
+    assert (fixed.latency_ms, fixed.verify_ms, fixed.wait_ms, fixed.other_ms) == (300, 120, 70, 110)
+    assert fixed.bytes_per_token == 20
+    assert (alone.acceptance_rate, alone.bytes_per_token) == (None, 0)
+
+
+def test_texts_are_compared_with_the_first_alone():
+    """Each prompt's texts against what the verifier alone said of it."""
+    other = tuple(range(1, TOKENS + 1))
+    samples = [
+        text(),
+        text(prompt=1, ids=other),
+        drafted(),
+        drafted(prompt=1),
+        drafted(prompt=2),
+        text(iteration=1, ids=other),
+    ]
+    alone, fixed = aggregate(samples)
+    assert (alone.identical, alone.compared) == (2, 3)
+    assert (fixed.identical, fixed.compared) == (1, 2)
+
+
+def test_empty_texts_divide_nothing():
+    """Texts that ended at once have no rate."""
+    nothing = {"ids": (), "decode_s": 0.0, "rounds": 0, "drafted": 0, "accepted": 0}
+    alone, fixed = aggregate([text(**nothing), drafted(**nothing)])
+    assert (alone.tokens_per_second, alone.speedup, fixed.bytes_per_token) == ((0, 0, 0), None, 0)
+    assert "No tokens" in assess([alone, fixed], {})[0]
+
+
+def test_sample_of_a_report():
+    """What a report says becomes a sample; what it lacks, or a peer wrote oddly, is 0."""
+    report: Json = {
+        "tokens_per_second": 100.0,
+        "rounds": 2,
+        "bytes_sent": 30,
+        "bytes_received": 20,
+        "drafter": "mac",
+        "wait_ms": None,
+    }
+    made = sample(FIXED_4, 1, 2, [5, 6], 0.5, report)
+    assert (made.variant, made.prompt, made.iteration, made.ids) == ("draft_n 4", 1, 2, (5, 6))
+    assert (made.decode_s, made.rounds, made.wire_bytes, made.drafter) == (0.02, 2, 50, "mac")
+    assert (made.wait_ms, made.draft_ms) == (0, 0)
+
+
+def words(*samples: Sample, costs: dict[int, float] | None = None) -> str:
+    return "\n".join(assess(aggregate(list(samples)), costs or {}))
+
+
+def test_drafting_pays():
+    """Faster in every iteration: it pays. Slower: it does not. In between, or only one: not clear."""
+    alone = [text(iteration=0), text(iteration=1)]
+    assert "Drafting pays: draft_n 4 is 2.00x" in words(*alone, drafted(), drafted(iteration=1))
+    slow = {"decode_s": 0.8}
+    assert "does not pay" in words(*alone, drafted(**slow), drafted(iteration=1, **slow))
+    assert "not clear" in words(*alone, drafted(decode_s=0.42), drafted(iteration=1))
+    assert "not clear: draft_n 4 is 2.00x the verifier alone (one iteration)" in words(text(), drafted())
+
+
+def test_the_best_fixed_setting_and_adaptive():
+    """Adaptive is compared with the best fixed setting, or with the verifier alone where that is faster."""
+    two = drafted("draft_n 2", decode_s=0.25)
+    told = words(text(), two, drafted(), drafted(ADAPTIVE.name, decode_s=0.25))
+    assert "draft_n 4 is best" in told
+    assert "adaptive reaches 80% of the best fixed setting" in told
+    assert "as good as the best fixed" in words(text(), drafted(), drafted(ADAPTIVE.name, decode_s=0.201))
+    slow = drafted(decode_s=0.8)
+    assert "as good as the verifier alone" in words(text(), slow, text(ADAPTIVE.name, drafter="mac"))
+    assert "reaches 50% of the verifier alone" in words(text(), slow, drafted(ADAPTIVE.name, decode_s=0.8))
+
+
+def test_no_drafter():
+    """Only alone: the words say so, and what to do."""
+    assert "Only the verifier alone was run" in words(text())
+
+
+def test_drafter_that_went_away():
+    """Texts that ended without a drafter are told first; where all did, nothing is concluded from noise."""
+    told = words(text(), drafted(), drafted(drafter=None, prompt=1))
+    assert told.startswith("1 of 2 texts ended without a drafter")
+    assert "draft_n 4 is best" in told
+    told = words(text(), text(FIXED_4.name, decode_s=0.39), text(ADAPTIVE.name, decode_s=0.38))
+    assert told.startswith("2 of 2 texts")
+    assert told.endswith("whether drafting pays is open.")
+
+
+@pytest.mark.parametrize(
+    ("change", "limit"),
+    [
+        (
+            {"accepted": 5, "rounds": 35, "drafted": 140, "decode_s": 0.36, "verify_ms": 350.0, "wait_ms": 0.0},
+            "acceptance",
+        ),
+        ({"accepted": 38, "decode_s": 0.3, "verify_ms": 290.0, "wait_ms": 0.0}, "step costs"),
+        ({"accepted": 38, "decode_s": 0.35, "verify_ms": 110.0, "wait_ms": 230.0}, "draft speed"),
+        ({"accepted": 38, "decode_s": 0.35, "verify_ms": 110.0, "wait_ms": 230.0, "network_ms": 50.0}, "the network"),
+        ({"accepted": 38, "decode_s": 0.35, "verify_ms": 110.0, "wait_ms": 10.0}, "handling"),
+    ],
+)
+def test_what_limits(change: dict[str, object], limit: str):
+    """The largest of the possible gains is named."""
+    assert f"What limits draft_n 4 is {limit}" in words(text(), drafted(**change))
+
+
+def test_factors():
+    """A factor says what perfection in one thing would bring."""
+    alone, fixed = aggregate([text(), drafted()])
+    assert factors(fixed, alone) == pytest.approx(
+        {"acceptance": 5 / 4, "step costs": 200 / 180, "draft speed": 200 / 130, "handling": 200 / 190}
+    )
+    assert factors(dataclasses.replace(fixed, rounds=0), alone) == {}
+
+
+def test_a_setting_that_is_off_says_nothing_of_limits():
+    """Where adaptive has switched drafting off, a fixed setting shows what is wrong."""
+    told = words(text(), drafted(decode_s=0.8), text(ADAPTIVE.name, drafter="mac"))
+    assert "What limits draft_n 4" in told
+    assert "cannot be told" in words(text(), text(ADAPTIVE.name, drafter="mac"))
+
+
+@pytest.mark.parametrize(("wide", "kind"), [(11.0, "flat"), (15.0, "moderate"), (25.0, "steep")])
+def test_step_costs_in_words(wide: float, kind: str):
+    """The widest step up to 9 rows is compared with one row."""
+    told = words(text(), drafted(), costs={1: 10.0, 2: 10.0, 9: wide, 17: 99.0})
+    assert f"Step costs are {kind}" in told
+    assert f"9 rows cost {wide / 10:.2f} of one" in told
+    assert "17 rows cost" in words(text(), drafted(), costs={1: 10.0, 17: 20.0})
+
+
+def test_texts_in_words():
+    """Whether the drafting runs said the same."""
+    assert "All 1 texts" in words(text(), drafted())
+    assert "0 of 1 texts" in words(text(), drafted(ids=(9,)))
+
+
+def test_lines_are_aligned():
+    """The table has a heading, a line per variant, and what the columns mean."""
+    told = bench_run.lines(aggregate([text(), drafted()]))
+    assert [line.split()[0] for line in told] == ["tokens/s", "alone", "draft_n", "latency"]
+    assert len({len(line) for line in told[:-1]}) == 1
+
+
+def test_order_rotates():
+    """In as many iterations as there are variants, each comes first once, and each text has all of them."""
+    plan = Plan(("p",), 5, 8)
+    assert {plan.order(n, 0)[0] for n in range(5)} == set(VARIANTS)
+    assert all(set(plan.order(n, 3)) == set(VARIANTS) for n in range(5))
+    assert plan.texts == 25
+
+
+def test_prompts_of_a_file(tmp_path: Path):
+    """Lines, or JSON lines where the first is an object; empty lines are left out."""
+    path = tmp_path / "prompts"
+    path.write_text("one\n\n[1] two\n")
+    assert read_prompts(path) == ["one", "[1] two"]
+    path.write_text('{"prompt": "a\\nb", "id": 3}\n\n{"prompt": "c"}\n')
+    assert read_prompts(path) == ["a\nb", "c"]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "no prompts"),
+        (b"\n \n", "no prompts"),
+        (b"\xff", "not UTF-8"),
+        (b'{"text": "a"}\n', "line 1"),
+        (b'{"prompt": "a"}\n\n{"prompt": 3}\n', "line 3"),
+        (b'{"prompt": "a"}\nplain\n', "line 2"),
+    ],
+)
+def test_bad_prompts(tmp_path: Path, content: bytes, why: str):
+    """A file without prompts, or with a bad line, is named."""
+    path = tmp_path / "prompts"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=why) as told:
+        read_prompts(path)
+    assert str(path) in str(told.value)
+    with pytest.raises(ConfigError, match="No such file"):
+        read_prompts(tmp_path / "none")
+
+
+def test_step_table():
+    """A width that costs more than a wider one is marked; differences of a hair are not."""
+    table = bench_steps.step_table({1: 10.0, 2: 11.0, 4: 30.0, 5: 12.0, 8: 12.01, 9: 12.0})
+    assert [(row.rows, row.relative, row.cheaper) for row in table] == [
+        (1, 1.0, None),
+        (2, 1.1, None),
+        (4, 3.0, 5),
+        (5, 1.2, None),
+        (8, 1.201, None),
+        (9, 1.2, None),
+    ]
+    marked = [line for line in bench_steps.lines(table) if "!" in line]
+    assert [line.split() for line in marked] == [["4", "30.0000", "3.00", "!", "5", "rows", "cost", "less"]]
+
+
+class FakeClient:
+    """A verifier whose texts are two tokens each."""
+
+    snapshot: ClassVar[Json] = {}
+    asked: ClassVar[list[Json]] = []
+
+    def __init__(self, path: Path | None) -> None:
+        pass
+
+    def get(self, resource: str) -> Json:
+        assert resource == "/stats"
+        return self.snapshot
+
+    def complete(self, body: Json) -> Generator[Json, None, None]:
+        self.asked.append(body)
+        report = {
+            "tokens_per_second": 100.0,
+            "rounds": 2,
+            "verify_ms": 20.0,
+            "drafter": "mac" if body["draft_n"] else None,
+        }
+        yield {"specmesh": {"token_ids": [1]}}
+        yield {"specmesh": {"token_ids": [2]}}
+        yield {"specmesh": {"report": report}}
+
+
+@pytest.fixture
+def verifier(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
+    """The client that the commands use."""
+    FakeClient.asked = []
+    FakeClient.snapshot = {
+        "role": "verifier",
+        "model": {"name": "big", "backend": "cpu"},
+        "peers": [{"drafter": "mac"}],
+        "steps_ms": {"1": 10.0, "4": 12.0},
+    }
+    monkeypatch.setattr(client_module, "Client", FakeClient)
+    return FakeClient
+
+
+def bench(*args: object) -> Result:
+    return CliRunner().invoke(main, ["bench", *map(str, args)])
+
+
+def test_run_asks_each_variant(verifier: type[FakeClient]):
+    """Every prompt with every variant in every iteration, greedily, after a warm-up; the result is one JSON object."""
+    done = bench("run", "--num-prompts", 2, "--iterations", 2, "--max-tokens", 5, "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert [one["variant"] for one in told["variants"]] == [variant.name for variant in VARIANTS]
+    assert [one["identical"] for one in told["variants"]] == [4] * 5
+    assert len(told["samples"]) == 20
+    assert told["samples"][0]["tokens"] == 2
+    assert told["drafters"] == ["mac"]
+    assert len(verifier.asked) == 22
+    assert {body["prompt"] for body in verifier.asked} == set(BUILT_IN[:2])
+    assert {(body["max_tokens"], body["temperature"]) for body in verifier.asked} == {(5, 0)}
+    assert [body["draft_n"] for body in verifier.asked[:2]] == [0, "auto"]
+
+
+def test_run_in_words(verifier: type[FakeClient], tmp_path: Path):
+    """The table and the assessment, of the prompts in the file; nothing on stderr."""
+    prompts = tmp_path / "prompts"
+    prompts.write_text("a\nb\nc\n")
+    done = bench("run", "--prompts", prompts, "--iterations", 1)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("big on cpu, drafter mac\nprompts 3, iterations 1, at most 64 tokens\n")
+    assert "Step costs are flat" in done.stdout
+    assert done.stderr == ""
+    assert len(verifier.asked) == 3 * 5 + 2
+
+
+def test_run_without_a_drafter(verifier: type[FakeClient]):
+    """Only the verifier alone is run, and that is said before and after."""
+    verifier.snapshot = verifier.snapshot | {"peers": []}
+    done = bench("run", "--iterations", 1, "--num-prompts", 1)
+    assert done.exit_code == 0
+    assert "no drafter is attached" in done.stderr
+    assert "Only the verifier alone was run" in done.stdout
+    assert {body["draft_n"] for body in verifier.asked} == {0}
+
+
+def test_at_a_drafter(verifier: type[FakeClient]):
+    """A drafter's socket serves runs, and has no step table."""
+    verifier.snapshot = {"role": "drafter", "model": {"name": "small", "backend": "cpu"}, "verifier": {"name": "box"}}
+    assert bench("run", "--iterations", 1, "--num-prompts", 1).exit_code == 0
+    assert len(verifier.asked) == 7
+    done = bench("steps")
+    assert (done.exit_code, done.stdout) == (78, "")
+    assert "a drafter answers" in done.stderr
+
+
+def test_steps(verifier: type[FakeClient]):
+    """The table in words and as JSON."""
+    assert bench("steps").stdout.split() == [
+        "rows",
+        "ms",
+        "of",
+        "one",
+        "row",
+        "1",
+        "10.0000",
+        "1.00",
+        "4",
+        "12.0000",
+        "1.20",
+    ]
+    told = json.loads(bench("steps", "--json").stdout)
+    assert told["model"]["name"] == "big"
+    assert told["steps"][1] == {"rows": 4, "ms": 12.0, "relative": 1.2, "cheaper": None}
+
+
+def test_while_loading(verifier: type[FakeClient]):
+    """Busy, as elsewhere."""
+    verifier.snapshot = {"role": "verifier", "loading": 0.5}
+    assert (bench("steps").exit_code, bench("run").exit_code) == (75, 75)
+
+
+def test_no_daemon():
+    """Without a daemon: 69 and one line."""
+    for command in ("steps", "run"):
+        done = bench(command, "--socket", "none.sock")
+        assert (done.exit_code, done.stdout) == (69, "")
+        assert done.stderr.startswith("specmesh: no daemon answers at none.sock")
+
+
+@pytest.mark.parametrize("args", ["run --iterations 0", "run --num-prompts 0", "run --max-tokens 0", "walk"])
+def test_wrong_usage(args: str):
+    """Exit 2 from click."""
+    assert bench(*args.split()).exit_code == 2
