@@ -198,7 +198,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
             calibrate(engine, costs)
             if decisions is not None:
                 decisions.begin(engine.info.model)
-            loop = VerifierLoop(_name(), socket, engine, mailbox, costs)
+            loop = VerifierLoop(_name(), socket, engine, mailbox, costs, decisions)
             stop.then(loop.stop, mailbox.wakeup_fd)
             _hash_in_background(settings.model.model, lambda digest: setattr(loop.stats, "model_hash", digest))
             loop.stats.publish(loop.snapshot(time.monotonic()))

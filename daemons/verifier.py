@@ -24,6 +24,8 @@ from specmesh.core.report import session_report
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.scheduler import Idle, Scheduler, Step
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams, TargetLimits, VerifierSession
+from specmesh.daemons.decision_log import DecisionLog
+from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
 from specmesh.daemons.live import Closing, Live
 from specmesh.daemons.mailbox import Mailbox
@@ -70,6 +72,7 @@ class VerifierLoop:
         engine: VerifyEngine,
         mailbox: Mailbox[Order],
         costs: StepCosts,
+        decisions: DecisionLog | None = None,
     ) -> None:
         self._name, self._router, self._mailbox = name, Router(socket), mailbox
         self._vocabulary, self._encode, self._info = engine.vocabulary, engine.encode, engine.info
@@ -90,6 +93,7 @@ class VerifierLoop:
         self._step: Step | None = None
         self._last_ended: float | None = None  # of the step before, where sessions have gone on since
         self._pause: float | None = None  # before the step that runs, where nothing was waited for
+        self._notes = DecisionNotes(decisions)
         self._solver = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._redoes = False
         self._turns = 0
@@ -160,7 +164,9 @@ class VerifierLoop:
             self._redoes |= live.seq in self._behind
             self._behind.discard(live.seq)
             if isinstance(part, ev.Verify):
-                waited += live.machine.begin(now)
+                waits = live.machine.begin(now)
+                self._notes.begun(live, part, waits, now)
+                waited += waits
                 spans.append(Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
             else:
                 spans.append(Span(live.seq, part.position, part.ids, logits=False))
@@ -182,6 +188,7 @@ class VerifierLoop:
                 self._decode_failed(error, now)
             case Solved(session, policy):
                 if session in self._sessions:
+                    self._notes.solved(self._sessions[session], policy, now)
                     self._sessions[session].machine.adopt(policy)
             case _:
                 assert_never(order)
@@ -231,6 +238,7 @@ class VerifierLoop:
             self._feed(now)  # before anyone is told: nobody's answer is needed for it
         before = self.stats.totals.generated
         for live, effects in outcomes:
+            self._notes.stepped(live, effects, seconds)
             self._carry_out(live, effects)
             self._reconsider(live, now)
         self.stats.step(result.started, result.ended, self.stats.totals.generated - before)

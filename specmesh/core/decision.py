@@ -111,7 +111,7 @@ class Decision:
 class PolicyRecord:
     """The policy of a session from `time_s` on: at a lead of leads[i] drafts, verify drafts[i] of them, or WAIT.
 
-    `leads` and `drafts` are equally long, `leads` ascending; between two of them the lower one's entry holds.
+    `leads` and `drafts` are equally long, `leads` ascending, those below 0 before the first draft on a correction; between two of them the lower one's entry holds.
     rate: tokens per second that it promises.
     """
 
@@ -135,7 +135,7 @@ class PolicyRecord:
     @classmethod
     def from_json(cls, record: Mapping[str, object]) -> Self:
         """The record that `as_json` wrote. Raises ValueError that names the field."""
-        leads, drafts = _numbers(record, "leads"), record.get("drafts")
+        leads, drafts = _leads(record), record.get("drafts")
         if not isinstance(drafts, list) or not all(type(item) is int and item >= WAIT for item in drafts):
             raise ValueError(f"drafts is {_shown(drafts)}, not a list of numbers from {WAIT}")
         if len(leads) != len(drafts) or leads != sorted(leads):
@@ -176,6 +176,15 @@ def _numbers(record: Mapping[str, object], name: str) -> list[float]:
     value = record.get(name)
     if not isinstance(value, list) or not all(_is_number(item) for item in value):
         raise ValueError(f"{name} is {_shown(value)}, not a list of numbers from 0")
+    return [float(item) for item in value]
+
+
+def _leads(record: Mapping[str, object]) -> list[float]:
+    value = record.get("leads")
+    if not isinstance(value, list) or not all(
+        isinstance(item, int | float) and _is_number(abs(item)) for item in value
+    ):
+        raise ValueError(f"leads is {_shown(value)}, not a list of numbers")
     return [float(item) for item in value]
 
 

@@ -166,7 +166,7 @@ class DrafterSession:
         """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
         interval = self.draft_seconds / self.drafted if self.drafted else round_trip
         hidden = ceil(round_trip / interval) if interval > 0 else 0
-        ahead = min(2 * self.draft_n + 1 + min(hidden, self.draft_n), MAX_CREDIT)
+        ahead = min(2 * self.draft_n + 1 + hidden, MAX_CREDIT)
         return max(min(ahead, self._reach), self.draft_n)
 
     def _worthwhile(self) -> int:

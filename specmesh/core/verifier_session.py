@@ -12,6 +12,7 @@ from specmesh.core import events as ev
 from specmesh.core.accept import Verdict, accept
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.costs import Arrivals, StepCosts
+from specmesh.core.decision import Decision
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
@@ -130,6 +131,10 @@ class VerifierSession:
     def unsolved(self, now: float) -> PolicyInputs | None:
         """What to solve another policy from, to be handed to `adopt`; None where nothing has moved."""
         return None if self.finished is not None else self._pacing.unsolved(now)
+
+    def decision(self, session: int, drafts: int, waited: float, now: float) -> Decision:
+        """What is known as a step with so many drafts begins, under the name `session`."""
+        return self._pacing.decision(session, len(self.prefix), self.lead, drafts, waited, now)
 
     def adopt(self, policy: Policy) -> None:
         """Decide by this policy from now on."""
