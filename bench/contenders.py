@@ -1,5 +1,6 @@
 """What bench/padded.py compares: specmesh and llama-server, each asked for the same greedy text and timed alike.
 
+llama-server drafts with a model only where --spec-type says so: with --spec-draft-model alone it loads it and does not.
 The clock runs from the arrival of the first generated token at the client to that of the last: prompt processing is
 left out of both, and what a server says of itself is not used.
 """

@@ -12,7 +12,8 @@ rotates, every contender continues the same held-out source text greedily (bench
 - llama-server alone, at its default number of drafts, and with each --spec-draft-n-max of the sweep: one thread for
   the target and one for the drafter, free to use both cores. It drafts and verifies in turn, never both at once.
 
-The client runs on the second core. Needed are two otherwise idle cores; a first round of all is run and not counted.
+The client runs on the second core. Needed are two otherwise idle cores: how busy other programs kept the machine is
+told with the numbers. A first round of all is run and not counted.
 bench/README.md says how to build llama-server; without one its rows are left out.
 """
 
@@ -28,6 +29,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from contenders import Contender, Place, Run, llama_servers, specmesh
 from equality import prompts, referee
+from foreign import Foreign
 from padded_model import TYPES, shape_for, write
 
 from specmesh import logs
@@ -87,11 +89,12 @@ def show(kind: str, found: dict[str, object]) -> None:
     rows, ratios = found["rows"], found["ratios"]
     assert isinstance(rows, dict)
     assert isinstance(ratios, dict)
-    print(f"\n{kind}, {found['turns']} turns: {'contender':22} tok/s  overall  acceptance  drafts/token  same text")
+    print(f"\n{kind}: {found['turns']} turns, other programs kept {found['foreign_cores']} cores busy")
+    print(f"{'':22}   tok/s  overall  acceptance  drafts/token  same text")
     for name, one in rows.items():
         acceptance = "-" if one["acceptance"] is None else f"{one['acceptance']:.3f}"
         print(
-            f"{name:30} {one['tokens_per_second']:8.2f} {one['overall']:8.2f} {acceptance:>11}"
+            f"{name:22} {one['tokens_per_second']:7.2f} {one['overall']:8.2f} {acceptance:>11}"
             f" {one['drafts_per_token']:13.2f} {one['same_text']:10}"
         )
     print("   ".join(f"{name}: {value}" for name, value in ratios.items()))
@@ -107,6 +110,7 @@ def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, obje
         write(target, layer, kind, Path(args.target))
     with referee(args.target) as engine:
         texts = [engine.encode(prompt) for prompt in prompts(args.prompts)]
+    foreign = Foreign()
     with ExitStack() as stack:
         run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         place = Place(run_folder, str(target), args.drafter, *args.cores)
@@ -117,7 +121,7 @@ def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, obje
         found = summary(measure(contenders, texts, args.tokens, args.repeats))
     if args.out is None:
         target.unlink()
-    return found | {"padding_weights": layer.count * layer.params()}
+    return found | {"padding_weights": layer.count * layer.params(), "foreign_cores": foreign.cores()}
 
 
 def _span(text: str) -> list[int]:
