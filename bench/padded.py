@@ -23,7 +23,7 @@ import os
 import statistics
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -105,7 +105,7 @@ def show(kind: str, found: dict[str, object]) -> None:
 def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, object]:
     """Write the target, or take the one that --out has already, start everything, measure."""
     layer = shape_for(args.params)
-    target = folder / f"{kind}-{layer.width}x{layer.count}.gguf"
+    target = folder / f"{Path(args.target).stem}-{kind}-{layer.width}x{layer.count}.gguf"
     if not target.is_file():
         write(target, layer, kind, Path(args.target))
     with referee(args.target) as engine:
@@ -151,7 +151,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure type by type, and print each as soon as it is there."""
+    """Measure type by type, and show each as soon as it is there: with --json on stderr, stdout is for the JSON."""
     args = _arguments()
     logs.configure("error", "console")
     os.sched_setaffinity(0, {args.cores[1]})
@@ -161,7 +161,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for kind in args.types:
             results[kind] = of_type(kind, args, folder)
-            if not args.json:
+            with redirect_stdout(sys.stderr if args.json else sys.stdout):
                 show(kind, results[kind])
     if args.json:
         print(json.dumps({"tokens": args.tokens, "prompts": args.prompts, "types": results}))
