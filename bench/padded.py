@@ -1,0 +1,171 @@
+"""Real acceptance at a large model's cost: specmesh beside llama-server, on the same files and the same two cores.
+
+    python bench/padded.py [--types F32,F16,Q8_0,Q4_0] [--params 1e9] [--prompts N] [--tokens N] [--repeats N]
+                           [--llama-server PATH] [--sweep 1-8] [--cores 0,1] [--out DIR] [--json]
+
+For each type bench/padded_model.py writes the bundled target anew, made expensive with that type and still the same
+function, so that the bundled drafter's drafts are accepted as ever. Then, prompt by prompt and in an order that
+rotates, every contender continues the same held-out source text greedily (bench/contenders.py has the exact options):
+
+- specmesh alone and specmesh auto: one verifier of one thread on the first core, one drafter of one thread on the
+  second, with `draft_n` 0 and "auto";
+- llama-server alone, at its default number of drafts, and with each --spec-draft-n-max of the sweep: one thread for
+  the target and one for the drafter, free to use both cores. It drafts and verifies in turn, never both at once.
+
+The client runs on the second core. Needed are two otherwise idle cores: how busy other programs kept the machine is
+told with the numbers. A first round of all is run and not counted.
+bench/README.md says how to build llama-server; without one its rows are left out.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from contextlib import ExitStack, redirect_stdout
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from contenders import Contender, Place, Run, llama_servers, specmesh
+from equality import prompts, referee
+from foreign import Foreign
+from padded_model import TYPES, shape_for, write
+
+from specmesh import logs
+from specmesh.paths import bundled
+
+Runs = dict[str, list[Run]]
+Row = dict[str, object]
+
+
+def measure(contenders: dict[str, Contender], texts: list[list[int]], tokens: int, repeats: int) -> Runs:
+    """Every contender on every text, `repeats` times; who begins moves on by one each turn."""
+    names = list(contenders)
+    runs: Runs = {name: [] for name in names}
+    for name in names:
+        contenders[name](texts[0], tokens)
+    for turn in range(len(texts) * repeats):
+        start = turn % len(names)
+        for name in names[start:] + names[:start]:
+            runs[name].append(contenders[name](texts[turn % len(texts)], tokens))
+    return runs
+
+
+def ratio(runs: Runs, one: str, other: str) -> float:
+    """The median over turns of how many times as fast `one` was as `other` on the same text."""
+    pairs = zip(runs[one], runs[other], strict=True)
+    return round(statistics.median(ours.rate / theirs.rate for ours, theirs in pairs), 3)
+
+
+def row(runs: list[Run], alone: list[Run]) -> Row:
+    """What the table says of one contender. overall: all tokens over all seconds, where long waits weigh in."""
+    drafted, accepted = sum(run.drafted for run in runs), sum(run.accepted for run in runs)
+    return {
+        "tokens_per_second": round(statistics.median(run.rate for run in runs), 2),
+        "overall": round(sum(run.timed for run in runs) / sum(run.seconds for run in runs), 2),
+        "acceptance": round(accepted / drafted, 3) if drafted else None,
+        "drafts_per_token": round(drafted / sum(len(run.ids) for run in runs), 2),
+        "same_text": sum(run.ids == reference.ids for run, reference in zip(runs, alone, strict=True)),
+    }
+
+
+def summary(runs: Runs) -> dict[str, object]:
+    """The rows of all contenders and the ratios that are asked for."""
+    rows = {name: row(found, runs["specmesh alone"]) for name, found in runs.items()}
+    ratios: dict[str, object] = {"auto / alone": ratio(runs, "specmesh auto", "specmesh alone")}
+    swept = [name for name in runs if name.startswith("llama-server n=")]
+    if "llama-server default" in runs:
+        ratios["auto / llama-server default"] = ratio(runs, "specmesh auto", "llama-server default")
+    if swept:
+        best = max(swept, key=lambda name: statistics.median(run.rate for run in runs[name]))
+        ratios["auto / llama-server best"] = ratio(runs, "specmesh auto", best)
+        ratios["best"] = best.removeprefix("llama-server ")
+    return {"turns": len(runs["specmesh alone"]), "rows": rows, "ratios": ratios}
+
+
+def show(kind: str, found: dict[str, object]) -> None:
+    """The table of one type."""
+    rows, ratios = found["rows"], found["ratios"]
+    assert isinstance(rows, dict)
+    assert isinstance(ratios, dict)
+    print(f"\n{kind}: {found['turns']} turns, other programs kept {found['foreign_cores']} cores busy")
+    print(f"{'':22}   tok/s  overall  acceptance  drafts/token  same text")
+    for name, one in rows.items():
+        acceptance = "-" if one["acceptance"] is None else f"{one['acceptance']:.3f}"
+        print(
+            f"{name:22} {one['tokens_per_second']:7.2f} {one['overall']:8.2f} {acceptance:>11}"
+            f" {one['drafts_per_token']:13.2f} {one['same_text']:10}"
+        )
+    print("   ".join(f"{name}: {value}" for name, value in ratios.items()))
+    if not any(name.startswith("llama-server") for name in rows):
+        print("llama-server: not measured, --llama-server was not given")
+
+
+def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """Write the target, or take the one that --out has already, start everything, measure."""
+    layer = shape_for(args.params)
+    target = folder / f"{Path(args.target).stem}-{kind}-{layer.width}x{layer.count}.gguf"
+    if not target.is_file():
+        write(target, layer, kind, Path(args.target))
+    with referee(args.target) as engine:
+        texts = [engine.encode(prompt) for prompt in prompts(args.prompts)]
+    foreign = Foreign()
+    with ExitStack() as stack:
+        run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        place = Place(run_folder, str(target), args.drafter, *args.cores)
+        contenders = dict(stack.enter_context(specmesh(place)))
+        if args.llama_server:
+            settings: list[int | str | None] = [None, "default", *args.sweep]
+            contenders |= stack.enter_context(llama_servers(place, args.llama_server, settings))
+        found = summary(measure(contenders, texts, args.tokens, args.repeats))
+    if args.out is None:
+        target.unlink()
+    return found | {"padding_weights": layer.count * layer.params(), "foreign_cores": foreign.cores()}
+
+
+def _span(text: str) -> list[int]:
+    """1-8 or 2,3,5 as numbers."""
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last) + 1)) if last else [int(part) for part in text.split(",") if part]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--types", type=lambda text: text.split(","), default=list(TYPES))
+    parser.add_argument("--params", type=float, default=1e9, help="weights of the padding")
+    parser.add_argument("--prompts", type=int, default=10)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--target", default=bundled("target.gguf"))
+    parser.add_argument("--drafter", default=bundled("drafter.gguf"))
+    parser.add_argument("--llama-server", type=Path, help="the program to compare with")
+    parser.add_argument("--sweep", type=_span, default=_span("1-8"), help="values of --spec-draft-n-max")
+    parser.add_argument("--cores", type=_span, default=[0, 1], help="the verifier's and the drafter's")
+    parser.add_argument("--out", type=Path, help="keep the padded targets there, and use those that are there")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    if len(args.cores) != 2 or not set(args.types) <= set(TYPES):
+        parser.error(f"--cores takes two numbers, --types a list out of {','.join(TYPES)}")
+    return args
+
+
+def main() -> None:
+    """Measure type by type, and show each as soon as it is there: with --json on stderr, stdout is for the JSON."""
+    args = _arguments()
+    logs.configure("error", "console")
+    os.sched_setaffinity(0, {args.cores[1]})
+    results = {}
+    with ExitStack() as stack:
+        folder = args.out or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind in args.types:
+            results[kind] = of_type(kind, args, folder)
+            with redirect_stdout(sys.stderr if args.json else sys.stdout):
+                show(kind, results[kind])
+    if args.json:
+        print(json.dumps({"tokens": args.tokens, "prompts": args.prompts, "types": results}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Writes a copy of a small Llama GGUF that costs as much as a large model and computes the same function.
+
+    python bench/padded_model.py OUT.gguf [--type F32|F16|Q8_0|Q4_0] [--params 1e9] [--width N] [--target FILE]
+
+Two paddings, both of which leave the logits as they are but for rounding:
+
+- The residual stream is widened with channels that are always zero: matrices that read it get zero columns, those that
+  write it zero rows. RMSNorm divides by the mean over more channels than before, which its gain, times the root of
+  old / new width, and its epsilon, times old / new width, make good. Where new / old is a power of four, that root is a
+  power of two and nothing is rounded anew.
+- After the last layer come layers of a large model's shape with random weights of the wanted type. Their attn_output
+  and ffn_down, of the same type, are zero: they are read and multiplied as any others, and add nothing.
+
+The original layers keep their sizes, values and types. Sizes then differ between layers, which llama.cpp reads for the
+architecture `deci`, a Llama with per-layer sizes; for `llama` it takes the first layer's.
+"""
+
+import argparse
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf.quants import quantize
+from numpy.typing import NDArray
+
+from specmesh.paths import bundled
+
+Array = NDArray[Any]
+TYPES = ("F32", "F16", "Q8_0", "Q4_0")
+_FILE_TYPES = {"F32": "ALL_F32", "F16": "MOSTLY_F16", "Q8_0": "MOSTLY_Q8_0", "Q4_0": "MOSTLY_Q4_0"}
+_ZERO = ("attn_output", "ffn_down")
+_SIZES = ("block_count", "embedding_length", "feed_forward_length", "head_count", "head_count_kv", "rms_epsilon")
+_ROWS_AT_ONCE = 2048
+"""Rows quantised in one go: gguf's quantisation makes several float copies of what it is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The shape of a padding layer, and how many there are."""
+
+    width: int
+    hidden: int
+    heads: int
+    heads_kv: int
+    count: int
+    head: int = 64
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """Name to (rows, columns) of the matrices of one layer."""
+        queries, keys = self.heads * self.head, self.heads_kv * self.head
+        return {
+            "attn_q": (queries, self.width),
+            "attn_k": (keys, self.width),
+            "attn_v": (keys, self.width),
+            "attn_output": (self.width, queries),
+            "ffn_gate": (self.hidden, self.width),
+            "ffn_up": (self.hidden, self.width),
+            "ffn_down": (self.width, self.hidden),
+        }
+
+    def params(self) -> int:
+        """Weights of one layer, its two gains left out."""
+        return sum(rows * columns for rows, columns in self.matrices().values())
+
+
+def shape_for(params: float, width: int | None = None) -> Layer:
+    """Padding layers with `params` weights in all, in the proportions of Llama models of that size."""
+    if width is None:
+        width = 1024 if params < 0.5e9 else 2048 if params < 2e9 else 3072 if params < 5e9 else 4096
+    one = Layer(width, hidden=4 * width, heads=width // 64, heads_kv=max(width // 256, 1), count=1)
+    count = max(round(params / one.params()), 1)
+    return Layer(one.width, one.hidden, one.heads, one.heads_kv, count)
+
+
+def widen(name: str, values: Array, width: int, old: int) -> Array:
+    """An original tensor in a residual stream of `width` channels instead of `old`."""
+    kind = name.split(".")[-2]
+    if kind.endswith("_norm"):
+        gain = np.zeros(width, values.dtype)
+        gain[:old] = values * np.sqrt(old / width)
+        return gain
+    rows, columns = values.shape
+    writes = kind in _ZERO
+    wide = np.zeros((width, columns) if writes else (rows, width), values.dtype)
+    wide[:rows, :columns] = values
+    return wide
+
+
+def quantised(values: Array, kind: str) -> Array:
+    """A float32 matrix in the type of that name, as the bytes GGUF stores where it is a quantised one."""
+    target = gguf.GGMLQuantizationType[kind]
+    rows = range(0, len(values), _ROWS_AT_ONCE)
+    return np.concatenate([quantize(values[row : row + _ROWS_AT_ONCE], target) for row in rows])
+
+
+def padding(layer: Layer, kind: str, seed: int = 0) -> dict[str, Array]:
+    """The matrices of one padding layer, stored in type `kind`: random, those that write the residual stream zero."""
+    rng = np.random.default_rng(seed)
+    out = {}
+    for name, (rows, columns) in layer.matrices().items():
+        if name in _ZERO:
+            values = np.zeros((rows, columns), np.float32)
+        else:
+            values = rng.standard_normal((rows, columns), np.float32) / np.float32(np.sqrt(columns))
+        out[name] = quantised(values, kind)
+    return out
+
+
+def _copy_fields(writer: gguf.GGUFWriter, reader: gguf.GGUFReader) -> None:
+    """Everything the file says of itself but its sizes: tokenizer, rotation, context."""
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name in {"general.architecture", "general.file_type", "general.name"}:
+            continue
+        if name.endswith(_SIZES):
+            continue
+        element = field.types[1] if len(field.types) > 1 else None
+        writer.add_key_value(re.sub(r"^llama\.", "deci.", name), field.contents(), field.types[0], element)
+
+
+def _add_sizes(writer: gguf.GGUFWriter, reader: gguf.GGUFReader, layer: Layer) -> None:
+    def old(key: str) -> Any:
+        return reader.fields[f"llama.{key}"].contents()
+
+    original, width = old("block_count"), old("embedding_length")
+    writer.add_embedding_length(layer.width)
+    writer.add_block_count(original + layer.count)
+    writer.add_feed_forward_length([old("feed_forward_length")] * original + [layer.hidden] * layer.count)
+    writer.add_head_count([old("attention.head_count")] * original + [layer.heads] * layer.count)
+    writer.add_head_count_kv([old("attention.head_count_kv")] * original + [layer.heads_kv] * layer.count)
+    writer.add_layer_norm_rms_eps(old("attention.layer_norm_rms_epsilon") * width / layer.width)
+    writer.add_key_length(layer.head)
+    writer.add_value_length(layer.head)
+
+
+def _check(reader: gguf.GGUFReader, layer: Layer) -> int:
+    """The original's width; raises SystemExit where this target cannot be padded so."""
+    if reader.fields["general.architecture"].contents() != "llama":
+        raise SystemExit("only a GGUF of architecture llama can be padded")
+    width = int(reader.fields["llama.embedding_length"].contents())
+    head = int(reader.fields["llama.rope.dimension_count"].contents())
+    if layer.width < width or layer.head != head:
+        raise SystemExit(f"the padding needs heads of {head} and a width of at least {width}")
+    return width
+
+
+def write(out: Path, layer: Layer, kind: str, source: Path) -> Path:
+    """Write the padded copy of `source`; a reader sees the whole file or none."""
+    reader = gguf.GGUFReader(source)
+    width = _check(reader, layer)
+    temporary = out.with_name(out.name + ".tmp")
+    writer = gguf.GGUFWriter(temporary, "deci")
+    writer.add_name(f"{reader.fields['general.name'].contents()} padded {kind}")
+    writer.add_file_type(gguf.LlamaFileType[_FILE_TYPES[kind]])
+    _copy_fields(writer, reader)
+    _add_sizes(writer, reader, layer)
+    for tensor in reader.tensors:
+        values = np.asarray(tensor.data)
+        writer.add_tensor(tensor.name, widen(tensor.name, values, layer.width, width))
+    _add_padding(writer, layer, kind, first=int(reader.fields["llama.block_count"].contents()))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return temporary.replace(out)
+
+
+def _add_padding(writer: gguf.GGUFWriter, layer: Layer, kind: str, first: int) -> None:
+    """All padding layers from number `first` on. They hold the same values: what they cost does not depend on them."""
+    matrices = padding(layer, kind)
+    gain = np.ones(layer.width, np.float32)
+    raw = None if kind in {"F32", "F16"} else gguf.GGMLQuantizationType[kind]
+    for index in range(first, first + layer.count):
+        writer.add_tensor(f"blk.{index}.attn_norm.weight", gain)
+        writer.add_tensor(f"blk.{index}.ffn_norm.weight", gain)
+        for name, values in matrices.items():
+            writer.add_tensor(f"blk.{index}.{name}.weight", values, raw_dtype=raw)
+
+
+def main() -> None:
+    """Write one file and say what it is."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--type", choices=TYPES, default="Q8_0")
+    parser.add_argument("--params", type=float, default=1e9, help="weights in the padding layers")
+    parser.add_argument("--width", type=int, help="channels of the residual stream (default: by --params)")
+    parser.add_argument("--target", type=Path, default=Path(bundled("target.gguf")))
+    args = parser.parse_args()
+    layer = shape_for(args.params, args.width)
+    write(args.out, layer, args.type, args.target)
+    print(f"{args.out}: {layer.params() * layer.count / 1e6:.0f} M padding weights of type {args.type}, {layer}")
+
+
+if __name__ == "__main__":
+    main()
