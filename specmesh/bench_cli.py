@@ -98,3 +98,65 @@ def run(
         _print_json(result.as_json())
     else:
         click.echo("\n".join(result.lines()))
+
+
+@bench.command()
+@click.option("--step-ms", type=click.FloatRange(0, min_open=True), default=34.2, show_default=True, metavar="MS")
+@click.option("--row-ms", type=click.FloatRange(0), default=1.0, show_default=True, metavar="MS", help="Per extra row.")
+@click.option("--draft-ms", type=click.FloatRange(0, min_open=True), default=5.2, show_default=True, metavar="MS")
+@click.option("--alpha", default="0.75", show_default=True, metavar="P[/P...]", help="Probability that a draft stands.")
+@click.option("--period", type=click.IntRange(0), default=0, metavar="N", help="Tokens after which alpha is the next.")
+@click.option("--rtt-ms", type=click.FloatRange(0), default=0.3, show_default=True, metavar="MS", help="Round trip.")
+@click.option("--jitter-ms", type=click.FloatRange(0), default=0.0, metavar="MS", help="On top of the round trip.")
+@click.option(
+    "--steps-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Milliseconds of a step of 1, 2, ... rows as a JSON list, in place of --step-ms and --row-ms.",
+)
+@click.option("--tokens", type=click.IntRange(8), default=600, show_default=True, metavar="N", help="Per text.")
+@click.option("--lockstep", default="4", show_default=True, metavar="N[,N...]", help="Fixed draft_n to compare with.")
+@click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, metavar="N")
+@_json_option("SPECMESH_BENCH_SIM_JSON")
+def sim(
+    step_ms: float,
+    row_ms: float,
+    draft_ms: float,
+    alpha: str,
+    period: int,
+    rtt_ms: float,
+    jitter_ms: float,
+    steps_file: Path | None,
+    tokens: int,
+    lockstep: str,
+    repeats: int,
+    as_json: bool,
+) -> None:
+    """Would a drafter help a verifier of this speed, at this distance? Real daemons, models that only sleep.
+
+    Fixed draft_n is each step's number of drafts, the drafter working ahead: a little better than plain lock-step.
+    """
+    from specmesh import bench_sim
+    from specmesh.bench_progress import bar
+
+    steps = bench_sim.steps_of(step_ms, row_ms, steps_file)
+    alphas = tuple(_numbers(alpha, "/", 0.0, 1.0))
+    fixed = tuple(int(n) for n in _numbers(lockstep, ",", 1, bench_sim.MOST)) if lockstep else ()
+    pair = bench_sim.SimPair(steps, draft_ms / 1e3, rtt_ms / 1e3, jitter_ms / 1e3, alphas, period)
+    with bar((2 + len(fixed)) * repeats) as advance:
+        result = bench_sim.simulate(pair, tokens, fixed, repeats, advance)
+    if as_json:
+        _print_json(result.as_json())
+    else:
+        click.echo("\n".join(result.lines()))
+
+
+def _numbers(text: str, separator: str, least: float, most: float) -> list[float]:
+    """Numbers out of an option's list; raises BadParameter."""
+    try:
+        values = [float(part) for part in text.split(separator)]
+    except ValueError:
+        values = []
+    if not values or not all(least <= value <= most for value in values):
+        raise click.BadParameter(f"{text!r} is no list of numbers from {least:g} to {most:g} like 1{separator}2")
+    return values

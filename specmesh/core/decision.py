@@ -111,7 +111,8 @@ class Decision:
 class PolicyRecord:
     """The policy of a session from `time_s` on: at a lead of leads[i] drafts, verify drafts[i] of them, or WAIT.
 
-    `leads` and `drafts` are equally long, `leads` ascending, those below 0 before the first draft on a correction; between two of them the lower one's entry holds.
+    `leads` and `drafts` are equally long, `leads` ascending, those below 0 before the first draft on a correction;
+    between two of them the lower one's entry holds.
     rate: tokens per second that it promises.
     """
 

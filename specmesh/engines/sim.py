@@ -33,7 +33,8 @@ class SimSettings:
     step_ms, row_ms:  a verifier step of k rows takes step_ms + row_ms (k - 1), unless
     steps_ms:         gives the time of 1, 2, ... rows; more rows cost as much as the last entry.
     draft_ms:         one guess; taking ids in costs nothing.
-    alpha:            probability that a guess is right, decided by a hash of (seed, prefix).
+    alpha:            probability that a guess is right, decided by a hash of (seed, prefix); several, written 0.9/0.2,
+                      hold for `period` ids in turn.
     end_after:        a sequence of this many ids is followed by END_ID; 0: never.
     can_trim:         False imitates a recurrent model.
     """
@@ -42,7 +43,8 @@ class SimSettings:
     row_ms: float = 0.0
     draft_ms: float = 0.0
     steps_ms: tuple[float, ...] = ()
-    alpha: float = 0.75
+    alpha: float | tuple[float, ...] = 0.75
+    period: int = 0
     n_vocab: int = 256
     n_ctx: int = 8192
     n_batch: int = 512
@@ -55,8 +57,22 @@ class SimSettings:
         if self.n_vocab < 256 or min(self.n_ctx, self.n_batch, self.n_seq) < 1:
             raise ConfigError("a simulated engine needs n_vocab >= 256 and n_ctx, n_batch, n_seq >= 1")
         times = (self.step_ms, self.row_ms, self.draft_ms, *self.steps_ms)
-        if not 0 <= self.alpha <= 1 or not all(0 <= span < inf for span in times):
+        if (
+            not self.alphas
+            or not all(0 <= alpha <= 1 for alpha in self.alphas)
+            or self.period < 0
+            or not all(0 <= span < inf for span in times)
+        ):
             raise ConfigError("a simulated engine needs 0 <= alpha <= 1 and times that are no less than 0")
+
+    @property
+    def alphas(self) -> tuple[float, ...]:
+        """Every alpha there is."""
+        return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
+
+    def alpha_at(self, length: int) -> float:
+        """The probability that the guess after so many ids is right."""
+        return self.alphas[length // self.period % len(self.alphas)] if self.period else self.alphas[0]
 
     @classmethod
     def parse(cls, text: str) -> "SimSettings":
@@ -153,7 +169,7 @@ class SimDrafter:
         tokens = [self._state.append(seq, token) for token in ids]
         if sampler is None:
             return None
-        guess = self._guess(self._state.prefixes[seq].crc, tokens[-1])
+        guess = self.guess(self._state.prefixes[seq].crc, held + len(ids), tokens[-1])
         chosen = sampler.choose(_one_hot([guess], self._settings.n_vocab)[0], held + len(ids))
         _wait_until(started + self._settings.draft_ms / 1000)
         return chosen
@@ -170,11 +186,24 @@ class SimDrafter:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _guess(self, crc: int, right: int) -> int:
+    def guess(self, crc: int, length: int, right: int) -> int:
+        """What it says after `length` ids with this CRC, where `right` is what the target says."""
         seed = self._settings.seed
-        if _hash(_LUCK, seed, crc) < self._settings.alpha * 2**64:
+        if _hash(_LUCK, seed, crc) < self._settings.alpha_at(length) * 2**64:
             return right
         return _other(right, _hash(_WRONG, seed, crc))
+
+
+def luck(settings: SimSettings, prompt: str, tokens: int) -> list[bool]:
+    """Whether SimDrafter's guess for each of the `tokens` ids that SimVerifier says after `prompt` is right."""
+    target, drafter = _State(settings, "sim-target"), SimDrafter(settings)
+    found = []
+    said = [target.append(0, token) for token in _encode(prompt)][-1]
+    for _ in range(tokens):
+        prefix = target.prefixes[0]
+        found.append(drafter.guess(prefix.crc, len(prefix), said) == said)
+        said = target.append(0, said)
+    return found
 
 
 class _State:

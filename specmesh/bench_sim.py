@@ -1,0 +1,234 @@
+"""`specmesh bench sim`: would a drafter help a verifier of this speed, at this distance?
+
+The real daemons, as processes, over real sockets, with engines that sleep for as long as the models would take and a
+proxy that delays each frame; beside them what the same pair would do if nothing else took time (specmesh.core.ideal).
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from specmesh.client import Client
+from specmesh.core.ideal import Pair, ideal_seconds, solved
+from specmesh.core.policy import Policy
+from specmesh.engines.sim import SimSettings, luck
+from specmesh.errors import ConfigError, EngineError, SpecmeshError
+
+MOST = 16
+PROMPT = "a simulated text"
+LOOPBACK = 0.5e-3
+"""Seconds of round trip below which no proxy is put in between: loopback and the daemons take about as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimPair:
+    """The pair to imagine: seconds of a step with k = 0, 1, ... drafts, of a draft, of the round trip and its jitter.
+
+    alphas: probability that a draft stands, each for `period` tokens in turn.
+    """
+
+    steps: tuple[float, ...]
+    draft: float
+    round_trip: float
+    jitter: float
+    alphas: tuple[float, ...]
+    period: int
+
+    def alpha(self, position: int) -> float:
+        """The probability for the token at `position` of the text."""
+        length = len(PROMPT) + position
+        return self.alphas[length // self.period % len(self.alphas)] if self.period else self.alphas[0]
+
+    def ideal(self) -> Pair:
+        """The same pair for the discrete-event simulation."""
+        return Pair(self.steps, self.draft, self.round_trip + self.jitter)
+
+
+def steps_of(step_ms: float, row_ms: float, file: Path | None) -> tuple[float, ...]:
+    """Seconds by number of drafts, from a line or from a file: a JSON list of milliseconds for 1, 2, ... rows.
+
+    Raises ConfigError where the file is none.
+    """
+    if file is None:
+        return tuple((step_ms + row_ms * drafts) / 1e3 for drafts in range(MOST + 1))
+    try:
+        values = json.loads(file.read_text())
+        table = [float(value) for value in values]
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{file} is no JSON list of milliseconds per number of rows: {error}") from error
+    if not table or min(table) <= 0:
+        raise ConfigError(f"{file} needs milliseconds above 0 for 1, 2, ... rows")
+    table += table[-1:] * (MOST + 1 - len(table))
+    return tuple(value / 1e3 for value in table[: MOST + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class SimResult:
+    """Tokens per second of the daemons, alone, with each fixed draft_n and adaptive, and of the ideal ones."""
+
+    alone: float
+    fixed: dict[int, float]
+    specmesh: float
+    ideal: float
+    ideal_alone: float
+    acceptance: float
+    round_trip_ms: float | None
+
+    def as_json(self) -> dict[str, object]:
+        """What `--json` prints."""
+        best = max(self.fixed, key=lambda n: self.fixed[n]) if self.fixed else None
+        speeds = {"alone": self.alone, "lockstep": {str(n): round(s, 3) for n, s in self.fixed.items()}}
+        return {
+            "schema_version": 1,
+            "tokens_per_second": speeds | {"specmesh": self.specmesh},
+            "speedup": round(self.specmesh / self.alone, 4),
+            "best_lockstep": best,
+            "speedup_best_lockstep": None if best is None else round(self.fixed[best] / self.alone, 4),
+            "ideal": self.ideal,
+            "ideal_speedup": round(self.ideal / self.ideal_alone, 4),
+            "efficiency": round(self.specmesh / self.ideal, 4),
+            "acceptance_rate": round(self.acceptance, 4),
+            "measured_round_trip_ms": self.round_trip_ms,
+        }
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        speedup = self.specmesh / self.alone
+        rows = [("the verifier alone", self.alone), *((f"fixed draft_n {n}", s) for n, s in self.fixed.items())]
+        rows += [("specmesh, adaptive", self.specmesh), ("ideal, no overhead", self.ideal)]
+        table = [f"{name:<22}{speed:9.2f} tok/s {speed / self.alone:7.3f}x" for name, speed in rows]
+        verdict = (
+            f"A drafter would make this verifier {speedup:.2f} times as fast."
+            if speedup > 1.02
+            else "A drafter would not help this verifier: it is too far, too slow or too often wrong for it."
+        )
+        return [*table, f"efficiency {self.specmesh / self.ideal:.3f} of the ideal pair", verdict]
+
+
+def simulate(
+    pair: SimPair, tokens: int, fixed: tuple[int, ...], repeats: int, advance: Callable[[], None] = lambda: None
+) -> SimResult:
+    """Run the pair; `advance` is called after each text. Raises SpecmeshError where the daemons fail."""
+    speeds: dict[int | None, list[float]] = {}
+    variants: list[int | None] = [0, *fixed, None]
+    with daemons(pair) as client:
+        for repeat in range(repeats):
+            turn = repeat % len(variants)
+            for draft_n in variants[turn:] + variants[:turn]:
+                report = _generate(client, draft_n, tokens)
+                speeds.setdefault(draft_n, []).append(_number(report["tokens_per_second"]))
+                if draft_n is None:
+                    acceptance = _number(report["acceptance_rate"])
+                advance()
+        peers = client.get("/stats").get("peers") or []
+    round_trip = peers[0]["round_trip_ms"]["p50"] if isinstance(peers, list) and peers else None
+    mean = {draft_n: sum(found) / len(found) for draft_n, found in speeds.items()}
+    return SimResult(
+        alone=mean[0],
+        fixed={n: mean[n] for n in fixed},
+        specmesh=mean[None],
+        ideal=tokens / ideal_time(pair, tokens),
+        ideal_alone=1 / pair.steps[0],
+        acceptance=acceptance,
+        round_trip_ms=round_trip,
+    )
+
+
+def ideal_time(pair: SimPair, tokens: int) -> float:
+    """Seconds that the ideal pair takes for the very text that the daemons generate, with the same right guesses."""
+    known = {alpha: solved(pair.ideal(), alpha) for alpha in set(pair.alphas)}
+
+    def policy(position: int) -> Policy:
+        return known[pair.alpha(position)]
+
+    settings = SimSettings(alpha=pair.alphas, period=pair.period, n_ctx=len(PROMPT) + tokens)
+    return ideal_seconds(pair.ideal(), luck(settings, PROMPT, tokens), policy)
+
+
+@contextmanager
+def daemons(pair: SimPair) -> Iterator[Client]:
+    """A verifier and a drafter with sleeping engines, and the distance between them; the verifier's client."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sm-")))
+        port = _free_port()
+        steps = "/".join(f"{seconds * 1e3:.6g}" for seconds in pair.steps)
+        alphas = "/".join(f"{alpha:.6g}" for alpha in pair.alphas)
+        verifier = ["verifier", "--engine", "sim", "--model", f"steps_ms={steps}", "--bind", f"tcp://127.0.0.1:{port}"]
+        stack.enter_context(_process(folder, "verifier", verifier))
+        if pair.round_trip + pair.jitter >= LOOPBACK:
+            port = stack.enter_context(_proxy(port, pair))
+        model = f"draft_ms={pair.draft * 1e3:.6g},alpha={alphas},period={pair.period}"
+        drafter = ["drafter", "--engine", "sim", "--model", model, "--connect", f"tcp://127.0.0.1:{port}"]
+        stack.enter_context(_process(folder, "drafter", drafter))
+        client = Client(folder / "verifier.sock")
+        _until(lambda: bool(client.get("/stats").get("peers")))
+        yield client
+
+
+@contextmanager
+def _process(folder: Path, name: str, arguments: list[str]) -> Iterator[None]:
+    command = [sys.executable, "-m", "specmesh", *arguments, "--socket", str(folder / f"{name}.sock")]
+    process = subprocess.Popen([*command, "--log-level", "warning"])
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(15)
+
+
+@contextmanager
+def _proxy(port: int, pair: SimPair) -> Iterator[int]:
+    delays = [str(pair.round_trip / 2), str(pair.jitter / 2)]
+    command = [sys.executable, "-m", "specmesh.bench_proxy", str(port), *delays]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+    finally:
+        process.terminate()
+        process.wait(15)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _generate(client: Client, draft_n: int | None, tokens: int) -> dict[str, object]:
+    order = {
+        "prompt": PROMPT,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "draft_n": "auto" if draft_n is None else draft_n,
+    }
+    for chunk in client.complete(order):
+        told = chunk.get("specmesh")
+        if isinstance(told, dict) and isinstance(told.get("report"), dict):
+            return dict(told["report"])
+    raise EngineError("the simulated verifier did not report: see its messages above")
+
+
+def _until(ready: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if ready():
+                return
+        except SpecmeshError:
+            pass
+        time.sleep(0.05)
+    raise EngineError("the simulated daemons did not come up: see their messages above")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
