@@ -219,7 +219,8 @@ class VerifierLoop:
             return
         seconds = result.ended - result.started
         if self._pause is not None:
-            self._costs.record_pause(self._pause)
+            drafting = any(live.machine.drafting for live in self._sessions.values())
+            self._costs.record_pause(self._pause, drafting=drafting)
         self._last_ended = result.ended
         if step.pure:
             self._costs.record(step.rows, seconds, drafts=step.drafts, redoes=self._redoes)
@@ -234,7 +235,7 @@ class VerifierLoop:
                 outcomes.append((live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds), now)))
         for live, effects in outcomes:
             self._trim(live, effects)
-        if all(live.machine.lead or not live.machine.attached for live, _ in outcomes):
+        if all(live.machine.lead or not live.machine.drafting for live, _ in outcomes):
             self._feed(now)  # before anyone is told: nobody's answer is needed for it
         before = self.stats.totals.generated
         for live, effects in outcomes:
@@ -299,6 +300,7 @@ class VerifierLoop:
         if not self._free:
             raise Busy(f"all {self._info.n_seq} sessions are taken: try again, or start with more --max-sessions")
         machine = VerifierSession(ids, request.params, self._limits, self._costs, self._acceptance, now)
+        machine.followed = owner is not None
         return Live(next(self._ids), self._free.pop(), machine, client, owner)
 
     def _find_drafter(self, live: Live) -> None:

@@ -12,7 +12,7 @@ CHUNK = 65536
 
 
 class DelayingProxy:
-    """Forwards connections to a port of this machine; each way takes `delay` seconds and up to `jitter` more, in order."""
+    """Forwards connections to a port of this machine; each way takes `delay` seconds, up to `jitter` more, in order."""
 
     def __init__(self, target: int, delay: float, jitter: float) -> None:
         self._target, self._delay, self._jitter = target, delay, jitter
@@ -21,7 +21,8 @@ class DelayingProxy:
     async def serve(self) -> None:
         """Print the port listened on, and forward until cancelled."""
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        print(server.sockets[0].getsockname()[1], flush=True)
+        sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+        sys.stdout.flush()
         async with server:
             await server.serve_forever()
 

@@ -175,7 +175,7 @@ def daemons(pair: SimPair) -> Iterator[Client]:
 @contextmanager
 def _process(folder: Path, name: str, arguments: list[str]) -> Iterator[None]:
     command = [sys.executable, "-m", "specmesh", *arguments, "--socket", str(folder / f"{name}.sock")]
-    process = subprocess.Popen([*command, "--log-level", "warning"])
+    process = subprocess.Popen([*command, "--log-level", "warning"])  # noqa: S603 - our own
     try:
         yield
     finally:
@@ -187,7 +187,7 @@ def _process(folder: Path, name: str, arguments: list[str]) -> Iterator[None]:
 def _proxy(port: int, pair: SimPair) -> Iterator[int]:
     delays = [str(pair.round_trip / 2), str(pair.jitter / 2)]
     command = [sys.executable, "-m", "specmesh.bench_proxy", str(port), *delays]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own
     try:
         assert process.stdout is not None
         yield int(process.stdout.readline())

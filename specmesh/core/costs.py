@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import deque
-from statistics import median, median_low
+from statistics import fmean, median, median_low
 
 LEAST_INTERVAL = 1e-6
 """Seconds; drafts that arrive together still take some time each."""
@@ -12,8 +12,8 @@ class StepCosts:
     """Seconds of one verifier step as a function of its rows: the median of the last measurements per width.
 
     Widths never run are interpolated between their neighbours; below the narrowest they cost as much as it, beyond the
-    widest the last slope goes on. The curve is not assumed monotone: kernels have cliffs. `pause` is the median of what
-    lies between two steps, in seconds: scheduling, sampling, the wire.
+    widest the last slope goes on. The curve is not assumed monotone: kernels have cliffs. `pause` is what lies between
+    two steps: scheduling, sampling, the wire.
     """
 
     def __init__(self, window: int = 31) -> None:
@@ -23,13 +23,20 @@ class StepCosts:
         self._widths: list[int] = []
         self._between: dict[int, float] = {}
         self._owed = 0.0
-        self._pauses: deque[float] = deque(maxlen=window)
-        self.pause = 0.0
+        self._pauses = {drafting: deque[float](maxlen=2 * window) for drafting in (False, True)}
 
-    def record_pause(self, seconds: float) -> None:
-        """Learn what lies between two steps that nothing was waited for between: it is part of every step's price."""
-        self._pauses.append(seconds)
-        self.pause = median(self._pauses)
+    def record_pause(self, seconds: float, *, drafting: bool) -> None:
+        """Learn what lies between two steps that nothing was waited for between: it is part of every step's price.
+
+        drafting: a drafter was at work meanwhile, whose frames take time too.
+        """
+        self._pauses[drafting].append(seconds)
+
+    def pause(self, *, drafting: bool) -> float:
+        """The mean of it, in seconds, since the rare long ones are paid for too; where it is known for the other case
+        only, that."""
+        pauses = self._pauses[drafting] or self._pauses[not drafting]
+        return fmean(pauses) if pauses else 0.0
 
     def record(self, rows: int, seconds: float, *, drafts: bool = False, redoes: bool = False) -> None:
         """Learn from a step that verified `rows` rows, with or without drafts among them, and did nothing else.

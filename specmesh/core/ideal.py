@@ -34,7 +34,7 @@ class Pair:
     def inputs(self, alpha: float) -> PolicyInputs:
         """What a policy is solved from where every draft stands with probability `alpha`."""
         restart = self.round_trip + 1.5 * self.interval
-        return PolicyInputs(self.steps, (alpha,) * len(self.steps), self.interval, restart)
+        return PolicyInputs(self.steps, (alpha,) * len(self.steps), self.interval, restart, self.steps[0])
 
 
 def ideal_seconds(

@@ -17,10 +17,13 @@ FIRST_DRAFT_N = 4
 WAIT_SHARE = 0.01
 """Share of the verification time that may be waited away for nothing: what a drafter can cost by being late."""
 
-SOLVE_INTERVAL = 0.2
-"""Seconds between two policies of one session, at least."""
+SOLVE_INTERVAL, LONGEST_INTERVAL = 0.5, 4.0
+"""Seconds between two policies of one session, at least; up to so many while new ones say what the old ones said."""
 
-RATES_MOVED, TIMES_MOVED = 0.02, 0.05
+SAME_RATE = 0.02
+"""By how much, relatively, the promised rates of two policies may differ that say the same."""
+
+RATES_MOVED, TIMES_MOVED = 0.04, 0.08
 """By how much acceptance rates, and relatively times, must differ for a new policy."""
 
 
@@ -67,6 +70,7 @@ class Pacing:
         self._rounds_off = 0
         self._probing = False
         self._solved = float("-inf")  # when a policy was last asked for
+        self._patience = SOLVE_INTERVAL
 
     def attach(self, arrivals: Arrivals) -> None:
         """Another drafter, whose timing is learned in `arrivals`."""
@@ -190,7 +194,7 @@ class Pacing:
 
         Whoever asks solves it, beside the loop, and calls `adopt`.
         """
-        if self._fixed is not None or self.arrivals is None or now - self._solved < SOLVE_INTERVAL:
+        if self._fixed is not None or self.arrivals is None or now - self._solved < self._patience:
             return None
         inputs = self._inputs(self.arrivals)
         if inputs is None or (self.policy is not None and not _moved(self.policy.inputs, inputs)):
@@ -200,7 +204,9 @@ class Pacing:
 
     def adopt(self, policy: Policy) -> None:
         """Decide by this policy from now on."""
-        self.policy = policy
+        old, self.policy = self.policy, policy
+        same = old is not None and old.wanted == policy.wanted and abs(old.rate - policy.rate) < SAME_RATE * old.rate
+        self._patience = min(2 * self._patience, LONGEST_INTERVAL) if same else SOLVE_INTERVAL
 
     def _inputs(self, arrivals: Arrivals) -> PolicyInputs | None:
         interval = arrivals.interval
@@ -209,8 +215,10 @@ class Pacing:
         seconds, drafts = arrivals.restart or (arrivals.round_trip + 1.5 * interval, 1)
         rates = self.acceptance.rates()[: self._most + 1]
         rates += rates[-1:] * (self._most + 1 - len(rates))
-        steps = tuple(self._costs.seconds(k + 1) + self._costs.pause for k in range(self._most + 1))
-        return PolicyInputs(steps, tuple(rates), interval, max(seconds - (drafts - 1) * interval, interval))
+        pause, alone = self._costs.pause(drafting=True), self._costs.pause(drafting=False)
+        steps = tuple(self._costs.seconds(k + 1) + pause for k in range(self._most + 1))
+        restart = max(seconds - (drafts - 1) * interval, interval)
+        return PolicyInputs(steps, tuple(rates), interval, restart, self._costs.seconds(1) + alone)
 
     # --- what happened
 
@@ -280,5 +288,9 @@ def _moved(old: PolicyInputs, new: PolicyInputs) -> bool:
     """Whether estimates differ enough for a policy to change."""
     if any(abs(a - b) > RATES_MOVED for a, b in zip(old.rates, new.rates, strict=True)):
         return True
-    times = zip((*old.steps, old.interval, old.restart), (*new.steps, new.interval, new.restart), strict=True)
+    before, after = (
+        (*old.steps, old.interval, old.restart, old.alone),
+        (*new.steps, new.interval, new.restart, new.alone),
+    )
+    times = zip(before, after, strict=True)
     return any(abs(a - b) > TIMES_MOVED * a for a, b in times)

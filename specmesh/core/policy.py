@@ -32,8 +32,12 @@ MAX_LEAD = 34
 MAX_BEHIND = 256
 """Longest restart in draft intervals; a longer one is as good as for ever."""
 
-LEAST_GAIN = 1.005
-"""Times the rate of the target alone that drafting must promise to be asked for."""
+EXACT = 3e-4
+"""How exactly values (in tokens) and rates (relatively) are found: acceptance is never known better than to a few
+percent."""
+
+BEGIN_GAIN, KEEP_GAIN = 1.03, 1.01
+"""Times the rate of the target alone that drafting must promise to begin, and to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,14 @@ class PolicyInputs:
     rates:    probability that draft 1, 2, ... stands given that those before it stood; one more than the most drafts.
     interval: seconds from one draft to the next, > 0.
     restart:  seconds from telling a correction until the first draft on it is here.
+    alone:    seconds of a step where nothing is drafted, everything between two such steps included.
     """
 
     steps: tuple[float, ...]
     rates: tuple[float, ...]
     interval: float
     restart: float
+    alone: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +93,12 @@ def solve(inputs: PolicyInputs, start: Policy | None = None) -> Policy:
     for _ in range(12):
         values, choice, tokens, seconds = grid.iterate(rate, values)
         better = tokens / seconds
-        if abs(better - rate) < 1e-6 * rate:
+        if abs(better - rate) < EXACT * rate:
             break
         rate = better
     drafts, then = choice
-    wanted = grid.most_used(drafts, then) if rate > LEAST_GAIN / inputs.steps[0] else 0
+    least = KEEP_GAIN if start is None or start.wanted else BEGIN_GAIN
+    wanted = grid.most_used(drafts, then) if rate > least / inputs.alone else 0
     return Policy(inputs, grid.lowest, tuple(drafts.tolist()), tuple(then.tolist()), wanted, rate, values)
 
 
@@ -138,7 +145,7 @@ class _Grid:
             new = self._best_later(best - rate * self._ticks) + rate * self._ticks
             change = float(np.abs(new - values).max())
             values = new
-            if change < 1e-5:
+            if change < EXACT:
                 break
         drafts = scores.argmax(axis=1)
         later = self._where_best_later(best - rate * self._ticks)
@@ -170,17 +177,15 @@ class _Grid:
         rows, k = later, drafts[later]
         waited = self._ticks[later] - self._ticks
         below, part, stands = self._below[rows, k], self._part[rows, k], self._stands[k]
-        totals = []
-        for once in (self._tokens[k], waited + self._seconds[k]):
-            total = once
-            for _ in range(400):
-                new = once + stands * (total[below] + part * (total[below + 1] - total[below]))
-                done = float(np.abs(new - total).max()) < 1e-9 * float(new.max())
-                total = new
-                if done:
-                    break
-            totals.append(float(total[self._start]))
-        return totals[0], totals[1]
+        once = np.stack((self._tokens[k], waited + self._seconds[k]))
+        total = once
+        for _ in range(400):
+            new = once + stands * (total[:, below] + part * (total[:, below + 1] - total[:, below]))
+            done = bool((np.abs(new - total).max(axis=1) < EXACT * new.max(axis=1)).all())
+            total = new
+            if done:
+                break
+        return float(total[0, self._start]), float(total[1, self._start])
 
     def most_used(self, drafts: Ints, later: Ints) -> int:
         """Most drafts of a step on the way from one rejection to the next."""

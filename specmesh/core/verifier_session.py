@@ -26,6 +26,9 @@ MAX_DRAFTS = 16
 SESSION_MEMORY = 12.0
 """Rounds after which what a session saw of acceptance counts half: texts change, and a policy must follow."""
 
+TELL_EVERY = 16
+"""Ids after which a drafter that is not asked for drafts is told how the text goes on."""
+
 NACK_INTERVAL = 0.1
 """Seconds between two NACKs, or two answers to NACKs, of one session."""
 
@@ -75,6 +78,9 @@ class VerifierSession:
         self.times = SessionTimes(now)
         self.finished: str | None = None
         self.stale_drafts = 0
+        self.followed = False  # somebody at the drafter reads along, and every round is told at once
+        self._judged = len(self.prefix)  # up to here it is known whether drafts stood, or there were none
+        self._untold: int | None = None  # from where the drafter has not been told yet
         self._limits = limits
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing = Pacing(params.draft_n, limits.max_drafts, costs, own, self.times)
@@ -110,6 +116,7 @@ class VerifierSession:
 
     def attach(self, arrivals: Arrivals) -> list[ev.VerifierEffect]:
         """Hand the session to a drafter whose timing is learned in `arrivals`; it is told the whole prefix."""
+        self._untold = None
         self._pacing.attach(arrivals)
         return [self._sync(0)]
 
@@ -117,6 +124,11 @@ class VerifierSession:
     def attached(self) -> bool:
         """Whether a drafter drafts for this session."""
         return self._pacing.arrivals is not None
+
+    @property
+    def drafting(self) -> bool:
+        """Whether a drafter is asked for drafts."""
+        return self.attached and self.draft_n > 0
 
     @property
     def draft_n(self) -> int:
@@ -185,6 +197,7 @@ class VerifierSession:
             if added is None:
                 return self._orphan(now)
         else:
+            self._judge(event)
             added = self._insert_known(event)
             if added is None:
                 self.stale_drafts += 1
@@ -195,6 +208,18 @@ class VerifierSession:
         self._orphaned = None
         self._pacing.arrived(len(self.prefix), end, now)
         return []
+
+    def _judge(self, event: ev.Drafted) -> None:
+        """Drafts that came too late to be verified still tell how often drafts stand: the text knows by now."""
+        if not self.prefix.holds(event.base, event.crc):
+            return
+        for position, token in enumerate(event.ids[: len(self.prefix) - event.base], event.base):
+            [said] = self.prefix[position : position + 1]
+            if position >= self._judged:
+                self._judged = position + 1
+                self._pacing.acceptance.record(1, int(token == said))
+            if token != said:
+                return
 
     def _insert_known(self, event: ev.Drafted) -> int | None:
         """Insert a path that starts in the committed ids; None where it disagrees with them."""
@@ -221,7 +246,7 @@ class VerifierSession:
     # --- steps
 
     def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
-        base, crc = len(self.prefix), self.prefix.crc
+        base = len(self.prefix)
         verdict = accept(
             event.drafts,
             lambda i: self.sampler.choose(event.logits[i], base + i),
@@ -236,15 +261,29 @@ class VerifierSession:
         if verdict.ended or self._room() == 0:
             self.finished = "stop" if verdict.ended else "length"
         if self.attached:
-            effects.insert(0, ev.SendTruth(base, crc, verdict.committed, self.draft_n))
+            effects[:0] = self._tell(base)
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
         effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested))
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
         return effects
 
+    def _tell(self, base: int) -> list[ev.VerifierEffect]:
+        """TRUTH from `base` on, or from where it was last told.
+
+        Where nothing is drafted it may be told some rounds late: a frame costs more than it is worth then.
+        """
+        self._untold = base if self._untold is None else self._untold
+        idle = self.draft_n == 0 and not self.followed and self.finished is None
+        if idle and len(self.prefix) - self._untold < TELL_EVERY:
+            return []
+        base, self._untold = self._untold, None
+        ids = tuple(self.prefix[base : len(self.prefix)])
+        return [ev.SendTruth(base, self.prefix.crc_at(base), ids, self.draft_n)]
+
     def _commit(self, verdict: Verdict, event: ev.Stepped, now: float) -> None:
         self._held = len(self.prefix) + len(event.drafts)
+        self._judged = max(self._judged, len(self.prefix) + verdict.tested)
         self.prefix.extend(verdict.committed)
         flushed = self._tree.reroot(verdict.committed, self.prefix.crc) == 0
         self.counts.record(len(event.drafts), verdict.tested, verdict.accepted, len(verdict.committed) - verdict.ended)
