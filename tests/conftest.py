@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+import signal
 import socketserver
 import sys
 import tempfile
@@ -12,6 +13,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""A shell that starts the tests in the background has it ignored, and processes they start would inherit that."""
 
 
 def _load(name: str) -> ModuleType:

@@ -1,6 +1,9 @@
 """`specmesh bench` against running daemons."""
 
-from processes import Mesh, command
+import json
+from pathlib import Path
+
+from processes import Mesh, body, command, complete
 
 
 def test_bench_run(mesh: Mesh):
@@ -27,3 +30,47 @@ def test_bench_run(mesh: Mesh):
     assert steps.json["steps"][0]["rows"] == 1
     verifier.stop()
     assert command("bench", "run", "--socket", verifier.socket).code == 69
+
+
+def test_bench_sim():
+    """A pair with sleeping models, near and far: helped as the ideal one is; what is no number is refused."""
+    options = ("--step-ms", 20, "--draft-ms", 2, "--alpha", 0.9, "--tokens", 60, "--json")
+    near = command("bench", "sim", *options, "--lockstep", "2,4")
+    assert (near.code, near.err) == (0, "")
+    speeds = near.json["tokens_per_second"]
+    assert list(speeds["lockstep"]) == ["2", "4"]
+    assert near.json["speedup"] > 1.3
+    assert near.json["ideal_speedup"] > near.json["speedup"] * 0.9
+    far = command("bench", "sim", *options, "--rtt-ms", 60, "--jitter-ms", 4)
+    assert far.json["measured_round_trip_ms"] > 60
+    assert far.json["speedup"] < near.json["speedup"]
+    assert command("bench", "sim", "--alpha", "much").code == 2
+
+
+def test_bench_sim_of_a_table(tmp_path: Path):
+    """Measured step times come from a file; a file that holds none is named."""
+    table = tmp_path / "t_v.json"
+    table.write_text("[10, 40, 40, 40, 12]")
+    done = command("bench", "sim", "--steps-file", table, "--draft-ms", 2, "--tokens", 40, "--lockstep", "4")
+    assert done.code == 0
+    assert "fixed draft_n 4" in done.out
+    table.write_text('{"a": 1}')
+    refused = command("bench", "sim", "--steps-file", table)
+    assert (refused.code, str(table) in refused.err) == (78, True)
+
+
+def test_decisions_are_explained(mesh: Mesh, tmp_path: Path):
+    """A verifier's own log: a record per step, the policies, and a summary of them."""
+    log = tmp_path / "decisions.jsonl"
+    verifier = mesh.verifier("step_ms=5", "--log-decisions", log)
+    mesh.drafter("draft_ms=1,alpha=0.8")
+    stream = complete(verifier, body("a text", 400))
+    verifier.stop()
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    steps = [record for record in records if record["kind"] == "decision"]
+    assert sum(step["committed"] for step in steps) == len(stream.ids) == 400
+    assert sum(step["accepted"] for step in steps) == stream.result["report"]["accepted"]  # type: ignore[index]
+    assert any(record["kind"] == "policy" for record in records)
+    assert steps[-1]["expected_rate"] > 200
+    told = command("explain", log)
+    assert (told.code, "400 tokens" in told.out) == (0, True)

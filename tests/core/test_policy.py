@@ -1,0 +1,129 @@
+"""The step policy: against a simulation of the process it solves, and in the corners where the answer is known."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.core.policy import BEGIN_GAIN, MAX_LEAD, PolicyInputs, solve
+
+MOST = 16
+Q8_0 = (1.0, 2.5, 3.4, 4.2, 4.9, 5.3, 4.4, 3.5, *(3.6 + 0.2 * k for k in range(9)))
+"""Relative costs of 1, 2, ... rows with a cliff: seven rows cost more than eight."""
+
+
+def inputs(alpha, step=0.0342, row=0.001, interval=0.0052, round_trip=0.005, steps=None, alone=None):
+    steps = tuple(step + row * k for k in range(MOST + 1)) if steps is None else steps
+    return PolicyInputs(steps, (alpha,) * (MOST + 1), interval, round_trip + 1.5 * interval, alone or steps[0])
+
+
+def rate_of(made, alpha, round_trip, decide, tokens=6000):
+    """Tokens per second of the process itself, in which decide(lead) gives (drafts, lead to wait for or None)."""
+    chance, now, said, behind, held = random.Random(5), 0.0, 0, round_trip, 0
+    while said < tokens:
+        lead = min((now - behind) / made.interval - held, MAX_LEAD)
+        drafts, until = decide(lead)
+        if until is not None:
+            now += max(until - lead, 1e-6) * made.interval
+            continue
+        now += made.steps[drafts]
+        accepted = 0
+        while accepted < drafts and chance.random() < alpha:
+            accepted += 1
+        said += accepted + 1
+        if accepted == drafts and chance.random() < alpha:
+            held += drafts + 1
+            behind = max(behind, now - (MAX_LEAD + held) * made.interval)
+        else:
+            behind, held = now + round_trip + chance.random() * made.interval, 0
+    return said / now
+
+
+def by_policy(policy):
+    def decide(lead):
+        at = policy.index(lead)
+        then = policy.then[at]
+        return policy.drafts[then], None if then == at else policy.lead_at(then)
+
+    return decide
+
+
+def by_window(size):
+    return lambda lead: (size, None if lead >= size else float(size))
+
+
+def eager(most):
+    return lambda lead: (min(max(int(lead + 1e-9), 0), most), None)
+
+
+@pytest.mark.parametrize("round_trip", [0.0003, 0.005, 0.02, 0.08])
+@pytest.mark.parametrize(("step", "row", "interval"), [(0.0342, 0.001, 0.0052), (0.052, 0.0016, 0.0033)])
+@pytest.mark.parametrize("alpha", [0.5, 0.75, 0.9])
+def test_as_good_as_any_simple_rule(alpha, step, row, interval, round_trip):
+    """In the process it is solved for it keeps its promise and is no worse than fixed windows and eager rules."""
+    made = inputs(alpha, step, row, interval, round_trip)
+    policy = solve(made)
+    reached = rate_of(made, alpha, round_trip, by_policy(policy))
+    assert reached == pytest.approx(policy.rate, rel=0.06)
+    rules = [by_window(size) for size in (1, 2, 3, 4, 6, 8)] + [eager(most) for most in (2, 4, 8)]
+    assert reached > 0.97 * max(rate_of(made, alpha, round_trip, rule) for rule in rules)
+    assert reached > 0.99 / made.steps[0]
+
+
+def test_cliffs():
+    """A width that costs more than a wider one is never used: nothing until seven drafts are here, then eight rows."""
+    policy = solve(inputs(0.9, interval=0.02, steps=tuple(0.04 * cost for cost in Q8_0)))
+    used = {policy.drafts[then] for then in policy.then}
+    assert not used & {1, 2, 3, 4, 5, 6}
+    assert policy.wanted >= 7
+
+
+def test_off_where_drafting_does_not_pay():
+    """Wrong, slow or far drafters, and those whose frames cost more than they save, are not asked for drafts."""
+    assert solve(inputs(0.05)).wanted == 0
+    assert solve(inputs(0.9, step=0.0069, row=0.0069)).wanted == 0
+    assert solve(inputs(0.75, step=0.0069, row=0.00015, round_trip=0.08)).wanted == 0
+    good = inputs(0.5, round_trip=0.02)
+    assert solve(good).wanted > 0
+    assert solve(inputs(0.5, round_trip=0.02, alone=0.8 * good.steps[0])).wanted == 0
+
+
+def test_on_and_off_do_not_alternate():
+    """What is off needs a larger promise to come back than what is on needs to stay."""
+    made = inputs(0.4, round_trip=0.08)
+    promise = solve(made).rate * made.steps[0]
+    between = made.steps[0] * 1.02 / promise
+    there = inputs(0.4, round_trip=0.08, alone=between)
+    on, off = solve(made), solve(inputs(0.05))
+    assert (on.wanted > 0, off.wanted) == (True, 0)
+    assert promise * between / made.steps[0] < BEGIN_GAIN
+    assert solve(there, on).wanted > 0
+    assert solve(there, off).wanted == 0
+
+
+def test_a_start_changes_nothing_but_the_time():
+    """From the solution of similar inputs the same policy follows."""
+    near, made = inputs(0.7), inputs(0.72)
+    assert solve(made, solve(near)).rate == pytest.approx(solve(made).rate, rel=2e-3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    alpha=st.floats(0.01, 0.99),
+    costs=st.lists(st.floats(1e-4, 1.0), min_size=2, max_size=17),
+    interval=st.floats(1e-5, 2.0),
+    round_trip=st.floats(0.0, 5.0),
+)
+def test_any_inputs(alpha, costs, interval, round_trip):
+    """Whatever is measured: a policy in bounds, whose waits end with an arrival, never slower than the target alone."""
+    made = PolicyInputs(tuple(costs), (alpha,) * len(costs), interval, round_trip + interval, costs[0])
+    policy = solve(made)
+    assert policy.rate >= 0.999 / costs[0]
+    for at, then in enumerate(policy.then):
+        assert 0 <= policy.drafts[at] <= max(policy.lead_at(at), 0)
+        assert then >= at
+        assert then == at or policy.lead_at(then) == pytest.approx(round(policy.lead_at(then)))
+    for lower, upper in pairwise((-1e9, -3.3, 0.0, 0.99, 1.0, 17.2, 1e9)):
+        assert policy.index(lower) <= policy.index(upper)
