@@ -21,6 +21,7 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.api_thread import ApiThread, Instance
 from specmesh.daemons.calibrate import calibrate
+from specmesh.daemons.cost_cache import CostCache, steps_folder
 from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
@@ -195,7 +196,9 @@ def serve_verifier(settings: VerifierSettings) -> None:
             if engine is None:
                 return
             costs = StepCosts()
-            calibrate(engine, costs)
+            cache = CostCache(steps_folder(), Path(settings.model.model or ""), f"{engine.info} {settings.model}")
+            calibrate(engine, costs, cache.load())
+            cache.store(costs.table())
             if decisions is not None:
                 decisions.begin(engine.info.model)
             loop = VerifierLoop(_name(), socket, engine, mailbox, costs, decisions)
@@ -213,7 +216,9 @@ def serve_verifier(settings: VerifierSettings) -> None:
                 speculation=engine.info.can_trim,
                 trimming=engine.info.trimming,
             )
-            if loop.run():
+            idle = loop.run()
+            cache.store(costs.table())
+            if idle:
                 engine.close()  # not under a step that still runs
             log.info("stopped", role="verifier")
     finally:

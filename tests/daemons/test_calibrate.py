@@ -1,0 +1,56 @@
+"""Timing steps at start-up, on a target that sleeps."""
+
+import pytest
+
+from specmesh.core.costs import StepCosts
+from specmesh.daemons.calibrate import WIDTHS, calibrate
+from specmesh.engines.sim import SimSettings, SimVerifier
+
+
+class Counting(SimVerifier):
+    """Counts its steps."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        super().__init__(settings)
+        self.steps = 0
+
+    def decode(self, spans):  # type: ignore[no-untyped-def]
+        self.steps += 1
+        return super().decode(spans)
+
+
+def test_every_width_is_measured():
+    """A quick target is measured at all widths; its sequences are empty afterwards."""
+    engine, costs = Counting(SimSettings(step_ms=1, row_ms=0.2)), StepCosts()
+    calibrate(engine, costs)
+    assert sorted(costs.table()) == sorted(WIDTHS)
+    assert costs.seconds(17) > 2 * costs.seconds(1)
+    assert engine.decode([]) == []
+
+
+def test_a_slow_target_is_not_measured_for_long():
+    """The budget ends it; the widths that tell most come first."""
+    costs = StepCosts()
+    calibrate(SimVerifier(SimSettings(step_ms=400)), costs)
+    assert {1, 2, 3} <= set(costs.table()) < set(WIDTHS)
+
+
+@pytest.mark.parametrize(
+    ("remembered", "taken"), [({1: 0.02, 9: 0.5}, True), ({1: 0.05, 9: 0.5}, False), ({9: 1.0}, False)]
+)
+def test_what_is_remembered(remembered: dict[int, float], taken: bool):
+    """Earlier times hold where a one-row step takes as long as it did; else all is measured anew."""
+    engine, costs = Counting(SimSettings(step_ms=20)), StepCosts()
+    calibrate(engine, costs, remembered)
+    assert (costs.table() == remembered) == taken
+    assert (engine.steps < 6) == taken
+
+
+def test_narrow_targets():
+    """No step is wider than the target takes, or longer than its context."""
+    costs = StepCosts()
+    calibrate(SimVerifier(SimSettings(n_batch=4)), costs)
+    assert sorted(costs.table()) == [1, 2, 3, 4]
+    costs = StepCosts()
+    calibrate(SimVerifier(SimSettings(n_ctx=3, can_trim=False)), costs)
+    assert sorted(costs.table()) == [1, 2, 3]

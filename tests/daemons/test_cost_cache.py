@@ -1,0 +1,56 @@
+"""Step times on disk: for the same model and setting, or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from specmesh.daemons.cost_cache import CostCache
+
+TABLE = {1: 0.034, 5: 0.036, 33: 0.1}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF" + bytes(5000))
+    return path
+
+
+def test_what_is_stored_is_loaded(tmp_path: Path, model: Path):
+    """By another process too, from a private folder."""
+    folder = tmp_path / "not" / "yet"
+    CostCache(folder, model, "CPU, 2 threads").store(TABLE)
+    assert CostCache(folder, model, "CPU, 2 threads").load() == TABLE
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_other_models_and_settings(tmp_path: Path, model: Path):
+    """Another setting, another file of the same length, no file: nothing is known."""
+    CostCache(tmp_path / "c", model, "CPU, 2 threads").store(TABLE)
+    assert CostCache(tmp_path / "c", model, "CPU, 1 threads").load() is None
+    model.write_bytes(b"GGUF" + bytes(4999) + b"x")
+    assert CostCache(tmp_path / "c", model, "CPU, 2 threads").load() is None
+    nothing = CostCache(tmp_path / "c", tmp_path / "none", "CPU")
+    nothing.store(TABLE)
+    assert nothing.load() is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "3", '{"1": -1}', '{"0": 1}', '{"1": NaN}', '{"x": 1}', '{"1": [1]}', '{"9999": 1}']
+)
+def test_damaged(tmp_path: Path, model: Path, text: str):
+    """What is no table of times counts as absent, and is replaced."""
+    cache = CostCache(tmp_path / "c", model, "CPU")
+    cache.store(TABLE)
+    [file] = (tmp_path / "c").iterdir()
+    file.write_text(text)
+    assert cache.load() is None
+    cache.store(TABLE)
+    assert cache.load() == TABLE
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]):
+    """One warning, no error."""
+    (tmp_path / "c").write_text("a file")
+    CostCache(tmp_path / "c", model, "CPU").store(TABLE)
+    assert "step_times_not_kept" in "".join(capsys.readouterr())
