@@ -224,6 +224,7 @@ class VerifierLoop:
         self._last_ended = result.ended
         if step.pure:
             self._costs.record(step.rows, seconds, drafts=step.drafts, redoes=self._redoes)
+        shared = len(step.parts) > 1
         outcomes: list[tuple[Live, list[ev.VerifierEffect]]] = []
         for (session, part), logits in zip(step.parts, result.logits, strict=True):
             live = self._sessions.get(session)
@@ -232,7 +233,7 @@ class VerifierLoop:
             if isinstance(part, ev.Prefill):
                 outcomes.append((live, live.machine.handle(ev.Prefilled(len(part.ids)), now)))
             elif logits is not None:
-                outcomes.append((live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds), now)))
+                outcomes.append((live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds, shared), now)))
         for live, effects in outcomes:
             self._trim(live, effects)
         if all(live.machine.lead or not live.machine.drafting for live, _ in outcomes):

@@ -32,6 +32,10 @@ class StepCosts:
         """
         self._pauses[drafting].append(seconds)
 
+    def knows_pause(self, *, drafting: bool) -> bool:
+        """Whether any was measured in this case."""
+        return bool(self._pauses[drafting])
+
     def pause(self, *, drafting: bool) -> float:
         """The mean of it, in seconds, since the rare long ones are paid for too; where it is known for the other case
         only, that."""

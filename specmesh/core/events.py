@@ -40,11 +40,15 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A step over [last committed id, *drafts] is done: one row of logits for each, float32 (k + 1, n_vocab)."""
+    """A step over [last committed id, *drafts] is done: one row of logits for each, float32 (k + 1, n_vocab).
+
+    shared: other sessions had rows in it.
+    """
 
     drafts: tuple[int, ...]
     logits: NDArray[np.float32]
     seconds: float
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

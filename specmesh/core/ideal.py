@@ -66,6 +66,8 @@ class _Simulation:
         costs, arrivals = StepCosts(), Arrivals()
         for drafts, seconds in enumerate(pair.steps):
             costs.record(drafts + 1, seconds)
+        for drafting in (False, True):
+            costs.record_pause(0.0, drafting=drafting)
         arrivals.record_round_trip(pair.round_trip)
         arrivals.record_restart(pair.round_trip + 1.5 * pair.interval, 1)
         arrivals.record_interval(pair.interval, 1)

@@ -20,6 +20,15 @@ WAIT_SHARE = 0.01
 SOLVE_INTERVAL, LONGEST_INTERVAL = 0.5, 4.0
 """Seconds between two policies of one session, at least; up to so many while new ones say what the old ones said."""
 
+TRIAL = 64
+"""Rounds with drafts after which their measured rate is held against the target's alone."""
+
+BENCHED, LONGEST_BENCHED = 256, 4096
+"""Rounds that a drafter which has failed a trial is not asked for anything; twice as many each time, up to so many."""
+
+COMPARISON = 8
+"""Rounds without drafts that show what lies between steps then, where no others have shown it."""
+
 SAME_RATE = 0.02
 """By how much, relatively, the promised rates of two policies may differ that say the same."""
 
@@ -69,6 +78,8 @@ class Pacing:
         self._waiting_since: float | None = None
         self._rounds_off = 0
         self._probing = False
+        self._trial: tuple[float, int, int] | None = None  # since when, rounds and tokens
+        self._benched, self._next_benched = 0, BENCHED
         self._solved = float("-inf")  # when a policy was last asked for
         self._patience = SOLVE_INTERVAL
 
@@ -245,14 +256,17 @@ class Pacing:
         if self._anchor is None or end > self._anchor[1]:
             self._anchor = (now, end)
 
-    def stepped(self, frontier: int, tested: int, accepted: int, *, flushed: bool, now: float) -> None:
-        """A step has moved the frontier; flushed: no draft in hand is left beyond it."""
+    def stepped(
+        self, frontier: int, tested: int, accepted: int, *, flushed: bool, now: float, shared: bool = False
+    ) -> None:
+        """A step has moved the frontier; flushed: no draft in hand is left beyond it; shared: with other sessions."""
         self.acceptance.record(tested, accepted)
         self._accepted += accepted
         if self._probing and tested:
             self._probing, self._rounds_off = False, self._probe_every() if accepted else 0
         self._expect(frontier, flushed, now)
         if self._fixed is None and self.arrivals is not None:
+            self._try(accepted + 1, shared, now)
             self._set_draft_n()
 
     def _expect(self, frontier: int, flushed: bool, now: float) -> None:
@@ -267,8 +281,32 @@ class Pacing:
             # It had stopped at the end of its credit and goes on when it hears this truth.
             self._anchor = (now + self.round_trip, self._anchor[1])
 
+    def _try(self, tokens: int, shared: bool, now: float) -> None:
+        """Hold the measured rate with drafts against that of the target alone, and bench a drafter that is slower.
+
+        The policy believes its estimates; this believes the clock. What steps with others took says nothing.
+        """
+        if not self.draft_n or self.policy is None or shared or self._probing:
+            self._trial = None
+            return
+        since, rounds, said = self._trial or (now, -1, -tokens)
+        self._trial = since, rounds + 1, said + tokens
+        if rounds + 1 < TRIAL:
+            return
+        self._trial = None
+        if not self._costs.knows_pause(drafting=False):
+            self._benched = COMPARISON
+        elif (said + tokens) * (self._costs.seconds(1) + self._costs.pause(drafting=False)) < now - since:
+            self._benched, self._next_benched = self._next_benched, min(2 * self._next_benched, LONGEST_BENCHED)
+        else:
+            self._next_benched = BENCHED
+
     def _set_draft_n(self) -> None:
         """What the policy steps with at most; where that is nothing, now and then one to probe with."""
+        if self._benched:
+            self._benched -= 1
+            self.draft_n = 0
+            return
         self.draft_n = FIRST_DRAFT_N if self.policy is None else self.policy.wanted
         self._rounds_off = 0 if self.draft_n else self._rounds_off + 1
         if self._rounds_off >= self._probe_every():

@@ -291,7 +291,9 @@ class VerifierSession:
         self.times.last_token = now
         if self.times.first_token is None:
             self.times.first_token = now
-        self._pacing.stepped(len(self.prefix), verdict.tested, verdict.accepted, flushed=flushed, now=now)
+        self._pacing.stepped(
+            len(self.prefix), verdict.tested, verdict.accepted, flushed=flushed, now=now, shared=event.shared
+        )
 
     # --- resync
 

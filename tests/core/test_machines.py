@@ -360,6 +360,7 @@ class World:
     def __post_init__(self):
         self.rng = random.Random(self.seed)
         self.costs, self.acceptance = StepCosts(), RollingAcceptance()
+        self.costs.record_pause(0.0, drafting=False)
         self.scheduler = Scheduler(self.n_batch, prefill_rows=8)
         self.limits = TargetLimits(self.n_ctx, N_VOCAB, frozenset({END}), max_drafts=8)
         self.stepping, self.inbox, self.alarm = False, [], None

@@ -31,6 +31,7 @@ def logits(*tokens):
 def session(draft_n=4, max_tokens=100, n_ctx=64, max_drafts=8, interval=None, filled=True, rise=0.0):
     """A session on PROMPT with its memory filled, attached to a drafter of a known interval (20 ms round trip)."""
     costs = StepCosts()
+    costs.record_pause(0.0, drafting=False)
     for rows in (1, 9):
         costs.record(rows, STEP * (1 + rise * (rows - 1)))
     limits = TargetLimits(n_ctx, 16, frozenset({END}), max_drafts)
@@ -357,6 +358,21 @@ def test_draft_n_comes_back():
     made = costly(rise=0.1)
     assert run(made, 200, right=False)[-1] <= 1
     assert run(made, 300, right=True, start=200)[-1] > 2
+
+
+def test_the_clock_decides():
+    """Where rounds with drafts take longer than their estimates say, the drafter is let be, for longer each time."""
+    made = session(draft_n=None, max_tokens=8000, n_ctx=9000, interval=0.002)
+    slow, asked, now = 4 * STEP, [], 0.0
+    for _ in range(600):
+        asked.append(made.draft_n)
+        if made.draft_n:
+            draft(made, *[1] * made.draft_n, now=now + 0.022)
+        step(made, 1, 9, 9, 9, now=now + (slow if asked[-1] else STEP))
+        now += slow if asked[-1] else STEP
+        reconsider(made, now)
+    assert all(asked[:60])
+    assert asked.count(0) > 400
 
 
 def test_fixed_draft_n_stays():
