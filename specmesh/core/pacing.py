@@ -5,6 +5,7 @@ A client's own draft_n is taken in every step, waited for as long as the drafter
 """
 
 from dataclasses import dataclass
+from math import sqrt
 
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.costs import Arrivals, StepCosts
@@ -20,7 +21,7 @@ WAIT_SHARE = 0.01
 SOLVE_INTERVAL, LONGEST_INTERVAL = 0.5, 4.0
 """Seconds between two policies of one session, at least; up to so many while new ones say what the old ones said."""
 
-TRIAL = 64
+TRIAL = 32
 """Rounds with drafts after which their measured rate is held against the target's alone."""
 
 BENCHED, LONGEST_BENCHED = 256, 4096
@@ -34,6 +35,27 @@ SAME_RATE = 0.02
 
 RATES_MOVED, TIMES_MOVED = 0.04, 0.08
 """By how much acceptance rates, and relatively times, must differ for a new policy."""
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Rounds with drafts since `since`: how many, their tokens, and the sum of the squares of these."""
+
+    since: float
+    rounds: int = 0
+    tokens: int = 0
+    squares: int = 0
+
+    def add(self, tokens: int) -> None:
+        self.rounds += 1
+        self.tokens += tokens
+        self.squares += tokens * tokens
+
+    def slower(self, alone: float, now: float) -> bool:
+        """Whether the target alone, at `alone` seconds a token, would have been faster by more than luck explains: one
+        standard deviation of the tokens of so many rounds."""
+        spread = sqrt(max(self.squares - self.tokens * self.tokens / self.rounds, 0.0))
+        return (self.tokens + spread) * alone < now - self.since
 
 
 @dataclass(slots=True)
@@ -78,7 +100,7 @@ class Pacing:
         self._waiting_since: float | None = None
         self._rounds_off = 0
         self._probing = False
-        self._trial: tuple[float, int, int] | None = None  # since when, rounds and tokens
+        self._trial: _Trial | None = None
         self._benched, self._next_benched = 0, BENCHED
         self._solved = float("-inf")  # when a policy was last asked for
         self._patience = SOLVE_INTERVAL
@@ -289,14 +311,18 @@ class Pacing:
         if not self.draft_n or self.policy is None or shared or self._probing:
             self._trial = None
             return
-        since, rounds, said = self._trial or (now, -1, -tokens)
-        self._trial = since, rounds + 1, said + tokens
-        if rounds + 1 < TRIAL:
+        if self._trial is None:
+            self._trial = _Trial(now)
+            return
+        trial = self._trial
+        trial.add(tokens)
+        if trial.rounds < TRIAL:
             return
         self._trial = None
+        alone = self._costs.seconds(1) + self._costs.pause(drafting=False)
         if not self._costs.knows_pause(drafting=False):
             self._benched = COMPARISON
-        elif (said + tokens) * (self._costs.seconds(1) + self._costs.pause(drafting=False)) < now - since:
+        elif trial.slower(alone, now):
             self._benched, self._next_benched = self._next_benched, min(2 * self._next_benched, LONGEST_BENCHED)
         else:
             self._next_benched = BENCHED

@@ -283,7 +283,8 @@ class VerifierSession:
 
     def _commit(self, verdict: Verdict, event: ev.Stepped, now: float) -> None:
         self._held = len(self.prefix) + len(event.drafts)
-        self._judged = max(self._judged, len(self.prefix) + verdict.tested)
+        if verdict.tested:
+            self._judged = len(self.prefix) + verdict.tested
         self.prefix.extend(verdict.committed)
         flushed = self._tree.reroot(verdict.committed, self.prefix.crc) == 0
         self.counts.record(len(event.drafts), verdict.tested, verdict.accepted, len(verdict.committed) - verdict.ended)
