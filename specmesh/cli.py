@@ -9,9 +9,9 @@ from typing import NoReturn, TypeVar
 
 import click
 
-from specmesh.bench_cli import bench
+from specmesh.bench.cli import bench
 from specmesh.errors import SpecmeshError
-from specmesh.explain_cli import explain
+from specmesh.explain.cli import explain
 from specmesh.models_cli import model_path, models
 
 INTERRUPTED = 130

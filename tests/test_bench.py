@@ -9,12 +9,12 @@ from typing import ClassVar
 import pytest
 from click.testing import CliRunner, Result
 
-from specmesh import bench_run, bench_steps
 from specmesh import client as client_module
-from specmesh.bench_assess import assess, factors
-from specmesh.bench_measure import Plan
-from specmesh.bench_prompts import BUILT_IN, read_prompts
-from specmesh.bench_run import ADAPTIVE, ALONE, VARIANTS, Outcome, Sample, aggregate, sample
+from specmesh.bench import run, steps
+from specmesh.bench.assess import assess, factors
+from specmesh.bench.measure import Plan
+from specmesh.bench.prompts import BUILT_IN, read_prompts
+from specmesh.bench.run import ADAPTIVE, ALONE, VARIANTS, Outcome, Sample, aggregate, sample
 from specmesh.cli import main
 from specmesh.client import Json
 from specmesh.errors import ConfigError
@@ -219,7 +219,7 @@ def test_texts_in_words():
 
 def test_lines_are_aligned():
     """The table has a heading, a line per variant, and what the columns mean."""
-    told = bench_run.lines(aggregate([text(), drafted()]))
+    told = run.lines(aggregate([text(), drafted()]))
     assert [line.split()[0] for line in told] == ["tokens/s", "alone", "draft_n", "latency"]
     assert len({len(line) for line in told[:-1]}) == 1
 
@@ -265,7 +265,7 @@ def test_bad_prompts(tmp_path: Path, content: bytes, why: str):
 
 def test_step_table():
     """A width that costs more than a wider one is marked; differences of a hair are not."""
-    table = bench_steps.step_table({1: 10.0, 2: 11.0, 4: 30.0, 5: 12.0, 8: 12.01, 9: 12.0})
+    table = steps.step_table({1: 10.0, 2: 11.0, 4: 30.0, 5: 12.0, 8: 12.01, 9: 12.0})
     assert [(row.rows, row.relative, row.cheaper) for row in table] == [
         (1, 1.0, None),
         (2, 1.1, None),
@@ -274,7 +274,7 @@ def test_step_table():
         (8, 1.201, None),
         (9, 1.2, None),
     ]
-    marked = [line for line in bench_steps.lines(table) if "!" in line]
+    marked = [line for line in steps.lines(table) if "!" in line]
     assert [line.split() for line in marked] == [["4", "30.0000", "3.00", "!", "5", "rows", "cost", "less"]]
 
 

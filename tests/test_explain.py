@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 
 from specmesh.cli import main
 from specmesh.core.decision import WAIT, Decision, PolicyRecord, header
-from specmesh.decision_reader import DecisionFile, Trace, read
-from specmesh.decision_series import series
-from specmesh.decision_summary import policy_in_words, summarise
 from specmesh.errors import ConfigError
+from specmesh.explain.reader import DecisionFile, Trace, read
+from specmesh.explain.series import series
+from specmesh.explain.summary import policy_in_words, summarise
 
 
 def decision(number: int, session: int = 1, **change: object) -> Decision:
@@ -231,7 +231,7 @@ def test_html(tmp_path: Path, records: list[Decision | PolicyRecord]):
 
 def test_page_is_put_together_without_matplotlib(log: Path):
     """The page around the SVG."""
-    from specmesh.decision_plot import page  # noqa: PLC0415
+    from specmesh.explain.plot import page  # noqa: PLC0415
 
     made = page(summarise(read(log)), "<?xml version='1.0'?>\n<svg>{}</svg>")
     assert "<svg>{}</svg>" in made

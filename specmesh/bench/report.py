@@ -2,10 +2,10 @@
 
 from dataclasses import asdict, dataclass
 
-from specmesh.bench_assess import assess
-from specmesh.bench_measure import Plan
-from specmesh.bench_run import Outcome, Sample, aggregate, lines
-from specmesh.bench_steps import steps_ms
+from specmesh.bench.assess import assess
+from specmesh.bench.measure import Plan
+from specmesh.bench.run import Outcome, Sample, aggregate, lines
+from specmesh.bench.steps import steps_ms
 from specmesh.client import Json
 
 

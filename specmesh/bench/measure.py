@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import cast
 
-from specmesh.bench_run import ADAPTIVE, ALONE, VARIANTS, Sample, Variant, sample
+from specmesh.bench.run import ADAPTIVE, ALONE, VARIANTS, Sample, Variant, sample
 from specmesh.client import Client, Json
 from specmesh.errors import Busy, EngineError
 

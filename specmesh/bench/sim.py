@@ -186,7 +186,7 @@ def _process(folder: Path, name: str, arguments: list[str]) -> Iterator[None]:
 @contextmanager
 def _proxy(port: int, pair: SimPair) -> Iterator[int]:
     delays = [str(pair.round_trip / 2), str(pair.jitter / 2)]
-    command = [sys.executable, "-m", "specmesh.bench_proxy", str(port), *delays]
+    command = [sys.executable, "-m", "specmesh.bench.proxy", str(port), *delays]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own
     try:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""A TCP proxy that delays each direction, as a process of its own: `python -m specmesh.bench_proxy PORT DELAY JITTER`.
+"""A TCP proxy that delays each direction, as a process of its own: `python -m specmesh.bench.proxy PORT DELAY JITTER`.
 
 In the process of either end it would lie: a busy loop that reads its socket late would hide a part of the delay.
 """

@@ -22,16 +22,17 @@ def explain(file: Path, out: Path | None, session: int | None, as_json: bool) ->
 
     Without --out the summary is printed.
     """
-    from specmesh import decision_plot, decision_reader, decision_summary
+    from specmesh.explain import plot, reader
+    from specmesh.explain import summary as summaries
 
-    if out is not None and out.suffix.lower() not in decision_plot.SUFFIXES:
+    if out is not None and out.suffix.lower() not in plot.SUFFIXES:
         raise click.BadParameter("name a file that ends in .png or .html", param_hint="--out")
-    found = decision_reader.read(file)
+    found = reader.read(file)
     if session is not None:
         found = found.only(session)
-    summary = decision_summary.summarise(found)
+    summary = summaries.summarise(found)
     if out is not None:
-        decision_plot.write(found, summary, out)
+        plot.write(found, summary, out)
     if as_json:
         import json
 
@@ -39,5 +40,5 @@ def explain(file: Path, out: Path | None, session: int | None, as_json: bool) ->
     elif out is not None:
         click.echo(out)
     else:
-        click.echo("\n".join(decision_summary.lines(summary)))
+        click.echo("\n".join(summaries.lines(summary)))
         click.echo(f"plot it: specmesh explain {file} --out decisions.html", err=True)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 from specmesh.core.decision import MODES, WAIT, Decision, PolicyRecord
-from specmesh.decision_reader import DecisionFile
+from specmesh.explain.reader import DecisionFile
 
 POSITIONS = 16
 

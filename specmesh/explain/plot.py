@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specmesh.core.decision import WAIT, PolicyRecord
-from specmesh.decision_reader import DecisionFile
-from specmesh.decision_series import Series, series
-from specmesh.decision_summary import Summary, rows
 from specmesh.errors import ConfigError
+from specmesh.explain.reader import DecisionFile
+from specmesh.explain.series import Series, series
+from specmesh.explain.summary import Summary, rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

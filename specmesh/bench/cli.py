@@ -40,15 +40,15 @@ def _print_json(value: object) -> None:
 @_json_option("SPECMESH_BENCH_STEPS_JSON")
 def steps(socket_path: Path | None, as_json: bool) -> None:
     """Show what the running verifier's steps cost by their width; `!` marks a width dearer than a wider one."""
-    from specmesh import bench_steps
+    from specmesh.bench import steps as step_tables
     from specmesh.client import Client
 
     snapshot = Client(socket_path).get("/stats")
-    table = bench_steps.step_table(bench_steps.steps_ms(snapshot))
+    table = step_tables.step_table(step_tables.steps_ms(snapshot))
     if as_json:
-        _print_json(bench_steps.as_json(snapshot, table))
+        _print_json(step_tables.as_json(snapshot, table))
     else:
-        click.echo("\n".join(bench_steps.lines(table)))
+        click.echo("\n".join(step_tables.lines(table)))
 
 
 @bench.command()
@@ -78,22 +78,22 @@ def run(
     The same prompts, greedily, one text at a time, in an order that rotates. Without a drafter only the verifier alone
     is run.
     """
-    from specmesh import bench_measure, bench_report
-    from specmesh.bench_progress import bar
-    from specmesh.bench_prompts import BUILT_IN, read_prompts
-    from specmesh.bench_run import ALONE, VARIANTS
+    from specmesh.bench import measure, report
+    from specmesh.bench.progress import bar
+    from specmesh.bench.prompts import BUILT_IN, read_prompts
+    from specmesh.bench.run import ALONE, VARIANTS
     from specmesh.client import Client
 
     texts = read_prompts(prompts) if prompts is not None else list(BUILT_IN[: num_prompts or 4])
     client = Client(socket_path)
-    drafted = bench_measure.has_drafter(client.get("/stats"))
+    drafted = measure.has_drafter(client.get("/stats"))
     variants = VARIANTS if drafted else (ALONE,)
     if not drafted:
         click.echo("specmesh: no drafter is attached: only the verifier alone is run", err=True)
-    plan = bench_measure.Plan(tuple(texts[:num_prompts]), iterations, max_tokens, variants)
+    plan = measure.Plan(tuple(texts[:num_prompts]), iterations, max_tokens, variants)
     with bar(plan.texts) as advance:
-        samples = bench_measure.measure(client, plan, advance)
-    result = bench_report.Result(plan, samples, client.get("/stats"))
+        samples = measure.measure(client, plan, advance)
+    result = report.Result(plan, samples, client.get("/stats"))
     if as_json:
         _print_json(result.as_json())
     else:
@@ -136,15 +136,15 @@ def sim(
 
     Fixed draft_n is each step's number of drafts, the drafter working ahead: a little better than plain lock-step.
     """
-    from specmesh import bench_sim
-    from specmesh.bench_progress import bar
+    from specmesh.bench import sim as simulation
+    from specmesh.bench.progress import bar
 
-    steps = bench_sim.steps_of(step_ms, row_ms, steps_file)
+    steps = simulation.steps_of(step_ms, row_ms, steps_file)
     alphas = tuple(_numbers(alpha, "/", 0.0, 1.0))
-    fixed = tuple(int(n) for n in _numbers(lockstep, ",", 1, bench_sim.MOST)) if lockstep else ()
-    pair = bench_sim.SimPair(steps, draft_ms / 1e3, rtt_ms / 1e3, jitter_ms / 1e3, alphas, period)
+    fixed = tuple(int(n) for n in _numbers(lockstep, ",", 1, simulation.MOST)) if lockstep else ()
+    pair = simulation.SimPair(steps, draft_ms / 1e3, rtt_ms / 1e3, jitter_ms / 1e3, alphas, period)
     with bar((2 + len(fixed)) * repeats) as advance:
-        result = bench_sim.simulate(pair, tokens, fixed, repeats, advance)
+        result = simulation.simulate(pair, tokens, fixed, repeats, advance)
     if as_json:
         _print_json(result.as_json())
     else:

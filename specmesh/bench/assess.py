@@ -1,6 +1,6 @@
 """A benchmark's outcomes in words: does drafting pay, with which setting, and what limits it."""
 
-from specmesh.bench_run import ADAPTIVE, ALONE, Outcome
+from specmesh.bench.run import ADAPTIVE, ALONE, Outcome
 
 FLAT, STEEP = 1.25, 2.0
 """Cost of a wide step over that of one row: up to FLAT drafts are almost free, from STEEP on they are dear."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from specmesh.core.decision import Decision
-from specmesh.decision_reader import DecisionFile
+from specmesh.explain.reader import DecisionFile
 
 MOST_POINTS = 300
 RATE_STEPS = 16

@@ -1,0 +1,1 @@
+"""`specmesh bench`: a live pair measured, and an imagined one."""

@@ -1,0 +1,1 @@
+"""`specmesh explain`: a log of decisions in words and pictures."""
