@@ -236,11 +236,11 @@ class VerifierLoop:
                 outcomes.append((live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds, shared), now)))
         for live, effects in outcomes:
             self._trim(live, effects)
+            self._notes.stepped(live, effects, seconds)  # before the next step, which may begin at once
         if all(live.machine.lead or not live.machine.drafting for live, _ in outcomes):
             self._feed(now)  # before anyone is told: nobody's answer is needed for it
         before = self.stats.totals.generated
         for live, effects in outcomes:
-            self._notes.stepped(live, effects, seconds)
             self._carry_out(live, effects)
             self._reconsider(live, now)
         self.stats.step(result.started, result.ended, self.stats.totals.generated - before)

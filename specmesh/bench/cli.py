@@ -1,5 +1,6 @@
 """`specmesh bench`: what drafting brings and what it costs, measured. Thin functions, like those of cli.py."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -118,7 +119,9 @@ def run(
 @click.option("--lockstep", default="4", show_default=True, metavar="N[,N...]", help="Fixed draft_n to compare with.")
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, metavar="N")
 @_json_option("SPECMESH_BENCH_SIM_JSON")
+@click.pass_context
 def sim(
+    ctx: click.Context,
     step_ms: float,
     row_ms: float,
     draft_ms: float,
@@ -142,6 +145,7 @@ def sim(
     steps = simulation.steps_of(step_ms, row_ms, steps_file)
     alphas = tuple(_numbers(alpha, "/", 0.0, 1.0))
     fixed = tuple(int(n) for n in _numbers(lockstep, ",", 1, simulation.MOST)) if lockstep else ()
+    signal.signal(signal.SIGTERM, lambda *_: ctx.exit(143))  # by an exception, so that no daemon is left behind
     pair = simulation.SimPair(steps, draft_ms / 1e3, rtt_ms / 1e3, jitter_ms / 1e3, alphas, period)
     with bar((2 + len(fixed)) * repeats) as advance:
         result = simulation.simulate(pair, tokens, fixed, repeats, advance)

@@ -24,7 +24,7 @@ SOLVE_INTERVAL, LONGEST_INTERVAL = 0.5, 4.0
 TRIAL = 32
 """Rounds with drafts after which their measured rate is held against the target's alone."""
 
-BENCHED, LONGEST_BENCHED = 256, 4096
+BENCHED, LONGEST_BENCHED = 32, 4096
 """Rounds that a drafter which has failed a trial is not asked for anything; twice as many each time, up to so many."""
 
 COMPARISON = 8

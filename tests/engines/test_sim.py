@@ -130,7 +130,7 @@ def test_parse() -> None:
     """The command line's form of settings."""
     text = "step_ms=34.2, row_ms=1,draft_ms=5.2,alpha=0.5,n_ctx=100,steps_ms=1/2.5,can_trim=0,seed=3"
     assert SimSettings.parse(text) == SimSettings(
-        step_ms=34.2, row_ms=1, draft_ms=5.2, alpha=0.5, n_ctx=100, steps_ms=(1, 2.5), can_trim=False, seed=3
+        step_ms=34.2, row_ms=1, draft_ms=5.2, alpha=(0.5,), n_ctx=100, steps_ms=(1, 2.5), can_trim=False, seed=3
     )
     assert SimSettings.parse("") == SimSettings()
 
