@@ -3,8 +3,8 @@
     python bench/mlx_overhead.py [--model DIR] [--chunks N] [--steps N] [--json]
 
 Both draft greedily, one token at a time, from the same prompt: the bare loop calls the model with mlx-lm's cache, takes
-the best token in MLX, evaluates it and reads it; the engine does `predict` with a sampler, from another thread, as the
-daemon does. They take turns, a chunk of steps each, in one process and with one copy of the weights, so that what else
+the best token in MLX, evaluates it and reads it; the engine does `predict` with a sampler, as the daemon
+does. They take turns, a chunk of steps each, in one process and with one copy of the weights, so that what else
 the machine does hits both. Printed is the median step of each, and the median over pairs of chunks of their ratio.
 """
 
@@ -26,7 +26,7 @@ PROMPT = [33 + index % 90 for index in range(32)]
 
 
 def bare_loop(model: Any, steps: int) -> float:
-    """Seconds of `steps` steps of mlx-lm alone; runs on the engine's thread, which the model belongs to."""
+    """Seconds of `steps` steps of mlx-lm alone."""
     cache = make_prompt_cache(model)
     token = _best(model(mx.array([PROMPT]), cache=cache))
     begun = time.perf_counter()
@@ -72,10 +72,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     engine = MlxDrafter(MlxSettings(args.model, n_ctx=len(PROMPT) + args.steps + 1))
-    model, thread = engine._memories[0]._model, engine._thread  # noqa: SLF001 - the same weights for both
-    bare, ours = measure(
-        lambda: thread.run(lambda: bare_loop(model, args.steps)), lambda: engine_loop(engine, args.steps), args.chunks
-    )
+    model = engine._memories[0]._model  # noqa: SLF001 - the same weights for both
+    bare, ours = measure(lambda: bare_loop(model, args.steps), lambda: engine_loop(engine, args.steps), args.chunks)
     result = {
         "model": engine.info.model,
         "backend": engine.info.backend,

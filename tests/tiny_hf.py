@@ -10,9 +10,6 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, quantize_model
 
-from specmesh.engines.mlx_model import free
-from specmesh.engines.mlx_thread import MlxThread
-
 WIDTH, N_VOCAB = 64, 320
 WINDOW = 16
 
@@ -83,10 +80,7 @@ _GGUF_NAMES = {
 def write(folder: Path, kind: str, *, seed: int = 0, quantised: bool = False) -> Path:
     """Write a model of a kind named in KINDS, float32, with the vocabulary of tests/tiny_gguf.py; returns `folder`."""
     config = KINDS[kind] | {"vocab_size": N_VOCAB, "max_position_embeddings": 512, "eos_token_id": 260}
-    thread = MlxThread()
-    config, weights = thread.run(lambda: _random(config, seed, quantised))
-    thread.run(free)
-    thread.close()
+    config, weights = _random(config, seed, quantised)
     return _save(folder, config, weights, _tiny_tokenizer())
 
 

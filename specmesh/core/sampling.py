@@ -38,9 +38,14 @@ class Sampler:
         self.params = params
         self._seed = np.uint64(params.seed & 0xFFFFFFFFFFFFFFFF)
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the choice is the first of the largest logits, so that an engine may look for that itself."""
+        return self.params.temperature <= 0
+
     def choose(self, logits: Logits, position: int) -> int:
         """The token for absolute `position`, given its logits row."""
-        if self.params.temperature <= 0:
+        if self.greedy:
             return int(logits.argmax())
         support, scores = self._filtered(logits)
         noisy = scores / self.params.temperature + gumbel(self._seed, position, support)

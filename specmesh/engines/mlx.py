@@ -1,21 +1,20 @@
 """MLX as drafter: Apple Silicon natively, and the same code on Linux."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import EngineInfo, Trimming
 from specmesh.engines.mlx_model import MlxSettings, free, load
-from specmesh.engines.mlx_thread import MlxThread
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import EngineError, LocalProtocolError
 
 if TYPE_CHECKING:
-    from specmesh.engines.mlx_sequence import MlxSequence
+    from specmesh.engines.mlx_sequence import MlxRow, MlxSequence
 
 __all__ = ["MlxDrafter", "MlxSettings"]
 
@@ -26,15 +25,18 @@ Progress = Callable[[float], bool | None]
 class MlxDrafter:
     """A Hugging Face draft model, `DraftEngine` by mlx-lm's models and caches.
 
-    Any thread may call; a thread of the engine's own does the work, one call at a time.
+    It belongs to the thread that opened it, which must make every call, the last one included: MLX's streams are a
+    thread's own. A thread kept for MLX would cost two wake-ups a token: 3 to 6 % of a small model's step.
     """
 
     def __init__(self, settings: MlxSettings, progress: Progress | None = None) -> None:
         """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
-        self._thread = MlxThread()
+        self._owner = threading.get_ident()
+        self._memories: list[MlxSequence] = []
+        self._closed = False
         try:
             self._report(progress, 0.0)
-            self._thread.run(lambda: self._load(settings))
+            self._load(settings)
             self._report(progress, 1.0)
         except BaseException:
             self.close()
@@ -50,26 +52,35 @@ class MlxDrafter:
         """The model's vocabulary, one entry per logit."""
         return self._vocabulary
 
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text by the model's own tokenizer; safe from any thread."""
+        return self._encode(text)
+
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         """Append `ids` (1 to n_batch) to a sequence; with a sampler, its choice for the position after them.
 
         Raises LocalProtocolError for ids or lengths that cannot be, with nothing done; EngineError when MLX fails,
         and the sequence is then empty.
         """
-        row, position = self._thread.run(lambda: self._feed(seq, ids, logits=sampler is not None))
-        return None if sampler is None or row is None else sampler.choose(row, position)
+        self._check_caller()
+        row = self._feed(seq, ids, logits=sampler is not None)
+        if sampler is None or row is None:
+            return None
+        return row.best if sampler.greedy else sampler.choose(row.numpy(), self._sequences.held(seq))
 
     def choices(self, seq: int, n: int) -> list[int]:
         """The `n` likeliest ids, best first, where the last call on this sequence made a guess; else none.
 
         Raises LocalProtocolError for a sequence that does not exist.
         """
+        self._check_caller()
         self._sequences.held(seq)
         row = self._rows[seq]
         if row is None or n < 1:
             return []
-        best = np.argpartition(-row, min(n, len(row) - 1))[:n]
-        return [int(token) for token in best[np.argsort(-row[best], kind="stable")]]
+        logits = row.numpy()
+        best = np.argpartition(-logits, min(n, len(logits) - 1))[:n]
+        return [int(token) for token in best[np.argsort(-logits[best], kind="stable")]]
 
     def trim(self, seq: int, length: int) -> int:
         """Keep at most the first `length` ids of a sequence; returns how many are held.
@@ -77,32 +88,46 @@ class MlxDrafter:
         A model that cannot be cut there goes back to the newest snapshot below, or is emptied. Raises
         LocalProtocolError for a negative length, EngineError when MLX fails.
         """
+        self._check_caller()
         if length < 0:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
-        return self._thread.run(lambda: self._trim(seq, length))
+        if length >= self._sequences.held(seq):
+            return self._sequences.held(seq)
+        self._rows[seq] = None
+        try:
+            self._sequences.set(seq, self._memories[seq].trim(length))
+        except Exception as error:
+            self._empty(seq)
+            raise EngineError(f"MLX failed to cut a sequence: {error}") from error
+        return self._sequences.held(seq)
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
-        try:
-            self._thread.run(self._free)
-        except EngineError:
-            return  # closed before
-        self._thread.close()
+        if self._closed:
+            return
+        self._check_caller()
+        self._closed = True
+        self._memories = []
+        free()
 
-    # --- on the MLX thread
+    def _check_caller(self) -> None:
+        if threading.get_ident() != self._owner:
+            raise LocalProtocolError(f"the thread {threading.current_thread().name} called a model of another thread")
+        if self._closed:
+            raise EngineError("the model is closed")
 
     def _load(self, settings: MlxSettings) -> None:
         model = load(settings)
         from specmesh.engines.mlx_sequence import MlxSequence  # noqa: PLC0415 - MLX itself, known to be there by now
 
-        self._memories: list[MlxSequence] = [MlxSequence(model.module) for _ in range(settings.n_seq)]
+        self._memories = [MlxSequence(model.module) for _ in range(settings.n_seq)]
         n_vocab = self._warm_up(self._memories[0])
-        self._vocabulary = model.vocabulary(n_vocab)
+        self._vocabulary, self._encode = model.vocabulary(n_vocab), model.encode
         n_ctx = settings.n_ctx or model.trained_ctx
         trimming: Trimming = "removal" if self._memories[0].can_trim else "restore"
         self._info = EngineInfo(model.name, n_ctx, settings.n_batch, settings.n_seq, trimming, model.backend)
         self._sequences = Sequences(settings.n_seq, n_ctx, n_vocab)
-        self._rows: list[NDArray[np.float32] | None] = [None] * settings.n_seq
+        self._rows: list[MlxRow | None] = [None] * settings.n_seq
 
     @staticmethod
     def _warm_up(memory: "MlxSequence") -> int:
@@ -114,9 +139,9 @@ class MlxDrafter:
             raise EngineError(f"MLX cannot run this model: {error}") from error
         memory.clear()
         assert row is not None, "asked for"
-        return len(row)
+        return int(row.logits.size)
 
-    def _feed(self, seq: int, ids: Sequence[int], *, logits: bool) -> tuple[NDArray[np.float32] | None, int]:
+    def _feed(self, seq: int, ids: Sequence[int], *, logits: bool) -> "MlxRow | None":
         held = self._sequences.check_append(seq, ids, self._info.n_batch)
         try:
             self._rows[seq] = self._memories[seq].feed(ids, logits=logits)
@@ -124,27 +149,12 @@ class MlxDrafter:
             self._empty(seq)
             raise EngineError(f"MLX failed on {len(ids)} ids: {error}") from error
         self._sequences.set(seq, held + len(ids))
-        return self._rows[seq], held + len(ids)
-
-    def _trim(self, seq: int, length: int) -> int:
-        if length >= self._sequences.held(seq):
-            return self._sequences.held(seq)
-        self._rows[seq] = None
-        try:
-            self._sequences.set(seq, self._memories[seq].trim(length))
-        except Exception as error:
-            self._empty(seq)
-            raise EngineError(f"MLX failed to cut a sequence: {error}") from error
-        return self._sequences.held(seq)
+        return self._rows[seq]
 
     def _empty(self, seq: int) -> None:
         self._memories[seq].clear()
         self._sequences.set(seq, 0)
         self._rows[seq] = None
-
-    def _free(self) -> None:
-        self._memories = []
-        free()
 
     @staticmethod
     def _report(progress: Progress | None, share: float) -> None:

@@ -45,7 +45,7 @@ class MlxSettings:
 
 @dataclass(frozen=True, slots=True)
 class MlxModel:
-    """A loaded model. `module` is called on the MLX thread only; `tokenizer` is Hugging Face's, wrapped by mlx-lm."""
+    """A loaded model. `module` is its loading thread's own; `tokenizer` is Hugging Face's, in mlx-lm's wrapper."""
 
     module: Any
     tokenizer: Any
@@ -62,6 +62,10 @@ class MlxModel:
                 if isinstance(config.get(key), int):
                     return int(config[key])
         return _ANY_LENGTH
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, with the special tokens that the tokenizer puts at its start."""
+        return list(self.tokenizer.backend_tokenizer.encode(text).ids)
 
     def vocabulary(self, n_vocab: int) -> Vocabulary:
         """The bytes of each id, `n_vocab` of them. Raises ConfigError where the tokenizer does not tell them."""
@@ -96,15 +100,11 @@ def load(settings: MlxSettings) -> MlxModel:
 
 
 def free() -> None:
-    """Give back what MLX holds for this thread, whose last call this must be; the model must be unreachable by now.
-
-    Without it MLX does so while the thread, or the process, is being torn down, and may abort the process.
-    """
+    """Give back the memory MLX keeps; the model must be unreachable by now."""
     mx = sys.modules.get("mlx.core")
     if mx is not None:
         gc.collect()  # modules refer to each other
         mx.clear_cache()
-        mx.clear_streams()
 
 
 def check_model(model: str) -> str:

@@ -36,8 +36,20 @@ class _Snapshot:
     states: dict[int, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class MlxRow:
+    """Logits after the last id fed. Reading a large vocabulary takes a while: `best` is known without it."""
+
+    logits: Any
+    best: int
+
+    def numpy(self) -> NDArray[np.float32]:
+        """Float32, shape (n_vocab,)."""
+        return np.array(self.logits.astype(mx.float32))
+
+
 class MlxSequence:
-    """The memory of one sequence. Everything here runs on the MLX thread; errors are mlx-lm's own."""
+    """The memory of one sequence. Everything here runs on the model's thread; errors are mlx-lm's own."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -55,8 +67,8 @@ class MlxSequence:
         """Whether every layer can be cut anywhere, however long the sequence is."""
         return not self._watched
 
-    def feed(self, ids: Sequence[int], *, logits: bool) -> NDArray[np.float32] | None:
-        """Append ids; with `logits` the row after the last of them, float32 (n_vocab,)."""
+    def feed(self, ids: Sequence[int], *, logits: bool) -> MlxRow | None:
+        """Append ids; with `logits` the row after the last of them."""
         if not logits:
             self._run(ids, logits=False)
             return None
@@ -75,14 +87,18 @@ class MlxSequence:
         self._snapshots = [kept for kept in self._snapshots if kept.length <= self.length]
         return self.length
 
-    def _run(self, ids: Sequence[int], *, logits: bool) -> NDArray[np.float32] | None:
+    def _run(self, ids: Sequence[int], *, logits: bool) -> MlxRow | None:
         rows = self._model(mx.array([ids]), cache=self._caches)
         self.length += len(ids)
-        row = rows[0, -1].astype(mx.float32) if logits else None
-        # Without logits nothing but the states is evaluated, and the output layer never runs.
-        mx.eval(row, [self._caches[index].state for index in self._watched] if logits else self._states())
+        if not logits:  # nothing but the states is evaluated, and the output layer never runs
+            mx.eval(self._states())
+            self._remember()
+            return None
+        row = rows[0, -1]
+        best = mx.argmax(row)
+        mx.eval(best, row, [self._caches[index].state for index in self._watched])
         self._remember()
-        return None if row is None else np.array(row)
+        return MlxRow(row, int(best.item()))  # type: ignore[arg-type] # an index
 
     def _states(self) -> list[Any]:
         return [cache.state for cache in self._caches]

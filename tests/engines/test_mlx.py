@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
@@ -15,8 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specmesh.core.probes import PROBES
 from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.engines.base import Span
+from specmesh.engines.base import Encoder, Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
@@ -129,9 +129,9 @@ def test_same_choices(formats: tuple[LlamaVerifier, MlxDrafter, str]):
 
 
 def all_rows(drafter: MlxDrafter, ids: list[int]) -> NDArray[np.float32]:
-    """Logits after each of `ids`, by the engine's own model, on its thread."""
+    """Logits after each of `ids`, by the engine's own model."""
     model = drafter._memories[0]._model
-    return drafter._thread.run(lambda: np.array(model(mx.array([ids]))[0].astype(mx.float32)))
+    return np.array(model(mx.array([ids]))[0].astype(mx.float32))
 
 
 def test_steps_choose_as_one_pass_does(formats: tuple[LlamaVerifier, MlxDrafter, str]):
@@ -145,6 +145,14 @@ def test_steps_choose_as_one_pass_does(formats: tuple[LlamaVerifier, MlxDrafter,
     clear = top_two[:, 1] - top_two[:, 0] > 0.05
     assert clear.sum() > 100
     assert (np.array(guesses)[clear] == rows.argmax(axis=1)[clear]).all()
+
+
+def test_encodes_as_llama_cpp_does(formats: tuple[LlamaVerifier, MlxDrafter, str]):
+    """The two formats of a model cut the probe texts alike, which a daemon compares."""
+    target, drafter, _ = formats
+    assert isinstance(drafter, Encoder)
+    for text in PROBES:
+        assert drafter.encode(text) == target.encode(text), text
 
 
 # --- going back
@@ -242,34 +250,17 @@ def test_choices(engine: MlxDrafter):
         engine.choices(N_SEQ, 1)
 
 
-def test_calls_from_several_threads(engine: MlxDrafter):
-    """Threads with a sequence each get what one thread gets, and one thread alone runs the model."""
-    prompts = [ids_of(12, seed) for seed in range(N_SEQ)]
-    alone = []
-    for prompt in prompts:
-        alone.append(chain(engine, 0, prompt, 8))
-        engine.trim(0, 0)
-    models = [memory._model for memory in engine._memories]
-    used: set[str] = set()
-
-    class Seen:
-        def __init__(self, model: Any) -> None:
-            self.model = model
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            used.add(threading.current_thread().name)
-            return self.model(*args, **kwargs)
-
-    for memory in engine._memories:
-        memory._model = Seen(memory._model)
-    try:
-        with ThreadPoolExecutor(N_SEQ) as pool:
-            together = list(pool.map(lambda seq: chain(engine, seq, prompts[seq], 8), range(N_SEQ)))
-    finally:
-        for memory, model in zip(engine._memories, models, strict=True):
-            memory._model = model
-    assert together == alone
-    assert used == {"mlx"}
+def test_another_thread_is_refused(engine: MlxDrafter):
+    """MLX would fail, or compute on a stream that nobody waits for."""
+    prompt = ids_of(12)
+    guess = engine.predict(0, prompt, GREEDY)
+    with ThreadPoolExecutor(1) as pool:
+        calls = (lambda: engine.predict(1, [40], GREEDY), lambda: engine.trim(0, 0), lambda: engine.choices(0, 1))
+        for call in (*calls, engine.close):
+            with pytest.raises(LocalProtocolError, match="another thread"):
+                pool.submit(call).result()
+    assert engine.trim(0, 100) == len(prompt)
+    assert engine.choices(0, 1) == [guess]
 
 
 def test_a_failing_model_empties_the_sequence(engine: MlxDrafter, monkeypatch: pytest.MonkeyPatch):
