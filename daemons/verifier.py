@@ -1,7 +1,7 @@
 """The verifier's loop: frames, orders and finished steps in; frames, client events and new steps out.
 
-It decodes frames, hands them to the sessions (specmesh.core), carries their effects out and runs the steps that the
-scheduler forms. What to accept, how long to wait and with whom to step is decided there.
+It decodes frames, hands them to the sessions (specmesh.core) and carries their effects out. What to
+accept, how long to wait and with whom to step is decided there.
 """
 
 import itertools
@@ -22,19 +22,19 @@ from specmesh.core.pool import pick_drafter
 from specmesh.core.probes import PROBES
 from specmesh.core.report import session_report
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.scheduler import Idle, Scheduler, Step
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams, TargetLimits, VerifierSession
 from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.decision_notes import DecisionNotes
-from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
+from specmesh.daemons.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.live import Closing, Live
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.peers import U32, DrafterPeer, Link
 from specmesh.daemons.remote_client import RemoteClient, opened
 from specmesh.daemons.router import Router
+from specmesh.daemons.stepper import Stepper
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
-from specmesh.engines.base import Span, VerifyEngine
+from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
 from specmesh.requests import Cancel, Client, Failed, Finished, Request, Started, Submit, Tokens
 from specmesh.wire import messages as m
@@ -78,24 +78,17 @@ class VerifierLoop:
         self._vocabulary, self._encode, self._info = engine.vocabulary, engine.encode, engine.info
         self._fingerprint = engine.vocabulary.fingerprint()
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
-        self._engine = EngineThread(engine, mailbox.put)
+        self._notes = DecisionNotes(decisions)
+        self._stepper = Stepper(engine, mailbox.put, costs, self._notes)
         most = MAX_DRAFTS if engine.info.can_trim else 0
         self._limits = TargetLimits(engine.info.n_ctx, len(engine.vocabulary), engine.vocabulary.end_ids, most)
         self._costs, self._acceptance = costs, RollingAcceptance()
-        self._scheduler = Scheduler(engine.info.n_batch)
         self._sessions: dict[int, Live] = {}
         self._closing = Closing()
         self._peers: dict[bytes, DrafterPeer] = {}
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
         self._free = list(reversed(range(engine.info.n_seq)))
-        self._trims: list[tuple[int, int]] = []
-        self._behind: set[int] = set()  # sequences whose next step decodes ids again
-        self._step: Step | None = None
-        self._last_ended: float | None = None  # of the step before, where sessions have gone on since
-        self._pause: float | None = None  # before the step that runs, where nothing was waited for
-        self._notes = DecisionNotes(decisions)
         self._solver = ThreadPoolExecutor(1, thread_name_prefix="policy")
-        self._redoes = False
         self._turns = 0
         self._next_snapshot = 0.0
         self._unpublished = True
@@ -114,7 +107,7 @@ class VerifierLoop:
             self._receive()
             self._tick(time.monotonic())
         self._solver.shutdown(cancel_futures=True)
-        return self._engine.close(DRAIN)
+        return self._stepper.close(DRAIN)
 
     def stop(self) -> None:
         """Take no new sessions and end when the live ones have; a signal handler may call this."""
@@ -139,41 +132,8 @@ class VerifierLoop:
         until = min(until, self._closing.next_deadline() or until, self._next_snapshot if self._unpublished else until)
         if self._router.behind:
             until = min(until, now + FLUSH_INTERVAL)
-        wake = self._feed(now)
+        wake = self._stepper.feed(self._sessions, now)
         return max((until if wake is None else min(until, wake)) - now, 0.0)
-
-    def _feed(self, now: float) -> float | None:
-        """Give the engine its next step if it is free; when to try again where a session waits for drafts."""
-        if self._step is not None:
-            return None
-        step = self._scheduler.next_step({live.id: live.machine for live in self._sessions.values()}, now)
-        match step:
-            case Step():
-                self._run_step(step, now)
-                return None
-            case Idle(wake):
-                return wake
-            case _:
-                assert_never(step)
-
-    def _run_step(self, step: Step, now: float) -> None:
-        spans = []
-        self._redoes, waited = False, 0.0
-        for session, part in step.parts:
-            live = self._sessions[session]
-            self._redoes |= live.seq in self._behind
-            self._behind.discard(live.seq)
-            if isinstance(part, ev.Verify):
-                waits = live.machine.begin(now)
-                self._notes.begun(live, part, waits, now)
-                waited += waits
-                spans.append(Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
-            else:
-                spans.append(Span(live.seq, part.position, part.ids, logits=False))
-        self._step = step
-        self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
-        self._engine.submit(Job(tuple(self._trims), tuple(spans)))
-        self._trims.clear()
 
     def _order(self, order: Order, now: float) -> None:
         match order:
@@ -205,7 +165,7 @@ class VerifierLoop:
         self._closing.expire(now)
         if not self._sessions:
             self.stats.throughput.idle()
-            self._last_ended = None
+            self._stepper.rest()
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
             self._unpublished = bool(self._sessions)
@@ -214,31 +174,9 @@ class VerifierLoop:
     # --- steps
 
     def _decoded(self, result: Decoded, now: float) -> None:
-        step, self._step = self._step, None
-        if step is None:
-            return
-        seconds = result.ended - result.started
-        if self._pause is not None:
-            drafting = any(live.machine.drafting for live in self._sessions.values())
-            self._costs.record_pause(self._pause, drafting=drafting)
-        self._last_ended = result.ended
-        if step.pure:
-            self._costs.record(step.rows, seconds, drafts=step.drafts, redoes=self._redoes)
-        shared = len(step.parts) > 1
-        outcomes: list[tuple[Live, list[ev.VerifierEffect]]] = []
-        for (session, part), logits in zip(step.parts, result.logits, strict=True):
-            live = self._sessions.get(session)
-            if live is None:
-                continue  # cancelled while the step ran
-            if isinstance(part, ev.Prefill):
-                outcomes.append((live, live.machine.handle(ev.Prefilled(len(part.ids)), now)))
-            elif logits is not None:
-                outcomes.append((live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds, shared), now)))
-        for live, effects in outcomes:
-            self._trim(live, effects)
-            self._notes.stepped(live, effects, seconds)  # before the next step, which may begin at once
+        outcomes = self._stepper.finish(result, self._sessions, now)
         if all(live.machine.lead or not live.machine.drafting for live, _ in outcomes):
-            self._feed(now)  # before anyone is told: nobody's answer is needed for it
+            self._stepper.feed(self._sessions, now)  # before anyone is told: nobody's answer is needed for it
         before = self.stats.totals.generated
         for live, effects in outcomes:
             self._carry_out(live, effects)
@@ -257,19 +195,10 @@ class VerifierLoop:
 
         self._solver.submit(solve, inputs, live.machine.policy).add_done_callback(deliver)
 
-    def _trim(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
-        """Note for the engine's next job what the session's step cut off."""
-        for effect in effects:
-            if isinstance(effect, ev.Trim):
-                self._trims.append((live.seq, effect.length))
-                if self._info.trimming == "restore":
-                    self._behind.add(live.seq)
-
     def _decode_failed(self, error: SpecmeshError, now: float) -> None:
         """The engine's sequences are in doubt: every session of the step ends, the others go on."""
-        step, self._step = self._step, None
         log.error("step_failed", error=str(error))
-        for session, _ in step.parts if step is not None else ():
+        for session in self._stepper.abandon():
             live = self._sessions.get(session)
             if live is not None:
                 live.client.hear(Failed(error))
@@ -346,8 +275,7 @@ class VerifierLoop:
         if self._sessions.pop(live.id, None) is None:
             return
         self._free.append(live.seq)
-        self._trims.append((live.seq, 0))
-        self._behind.discard(live.seq)
+        self._stepper.free(live.seq)
         machine = live.machine
         report = session_report(machine, self._costs, now)
         peer = self._peers.get(live.drafter) if live.drafter is not None else None

@@ -1,0 +1,121 @@
+"""The target's steps: formed from the sessions that are ready, run on the engine's thread, their cost learned."""
+
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+from specmesh.core import events as ev
+from specmesh.core.costs import StepCosts
+from specmesh.core.scheduler import Idle, Scheduler, Step
+from specmesh.daemons.decision_notes import DecisionNotes
+from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
+from specmesh.daemons.live import Live
+from specmesh.engines.base import Span, VerifyEngine
+
+Outcome = tuple[Live, list[ev.VerifierEffect]]
+"""A session that took part in a step, and what is to be done about it."""
+
+
+class Stepper:
+    """Runs one step at a time; `deliver` hears of its end, on the engine's thread."""
+
+    def __init__(
+        self,
+        engine: VerifyEngine,
+        deliver: Callable[[Decoded | DecodeFailed], None],
+        costs: StepCosts,
+        notes: DecisionNotes,
+    ) -> None:
+        self._engine = EngineThread(engine, deliver)
+        self._restores = engine.info.trimming == "restore"
+        self._scheduler = Scheduler(engine.info.n_batch)
+        self._costs, self._notes = costs, notes
+        self._step: Step | None = None
+        self._trims: list[tuple[int, int]] = []
+        self._behind: set[int] = set()  # sequences whose next step decodes ids again
+        self._redoes = False
+        self._last_ended: float | None = None  # of the step before, where sessions have gone on since
+        self._pause: float | None = None  # before the step that runs, where nothing was waited for
+
+    def feed(self, sessions: Mapping[int, Live], now: float) -> float | None:
+        """Begin a step if the engine is free and a session ready; when to try again where one waits for drafts."""
+        if self._step is not None:
+            return None
+        step = self._scheduler.next_step({live.id: live.machine for live in sessions.values()}, now)
+        match step:
+            case Step():
+                self._begin(step, sessions, now)
+                return None
+            case Idle(wake):
+                return wake
+            case _:
+                assert_never(step)
+
+    def _begin(self, step: Step, sessions: Mapping[int, Live], now: float) -> None:
+        spans = []
+        self._redoes, waited = False, 0.0
+        for session, part in step.parts:
+            live = sessions[session]
+            self._redoes |= live.seq in self._behind
+            self._behind.discard(live.seq)
+            if isinstance(part, ev.Verify):
+                waits = live.machine.begin(now)
+                self._notes.begun(live, part, waits, now)
+                waited += waits
+                spans.append(Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
+            else:
+                spans.append(Span(live.seq, part.position, part.ids, logits=False))
+        self._step = step
+        self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
+        self._engine.submit(Job(tuple(self._trims), tuple(spans)))
+        self._trims.clear()
+
+    def finish(self, result: Decoded, sessions: Mapping[int, Live], now: float) -> list[Outcome]:
+        """Take in the step that has ended: its cost, and its logits into the sessions of it that still live."""
+        step, self._step = self._step, None
+        assert step is not None, "results come of steps"
+        seconds = result.ended - result.started
+        if self._pause is not None:
+            drafting = any(live.machine.drafting for live in sessions.values())
+            self._costs.record_pause(self._pause, drafting=drafting)
+        self._last_ended = result.ended
+        if step.pure:
+            self._costs.record(step.rows, seconds, drafts=step.drafts, redoes=self._redoes)
+        shared = len(step.parts) > 1
+        outcomes: list[Outcome] = []
+        for (session, part), logits in zip(step.parts, result.logits, strict=True):
+            live = sessions.get(session)
+            if live is None:
+                continue  # cancelled while the step ran
+            if isinstance(part, ev.Prefill):
+                outcomes.append((live, live.machine.handle(ev.Prefilled(len(part.ids)), now)))
+            elif logits is not None:
+                outcomes.append((live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds, shared), now)))
+        for live, effects in outcomes:
+            self._trim(live, effects)
+            self._notes.stepped(live, effects, seconds)  # before the next step, which may begin at once
+        return outcomes
+
+    def abandon(self) -> tuple[int, ...]:
+        """The step has failed; the sessions that took part in it, whose sequences are in doubt."""
+        step, self._step = self._step, None
+        return tuple(session for session, _ in step.parts) if step is not None else ()
+
+    def _trim(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, ev.Trim):
+                self._trims.append((live.seq, effect.length))
+                if self._restores:
+                    self._behind.add(live.seq)
+
+    def free(self, seq: int) -> None:
+        """Empty a sequence before the next step."""
+        self._trims.append((seq, 0))
+        self._behind.discard(seq)
+
+    def rest(self) -> None:
+        """No session is left: what passes until the next step says nothing about pauses."""
+        self._last_ended = None
+
+    def close(self, patience: float) -> bool:
+        """End the engine's thread; whether it did within `patience` seconds, so that the model may be freed."""
+        return self._engine.close(patience)
