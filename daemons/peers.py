@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import dataclass, field
 
-from specmesh.core.costs import Arrivals
+from specmesh.core.arrivals import Arrivals
 from specmesh.core.stats import Rolling
 from specmesh.wire.messages import Hello, Ping, Pong
 

@@ -79,7 +79,7 @@ class Stepper:
             self._costs.record_pause(self._pause, drafting=drafting)
         self._last_ended = result.ended
         if step.pure:
-            self._costs.record(step.rows, seconds, drafts=step.drafts, redoes=self._redoes)
+            self._costs.record(step.rows, seconds, context=step.context, drafts=step.drafts, redoes=self._redoes)
         shared = len(step.parts) > 1
         outcomes: list[Outcome] = []
         for (session, part), logits in zip(step.parts, result.logits, strict=True):

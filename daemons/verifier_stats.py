@@ -97,7 +97,8 @@ class VerifierStats:
             "tokens_per_second": round(self.throughput.per_second(), 2),
             "gap_ms": {name: _ms(self.throughput.gaps.percentile(share)) for name, share in PERCENTILES},
             "one_token_step_ms": round(costs.seconds(1) * 1e3, 4),
-            "steps_ms": {str(rows): round(seconds * 1e3, 4) for rows, seconds in costs.table().items()},
+            "steps_ms": _table_ms(costs.table()),
+            "steps_ms_by_context": {str(least): _table_ms(table) for least, table in costs.tables().items()},
             "bytes_per_accepted_token": round(wire_bytes / totals.accepted, 1) if totals.accepted else None,
             "busy": {
                 "verifier": round(self.busy.share(now), 3),
@@ -131,6 +132,10 @@ def _session_row(session: VerifierSession) -> dict[str, object]:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1e3, 4)
+
+
+def _table_ms(table: dict[int, float]) -> dict[str, float]:
+    return {str(rows): round(seconds * 1e3, 4) for rows, seconds in table.items()}
 
 
 def _rounded(value: float | None) -> float | None:

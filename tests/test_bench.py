@@ -274,7 +274,7 @@ def test_step_table():
         (8, 1.201, None),
         (9, 1.2, None),
     ]
-    marked = [line for line in steps.lines(table) if "!" in line]
+    marked = [line for line in steps.lines({0: table}) if "!" in line]
     assert [line.split() for line in marked] == [["4", "30.0000", "3.00", "!", "5", "rows", "cost", "less"]]
 
 
@@ -388,6 +388,14 @@ def test_steps(verifier: type[FakeClient]):
     told = json.loads(bench("steps", "--json").stdout)
     assert told["model"]["name"] == "big"
     assert told["steps"][1] == {"rows": 4, "ms": 12.0, "relative": 1.2, "cheaper": None}
+    verifier.snapshot |= {"steps_ms_by_context": {"0": {"1": 10.0, "4": 12.0}, "4096": {"1": 15.0}}}
+    told = json.loads(bench("steps", "--json").stdout)
+    assert told["steps_by_context"]["4096"] == [{"rows": 1, "ms": 15.0, "relative": 1.0, "cheaper": None}]
+    shown = bench("steps").stdout.splitlines()
+    assert [line for line in shown if "context" in line] == [
+        "context of 0 ids and more:",
+        "context of 4096 ids and more:",
+    ]
 
 
 def test_while_loading(verifier: type[FakeClient]):

@@ -45,11 +45,11 @@ def steps(socket_path: Path | None, as_json: bool) -> None:
     from specmesh.client import Client
 
     snapshot = Client(socket_path).get("/stats")
-    table = step_tables.step_table(step_tables.steps_ms(snapshot))
+    tables = step_tables.step_tables(snapshot)
     if as_json:
-        _print_json(step_tables.as_json(snapshot, table))
+        _print_json(step_tables.as_json(snapshot, tables))
     else:
-        click.echo("\n".join(step_tables.lines(table)))
+        click.echo("\n".join(step_tables.lines(tables)))
 
 
 @bench.command()

@@ -43,16 +43,32 @@ def step_table(costs: dict[int, float]) -> list[StepRow]:
     return table
 
 
-def as_json(snapshot: Json, table: list[StepRow]) -> Json:
-    """The table as a JSON object, with the model it is of."""
-    return {"schema_version": 1, "model": snapshot["model"], "steps": [asdict(row) for row in table]}
+def step_tables(snapshot: Json) -> dict[int, list[StepRow]]:
+    """The tables in a verifier's /stats, by the least context of each: ids that a step's sequences held.
+
+    Raises as `steps_ms`.
+    """
+    tables = {0: steps_ms(snapshot)}
+    longer = snapshot.get("steps_ms_by_context")
+    for least, told in longer.items() if isinstance(longer, dict) else ():
+        tables[int(least)] = {int(rows): float(ms) for rows, ms in told.items()}
+    return {least: step_table(costs) for least, costs in sorted(tables.items())}
 
 
-def lines(table: list[StepRow]) -> list[str]:
-    """The table in words."""
-    told = [f"{'rows':>5}{'ms':>12}{'of one row':>13}"]
-    for row in table:
-        relative = "-" if row.relative is None else f"{row.relative:.2f}"
-        mark = "" if row.cheaper is None else f"  ! {row.cheaper} rows cost less"
-        told.append(f"{row.rows:>5}{row.ms:>12.4f}{relative:>13}{mark}")
+def as_json(snapshot: Json, tables: dict[int, list[StepRow]]) -> Json:
+    """The tables as a JSON object, with the model they are of; `steps` is the one for short contexts."""
+    told = {str(least): [asdict(row) for row in table] for least, table in tables.items()}
+    return {"schema_version": 1, "model": snapshot["model"], "steps": told["0"], "steps_by_context": told}
+
+
+def lines(tables: dict[int, list[StepRow]]) -> list[str]:
+    """The tables in words."""
+    told = []
+    for least, table in tables.items():
+        told += [f"context of {least} ids and more:"] if len(tables) > 1 else []
+        told += [f"{'rows':>5}{'ms':>12}{'of one row':>13}"]
+        for row in table:
+            relative = "-" if row.relative is None else f"{row.relative:.2f}"
+            mark = "" if row.cheaper is None else f"  ! {row.cheaper} rows cost less"
+            told.append(f"{row.rows:>5}{row.ms:>12.4f}{relative:>13}{mark}")
     return told

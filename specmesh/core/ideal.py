@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.costs import Arrivals, StepCosts
+from specmesh.core.arrivals import Arrivals
+from specmesh.core.costs import StepCosts
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import Policy, PolicyInputs, solve
 

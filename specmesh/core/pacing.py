@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import sqrt
 
 from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.costs import Arrivals, StepCosts
+from specmesh.core.arrivals import Arrivals
+from specmesh.core.costs import StepCosts
 from specmesh.core.decision import Decision, Mode
 from specmesh.core.policy import Policy, PolicyInputs
 
@@ -90,6 +91,7 @@ class Pacing:
         self.arrivals: Arrivals | None = None
         self._fixed, self._most = fixed, most
         self._costs, self._times = costs, times
+        self._frontier = 0
         self._accepted = 0
         self._drafting = False  # the drafter has shown that it drafts on our truth
         self._flush: tuple[float, int] | None = None  # when and where the drafter last had to start anew
@@ -119,6 +121,7 @@ class Pacing:
 
     def plan(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
         """(drafts for the next step, at most `limit`; when to stop waiting for them, None to step now)."""
+        self._frontier = frontier
         self._mode = "step" if self._deadline is None else "wait"
         if self._deadline is not None and now >= self._deadline:
             self._drafting = False  # it did not come in time: nothing is waited for until it shows life again
@@ -156,7 +159,7 @@ class Pacing:
             interval_s=self._interval,
             round_trip_s=self.round_trip,
             restart_s=None if restart is None else restart[0],
-            expected_s=self._costs.seconds(drafts + 1),
+            expected_s=self._seconds(drafts + 1),
             expected_rate=None if self.policy is None else self.policy.rate,
             took_s=0.0,
             accepted=0,
@@ -182,7 +185,7 @@ class Pacing:
         if policy.then[at] == at:
             return min(policy.drafts[at], limit), None
         wait = (policy.lead_at(policy.then[at]) - real) * policy.inputs.interval
-        patience = min(self._slack(), self._costs.seconds(1))
+        patience = min(self._slack(), self._seconds(1))
         return min(policy.drafts[policy.then[at]], limit), now + wait + patience
 
     def _lead(self, frontier: int, lead: int, now: float) -> float:
@@ -199,7 +202,7 @@ class Pacing:
 
     def _waiting_pays(self) -> bool:
         """Whether accepted drafts have saved what waiting has cost so far, whatever the estimates promise."""
-        saved = self._accepted * self._costs.seconds(1)
+        saved = self._accepted * self._seconds(1)
         return self._times.wait <= saved + WAIT_SHARE * self._times.verify
 
     def _due(self, position: int, now: float) -> float:
@@ -210,6 +213,10 @@ class Pacing:
     def _slack(self) -> float:
         """How late a draft may be before it is given up, in seconds."""
         return (self._interval or 0.01) + 0.25 * self.round_trip + 2e-4
+
+    def _seconds(self, rows: int) -> float:
+        """What a step of so many rows takes where this session is."""
+        return self._costs.seconds(rows, self._frontier)
 
     @property
     def _interval(self) -> float | None:
@@ -243,15 +250,15 @@ class Pacing:
 
     def _inputs(self, arrivals: Arrivals) -> PolicyInputs | None:
         interval = arrivals.interval
-        if interval is None or self._costs.seconds(1) <= 0:
+        if interval is None or self._seconds(1) <= 0:
             return None
         seconds, drafts = arrivals.restart or (arrivals.round_trip + 1.5 * interval, 1)
         rates = self.acceptance.rates()[: self._most + 1]
         rates += rates[-1:] * (self._most + 1 - len(rates))
         pause, alone = self._costs.pause(drafting=True), self._costs.pause(drafting=False)
-        steps = tuple(self._costs.seconds(k + 1) + pause for k in range(self._most + 1))
+        steps = tuple(self._seconds(k + 1) + pause for k in range(self._most + 1))
         restart = max(seconds - (drafts - 1) * interval, interval)
-        return PolicyInputs(steps, tuple(rates), interval, restart, self._costs.seconds(1) + alone)
+        return PolicyInputs(steps, tuple(rates), interval, restart, self._seconds(1) + alone)
 
     # --- what happened
 
@@ -319,7 +326,7 @@ class Pacing:
         if trial.rounds < TRIAL:
             return
         self._trial = None
-        alone = self._costs.seconds(1) + self._costs.pause(drafting=False)
+        alone = self._seconds(1) + self._costs.pause(drafting=False)
         if not self._costs.knows_pause(drafting=False):
             self._benched = COMPARISON
         elif trial.slower(alone, now):
@@ -344,8 +351,8 @@ class Pacing:
 
         One that succeeds is followed by the next at once.
         """
-        alone = max(self._costs.seconds(1), 1e-9)
-        return max(16, int(100 * (self._costs.seconds(2) - alone) / alone))
+        alone = max(self._seconds(1), 1e-9)
+        return max(16, int(100 * (self._seconds(2) - alone) / alone))
 
 
 def _moved(old: PolicyInputs, new: PolicyInputs) -> bool:

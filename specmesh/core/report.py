@@ -16,7 +16,7 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
     end = times.last_token if times.last_token is not None else now
     decoding = end - times.decoding if times.decoding is not None else 0.0
     rate = counts.generated / decoding if decoding > 0 else 0.0
-    one_step = costs.seconds(1)
+    one_step = costs.seconds(1, len(session.prefix))
     return {
         "prompt_tokens": session.n_prompt,
         "generated_tokens": counts.generated,

@@ -19,6 +19,11 @@ class Step:
         return sum(_rows(part) for _, part in self.parts)
 
     @property
+    def context(self) -> int:
+        """Ids that its sequences hold before it."""
+        return sum(part.position for _, part in self.parts)
+
+    @property
     def pure(self) -> bool:
         """Whether every part verifies."""
         return all(isinstance(part, ev.Verify) for _, part in self.parts)

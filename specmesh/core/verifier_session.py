@@ -11,7 +11,8 @@ from typing import assert_never
 from specmesh.core import events as ev
 from specmesh.core.accept import Verdict, accept
 from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.costs import Arrivals, StepCosts
+from specmesh.core.arrivals import Arrivals
+from specmesh.core.costs import StepCosts
 from specmesh.core.decision import Decision
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import Policy, PolicyInputs

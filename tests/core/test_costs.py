@@ -1,10 +1,10 @@
-"""Measured costs of a step, and when drafts arrive."""
+"""Measured costs of a step."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.costs import Arrivals, StepCosts
+from specmesh.core.costs import StepCosts
 
 PROFILE = settings(derandomize=True, deadline=None)
 seconds = st.floats(0, 10)
@@ -86,32 +86,35 @@ def test_median_ignores_outliers_and_the_distant_past():
     assert costs.seconds(2) == 2.0
 
 
-def test_arrivals_know_nothing_at_first():
-    """Without measurements the round trip counts as 0 and no draft is worth waiting for."""
-    assert (Arrivals().round_trip, Arrivals().interval) == (0.0, None)
+def test_long_contexts_have_costs_of_their_own():
+    """What longer contexts add to the widths known in both is added to the others; short ones learn nothing of it."""
+    costs = measured({1: 10.0, 4: 13.0, 8: 20.0})
+    assert costs.seconds(4, 5000) == 13.0
+    costs.record(1, 12.0, context=5000)
+    assert [costs.seconds(rows, 5000) for rows in (1, 4, 8)] == [12.0, 15.0, 22.0]
+    costs.record(4, 17.0, context=4096)
+    assert [costs.seconds(rows, 8191) for rows in (1, 4, 8)] == [12.0, 17.0, 23.0]
+    assert [costs.seconds(rows, 1023) for rows in (1, 4, 8)] == [10.0, 13.0, 20.0]
+    assert costs.seconds(8, 100_000) == 23.0
+    assert costs.seconds(8, 2000) == 20.0
+    assert costs.table() == {1: 10.0, 4: 13.0, 8: 20.0}
+    assert costs.tables() == {0: costs.table(), 4096: {1: 12.0, 4: 17.0}}
 
 
-def test_restart_and_interval_are_learned_apart():
-    """The first drafts after a correction tell the restart, those that follow the interval; before, it is bounded."""
-    arrivals = Arrivals()
-    for delay in (0.020, 0.021, 0.500):
-        arrivals.record_round_trip(delay)
-    arrivals.record_restart(0.036, 3)
-    assert arrivals.round_trip == 0.021
-    assert arrivals.restart == (0.036, 3)
-    assert arrivals.interval == pytest.approx(0.012)
-    arrivals.record_interval(0.010, 2)
-    assert arrivals.interval == pytest.approx(0.005)
+def test_only_long_contexts_measured():
+    """A prompt may be long before anything was measured: better that than nothing."""
+    costs = StepCosts()
+    costs.record(2, 5.0, context=3000)
+    assert (costs.seconds(2), costs.seconds(1, 9000), costs.table()) == (5.0, 5.0, {2: 5.0})
 
 
 @PROFILE
-@given(st.lists(st.tuples(seconds, st.integers(1, 400)), min_size=1, max_size=40), seconds)
-def test_interval_is_positive(restarts, round_trip):
-    """No sequence of arrivals makes the interval zero or negative."""
-    arrivals = Arrivals()
-    arrivals.record_round_trip(round_trip)
-    for delay, drafts in restarts:
-        arrivals.record_restart(delay, drafts)
-        assert arrivals.interval > 0
-        arrivals.record_interval(delay, drafts)
-        assert arrivals.interval > 0
+@given(st.lists(st.tuples(st.integers(1, 20), seconds, st.integers(0, 40_000)), min_size=1, max_size=40))
+def test_costs_are_never_negative(steps):
+    """Whatever was measured where, every estimate is a time, and the same asked twice."""
+    costs = StepCosts()
+    for rows, took, context in steps:
+        costs.record(rows, took, context=context)
+        known = [costs.seconds(width, at) for width in (1, 5, 30) for at in (0, 1500, 3000, 60_000)]
+        assert min(known) >= 0
+        assert known == [costs.seconds(width, at) for width in (1, 5, 30) for at in (0, 1500, 3000, 60_000)]

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.costs import Arrivals, StepCosts
+from specmesh.core.arrivals import Arrivals
+from specmesh.core.costs import StepCosts
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix

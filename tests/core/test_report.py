@@ -5,7 +5,8 @@ import pytest
 
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.costs import Arrivals, StepCosts
+from specmesh.core.arrivals import Arrivals
+from specmesh.core.costs import StepCosts
 from specmesh.core.report import session_report, with_drafting
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession

@@ -1,0 +1,41 @@
+"""When drafts arrive."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.core.arrivals import Arrivals
+
+PROFILE = settings(derandomize=True, deadline=None)
+seconds = st.floats(0, 10)
+
+
+def test_arrivals_know_nothing_at_first():
+    """Without measurements the round trip counts as 0 and no draft is worth waiting for."""
+    assert (Arrivals().round_trip, Arrivals().interval) == (0.0, None)
+
+
+def test_restart_and_interval_are_learned_apart():
+    """The first drafts after a correction tell the restart, those that follow the interval; before, it is bounded."""
+    arrivals = Arrivals()
+    for delay in (0.020, 0.021, 0.500):
+        arrivals.record_round_trip(delay)
+    arrivals.record_restart(0.036, 3)
+    assert arrivals.round_trip == 0.021
+    assert arrivals.restart == (0.036, 3)
+    assert arrivals.interval == pytest.approx(0.012)
+    arrivals.record_interval(0.010, 2)
+    assert arrivals.interval == pytest.approx(0.005)
+
+
+@PROFILE
+@given(st.lists(st.tuples(seconds, st.integers(1, 400)), min_size=1, max_size=40), seconds)
+def test_interval_is_positive(restarts, round_trip):
+    """No sequence of arrivals makes the interval zero or negative."""
+    arrivals = Arrivals()
+    arrivals.record_round_trip(round_trip)
+    for delay, drafts in restarts:
+        arrivals.record_restart(delay, drafts)
+        assert arrivals.interval > 0
+        arrivals.record_interval(delay, drafts)
+        assert arrivals.interval > 0

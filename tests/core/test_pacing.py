@@ -1,0 +1,95 @@
+"""The pace of one session: what it knows as it steps, and when the clock overrules the policy."""
+
+from itertools import groupby
+
+import pytest
+
+from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.arrivals import Arrivals
+from specmesh.core.costs import StepCosts
+from specmesh.core.pacing import BENCHED, COMPARISON, LONGEST_BENCHED, TRIAL, Pacing, SessionTimes
+from specmesh.core.policy import PolicyInputs, solve
+
+STEP, ROW, INTERVAL = 0.010, 0.0005, 0.001
+
+
+def pacing(*, pauses: bool = True) -> Pacing:
+    """One that drafts: cheap drafts that mostly stand, as far as it knows."""
+    costs, arrivals = StepCosts(), Arrivals()
+    for rows in range(1, 10):
+        costs.record(rows, STEP + ROW * (rows - 1))
+    if pauses:
+        for drafting in (False, True):
+            costs.record_pause(0.0, drafting=drafting)
+    arrivals.record_round_trip(0.0003)
+    arrivals.record_restart(0.002, 1)
+    arrivals.record_interval(INTERVAL, 1)
+    made = Pacing(None, 8, costs, RollingAcceptance(), SessionTimes(0.0))
+    made.attach(arrivals)
+    steps = tuple(STEP + ROW * drafts for drafts in range(9))
+    made.adopt(solve(PolicyInputs(steps, (0.9,) * 9, INTERVAL, 0.002, STEP)))
+    assert made.policy is not None
+    assert made.policy.wanted > 0
+    return made
+
+
+def rounds(pace: Pacing, count: int, seconds: float, start: float = 0.0) -> list[int]:
+    """Rounds of so many seconds in which one of four drafts stands; what the drafter was asked for after each."""
+    asked = []
+    for number in range(1, count + 1):
+        pace.stepped(2 * number, 2, 1, flushed=True, now=start + number * seconds)
+        asked.append(pace.draft_n)
+    return asked
+
+
+def test_a_step_is_expected_to_cost_what_it_does_in_this_context():
+    """A long text makes steps dearer, whatever short ones cost."""
+    pace = pacing()
+    pace._costs.record(1, 0.025, context=5000)
+    pace.plan(100, 0, 8, 0.0)
+    assert pace.decision(1, 100, 0, 0, 0.0, 0.0).expected_s == STEP
+    pace.plan(5000, 0, 8, 1.0)
+    assert pace.decision(1, 5000, 0, 0, 0.0, 1.0).expected_s == 0.025
+    assert pace.decision(1, 5000, 2, 2, 0.0, 1.0).expected_s == pytest.approx(STEP + 2 * ROW + 0.015)
+
+
+def test_a_drafter_that_measures_slower_is_benched():
+    """Two tokens a round, and rounds take three steps' time: off after a trial, longer each time it fails again."""
+    pace, now = pacing(), 0.0
+    benched = BENCHED
+    for _ in range(3):
+        asked = rounds(pace, TRIAL + benched + 1, 3 * STEP, now)
+        now += len(asked) * 3 * STEP
+        assert all(asked[:TRIAL])
+        assert asked.count(0) == benched
+        assert asked[-1] > 0
+        benched = min(2 * benched, LONGEST_BENCHED)
+
+
+def test_a_drafter_that_measures_faster_stays():
+    """Two tokens a round in little more than one step's time; what it failed before is forgotten."""
+    pace = pacing()
+    failed = rounds(pace, TRIAL + BENCHED + 1, 3 * STEP)
+    assert 0 in failed
+    now = len(failed) * 3 * STEP
+    assert all(rounds(pace, 3 * TRIAL, 1.2 * STEP, now))
+    now += 3 * TRIAL * 1.2 * STEP
+    again = rounds(pace, 2 * TRIAL + BENCHED, 3 * STEP, now)
+    off = [len(list(run)) for asked, run in groupby(again) if asked == 0]
+    assert off[0] == BENCHED
+
+
+def test_shared_steps_are_no_trial():
+    """What a step took beside other sessions says nothing about this one's drafter."""
+    pace = pacing()
+    for number in range(1, 4 * TRIAL):
+        pace.stepped(2 * number, 2, 1, flushed=True, now=number * 3 * STEP, shared=True)
+        assert pace.draft_n > 0
+
+
+def test_the_pause_without_drafting_is_measured_first():
+    """A trial needs to know what the target alone takes, everything included: a few rounds without drafts show it."""
+    pace = pacing(pauses=False)
+    asked = rounds(pace, TRIAL + COMPARISON + 1, 1.2 * STEP)
+    assert asked.count(0) == COMPARISON
+    assert asked[-1] > 0
