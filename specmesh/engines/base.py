@@ -118,7 +118,8 @@ class DraftEngine(Protocol):
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         """Append `ids` (at most n_batch) to a sequence and guess the id after them.
 
-        Without a `sampler` the ids are only taken in and the answer is None. None with one: no guess.
+        Without a `sampler` the ids are only taken in and the answer is None. None with one: no guess. A sampler that is
+        `greedy` may be answered for without being asked.
         """
         ...
 

@@ -362,7 +362,7 @@ class TestDrafter:
         """The noise of coupled sampling is that of the absolute position the guess is for."""
         if drafter.info.backend == "prompt lookup":
             return
-        sampler = Recording(SamplingParams())
+        sampler = Recording(SamplingParams(temperature=1.0))
         drafter.predict(0, text_ids(7), sampler)
         drafter.predict(0, [40], sampler)
         assert sampler.positions == [7, 8]
