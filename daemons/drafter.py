@@ -118,6 +118,11 @@ class DrafterLoop:
         """Give the connection back."""
         self._dealer.close()
 
+    @property
+    def progress(self) -> int:
+        """Changes while the loop turns, and the engine with it; for a watchdog, from any thread."""
+        return self._turns
+
     def stop(self) -> None:
         """End after this turn; a signal handler may call this."""
         self._stopping = True

@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TypeVar
@@ -18,19 +19,19 @@ import zmq
 
 from specmesh.config import DrafterSettings, VerifierSettings
 from specmesh.core.costs import StepCosts
-from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.api_thread import ApiThread, Instance
+from specmesh.daemons.backends import DrafterBackend, Loading, VerifierBackend
 from specmesh.daemons.calibrate import calibrate
 from specmesh.daemons.cost_cache import CostCache, steps_folder
 from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.notify import Notifier, Watchdog
 from specmesh.daemons.transport import bind_router, connect_dealer
 from specmesh.daemons.verifier import Order, VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache, default_folder
-from specmesh.engines.base import VerifyEngine
 from specmesh.engines.load import load_drafter, load_verifier
-from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
+from specmesh.errors import SpecmeshError, about
 from specmesh.requests import Cancel, Submit
 
 log = structlog.get_logger("specmesh")
@@ -45,8 +46,9 @@ COLLECT_EVERY = 20_000
 class Stop:
     """SIGTERM and SIGINT: the first asks for a clean end, the second ends at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, notifier: Notifier) -> None:
         self.asked = False
+        self._notifier = notifier
         self._then: Callable[[], None] | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._hear)
@@ -62,133 +64,29 @@ class Stop:
         if self.asked:
             os._exit(128 + number)
         self.asked = True
+        self._notifier.stopping()
         if self._then is not None:
             self._then()
-
-
-class _Loading:
-    """What the API shows before the loop exists."""
-
-    def __init__(self, role: str, stop: Stop) -> None:
-        self.role = role
-        self.share = 0.0
-        self._stop = stop
-        self._begun = time.monotonic()
-
-    def progress(self, share: float) -> bool:
-        self.share = share
-        return not self._stop.asked
-
-    def error(self) -> SpecmeshError:
-        return Busy(f"the {self.role} is loading its model ({self.share:.0%}): try again in a moment")
-
-    def stats(self) -> dict[str, object]:
-        uptime = round(time.monotonic() - self._begun, 1)
-        return {"schema_version": 1, "role": self.role, "loading": round(self.share, 3), "uptime_s": uptime}
-
-
-class VerifierBackend:
-    """The API's view of a verifier."""
-
-    role = "verifier"
-
-    def __init__(self, loading: _Loading, mailbox: Mailbox[Order]) -> None:
-        self._loading, self._mailbox = loading, mailbox
-        self._vocabulary: Vocabulary | None = None
-        self._encode: Callable[[str], list[int]] | None = None
-        self.model = ""
-        self._loop: VerifierLoop | None = None
-
-    def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
-        """Serve from now on."""
-        self._vocabulary, self._encode, self.model = engine.vocabulary, engine.encode, engine.info.model
-        self._loop = loop
-
-    def not_ready(self) -> SpecmeshError | None:
-        """Loading, or nothing."""
-        return self._loading.error() if self._loop is None else None
-
-    def vocabulary(self) -> Vocabulary:
-        """The target's."""
-        assert self._vocabulary is not None, "asked only once ready"
-        return self._vocabulary
-
-    def encoder(self) -> Callable[[str], list[int]] | None:
-        """The target's tokenizer."""
-        return self._encode
-
-    def submit(self, order: Submit | Cancel) -> None:
-        """Into the loop's mailbox."""
-        self._mailbox.put(order)
-
-    def stats(self) -> dict[str, object]:
-        """The loop's newest picture."""
-        return self._loading.stats() if self._loop is None else self._loop.stats.latest
-
-
-class DrafterBackend:
-    """The API's view of a drafter: ready while its verifier is there."""
-
-    role = "drafter"
-
-    def __init__(self, loading: _Loading, mailbox: Mailbox[Submit | Cancel], address: str) -> None:
-        self._loading, self._mailbox, self._address = loading, mailbox, address
-        self._loop: DrafterLoop | None = None
-
-    def ready(self, loop: DrafterLoop) -> None:
-        """Serve from now on."""
-        self._loop = loop
-
-    @property
-    def model(self) -> str:
-        """The verifier's model: it is what answers."""
-        welcome = self._loop.verifier if self._loop is not None else None
-        return welcome.model if welcome is not None else ""
-
-    def not_ready(self) -> SpecmeshError | None:
-        """Loading, no verifier, or nothing."""
-        if self._loop is None:
-            return self._loading.error()
-        if self._loop.verifier is None:
-            return DaemonUnreachable(
-                f"the verifier at {self._address} does not answer: is it running, and reachable from here?"
-            )
-        if self._loop.vocabulary is None:
-            return Busy("the vocabulary is still being fetched from the verifier: try again in a moment")
-        return None
-
-    def vocabulary(self) -> Vocabulary:
-        """The verifier's."""
-        assert self._loop is not None, "asked only once ready"
-        assert self._loop.vocabulary is not None, "asked only once ready"
-        return self._loop.vocabulary
-
-    def encoder(self) -> Callable[[str], list[int]] | None:
-        """None: prompts are encoded by the verifier."""
-        return None
-
-    def submit(self, order: Submit | Cancel) -> None:
-        """Into the loop's mailbox."""
-        self._mailbox.put(order)
-
-    def stats(self) -> dict[str, object]:
-        """The loop's newest picture."""
-        return self._loading.stats() if self._loop is None else self._loop.stats.latest
 
 
 def serve_verifier(settings: VerifierSettings) -> None:
     """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start."""
     _tune_interpreter()
-    stop, context = Stop(), zmq.Context[zmq.Socket[bytes]]()
+    notifier = Notifier()
+    stop, context = Stop(notifier), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[Order] = Mailbox()
-    instance = Instance(settings.socket)
-    decisions = DecisionLog(settings.log_decisions) if settings.log_decisions is not None else None
-    socket = bind_router(context, settings.bind, settings.insecure)
+    with about("socket"):
+        instance = Instance(settings.socket)
+    with about("log_decisions"):
+        decisions = DecisionLog(settings.log_decisions) if settings.log_decisions is not None else None
+    with about("bind"):
+        socket = bind_router(context, settings.bind, settings.insecure)
     if settings.insecure:
         log.warning(
             "wire_not_encrypted", bind=settings.bind, meaning="whoever reaches the port reads and sends prompts"
         )
-    loading = _Loading("verifier", stop)
+    loading = Loading("verifier", lambda share: _told(notifier, share, stop))
+    notifier.loading(0.0)
     backend = VerifierBackend(loading, mailbox)
     try:
         with ApiThread(settings.socket, backend):
@@ -216,7 +114,8 @@ def serve_verifier(settings: VerifierSettings) -> None:
                 speculation=engine.info.can_trim,
                 trimming=engine.info.trimming,
             )
-            idle = loop.run()
+            with _watched(loop, notifier, f"{engine.info.model} on {settings.bind}"):
+                idle = loop.run()
             cache.store(costs.table())
             if idle:
                 engine.close()  # not under a step that still runs
@@ -227,17 +126,22 @@ def serve_verifier(settings: VerifierSettings) -> None:
         socket.close(linger=100)
         context.term()
         instance.close()
+        notifier.close()
 
 
 def serve_drafter(settings: DrafterSettings) -> None:
     """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused."""
     _tune_interpreter()
-    stop, context = Stop(), zmq.Context[zmq.Socket[bytes]]()
+    notifier = Notifier()
+    stop, context = Stop(notifier), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[Submit | Cancel] = Mailbox()
-    instance = Instance(settings.socket)
-    loading = _Loading("drafter", stop)
+    with about("socket"):
+        instance = Instance(settings.socket)
+    loading = Loading("drafter", lambda share: _told(notifier, share, stop))
+    notifier.loading(0.0)
     backend = DrafterBackend(loading, mailbox, settings.connect)
-    connect_dealer(context, settings.connect).close(linger=0)  # a bad address is told before a model is loaded
+    with about("connect"):
+        connect_dealer(context, settings.connect).close(linger=0)  # a bad address is told before a model is loaded
     try:
         with ApiThread(settings.socket, backend):
             engine = _loaded(lambda: load_drafter(settings.model, loading.progress), stop)
@@ -264,7 +168,8 @@ def serve_drafter(settings: DrafterSettings) -> None:
                 backend=engine.info.backend,
             )
             try:
-                loop.run()
+                with _watched(loop, notifier, f"{engine.info.model} for {settings.connect}"):
+                    loop.run()
             finally:
                 loop.close()
                 engine.close()
@@ -272,15 +177,34 @@ def serve_drafter(settings: DrafterSettings) -> None:
     finally:
         context.term()
         instance.close()
+        notifier.close()
 
 
 T = TypeVar("T")
 
 
+def _told(notifier: Notifier, share: float, stop: Stop) -> bool:
+    """Tell how much of a model is loaded; whether to go on."""
+    notifier.loading(share)
+    return not stop.asked
+
+
+@contextmanager
+def _watched(loop: VerifierLoop | DrafterLoop, notifier: Notifier, status: str) -> Iterator[None]:
+    """While the loop runs: ready, and looked after."""
+    watchdog = Watchdog(lambda: loop.progress, notifier)
+    notifier.ready(status)
+    try:
+        yield
+    finally:
+        watchdog.close()
+
+
 def _loaded(load: Callable[[], T], stop: Stop) -> T | None:
     """The loaded model; None where a signal ended the loading."""
     try:
-        return load()
+        with about("model"):
+            return load()
     except SpecmeshError:
         if stop.asked:
             return None

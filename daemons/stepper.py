@@ -11,6 +11,9 @@ from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, 
 from specmesh.daemons.live import Live
 from specmesh.engines.base import Span, VerifyEngine
 
+STEP_PATIENCE = 180.0
+"""Seconds after which a step is stuck: a chunk of a prompt takes a minute where a large model runs on a slow CPU."""
+
 Outcome = tuple[Live, list[ev.VerifierEffect]]
 """A session that took part in a step, and what is to be done about it."""
 
@@ -32,6 +35,7 @@ class Stepper:
         self._step: Step | None = None
         self._trims: list[tuple[int, int]] = []
         self._behind: set[int] = set()  # sequences whose next step decodes ids again
+        self._begun = 0.0  # when the step that runs was handed over
         self._redoes = False
         self._last_ended: float | None = None  # of the step before, where sessions have gone on since
         self._pause: float | None = None  # before the step that runs, where nothing was waited for
@@ -64,10 +68,14 @@ class Stepper:
                 spans.append(Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
             else:
                 spans.append(Span(live.seq, part.position, part.ids, logits=False))
-        self._step = step
+        self._step, self._begun = step, now
         self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
         self._engine.submit(Job(tuple(self._trims), tuple(spans)))
         self._trims.clear()
+
+    def overdue(self, now: float) -> bool:
+        """Whether the step that runs takes longer than any should; any thread may ask."""
+        return self._step is not None and now - self._begun > STEP_PATIENCE
 
     def finish(self, result: Decoded, sessions: Mapping[int, Live], now: float) -> list[Outcome]:
         """Take in the step that has ended: its cost, and its logits into the sessions of it that still live."""

@@ -109,6 +109,11 @@ class VerifierLoop:
         self._solver.shutdown(cancel_futures=True)
         return self._stepper.close(DRAIN)
 
+    @property
+    def progress(self) -> int:
+        """Changes while the loop turns and the engine gets on; for a watchdog, from any thread."""
+        return -1 if self._stepper.overdue(time.monotonic()) else self._turns
+
     def stop(self) -> None:
         """Take no new sessions and end when the live ones have; a signal handler may call this."""
         if self._stopping is None:

@@ -10,7 +10,8 @@ from typing import NoReturn, TypeVar
 import click
 
 from specmesh.bench.cli import bench
-from specmesh.errors import SpecmeshError
+from specmesh.config_cli import blamed, config, config_option
+from specmesh.errors import ConfigError, SpecmeshError, about
 from specmesh.explain.cli import explain
 from specmesh.models_cli import model_path, models
 
@@ -25,6 +26,9 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except ConfigError as error:
+            click.echo(f"specmesh: {blamed(error, ctx)}", err=True)
+            ctx.exit(error.exit_code)
         except SpecmeshError as error:
             click.echo(f"specmesh: {error}", err=True)
             ctx.exit(error.exit_code)
@@ -65,6 +69,7 @@ def main() -> None:
 main.add_command(models)
 main.add_command(explain)
 main.add_command(bench)
+main.add_command(config)
 
 
 def _socket_option(command: F) -> F:
@@ -146,6 +151,7 @@ def _daemon_options(command: F) -> F:
 )
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
+@config_option
 def verifier(
     model: str | None,
     bind: str,
@@ -168,7 +174,8 @@ def verifier(
     from specmesh.paths import bundled, default_socket
 
     logs.configure(log_level, log_format)
-    path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
+    with about("model"):
+        path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
     where = socket or default_socket("verifier")
     serve_verifier(VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions))
@@ -199,6 +206,7 @@ def verifier(
     help="Refuse to draft where fewer of the tokens have a counterpart in the verifier's vocabulary.",
 )
 @_daemon_options
+@config_option
 def drafter(
     connect: str,
     engine: str,
@@ -220,7 +228,8 @@ def drafter(
     from specmesh.paths import default_socket
 
     logs.configure(log_level, log_format)
-    path = model_path(model, engine)
+    with about("model"):
+        path = model_path(model, engine)
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
     where = socket or default_socket("drafter")
     serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap))

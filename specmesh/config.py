@@ -33,7 +33,7 @@ class ModelSettings:
             _at_least("--threads", self.threads, 1)
         _at_least("--gpu-layers", self.gpu_layers, -1)
         if self.engine not in ("auto", "ngram") and not self.model:
-            raise ConfigError(f"--engine {self.engine} needs --model")
+            raise ConfigError(f"--engine {self.engine} needs --model", "engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,13 @@ class DrafterSettings:
     def __post_init__(self) -> None:
         """Raise ConfigError for a share that is none."""
         if not 0 < self.min_vocab_overlap <= 1:
-            raise ConfigError(f"--min-vocab-overlap {self.min_vocab_overlap} is no share: give more than 0, at most 1")
+            raise ConfigError(
+                f"--min-vocab-overlap {self.min_vocab_overlap} is no share: give more than 0, at most 1",
+                "min_vocab_overlap",
+            )
 
 
 def _at_least(option: str, value: int, least: int) -> None:
     if value < least:
-        raise ConfigError(f"{option} {value} is too small: give {least} or more")
+        name = option.removeprefix("--").replace("-", "_")
+        raise ConfigError(f"{option} {value} is too small: give {least} or more", name)

@@ -1,12 +1,16 @@
 """A TCP proxy that delays each direction, as a process of its own: `python -m specmesh.bench.proxy PORT DELAY JITTER`.
 
-In the process of either end it would lie: a busy loop that reads its socket late would hide a part of the delay.
+In the process of either end it would lie: a busy loop that reads its socket late would hide a part of the delay. It has
+threads that sleep, because an event loop's timers are rounded up to whole milliseconds.
 """
 
-import asyncio
 import contextlib
 import random
+import socket
 import sys
+import threading
+import time
+from queue import SimpleQueue
 
 CHUNK = 65536
 
@@ -16,57 +20,56 @@ class DelayingProxy:
 
     def __init__(self, target: int, delay: float, jitter: float) -> None:
         self._target, self._delay, self._jitter = target, delay, jitter
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def serve(self) -> None:
-        """Print the port listened on, and forward until cancelled."""
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
-        sys.stdout.flush()
-        async with server:
-            await server.serve_forever()
+    def serve(self) -> None:
+        """Print the port listened on, and forward for ever."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            sys.stdout.write(f"{server.getsockname()[1]}\n")
+            sys.stdout.flush()
+            while True:
+                self._forward(server.accept()[0])
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _forward(self, near: socket.socket) -> None:
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            far = socket.create_connection(("127.0.0.1", self._target))
         except OSError:
-            writer.transport.abort()
+            near.close()
             return
-        for source, sink in ((reader, back), (there, writer)):
-            queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-            for work in (self._fetch(source, queue), self._deliver(queue, sink)):
-                task = asyncio.ensure_future(work)
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+        for source, sink in ((near, far), (far, near)):
+            source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            queue: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+            threading.Thread(target=self._fetch, args=(source, queue), daemon=True).start()
+            threading.Thread(target=_deliver, args=(queue, sink), daemon=True).start()
 
-    async def _fetch(self, source: asyncio.StreamReader, queue: "asyncio.Queue[tuple[float, bytes]]") -> None:
-        loop, data = asyncio.get_running_loop(), b"more"
+    def _fetch(self, source: socket.socket, queue: "SimpleQueue[tuple[float, bytes]]") -> None:
+        data = b"more"
         while data:
             try:
-                data = await source.read(CHUNK)
+                data = source.recv(CHUNK)
             except OSError:
                 data = b""
             late = random.uniform(0.0, self._jitter)  # noqa: S311 - a network, no secret
-            queue.put_nowait((loop.time() + self._delay + late, data))
+            queue.put((time.monotonic() + self._delay + late, data))
 
-    async def _deliver(self, queue: "asyncio.Queue[tuple[float, bytes]]", sink: asyncio.StreamWriter) -> None:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):
-            while True:
-                due, data = await queue.get()
-                await asyncio.sleep(due - loop.time())
-                if not data:
-                    break
-                sink.write(data)
-                await sink.drain()
-        sink.transport.abort()
+
+def _deliver(queue: "SimpleQueue[tuple[float, bytes]]", sink: socket.socket) -> None:
+    """Send what is due when it is; what ends one way ends the connection."""
+    with contextlib.suppress(OSError):
+        while True:
+            due, data = queue.get()
+            time.sleep(max(due - time.monotonic(), 0.0))
+            if not data:
+                break
+            sink.sendall(data)
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_RDWR)
 
 
 def main() -> None:
     """PORT to forward to, seconds of delay and of jitter each way."""
     target, delay, jitter = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(DelayingProxy(target, delay, jitter).serve())
+        DelayingProxy(target, delay, jitter).serve()
 
 
 if __name__ == "__main__":

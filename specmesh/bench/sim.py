@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specmesh.client import Client
+from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.ideal import Pair, ideal_seconds, solved
 from specmesh.core.policy import Policy
 from specmesh.engines.sim import SimSettings, luck
@@ -71,12 +72,16 @@ def steps_of(step_ms: float, row_ms: float, file: Path | None) -> tuple[float, .
 
 @dataclass(frozen=True, slots=True)
 class SimResult:
-    """Tokens per second of the daemons, alone, with each fixed draft_n and adaptive, and of the ideal ones."""
+    """Tokens per second of the daemons, alone, with each fixed draft_n and adaptive, and of the ideal ones.
+
+    ideal: the same rule where nothing but models and distance takes time. oracle: that too, told the acceptance.
+    """
 
     alone: float
     fixed: dict[int, float]
     specmesh: float
     ideal: float
+    oracle: float
     ideal_alone: float
     acceptance: float
     round_trip_ms: float | None
@@ -94,6 +99,8 @@ class SimResult:
             "ideal": self.ideal,
             "ideal_speedup": round(self.ideal / self.ideal_alone, 4),
             "efficiency": round(self.specmesh / self.ideal, 4),
+            "oracle": self.oracle,
+            "oracle_efficiency": round(self.specmesh / self.oracle, 4),
             "acceptance_rate": round(self.acceptance, 4),
             "measured_round_trip_ms": self.round_trip_ms,
         }
@@ -103,6 +110,7 @@ class SimResult:
         speedup = self.specmesh / self.alone
         rows = [("the verifier alone", self.alone), *((f"fixed draft_n {n}", s) for n, s in self.fixed.items())]
         rows += [("specmesh, adaptive", self.specmesh), ("ideal, no overhead", self.ideal)]
+        rows += [("ideal, acceptance told", self.oracle)]
         table = [f"{name:<22}{speed:9.2f} tok/s {speed / self.alone:7.3f}x" for name, speed in rows]
         verdict = (
             f"A drafter would make this verifier {speedup:.2f} times as fast."
@@ -134,22 +142,37 @@ def simulate(
         alone=mean[0],
         fixed={n: mean[n] for n in fixed},
         specmesh=mean[None],
-        ideal=tokens / ideal_time(pair, tokens),
+        ideal=tokens / ideal_time(pair, tokens, fixed),
+        oracle=tokens / oracle_time(pair, tokens),
         ideal_alone=1 / pair.steps[0],
         acceptance=acceptance,
         round_trip_ms=round_trip,
     )
 
 
-def ideal_time(pair: SimPair, tokens: int) -> float:
-    """Seconds that the ideal pair takes for the very text that the daemons generate, with the same right guesses."""
+def ideal_time(pair: SimPair, tokens: int, fixed: tuple[int, ...]) -> float:
+    """Seconds that the ideal pair takes for the very text that the daemons generate, with the same right guesses.
+
+    It has learned from the same texts with fixed draft_n before as the daemons have.
+    """
+    acceptance, guesses = RollingAcceptance(), _luck(pair, tokens)
+    for draft_n in fixed:
+        ideal_seconds(pair.ideal(), guesses, draft_n=draft_n, acceptance=acceptance)
+    return ideal_seconds(pair.ideal(), guesses, acceptance=acceptance)
+
+
+def oracle_time(pair: SimPair, tokens: int) -> float:
+    """The same where the acceptance need not be learned."""
     known = {alpha: solved(pair.ideal(), alpha) for alpha in set(pair.alphas)}
 
     def policy(position: int) -> Policy:
         return known[pair.alpha(position)]
 
-    settings = SimSettings(alpha=pair.alphas, period=pair.period, n_ctx=len(PROMPT) + tokens)
-    return ideal_seconds(pair.ideal(), luck(settings, PROMPT, tokens), policy)
+    return ideal_seconds(pair.ideal(), _luck(pair, tokens), policy)
+
+
+def _luck(pair: SimPair, tokens: int) -> list[bool]:
+    return luck(SimSettings(alpha=pair.alphas, period=pair.period, n_ctx=len(PROMPT) + tokens), PROMPT, tokens)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """What a pair would do if nothing but the models and the distance took time: a discrete-event simulation.
 
 Verifier and drafter behave as the daemons do, the verifier by the same `Pacing`, with step times, draft interval and
-round trip exactly known and acceptance given; messages, scheduling and sampling cost nothing. It is the yardstick for
-`specmesh bench sim`, and an answer where no daemons run.
+round trip exactly known; messages, scheduling, sampling and solving policies take no time. Acceptance is learned as the
+daemons learn it, or given: the first is the yardstick for what `specmesh bench sim` measures, the second for learning.
 """
 
 import heapq
@@ -16,6 +16,7 @@ from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import Policy, PolicyInputs, solve
+from specmesh.core.verifier_session import SESSION_MEMORY
 
 MAX_CREDIT = 32
 """Most drafts a drafter is ahead of the truth it knows."""
@@ -39,13 +40,18 @@ class Pair:
 
 
 def ideal_seconds(
-    pair: Pair, luck: Sequence[bool], policy: Callable[[int], Policy] | None, draft_n: int | None = None
+    pair: Pair,
+    luck: Sequence[bool],
+    policy: Callable[[int], Policy] | None = None,
+    draft_n: int | None = None,
+    acceptance: RollingAcceptance | None = None,
 ) -> float:
     """Seconds to generate len(luck) tokens, where a guess for position p on the true text is right iff luck[p].
 
-    policy(position) gives the policy to decide by there; None, with draft_n, takes that many drafts in every step.
+    policy(position) gives the policy to decide by there, known by an oracle. Without one draft_n drafts are taken in
+    every step, or, without that too, policies are solved from what was learned, in `acceptance` by the texts before.
     """
-    simulation = _Simulation(pair, luck, policy, draft_n)
+    simulation = _Simulation(pair, luck, policy, draft_n, acceptance or RollingAcceptance())
     return simulation.run()
 
 
@@ -58,7 +64,12 @@ class _Simulation:
     """Positions count from the first generated token."""
 
     def __init__(
-        self, pair: Pair, luck: Sequence[bool], policy: Callable[[int], Policy] | None, draft_n: int | None
+        self,
+        pair: Pair,
+        luck: Sequence[bool],
+        policy: Callable[[int], Policy] | None,
+        draft_n: int | None,
+        shared: RollingAcceptance,
     ) -> None:
         self._pair, self._luck, self._policy = pair, luck, policy
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
@@ -72,7 +83,8 @@ class _Simulation:
         arrivals.record_round_trip(pair.round_trip)
         arrivals.record_restart(pair.round_trip + 1.5 * pair.interval, 1)
         arrivals.record_interval(pair.interval, 1)
-        self._pacing = Pacing(draft_n, most, costs, RollingAcceptance(), SessionTimes(0.0))
+        acceptance = RollingAcceptance(memory=SESSION_MEMORY, parent=shared)
+        self._pacing = Pacing(draft_n, most, costs, acceptance, SessionTimes(0.0))
         self._pacing.attach(arrivals)
         self._most = most
         self._truth = 0  # committed
@@ -104,6 +116,8 @@ class _Simulation:
             return
         if self._policy is not None:
             self._pacing.adopt(self._policy(self._truth))
+        elif (inputs := self._pacing.unsolved(now)) is not None:
+            self._pacing.adopt(solve(inputs, self._pacing.policy))
         lead = self._end - self._truth
         limit = min(self._most, len(self._luck) - self._truth - 1)
         drafts, until = self._pacing.plan(self._truth, lead, limit, now)

@@ -32,6 +32,14 @@ def test_a_drafter_that_is_always_wrong():
     assert ideal_seconds(pair, [False] * 300, lambda _: policy) < 1.01 * 300 * STEPS[0]
 
 
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.75, 0.9])
+def test_learning_costs_little(alpha):
+    """Acceptance that has to be learned takes a few percent longer than where it is told."""
+    pair, luck = Pair(STEPS, 0.0052, 0.005), lucky(alpha)
+    policy = solved(pair, alpha)
+    assert ideal_seconds(pair, luck) < 1.05 * ideal_seconds(pair, luck, lambda _: policy)
+
+
 @pytest.mark.parametrize("round_trip", [0.0003, 0.005, 0.02, 0.08])
 @pytest.mark.parametrize("alpha", [0.5, 0.75, 0.9])
 def test_the_promise_is_kept(alpha, round_trip):

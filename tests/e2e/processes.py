@@ -82,9 +82,9 @@ def command(
 
 
 def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without specmesh's own variables."""
+    """This process's environment without specmesh's own variables and this user's settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
-    return kept | (changes or {})
+    return kept | {"XDG_CONFIG_HOME": os.devnull} | (changes or {})
 
 
 def cache(folder: Path) -> dict[str, str]:

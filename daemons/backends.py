@@ -1,0 +1,125 @@
+"""What the API sees of a daemon: one that loads its model, then a verifier or a drafter."""
+
+import time
+from collections.abc import Callable
+
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.daemons.drafter import DrafterLoop
+from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.verifier import Order, VerifierLoop
+from specmesh.engines.base import VerifyEngine
+from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
+from specmesh.requests import Cancel, Submit
+
+
+class Loading:
+    """What the API shows before the loop exists. `goes_on` hears of the progress, and says whether to go on."""
+
+    def __init__(self, role: str, goes_on: Callable[[float], bool]) -> None:
+        self.role = role
+        self.share = 0.0
+        self._goes_on = goes_on
+        self._begun = time.monotonic()
+
+    def progress(self, share: float) -> bool:
+        """An engine tells how much of its model is loaded; False asks it to stop."""
+        self.share = share
+        return self._goes_on(share)
+
+    def error(self) -> SpecmeshError:
+        """Why nothing can be asked yet."""
+        return Busy(f"the {self.role} is loading its model ({self.share:.0%}): try again in a moment")
+
+    def stats(self) -> dict[str, object]:
+        """The little there is to show."""
+        uptime = round(time.monotonic() - self._begun, 1)
+        return {"schema_version": 1, "role": self.role, "loading": round(self.share, 3), "uptime_s": uptime}
+
+
+class VerifierBackend:
+    """The API's view of a verifier."""
+
+    role = "verifier"
+
+    def __init__(self, loading: Loading, mailbox: Mailbox[Order]) -> None:
+        self._loading, self._mailbox = loading, mailbox
+        self._vocabulary: Vocabulary | None = None
+        self._encode: Callable[[str], list[int]] | None = None
+        self.model = ""
+        self._loop: VerifierLoop | None = None
+
+    def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
+        """Serve from now on."""
+        self._vocabulary, self._encode, self.model = engine.vocabulary, engine.encode, engine.info.model
+        self._loop = loop
+
+    def not_ready(self) -> SpecmeshError | None:
+        """Loading, or nothing."""
+        return self._loading.error() if self._loop is None else None
+
+    def vocabulary(self) -> Vocabulary:
+        """The target's."""
+        assert self._vocabulary is not None, "asked only once ready"
+        return self._vocabulary
+
+    def encoder(self) -> Callable[[str], list[int]] | None:
+        """The target's tokenizer."""
+        return self._encode
+
+    def submit(self, order: Submit | Cancel) -> None:
+        """Into the loop's mailbox."""
+        self._mailbox.put(order)
+
+    def stats(self) -> dict[str, object]:
+        """The loop's newest picture."""
+        return self._loading.stats() if self._loop is None else self._loop.stats.latest
+
+
+class DrafterBackend:
+    """The API's view of a drafter: ready while its verifier is there."""
+
+    role = "drafter"
+
+    def __init__(self, loading: Loading, mailbox: Mailbox[Submit | Cancel], address: str) -> None:
+        self._loading, self._mailbox, self._address = loading, mailbox, address
+        self._loop: DrafterLoop | None = None
+
+    def ready(self, loop: DrafterLoop) -> None:
+        """Serve from now on."""
+        self._loop = loop
+
+    @property
+    def model(self) -> str:
+        """The verifier's model: it is what answers."""
+        welcome = self._loop.verifier if self._loop is not None else None
+        return welcome.model if welcome is not None else ""
+
+    def not_ready(self) -> SpecmeshError | None:
+        """Loading, no verifier, or nothing."""
+        if self._loop is None:
+            return self._loading.error()
+        if self._loop.verifier is None:
+            return DaemonUnreachable(
+                f"the verifier at {self._address} does not answer: is it running, and reachable from here?"
+            )
+        if self._loop.vocabulary is None:
+            return Busy("the vocabulary is still being fetched from the verifier: try again in a moment")
+        return None
+
+    def vocabulary(self) -> Vocabulary:
+        """The verifier's."""
+        assert self._loop is not None, "asked only once ready"
+        assert self._loop.vocabulary is not None, "asked only once ready"
+        return self._loop.vocabulary
+
+    def encoder(self) -> Callable[[str], list[int]] | None:
+        """None: prompts are encoded by the verifier."""
+        return None
+
+    def submit(self, order: Submit | Cancel) -> None:
+        """Into the loop's mailbox."""
+        self._mailbox.put(order)
+
+    def stats(self) -> dict[str, object]:
+        """The loop's newest picture."""
+        return self._loading.stats() if self._loop is None else self._loop.stats.latest

@@ -1,0 +1,130 @@
+"""What a service manager is told: ready, loading, alive, stopping. systemd's datagram protocol, see sd_notify(3).
+
+The watchdog is a thread of ours that looks whether the loop and the engine get on: with systemd it says so, elsewhere
+(launchd has no watchdog) it ends a process that is stuck.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+
+import structlog
+
+log = structlog.get_logger("specmesh")
+
+LOADING_EXTENSION = 300.0
+"""Seconds that each sign of progress gives a start more time, at most."""
+
+STUCK = 70
+"""Exit code of a process whose loop no longer turns (EX_SOFTWARE)."""
+
+
+class Notifier:
+    """Tells the manager named in the environment (NOTIFY_SOCKET, WATCHDOG_USEC); without one does nothing.
+
+    What cannot be sent is lost: a daemon does not depend on who looks after it.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        self.watchdog = _watchdog_seconds(environment) if self._address else None
+        self._socket: socket.socket | None = None
+        if self._address[:1] in ("/", "@"):
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            self._socket.setblocking(False)
+
+    @property
+    def managed(self) -> bool:
+        """Whether anybody listens."""
+        return self._socket is not None
+
+    def loading(self, share: float) -> None:
+        """The model is being loaded, `share` of it so far: give it more time."""
+        self._send(f"STATUS=loading {share:.0%}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}")
+
+    def ready(self, status: str) -> None:
+        """Requests are served from now on."""
+        self._send("READY=1", f"STATUS={status}")
+
+    def status(self, status: str) -> None:
+        """A line for `systemctl status`."""
+        self._send(f"STATUS={status}")
+
+    def reloading(self, now: float) -> None:
+        """The configuration is being read again; `ready` ends it. now: the monotonic clock, in seconds."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={now * 1e6:.0f}")
+
+    def stopping(self) -> None:
+        """Asked to stop: sessions end."""
+        self._send("STOPPING=1", "STATUS=stopping")
+
+    def heartbeat(self) -> None:
+        """This process gets on with its work."""
+        if self.watchdog is not None:
+            self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> None:
+        if self._socket is None:
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            self._socket.sendto("\n".join(lines).encode(), address)
+        except OSError as error:
+            log.debug("notify_failed", error=error.strerror)
+
+    def close(self) -> None:
+        """Tell nothing more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:
+    """Seconds after which the manager wants to hear something; None where it does not watch this process."""
+    told, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+    if not told.isdecimal() or int(told) == 0 or (process and process != str(os.getpid())):
+        return None
+    return int(told) / 1e6
+
+
+class Watchdog:
+    """Watches that `progress` changes: passes it on to a manager that waits for it, else ends a process that is stuck.
+
+    It counts its own checks, not seconds, so that a process that was stopped or slept is not found stuck when it wakes.
+    `progress` is called on a thread of its own.
+    """
+
+    def __init__(
+        self,
+        progress: Callable[[], int],
+        notifier: Notifier,
+        interval: float = 5.0,
+        checks: int = 24,
+        end: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._progress, self._notifier = progress, notifier
+        self._interval = notifier.watchdog / 2 if notifier.watchdog is not None else interval
+        self._checks, self._end = checks, end
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        seen, same = -1, 0
+        while not self._closing.wait(self._interval):
+            now = self._progress()
+            if now != seen:
+                self._notifier.heartbeat()
+                seen, same = now, 0
+                continue
+            same += 1
+            if self._notifier.watchdog is None and same >= self._checks:
+                log.critical("stuck", seconds=same * self._interval, meaning="the loop no longer turns: ending")
+                self._end(STUCK)
+                return

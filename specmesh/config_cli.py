@@ -1,0 +1,133 @@
+"""`specmesh config`: where settings come from. Thin functions, like those of cli.py."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from specmesh.errors import ConfigError
+
+ROLES = ("verifier", "drafter")
+CONFIG = "specmesh.config"
+"""Where a command's context keeps the file that was read and its own context, for `blamed`."""
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def config_option(command: F) -> F:
+    """The file of settings that stands behind a daemon's flags."""
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_load,
+        help="Settings in TOML, keys named as these flags (default: the user's, then the system's; see `config`).",
+    )(command)
+
+
+def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
+    from specmesh import config_file
+
+    path = value if value is not None else config_file.find(ctx.info_name or "")
+    if path is None:
+        return
+    file = config_file.read(path, ctx.command)
+    ctx.default_map = dict(file.values)
+    ctx.meta[CONFIG] = file, ctx
+
+
+def blamed(error: ConfigError, ctx: click.Context) -> str:
+    """The error's sentence, with file and line before it where the setting it is about came from there."""
+    known = ctx.meta.get(CONFIG)
+    if known is None or error.option is None:
+        return str(error)
+    file, command = known
+    if command.get_parameter_source(error.option) is not ParameterSource.DEFAULT_MAP:
+        return str(error)
+    return f"{file.path}:{file.lines[error.option]}: {error}"
+
+
+@click.group()
+def config() -> None:
+    """Show the settings of a daemon, or begin a file of them."""
+
+
+_role = click.argument("role", type=click.Choice(ROLES))
+
+
+@config.command()
+@_role
+@click.option("--config", "path", type=click.Path(path_type=Path), metavar="FILE", help="Instead of the usual file.")
+@click.option("--origin", is_flag=True, help="Say behind each value where it came from.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@click.pass_context
+def show(ctx: click.Context, role: str, path: Path | None, origin: bool, as_json: bool) -> None:
+    """Show every setting that the daemon would start with now, as a file of settings."""
+    values = _effective(ctx.find_root(), role, path)
+    if as_json:
+        told = {key: {"value": value, "origin": source} for key, (value, source) in values.items()}
+        click.echo(json.dumps({"schema_version": 1, "settings": told}, indent=2))
+        return
+    for key, (value, source) in values.items():
+        line = f"# {key} = (not set)" if value is None else f"{key} = {json.dumps(value, ensure_ascii=False)}"
+        click.echo(f"{line:<40}  # {source}" if origin else line)
+
+
+def _effective(root: click.Context, role: str, path: Path | None) -> dict[str, tuple[Any, str]]:
+    """Each key's value and where it came from, as the command itself finds them. Raises ConfigError."""
+    from specmesh import config_file
+
+    assert isinstance(root.command, click.Group)
+    command = root.command.commands[role]
+    arguments = ["--config", str(path)] if path is not None else []
+    ctx = command.make_context(role, arguments, parent=root)
+    file = ctx.meta[CONFIG][0] if CONFIG in ctx.meta else None
+    found: dict[str, tuple[Any, str]] = {}
+    for key, option in config_file.keys(command).items():
+        name = option.name or key
+        value = ctx.params[name]
+        source = ctx.get_parameter_source(name)
+        if source is ParameterSource.ENVIRONMENT:
+            origin = f"{ctx.auto_envvar_prefix}_{name.upper()}"
+        elif source is ParameterSource.DEFAULT_MAP and file is not None:
+            origin = f"{file.path}:{file.lines[name]}"
+        else:
+            origin = "default"
+        found[key] = (str(value) if isinstance(value, Path) else value), origin
+    return found
+
+
+@config.command("path")
+@_role
+def path_command(role: str) -> None:
+    """Print the file that the daemon reads; exit code 1 where there is none, after naming where it would be."""
+    from specmesh import config_file
+
+    found = config_file.find(role)
+    if found is None:
+        places = ", ".join(str(folder / f"{role}.toml") for folder in config_file.config_folders())
+        click.echo(f"specmesh: no file of settings: {places}; `specmesh config init {role}` writes one", err=True)
+        raise SystemExit(1)
+    click.echo(found)
+
+
+@config.command()
+@_role
+@click.option("--system", is_flag=True, help="For the system's daemon instead of this user's.")
+@click.option("--file", "path", type=click.Path(path_type=Path), metavar="FILE", help="Somewhere else.")
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.pass_context
+def init(ctx: click.Context, role: str, system: bool, path: Path | None, force: bool) -> None:
+    """Write a file with every setting in it, each explained and commented out."""
+    from specmesh import config_file
+
+    root = ctx.find_root().command
+    assert isinstance(root, click.Group)
+    where = path or config_file.config_folders()[int(system)] / f"{role}.toml"
+    config_file.write(where, config_file.template(role, root.commands[role]), replace=force)
+    click.echo(where)

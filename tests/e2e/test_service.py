@@ -1,0 +1,95 @@
+"""The daemons under a service manager: what it hears, through a socket as systemd's is."""
+
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import PATIENCE, Daemon, Mesh, Running, body, complete, generate, until
+
+
+class Manager:
+    """The receiving end of NOTIFY_SOCKET."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.settimeout(PATIENCE)
+        self.socket.bind(str(path))
+        self.heard: list[dict[str, str]] = []
+
+    def until(self, key: str) -> dict[str, str]:
+        """Read on to a message with this key."""
+        while True:
+            self.heard.append(dict(line.split("=", 1) for line in self.socket.recv(4096).decode().splitlines()))
+            if key in self.heard[-1]:
+                return self.heard[-1]
+
+    def count(self, key: str, number: int) -> None:
+        """Read so many of them."""
+        for _ in range(number):
+            self.until(key)
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+    """A manager that the daemons of this test know; it wants to hear from them every four seconds."""
+    made = Manager(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "4000000")
+    yield made
+    made.socket.close()
+
+
+def start_verifier(mesh: Mesh, model: str) -> Daemon:
+    return mesh.start("verifier", "--engine", "sim", "--model", model, "--bind", mesh.address)
+
+
+def test_ready_means_ready(mesh: Mesh, manager: Manager):
+    """READY once a text can be generated, and not before; STOPPING at the first signal."""
+    verifier = start_verifier(mesh, "step_ms=1")
+    assert "127.0.0.1" in manager.until("READY")["STATUS"]
+    assert generate(verifier, "a text", "--max-tokens", 5).code == 0
+    assert any("EXTEND_TIMEOUT_USEC" in message for message in manager.heard[:-1])
+    assert verifier.stop() == 0
+    assert manager.until("STOPPING")["STOPPING"] == "1"
+
+
+def test_a_drafter_is_ready_without_its_verifier(mesh: Mesh, manager: Manager):
+    """Or it would be started over and over while the other machine is off."""
+    drafter = mesh.start("drafter", "--engine", "ngram", "--connect", mesh.address)
+    manager.until("READY")
+    assert generate(drafter, "a text").code == 69
+
+
+def test_never_ready(mesh: Mesh, manager: Manager):
+    """A daemon that cannot start says nothing of the kind."""
+    assert start_verifier(mesh, "step_ms=never").wait() == 78
+    manager.socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        manager.until("READY")
+
+
+def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
+    """The engine takes longer than the manager's interval: the loop goes on, and says so."""
+    verifier = start_verifier(mesh, "steps_ms=1/5000")
+    manager.until("READY")
+    running = Running(verifier, "a text", "--max-tokens", "1")
+    until(lambda: verifier.live() == 1, "the step runs")
+    manager.count("WATCHDOG", 2)
+    assert verifier.live() == 1
+    assert running.end().code == 0
+
+
+def test_no_heartbeats_from_a_stopped_process(mesh: Mesh, manager: Manager):
+    """What does not run tells nothing; it goes on where it was."""
+    verifier = start_verifier(mesh, "step_ms=1")
+    manager.until("WATCHDOG")
+    verifier.signal(signal.SIGSTOP)
+    manager.socket.settimeout(4.0)
+    with pytest.raises(TimeoutError):
+        manager.count("WATCHDOG", 3)
+    verifier.signal(signal.SIGCONT)
+    manager.socket.settimeout(PATIENCE)
+    manager.until("WATCHDOG")
+    assert len(complete(verifier, body("a text", 5)).ids) == 5

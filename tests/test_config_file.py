@@ -1,0 +1,247 @@
+"""Settings in files: which file, what beats what, and what every mistake is answered with."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh import config_file
+from specmesh.cli import main
+from specmesh.errors import ConfigError
+
+VERIFIER, DRAFTER = main.commands["verifier"], main.commands["drafter"]
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """A user's and a system's folder of this test's own."""
+    found = [tmp_path / "user", tmp_path / "system"]
+    monkeypatch.setattr(config_file, "config_folders", lambda: found)
+    return found
+
+
+def specmesh(*args: object, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(main, [str(arg) for arg in args], env=env)
+
+
+def shown(role: str, *args: object, env: dict[str, str] | None = None) -> dict[str, dict[str, object]]:
+    done = specmesh("config", "show", role, "--json", *args, env=env)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)["settings"]  # type: ignore[no-any-return]
+
+
+def test_precedence(tmp_path: Path):
+    """The environment beats the file, the file the default; each value says where it came from."""
+    file = tmp_path / "my own.toml"
+    file.write_text('bind = "tcp://127.0.0.1:9000"\nctx = 512\n\nmax_sessions = 3\n')
+    told = shown("verifier", "--config", file, env={"SPECMESH_VERIFIER_CTX": "640"})
+    assert told["bind"] == {"value": "tcp://127.0.0.1:9000", "origin": f"{file}:1"}
+    assert told["ctx"] == {"value": 640, "origin": "SPECMESH_VERIFIER_CTX"}
+    assert told["max-sessions"] == {"value": 3, "origin": f"{file}:4"}
+    assert told["gpu"] == {"value": "auto", "origin": "default"}
+    assert told["model"] == {"value": None, "origin": "default"}
+
+
+def test_a_flag_beats_all(tmp_path: Path):
+    """What the daemon itself gets, with a flag, the environment and a file at odds."""
+    file = tmp_path / "verifier.toml"
+    file.write_text('ctx = 2\nengine = "sim"\nmodel = "step_ms=1"\nbind = "nonsense"\n')
+    done = specmesh("verifier", "--config", file, "--ctx", 3, env={"SPECMESH_VERIFIER_CTX": "4"})
+    assert (done.exit_code, done.stderr) == (78, "specmesh: --ctx 3 is too small: give 8 or more\n")
+    done = specmesh("verifier", "--config", file, env={"SPECMESH_VERIFIER_CTX": "4"})
+    assert (done.exit_code, done.stderr) == (78, "specmesh: --ctx 4 is too small: give 8 or more\n")
+    done = specmesh("verifier", "--config", file)
+    assert (done.exit_code, done.stderr) == (78, f"specmesh: {file}:1: --ctx 2 is too small: give 8 or more\n")
+
+
+def test_which_file(folders: list[Path], tmp_path: Path):
+    """The user's, else the system's, else none; a named one instead of both."""
+    for role in ("verifier", "drafter"):
+        assert specmesh("config", "path", role).exit_code == 1
+        assert shown(role)["ctx"]["origin"] == "default"
+    for number, folder in enumerate(reversed(folders)):
+        folder.mkdir()
+        (folder / "drafter.toml").write_text(f"ctx = {100 + number}\n")
+        assert shown("drafter")["ctx"] == {"value": 100 + number, "origin": f"{folder / 'drafter.toml'}:1"}
+        assert specmesh("config", "path", "drafter").stdout == f"{folder / 'drafter.toml'}\n"
+    assert shown("verifier")["ctx"]["origin"] == "default"
+    assert specmesh("drafter", "--config", tmp_path / "none.toml").exit_code == 78
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_a_file_from_init(role: str, folders: list[Path]):
+    """It changes nothing until a line is uncommented, and each of its lines is one that would be taken."""
+    done = specmesh("config", "init", role)
+    path = folders[0] / f"{role}.toml"
+    assert (done.exit_code, done.stdout) == (0, f"{path}\n")
+    before = {key: told["value"] for key, told in shown(role).items()}
+    assert all(told["origin"] == "default" for told in shown(role).values())
+    assert specmesh("config", "init", role).exit_code == 78
+    text = path.read_text()
+    commented = [line for line in text.splitlines() if line.startswith("# ") and " = " in line]
+    keys = {line[2:].split(" = ")[0] for line in commented}
+    assert keys >= {"model", "ctx", "gpu", "log-level", "socket", "connect" if role == "drafter" else "bind"}
+    path.write_text(text.replace("# ctx = 4096", "ctx = 1024"))
+    after = {key: told["value"] for key, told in shown(role).items()}
+    assert after == before | {"ctx": 1024}
+    assert specmesh("config", "init", role, "--force").exit_code == 0
+    assert path.read_text() == text
+    path.write_text("\n".join(line[2:] if line in commented else line for line in text.splitlines()))
+    assert all(told["origin"] != "default" for key, told in shown(role).items() if key in keys)
+
+
+def test_show_is_a_file_again(tmp_path: Path):
+    """What `config show` prints says the same when it is read."""
+    file = tmp_path / "a.toml"
+    file.write_text('model = "ein Modell \\"groß\\".gguf"\nlog-level = "debug"\ninsecure-no-auth = true\n')
+    printed = specmesh("config", "show", "verifier", "--config", file, "--origin")
+    assert f"{file}:2" in printed.stdout
+    again = tmp_path / "b.toml"
+    again.write_text(printed.stdout)
+    first, second = shown("verifier", "--config", file), shown("verifier", "--config", again)
+    assert {key: told["value"] for key, told in first.items()} == {key: told["value"] for key, told in second.items()}
+
+
+BAD = [
+    # role, the file, the line at fault, what must be named
+    ("verifier", 'bnd = "tcp://127.0.0.1:1"', 1, ["bnd", "did you mean bind?"]),
+    ("verifier", "ctx = 512\nmax_session = 3", 2, ["max_session", "did you mean max-sessions?"]),
+    ("verifier", "\n\n\nMODEL = 'x.gguf'", 4, ["MODEL", "did you mean model?"]),
+    ("verifier", "thread = 2", 1, ["thread", "threads"]),
+    ("verifier", 'connect = "tcp://127.0.0.1:7071"', 1, ["connect", "the keys are"]),
+    ("drafter", 'bind = "tcp://127.0.0.1:7071"', 1, ["bind"]),
+    ("drafter", "xyzzy = 1", 1, ["xyzzy", "the keys are", "connect"]),
+    ("drafter", "help = true", 1, ["help", "the keys are"]),
+    ("drafter", 'config = "other.toml"', 1, ["config"]),
+    ("verifier", 'ctx = "512"', 1, ["ctx", "a whole number", "ctx = 4096"]),
+    ("verifier", "ctx = 512.0", 1, ["ctx", "a whole number"]),
+    ("verifier", "ctx = true", 1, ["ctx", "a whole number", "not true"]),
+    ("verifier", "ctx = []", 1, ["ctx", "a whole number"]),
+    ("verifier", "ctx = 1979-05-27", 1, ["ctx", "a whole number"]),
+    ("verifier", "gpu-layers = 'all'", 1, ["gpu-layers", "a whole number"]),
+    ("verifier", "threads = 2.5", 1, ["threads", "a whole number"]),
+    ("verifier", "bind = 7071", 1, ["bind", "a text", 'bind = "tcp://127.0.0.1:7071"']),
+    ("verifier", "model = ['a.gguf']", 1, ["model", "a text"]),
+    ("verifier", "insecure-no-auth = 'yes'", 1, ["insecure-no-auth", "true or false"]),
+    ("verifier", "insecure-no-auth = 1", 1, ["insecure-no-auth", "true or false", "not 1"]),
+    ("verifier", "log-decisions = false", 1, ["log-decisions", "a text", "not false"]),
+    ("drafter", "min-vocab-overlap = '0.9'", 1, ["min-vocab-overlap", "a number"]),
+    ("drafter", "min-vocab-overlap = 1.5", 1, ["min-vocab-overlap = 1.5", "0.9"]),
+    ("drafter", "min-vocab-overlap = 0", 1, ["min-vocab-overlap = 0"]),
+    ("drafter", 'engine = "cuda"', 1, ["engine", "'cuda' is not one of", "llama"]),
+    ("verifier", 'gpu = "yes"', 1, ["gpu", "'required'"]),
+    ("verifier", 'log-level = "trace"', 1, ["log-level", "'debug'"]),
+    ("verifier", 'log-format = "JSON "', 1, ["log-format", "'json'"]),
+    ("verifier", "[verifier]\nctx = 512", 1, ["verifier", "no tables", "ctx"]),
+    ("verifier", "[model]\npath = 'x'", 1, ["model", "a text"]),
+    ("verifier", "ctx = 512\nctx = 513", 2, ["ctx", "twice"]),
+    ("verifier", "max-sessions = 2\nmax_sessions = 3", 2, ["max-sessions", "twice"]),
+    ("verifier", "bind = tcp://127.0.0.1:7071", 1, ["quotes", 'bind = "tcp://127.0.0.1:7071"']),
+    ("verifier", "model = /models/a.gguf", 1, ["quotes", 'model = "/models/a.gguf"']),
+    ("verifier", "ctx: 512", 1, ["key = value"]),
+    ("verifier", "ctx =", 1, ["key = value"]),
+    ("verifier", 'model = "a.gguf', 1, ["key = value"]),
+    ("verifier", "ctx = 512\n{}", 2, ["key = value"]),
+]
+
+SEEN_BY_THE_DAEMON = [
+    ("verifier", "ctx = 7", 1, ["--ctx 7 is too small", "8 or more"]),
+    ("verifier", "\nmax-sessions = 0", 2, ["--max-sessions 0 is too small"]),
+    ("verifier", "threads = 0", 1, ["--threads 0 is too small"]),
+    ("verifier", "gpu-layers = -2", 1, ["--gpu-layers -2 is too small"]),
+    ("verifier", 'engine = "llama"', 1, ["--engine llama needs --model"]),
+    ("verifier", 'model = "/no/such/model.gguf"', 1, ["/no/such/model.gguf", "check"]),
+    ("verifier", 'model = "bundled"\nbind = "tcp://*:7071"', 2, ["tcp://*:7071"]),
+    ("verifier", 'model = "bundled"\nbind = "localhost"', 2, ["localhost", "tcp://"]),
+    ("verifier", f'model = "bundled"\nsocket = "/tmp/{"s" * 120}"', 2, ["103", "--socket"]),
+    ("verifier", 'model = "bundled"\nlog-decisions = "/no/such/folder/log"', 2, ["log-decisions"]),
+    ("drafter", 'engine = "llama"\nmodel = "x.safetensors"', 2, ["x.safetensors"]),
+    ("drafter", 'engine = "ngram"\nconnect = "http://box:7071"', 2, ["http://box:7071", "tcp://"]),
+]
+
+
+def names(cases: list[tuple[str, str, int, list[str]]]) -> list[str]:
+    return [text.replace("\n", "|")[:40] for _, text, _, _ in cases]
+
+
+def check_told(error: str, file: Path, line: int, named: list[str]) -> None:
+    """One line for people, with the file, its line, the key and what to write instead."""
+    told = [said for said in error.splitlines() if said.startswith("specmesh: ")]
+    assert len(told) == 1, error
+    assert "Traceback" not in error
+    assert told[0].startswith(f"specmesh: {file}:{line}: "), told[0]
+    for part in named:
+        assert part in told[0], told[0]
+
+
+@pytest.mark.parametrize(("role", "text", "line", "named"), BAD, ids=names(BAD))
+def test_bad_files(role: str, text: str, line: int, named: list[str], tmp_path: Path):
+    """Mistakes in the file itself: exit 78."""
+    file = tmp_path / f"{role}.toml"
+    file.write_text(text + "\n")
+    done = specmesh(role, "--config", file)
+    assert done.exit_code == 78, done.output
+    check_told(done.stderr, file, line, named)
+
+
+@pytest.mark.parametrize(("role", "text", "line", "named"), SEEN_BY_THE_DAEMON, ids=names(SEEN_BY_THE_DAEMON))
+def test_bad_settings(role: str, text: str, line: int, named: list[str], tmp_path: Path):
+    """Settings that only the daemon can see to be wrong: exit 78 as well, and no socket is left."""
+    file, runtime = tmp_path / f"{role}.toml", tmp_path / "run"
+    file.write_text(text + "\n")
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
+    command = [sys.executable, "-m", "specmesh", role, "--config", str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 78, done.stderr
+    check_told(done.stderr, file, line, named)
+    assert not list(runtime.rglob("*.sock"))
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "named"),
+    [(b"\xff\xfe", 1, "UTF-8"), (b"ctx = 1\n# caf\xe9\n", 2, "UTF-8"), (b"#" * (2**20 + 1), None, "longer")],
+)
+def test_no_text(content: bytes, line: int | None, named: str, tmp_path: Path):
+    """Bytes that are no settings."""
+    file = tmp_path / "a.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        config_file.read(file, VERIFIER)
+    assert str(caught.value).startswith(f"{file}:{line}: " if line else f"{file}: ")
+    assert named in str(caught.value)
+
+
+def test_unreadable(tmp_path: Path):
+    """A folder, or nothing, is said to be so."""
+    for path in (tmp_path, tmp_path / "none.toml"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            config_file.read(path, VERIFIER)
+
+
+def test_a_byte_order_mark_is_no_key(tmp_path: Path):
+    """Some editors put one first."""
+    file = tmp_path / "a.toml"
+    file.write_bytes(b"\xef\xbb\xbfctx = 64\n")
+    assert config_file.read(file, VERIFIER).values == {"ctx": 64}
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.text(max_size=60), st.sampled_from([VERIFIER, DRAFTER]))
+def test_any_text_is_settings_or_an_error_of_ours(text: str, command: click.Command):
+    """Nothing else comes of it, and an error names the file."""
+    folder = Path(__file__).parent
+    try:
+        values = config_file.parse(folder / "x.toml", text, command).values
+    except ConfigError as error:
+        told = str(error)
+    else:
+        assert set(values) <= {option.name for option in config_file.keys(command).values()}
+        return
+    assert told.startswith(f"{folder / 'x.toml'}:")
