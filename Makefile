@@ -21,7 +21,8 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 test: $(STAMP)  ## the whole suite: unit, property, and end to end with the real daemons
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not e2e' --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m e2e
 
 check: $(STAMP)  ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -30,6 +30,7 @@ class Notifier:
         self._address = environment.get("NOTIFY_SOCKET", "")
         self.watchdog = _watchdog_seconds(environment) if self._address else None
         self._socket: socket.socket | None = None
+        self._ready = False
         if self._address[:1] in ("/", "@"):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             self._socket.setblocking(False)
@@ -45,6 +46,7 @@ class Notifier:
 
     def ready(self, status: str) -> None:
         """Requests are served from now on."""
+        self._ready = True
         self._send("READY=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
@@ -52,8 +54,14 @@ class Notifier:
         self._send(f"STATUS={status}")
 
     def reloading(self, now: float) -> None:
-        """The configuration is being read again; `ready` ends it. now: the monotonic clock, in seconds."""
-        self._send("RELOADING=1", f"MONOTONIC_USEC={now * 1e6:.0f}")
+        """Settings are being read again, until `reloaded`. now: the monotonic clock, in seconds."""
+        if self._ready:
+            self._send("RELOADING=1", f"MONOTONIC_USEC={now * 1e6:.0f}")
+
+    def reloaded(self) -> None:
+        """They have been; a daemon that still loads its model is not ready by that."""
+        if self._ready:
+            self._send("READY=1")
 
     def stopping(self) -> None:
         """Asked to stop: sessions end."""

@@ -43,6 +43,20 @@ COLLECT_EVERY = 20_000
 """Allocations between two garbage collections: at the default of 700 there are several in a round."""
 
 
+def on_hangup(reread: Callable[[], str], notifier: Notifier) -> None:
+    """SIGHUP: read the settings again; bad ones are told, and change nothing."""
+
+    def hear(_: int, __: FrameType | None) -> None:
+        notifier.reloading(time.monotonic())
+        try:
+            log.info("reloaded", now=reread())
+        except SpecmeshError as error:
+            log.error("not_reloaded", error=str(error))
+        notifier.reloaded()
+
+    signal.signal(signal.SIGHUP, hear)
+
+
 class Stop:
     """SIGTERM and SIGINT: the first asks for a clean end, the second ends at once."""
 
@@ -69,10 +83,14 @@ class Stop:
             self._then()
 
 
-def serve_verifier(settings: VerifierSettings) -> None:
-    """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start."""
+def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> None:
+    """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start.
+
+    reread: called on SIGHUP; reads the settings again and says what of them holds now.
+    """
     _tune_interpreter()
     notifier = Notifier()
+    on_hangup(reread, notifier)
     stop, context = Stop(notifier), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[Order] = Mailbox()
     with about("socket"):
@@ -129,10 +147,14 @@ def serve_verifier(settings: VerifierSettings) -> None:
         notifier.close()
 
 
-def serve_drafter(settings: DrafterSettings) -> None:
-    """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused."""
+def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
+    """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused.
+
+    reread: as for a verifier.
+    """
     _tune_interpreter()
     notifier = Notifier()
+    on_hangup(reread, notifier)
     stop, context = Stop(notifier), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[Submit | Cancel] = Mailbox()
     with about("socket"):

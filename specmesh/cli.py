@@ -10,10 +10,11 @@ from typing import NoReturn, TypeVar
 import click
 
 from specmesh.bench.cli import bench
-from specmesh.config_cli import blamed, config, config_option
+from specmesh.config_cli import blamed, config, config_option, rereader
 from specmesh.errors import ConfigError, SpecmeshError, about
 from specmesh.explain.cli import explain
 from specmesh.models_cli import model_path, models
+from specmesh.service.cli import service
 
 INTERRUPTED = 130
 MAX_DRAFT_N = 16
@@ -28,7 +29,8 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except ConfigError as error:
             click.echo(f"specmesh: {blamed(error, ctx)}", err=True)
-            ctx.exit(error.exit_code)
+            # launchd starts whatever fails again and again; only an exit code of 0 makes it leave a job alone.
+            ctx.exit(0 if os.environ.get("SPECMESH_LAUNCHD") else error.exit_code)
         except SpecmeshError as error:
             click.echo(f"specmesh: {error}", err=True)
             ctx.exit(error.exit_code)
@@ -70,6 +72,7 @@ main.add_command(models)
 main.add_command(explain)
 main.add_command(bench)
 main.add_command(config)
+main.add_command(service)
 
 
 def _socket_option(command: F) -> F:
@@ -178,7 +181,9 @@ def verifier(
         path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
     where = socket or default_socket("verifier")
-    serve_verifier(VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions))
+    serve_verifier(
+        VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions), rereader(click.get_current_context())
+    )
 
 
 @main.command()
@@ -232,7 +237,7 @@ def drafter(
         path = model_path(model, engine)
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
     where = socket or default_socket("drafter")
-    serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap))
+    serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap), rereader(click.get_current_context()))
 
 
 @main.command()

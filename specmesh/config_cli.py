@@ -52,6 +52,27 @@ def blamed(error: ConfigError, ctx: click.Context) -> str:
     return f"{file.path}:{file.lines[error.option]}: {error}"
 
 
+def rereader(ctx: click.Context) -> Callable[[], str]:
+    """What reads a running daemon's file again, and takes over what can change while it runs: the log level.
+
+    A flag and the environment go before the file then too.
+    """
+
+    def reread() -> str:
+        from specmesh import config_file, logs
+
+        known = ctx.meta.get(CONFIG)
+        if known is None:
+            return "there is no file of settings"
+        file = config_file.read(known[0].path, ctx.command)
+        fixed = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+        if ctx.get_parameter_source("log_level") not in fixed:
+            logs.set_level(str(file.values.get("log_level", "info")))
+        return "log-level; everything else holds from the next start"
+
+    return reread
+
+
 @click.group()
 def config() -> None:
     """Show the settings of a daemon, or begin a file of them."""

@@ -20,7 +20,7 @@ COALESCE = 1e-3
 GROUP = 2
 """Drafts beyond what was asked for go out together by so many: nobody waits for the first of them."""
 
-LEAST_USE = 0.05
+LEAST_USE = 0.01
 """Drafts that would stand less often than this are not worth their bytes."""
 
 FIRST_CHUNK = 32

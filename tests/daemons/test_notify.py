@@ -34,6 +34,8 @@ def heard(manager: socket.socket) -> dict[str, str]:
 def test_states(manager: socket.socket):
     """Loading asks for time, ready and stopping are said once each."""
     notifier = Notifier(environment(manager))
+    notifier.reloading(1.5)
+    notifier.reloaded()  # not yet ready, and not by that
     notifier.loading(0.43)
     assert heard(manager) == {"STATUS": "loading 43%", "EXTEND_TIMEOUT_USEC": "300000000"}
     notifier.ready("a model")
@@ -42,6 +44,8 @@ def test_states(manager: socket.socket):
     assert heard(manager) == {"STATUS": "busy"}
     notifier.reloading(2.5)
     assert heard(manager) == {"RELOADING": "1", "MONOTONIC_USEC": "2500000"}
+    notifier.reloaded()
+    assert heard(manager) == {"READY": "1"}
     notifier.heartbeat()  # nobody waits for any
     notifier.stopping()
     assert heard(manager)["STOPPING"] == "1"

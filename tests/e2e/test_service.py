@@ -70,6 +70,30 @@ def test_never_ready(mesh: Mesh, manager: Manager):
         manager.until("READY")
 
 
+def test_settings_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
+    """SIGHUP: the log level changes, a mistake changes nothing, and texts go on."""
+    file = tmp_path / "settings.toml"
+    file.write_text('log-level = "warning"\n')
+    verifier = mesh.verifier("step_ms=1", "--config", file)
+    complete(verifier, body("a text", 5))
+    assert not verifier.events("session_opened")
+    manager.until("READY")
+    for text, told in (
+        ('log-level = "info"', "reloaded"),
+        ('log-level = "loud"', "not_reloaded"),
+        ("", "reloaded"),
+    ):
+        before = len(verifier.events(told))
+        file.write_text(f"{text}\n")
+        verifier.signal(signal.SIGHUP)
+        manager.until("RELOADING")
+        manager.until("READY")
+        until(lambda told=told, before=before: len(verifier.events(told)) > before, "the reload is logged")
+    assert f"{file}:1" in str(verifier.events("not_reloaded")[0]["error"])
+    complete(verifier, body("a text", 5))
+    assert verifier.events("session_opened")
+
+
 def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
     """The engine takes longer than the manager's interval: the loop goes on, and says so."""
     verifier = start_verifier(mesh, "steps_ms=1/5000")

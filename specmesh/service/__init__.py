@@ -1,0 +1,1 @@
+"""`specmesh service`: the daemons as services of systemd or launchd."""

@@ -1,0 +1,139 @@
+"""A service as files and commands: what installing it writes and runs, and what uninstalling takes away again."""
+
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from specmesh.errors import ConfigError, EngineError
+
+Command = tuple[str, ...]
+"""A program and its arguments."""
+
+
+class Scope(StrEnum):
+    """Whose service it is: one of the user that is logged in, or the machine's own."""
+
+    USER = "user"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file to write. kept: it holds what a person may have changed, so it is written only where there is none."""
+
+    path: Path
+    text: str
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A daemon as a service.
+
+    shared: what both daemons' services have, and the last one takes with it; `other` is there while the other has one.
+    empties: folders that are removed where nothing is left in them.
+    """
+
+    name: str
+    files: tuple[File, ...]
+    shared: tuple[File | Path, ...]
+    other: Path
+    empties: tuple[Path, ...]
+    installed: tuple[Command, ...]
+    uninstalled: tuple[Command, ...]
+    start: tuple[Command, ...]
+    stop: tuple[Command, ...]
+    status: Command
+    logs: Command
+
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """Carries a plan out. dry: only says what it would do. root: files lie under it, and no command is run."""
+
+    say: Say
+    dry: bool = False
+    root: Path | None = None
+
+    def install(self, service: Service) -> None:
+        """Write what differs, then tell the manager. Raises ConfigError where something cannot be written."""
+        files = [*service.files, *(one for one in service.shared if isinstance(one, File))]
+        changed = [file for file in files if self._write(file)]
+        if changed or self.dry:
+            self.run(service.installed)
+        else:
+            self.say(f"{service.name} is installed already: nothing to change")
+
+    def uninstall(self, service: Service) -> None:
+        """Stop it and remove everything that it had; what is not there is no error."""
+        self.run(service.uninstalled, may_fail=True)
+        for file in service.files:
+            self._remove(self.at(file.path))
+        if not self.at(service.other).exists():
+            for one in service.shared:
+                self._remove(self.at(one.path if isinstance(one, File) else one))
+        for folder in service.empties:
+            self._remove_if_empty(self.at(folder))
+        self.run(service.installed[:1], may_fail=True)
+
+    def run(self, commands: Sequence[Command], *, may_fail: bool = False) -> None:
+        """Run them in turn. Raises EngineError where one fails."""
+        for command in commands:
+            self.say("$ " + " ".join(command))
+            if self.dry or self.root is not None:
+                continue
+            try:
+                done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own
+            except FileNotFoundError:
+                raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
+            if done.returncode and not may_fail:
+                raise EngineError(f"{' '.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
+
+    def at(self, path: Path) -> Path:
+        """Where a path of the plan lies."""
+        return path if self.root is None else self.root / path.relative_to("/")
+
+    def _write(self, file: File) -> bool:
+        path = self.at(file.path)
+        try:
+            if path.exists() and (file.kept or path.read_text(encoding="utf-8") == file.text):
+                return False
+            self.say(f"write {path}")
+            if self.dry:
+                self.say(file.text)
+                return True
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(file.text, encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ConfigError(f"{path} cannot be written ({why}): --system needs root, use sudo") from None
+        return True
+
+    def _remove(self, path: Path) -> None:
+        if not path.exists() and not path.is_symlink():
+            return
+        self.say(f"remove {path}")
+        if self.dry:
+            return
+        try:
+            for one in _deepest_first(path):
+                one.rmdir() if one.is_dir() and not one.is_symlink() else one.unlink()
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be removed ({error.strerror})") from None
+
+    def _remove_if_empty(self, path: Path) -> None:
+        if path.is_dir() and not any(path.iterdir()):
+            self._remove(path)
+
+
+def _deepest_first(path: Path) -> Iterator[Path]:
+    """Everything below `path`, then itself; symbolic links are not followed."""
+    if path.is_dir() and not path.is_symlink():
+        for child in path.iterdir():
+            yield from _deepest_first(child)
+    yield path

@@ -1,0 +1,77 @@
+"""Property lists as launchd would read them."""
+
+import plistlib
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specmesh.service.launchd import launchd_service, plist
+from specmesh.service.plan import Scope
+
+# launchd.plist(5): the keys that may be used, and the type of each value
+KEYS: dict[str, type | tuple[type, ...]] = {
+    "Label": str,
+    "ProgramArguments": list,
+    "EnvironmentVariables": dict,
+    "RunAtLoad": bool,
+    "KeepAlive": dict,
+    "ThrottleInterval": int,
+    "ExitTimeOut": int,
+    "ProcessType": str,
+    "Umask": int,
+    "SoftResourceLimits": dict,
+    "HardResourceLimits": dict,
+    "LimitLoadToSessionType": list,
+    "StandardOutPath": str,
+    "StandardErrorPath": str,
+    "UserName": str,
+}
+
+
+def parsed(role: str, scope: Scope, config: str = "/Users/ada/x.toml") -> dict[str, Any]:
+    text = plist(role, scope, Path(config), Path("/Users/ada/Library/Logs/specmesh"))
+    return plistlib.loads(text.encode())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.parametrize("scope", Scope)
+def test_keys_and_types(role: str, scope: Scope):
+    """Only keys that launchd knows, each of its type, and no placeholder left."""
+    job = parsed(role, scope)
+    for key, value in job.items():
+        assert isinstance(value, KEYS[key]), key
+    assert job["Label"] == f"org.specmesh.{role}"
+    assert role in job["ProgramArguments"]
+    assert "@" not in plistlib.dumps(job).decode().replace("@ada", "")
+    assert job["ProcessType"] == "Interactive"
+    assert job["KeepAlive"] == {"SuccessfulExit": False}
+    assert job["EnvironmentVariables"]["SPECMESH_LAUNCHD"] == "1"
+    assert ("UserName" in job) == (scope is Scope.SYSTEM)
+    assert job["Umask"] == 0o77
+
+
+def test_any_path_survives():
+    """XML's own characters, spaces, umlauts."""
+    config = '/Users/ada/Büro & <Co> "x"/drafter.toml'
+    assert config in parsed("drafter", Scope.USER, config)["ProgramArguments"]
+
+
+@pytest.mark.skipif(shutil.which("plistutil") is None, reason="no plistutil on this machine")
+@pytest.mark.parametrize("scope", Scope)
+def test_a_second_parser_agrees(scope: Scope, tmp_path: Path):
+    """libplist reads what plistlib wrote."""
+    path = tmp_path / "job.plist"
+    path.write_text(plist("drafter", scope, Path("/x"), Path("/logs")))
+    done = subprocess.run(["plistutil", "-i", path, "-f", "xml"], capture_output=True, check=True)
+    assert plistlib.loads(done.stdout) == plistlib.loads(path.read_bytes())
+
+
+def test_domains():
+    """What is started is what is stopped."""
+    service = launchd_service("drafter", Scope.USER, "", domain="gui/501")
+    assert service.start[-1][:3] == ("launchctl", "bootstrap", "gui/501")
+    assert service.stop == (("launchctl", "bootout", "gui/501/org.specmesh.drafter"),)
+    assert launchd_service("drafter", Scope.SYSTEM, "").start[-1][2] == "system"

@@ -1,0 +1,105 @@
+"""Installing and uninstalling in a scratch root."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specmesh import config_file
+from specmesh.cli import main
+from specmesh.errors import ConfigError
+from specmesh.service.launchd import launchd_service
+from specmesh.service.plan import Hand, Scope, Service
+from specmesh.service.systemd import systemd_service
+
+
+def specmesh(*args: object) -> Result:
+    return CliRunner().invoke(main, ["service", *map(str, args)])
+
+
+def everything(root: Path) -> dict[str, str]:
+    """Every file below, and folders without any."""
+    return {
+        str(path.relative_to(root)): path.read_text() if path.is_file() else ""
+        for path in root.rglob("*")
+        if path.is_file() or not any(path.iterdir())
+    }
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(config_file, "user_config_path", lambda name: Path("/home/ada/.config") / name)
+    monkeypatch.setenv("HOME", "/home/ada")
+    return tmp_path / "a root"
+
+
+@pytest.mark.parametrize("flag", ["--user", "--system"])
+def test_install_twice_and_uninstall(flag: str, root: Path):
+    """The second run changes nothing, an edited file of settings stays, and uninstalling leaves no file."""
+    first = specmesh("install", "verifier", flag, "--root", root)
+    assert first.exit_code == 0, first.output
+    before = everything(root)
+    assert any(name.endswith("specmesh-verifier.service") for name in before)
+    again = specmesh("install", "verifier", flag, "--root", root)
+    assert "nothing to change" in again.output
+    assert everything(root) == before
+    [settings] = root.rglob("verifier.toml")
+    settings.write_text('model = "mine.gguf"\n')
+    [unit] = root.rglob("specmesh-verifier.service")
+    unit.write_text("an older version")
+    assert specmesh("install", "verifier", flag, "--root", root).exit_code == 0
+    assert settings.read_text() == 'model = "mine.gguf"\n'
+    assert "[Service]" in unit.read_text()
+    assert specmesh("uninstall", "verifier", flag, "--root", root).exit_code == 0
+    assert not [path for path in root.rglob("*") if path.is_file()]
+    assert specmesh("uninstall", "verifier", flag, "--root", root).exit_code == 0
+
+
+def test_one_of_two_is_uninstalled(root: Path):
+    """What both need stays until the last has gone."""
+    for role in ("verifier", "drafter"):
+        assert specmesh("install", role, "--system", "--root", root).exit_code == 0
+    (root / "var/lib/specmesh").mkdir(parents=True)
+    (root / "var/lib/specmesh/state").write_text("something")
+    specmesh("uninstall", "verifier", "--system", "--root", root)
+    assert (root / "etc/sysusers.d/specmesh.conf").exists()
+    assert (root / "var/lib/specmesh/state").exists()
+    assert (root / "etc/specmesh/drafter.toml").exists()
+    specmesh("uninstall", "drafter", "--system", "--root", root)
+    assert not [path for path in root.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("command", ["install", "uninstall", "start", "stop", "status", "logs"])
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_dry_run(command: str, role: str, root: Path):
+    """Everything is said, nothing is done."""
+    done = specmesh(command, role, "--dry-run", "--root", root)
+    assert done.exit_code == 0, done.output
+    assert "$ " in done.output
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("make", [systemd_service, lambda *args: launchd_service(*args, domain="gui/501")])
+def test_plans_of_both_managers(make, root: Path):
+    """Whatever machine this runs on: installed files are those that are removed."""
+    said: list[str] = []
+    service: Service = make("drafter", Scope.USER, "# settings\n")
+    hand = Hand(said.append, root=root)
+    hand.install(service)
+    assert {str(hand.at(file.path)) for file in service.files} == {str(root / name) for name in everything(root)}
+    hand.uninstall(service)
+    assert not [path for path in root.rglob("*") if path.is_file()]
+
+
+def test_where_nobody_may_write(tmp_path: Path):
+    """A file in the way is named."""
+    (tmp_path / "home").write_text("not a folder")
+    service = systemd_service("drafter", Scope.USER, "")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        Hand(lambda _: None, root=tmp_path / "home").install(service)
+
+
+def test_the_command_is_this_python(root: Path):
+    """A virtual environment, pipx and `uv tool` all have one of their own."""
+    assert sys.executable in specmesh("install", "drafter", "--dry-run", "--root", root).output.replace("\\", "")

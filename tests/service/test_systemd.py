@@ -1,0 +1,99 @@
+"""Units as systemd itself reads them."""
+
+import configparser
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specmesh.service import systemd
+from specmesh.service.plan import Scope
+from specmesh.service.systemd import quoted, systemd_service, unit
+
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
+
+
+def analyse(folder: Path, text: str, *command: str) -> subprocess.CompletedProcess[str]:
+    path = folder / "specmesh-test.service"
+    path.write_text(text)
+    environment = {"XDG_RUNTIME_DIR": str(folder), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
+    words = ["systemd-analyze", *command, str(path)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+
+
+@needs_systemd
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.parametrize("scope", Scope)
+def test_systemd_finds_no_fault(role: str, scope: Scope, tmp_path: Path):
+    """Every key is known, every value can be read, and the program is there."""
+    flags = ("--user",) if scope is Scope.USER else ()
+    text = unit(role, scope, Path("/etc/specmesh") / f"{role}.toml")
+    done = analyse(tmp_path, text, *flags, "verify", "--man=no", "--recursive-errors=no")
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    broken = analyse(tmp_path, text + "\nNoSuchKey=1\n", *flags, "verify", "--man=no", "--recursive-errors=no")
+    assert broken.returncode != 0
+
+
+@needs_systemd
+def test_the_system_unit_is_confined(tmp_path: Path):
+    """Exposure of at most 2.0 of 10, with the GPU's devices allowed."""
+    text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+    done = analyse(tmp_path, text, "security", "--offline=true", "--threshold=20")
+    assert done.returncode == 0, done.stdout[-500:]
+    assert "char-nvidia-uvm" in text
+    assert analyse(tmp_path, text, "security", "--offline=true", "--threshold=5").returncode != 0
+
+
+@needs_systemd
+def test_paths_with_spaces_and_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An environment in a folder with spaces, umlauts and what systemd expands is run as it is."""
+    folder = tmp_path / "Büro und %h $HOME" / "bin"
+    folder.mkdir(parents=True)
+    python = folder / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    text = unit("drafter", Scope.USER, folder / "drafter.toml")
+    done = analyse(tmp_path, text, "--user", "verify", "--man=no", "--recursive-errors=no")
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    python.unlink()
+    gone = analyse(tmp_path, text, "--user", "verify", "--man=no", "--recursive-errors=no")
+    assert gone.returncode != 0
+
+
+def test_quoted():
+    """As systemd.service(5) says."""
+    assert quoted("/usr/bin/python3.11") == "/usr/bin/python3.11"
+    assert quoted("/a b") == '"/a b"'
+    assert quoted('/a"b\\') == '"/a\\"b\\\\"'
+    assert quoted("/100%/$x") == "/100%%/$$x"
+    assert quoted("/100%/$x", program=True) == "/100%%/$x"
+
+
+def test_python_in_a_home_stays_visible(monkeypatch: pytest.MonkeyPatch):
+    """Homes are hidden from the system's service, except what it runs from."""
+    monkeypatch.setattr(systemd.sys, "prefix", "/home/ada lovelace/venv")
+    monkeypatch.setattr(systemd.sys, "base_prefix", "/usr")
+    text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+    assert 'ProtectHome=tmpfs\nBindReadOnlyPaths="/home/ada lovelace/venv"' in text
+    monkeypatch.setattr(systemd.sys, "prefix", "/opt/venv")
+    monkeypatch.setattr(systemd.sys, "executable", "/opt/venv/bin/python")
+    assert "ProtectHome=yes\n" in unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+
+
+def test_no_group_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
+    """systemd would not start the service."""
+    monkeypatch.setattr(systemd, "_GPU_GROUPS", ("no-such-group-here",))
+    assert "SupplementaryGroups" not in unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_what_a_unit_promises(scope: Scope):
+    """Ready by notification, watched, not restarted where that changes nothing."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=["="])
+    parser.optionxform = str  # type: ignore[assignment]
+    parser.read_string(systemd_service("verifier", scope, "").files[0].text)
+    told = parser["Service"]
+    assert (told["Type"], told["WatchdogSec"], told["KillMode"]) == ("notify", "60", "mixed")
+    assert {"64", "77", "78"} == set(told["RestartPreventExitStatus"].split())
