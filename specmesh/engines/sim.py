@@ -8,6 +8,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.chat import ChatMessage
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
@@ -20,6 +21,9 @@ END_ID = 255
 
 _PRINTABLE = range(32, 127)
 _LOGIT = 20.0
+_AWAKE = 3e-4
+"""Seconds before its end from which on a simulated step is spent awake."""
+
 _U64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _NEXT, _LUCK, _WRONG = 1, 2, 3
@@ -112,6 +116,10 @@ class SimVerifier:
     def encode(self, text: str) -> list[int]:
         """The bytes of the text in UTF-8. Raises RequestError for a lone surrogate."""
         return _encode(text)
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """The bytes of the messages, a line each, and `assistant: `."""
+        return _encode("".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant: ")
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """One step: logits 20.0 at the hashed token and 0.0 elsewhere. Takes the time the settings say."""
@@ -264,9 +272,10 @@ def _one_hot(tokens: Sequence[int], n_vocab: int) -> NDArray[np.float32]:
 
 
 def _wait_until(moment: float) -> None:
-    """Sleep until `time.perf_counter()` reaches `moment`; sleeping can end early, so it checks."""
+    """Sleep until shortly before `time.perf_counter()` reaches `moment`, then look again and again, others let run:
+    a model's work ends on a thread that is awake, and a sleeper wakes late."""
     while (left := moment - time.perf_counter()) > 0:
-        time.sleep(left)
+        time.sleep(max(left - _AWAKE, 0.0))
 
 
 def _steps(value: str) -> tuple[float, ...]:
