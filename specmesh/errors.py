@@ -55,16 +55,21 @@ class EngineError(SpecmeshError):
 
 
 class RequestError(SpecmeshError):
-    """A request that this model or daemon can never serve."""
+    """A request that this model or daemon can never serve; `param` is the field it is about, where it is one."""
 
     exit_code = 2
+
+    def __init__(self, message: str = "", param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class PromptTooLong(RequestError):
     """The prompt does not fit into the context with room for one token."""
 
     def __init__(self, prompt_tokens: int, context: int) -> None:
-        super().__init__(prompt_tokens, context)
+        super().__init__(param="prompt")
+        self.args = (prompt_tokens, context)
         self.prompt_tokens = prompt_tokens
         self.context = context
 

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from specmesh.core.chat import ChatMessage
 from specmesh.core.report import Report
 from specmesh.core.verifier_session import SessionParams
 from specmesh.core.vocabulary import Vocabulary
@@ -15,12 +16,16 @@ from specmesh.errors import SpecmeshError
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation. Exactly one of `prompt` and `prompt_ids` is given. rounds: events carry each round's drafts."""
+    """One generation: of ids, or of a chat by the target's own template, or of a text.
+
+    The first of them that is given counts. rounds: events carry each round's drafts.
+    """
 
     prompt: str | None
     prompt_ids: tuple[int, ...] | None
     params: SessionParams
     rounds: bool = False
+    messages: tuple[ChatMessage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +140,8 @@ class Backend(Protocol):
         """The verifier's vocabulary; only once ready."""
         ...
 
-    def encoder(self) -> Callable[[str], list[int]] | None:
-        """What makes ids of a prompt, safe from any thread; None where only the verifier can."""
+    def encoder(self) -> Callable[[Request], Sequence[int]] | None:
+        """What makes ids of a request's prompt, safe from any thread; None where only the verifier can."""
         ...
 
     def submit(self, order: Submit | Cancel) -> None:

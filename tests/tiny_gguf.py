@@ -24,6 +24,7 @@ class TinyModel:
     permute:  seed of a permutation of all ids, with their weights: the same function of the text; 0: none.
     pad:      unused ids after the others.
     merges:   so many of the merges, the last ones, are the tokenizer's; the tokens are there all the same.
+    chat:     the chat template; empty: none.
     """
 
     seed: int = 0
@@ -38,6 +39,7 @@ class TinyModel:
     permute: int = 0
     pad: int = 0
     merges: int = len(_MERGES)
+    chat: str = ""
 
     def order(self) -> list[int]:
         """For each id the one it has without `permute` and `pad`."""
@@ -90,6 +92,8 @@ def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     writer.add_token_merges([" ".join(merge) for merge in _MERGES[-model.merges :]])
     writer.add_eos_token_id(order.index(len(normal)))
     writer.add_add_bos_token(False)
+    if model.chat:
+        writer.add_chat_template(model.chat)
 
 
 def _add_llama(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:

@@ -93,8 +93,14 @@ def _is_ids(value: object) -> bool:
     return isinstance(value, list) and all(_is_u32(item) for item in value)
 
 
-def _is_pieces(value: object) -> bool:
+def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(_is_text(item) for item in value)
+
+
+def _is_texts_by_name(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(item, dict) and all(_is_text(text) for text in item.values()) for item in value
+    )
 
 
 _CHECKS: dict[object, Callable[[object], bool]] = {
@@ -103,7 +109,8 @@ _CHECKS: dict[object, Callable[[object], bool]] = {
     str: _is_name,
     bool: _is_bool,
     list[int]: _is_ids,
-    list[str]: _is_pieces,
+    list[str]: _is_texts,
+    list[dict[str, str]]: _is_texts_by_name,
     dict[str, object]: _is_object,
 }
 

@@ -128,7 +128,8 @@ class Vocab:
 class Open:
     """Drafter to verifier: start a session for this prompt. `ref` returns in OPENED or ERROR.
 
-    `ids`, where given, are used as they are and `prompt` is ignored.
+    `ids`, where given, are used as they are; else `messages`, a chat of role and content each, through the target's own
+    template; else `prompt`. The text ends with the first of `stop` that it contains.
     """
 
     ref: int
@@ -141,6 +142,8 @@ class Open:
     draft_n: int
     rounds: bool = False
     ids: list[int] = field(default_factory=list)
+    messages: list[dict[str, str]] = field(default_factory=list)
+    stop: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

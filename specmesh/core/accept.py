@@ -11,13 +11,15 @@ class Verdict:
     committed: ids that are now truth, in order: the accepted drafts, then the target's own (correction or bonus).
     accepted:  how many of them were drafts.
     tested:    how many drafts were compared; the last of them failed where accepted < tested.
-    ended:     the last committed id ends the text.
+    ended:     the last committed id ends the text, and is none of it.
+    stopped:   the last committed id completes a stop string.
     """
 
     committed: tuple[int, ...]
     accepted: int
     tested: int
     ended: bool
+    stopped: bool = False
 
 
 def accept(
@@ -26,12 +28,14 @@ def accept(
     *,
     end_ids: Collection[int],
     room: int,
+    stops: Callable[[int], bool] = lambda _: False,
 ) -> Verdict:
     """Walk the rows of one step in order and accept while the target's own choice equals the draft.
 
     `choose(i)` gives the target's token after the committed prefix and the first `i` drafts; it is called for
     i = 0, 1, ... without gaps and only as far as the walk goes, so that sampling state advances on committed tokens
-    only. At most `room` >= 1 ids are committed. This is speculative decoding with the deterministic acceptance of
+    only. At most `room` >= 1 ids are committed; `stops(token)` hears of each in order and says whether the text stops
+    with it. This is speculative decoding with the deterministic acceptance of
     Leviathan et al. (2211.17192, section 2.3, argmax case): exact for any drafter, because every committed id is the
     target's own choice.
     """
@@ -41,7 +45,8 @@ def accept(
         committed.append(token)
         matches = index < len(drafts) and token == drafts[index]
         ended = token in end_ids
-        if not matches or ended or len(committed) == room:
+        stopped = not ended and stops(token)
+        if not matches or ended or stopped or len(committed) == room:
             tested = min(index + 1, len(drafts))
-            return Verdict(tuple(committed), index + matches, tested, ended)
+            return Verdict(tuple(committed), index + matches, tested, ended, stopped)
     raise AssertionError("the row after the last draft always ends the walk")

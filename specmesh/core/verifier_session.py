@@ -19,6 +19,7 @@ from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.stats import RoundCounts
+from specmesh.core.stop import StopScan
 from specmesh.core.tree import DraftTree
 
 MAX_DRAFTS = 16
@@ -39,21 +40,27 @@ SYNC_INTERVAL = 0.01
 
 @dataclass(frozen=True, slots=True)
 class SessionParams:
-    """What a client asked for. draft_n: None adapts, 0 never drafts, N takes N drafts in every step."""
+    """What a client asked for.
+
+    draft_n: None adapts, 0 never drafts, N takes N drafts in every step.
+    stop:    texts with which the text ends.
+    """
 
     sampling: SamplingParams
     max_tokens: int
     draft_n: int | None = None
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TargetLimits:
-    """What the target allows. max_drafts is 0 for a model that cannot trim."""
+    """What the target allows. max_drafts is 0 for a model that cannot trim; pieces are the bytes of each id."""
 
     n_ctx: int
     n_vocab: int
     end_ids: frozenset[int]
     max_drafts: int = MAX_DRAFTS
+    pieces: Sequence[bytes] = ()
 
 
 class VerifierSession:
@@ -75,6 +82,7 @@ class VerifierSession:
         self.n_prompt = len(prompt_ids)
         self.params = params
         self.sampler = Sampler(params.sampling)
+        self._stops = StopScan(params.stop, limits.pieces)
         self.counts = RoundCounts()
         self.times = SessionTimes(now)
         self.finished: str | None = None
@@ -130,6 +138,14 @@ class VerifierSession:
     def drafting(self) -> bool:
         """Whether a drafter is asked for drafts."""
         return self.attached and self.draft_n > 0
+
+    @property
+    def awaits(self) -> bool:
+        """Whether the next step is sure to wait for drafts, so that the drafter should hear the truth before all else.
+
+        An adaptive session may as well step at once.
+        """
+        return self.drafting and not self.lead and self.params.draft_n is not None
 
     @property
     def draft_n(self) -> int:
@@ -253,14 +269,15 @@ class VerifierSession:
             lambda i: self.sampler.choose(event.logits[i], base + i),
             end_ids=self._limits.end_ids,
             room=self._room(),
+            stops=self._stops.completes,
         )
         self._commit(verdict, event, now)
         effects: list[ev.VerifierEffect] = []
         if self._held > len(self.prefix) - 1:
             self._held = len(self.prefix) - 1
             effects.append(ev.Trim(self._held))
-        if verdict.ended or self._room() == 0:
-            self.finished = "stop" if verdict.ended else "length"
+        if verdict.ended or verdict.stopped or self._room() == 0:
+            self.finished = "stop" if verdict.ended or verdict.stopped else "length"
         if self.attached:
             effects[:0] = self._tell(base)
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed

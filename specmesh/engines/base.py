@@ -10,6 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
 
@@ -99,6 +100,18 @@ class Encoder(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, with the special tokens the model wants at its start. Raises RequestError."""
+        ...
+
+
+@runtime_checkable
+class ChatEncoder(Protocol):
+    """What a target with a chat template can do besides."""
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Ids of a chat, up to where the assistant begins to answer; safe from any thread.
+
+        Raises RequestError where the model has no template, or the template refuses the messages.
+        """
         ...
 
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import EngineInfo, Span
 from specmesh.engines.llama_context import LlamaContext
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings, Progress
-from specmesh.errors import EngineError, LocalProtocolError
+from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 __all__ = ["LlamaDrafter", "LlamaSettings", "LlamaVerifier", "Progress"]
 
@@ -24,9 +25,19 @@ class LlamaVerifier:
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
         """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
         self._model = LlamaModel(settings, progress)
+        if settings.chat_template is not None:
+            self._check_template()
         self._context = _context(
             self._model, settings, settings.n_seq * (settings.max_draft + 1), max(settings.max_draft, 1)
         )
+
+    def _check_template(self) -> None:
+        """A template that somebody chose must be one before anything is served; a model's own is seen when used."""
+        try:
+            _ = self._model.chat_template
+        except ConfigError:
+            self._model.close()
+            raise
 
     @property
     def info(self) -> EngineInfo:
@@ -45,6 +56,13 @@ class LlamaVerifier:
         Raises RequestError for a lone surrogate.
         """
         return self._model.encode(text)
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Ids of a chat by the model's own template, or the one that was set; safe from any thread.
+
+        Raises RequestError where there is none, or it refuses the messages.
+        """
+        return self._model.encode_chat(messages)
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """One llama_decode over all spans; per span its logits, float32 (len(ids), n_vocab), or None.

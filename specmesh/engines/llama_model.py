@@ -4,12 +4,14 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specmesh.core.chat import ChatMessage
 from specmesh.core.vocabulary import Vocabulary
+from specmesh.engines.llama_chat import ChatTemplate, chat_template
 from specmesh.engines.llama_library import LOG, PINNED, gpu_devices, library
 from specmesh.errors import ConfigError, EngineError, RequestError
 
@@ -33,6 +35,7 @@ class LlamaSettings:
     n_batch:      most rows of one step.
     max_draft:    most drafts per sequence a verifier step will carry; bounds the rows of logits kept.
     vocab_only:   load the vocabulary and tokenizer without weights.
+    chat_template: a Jinja template instead of the model's own.
     """
 
     path: Path
@@ -44,6 +47,7 @@ class LlamaSettings:
     n_batch: int = 512
     max_draft: int = 31
     vocab_only: bool = False
+    chat_template: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_seq <= _MAX_SEQ:
@@ -71,6 +75,7 @@ class LlamaModel:
         self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
+        self._chat_source = settings.chat_template
         self.name = settings.path.stem
         self.size: int = self.lib.llama_model_size(self.handle)
         self.backend = _describe(self.lib, self.handle, settings, gpus)
@@ -88,6 +93,35 @@ class LlamaModel:
             if self.handle is None:
                 raise EngineError("the model is closed")
             return self._tokenize(raw)
+
+    @functools.cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The template that was set, or the model's own; None where there is neither. Raises ConfigError."""
+        source = self._chat_source
+        if source is None:
+            own = self.lib.llama_model_chat_template(self.handle, None)
+            source = own.decode("utf-8", "replace") if own else None
+        if source is None:
+            return None
+        bos, eos = self.lib.llama_vocab_bos(self.vocab), self.lib.llama_vocab_eos(self.vocab)
+        return chat_template(source, self._written(bos), self._written(eos))
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Ids of a chat up to where the assistant begins to answer; safe from any thread. Raises RequestError."""
+        template = self.chat_template
+        if template is None:
+            raise RequestError(f"{self.name} has no chat template: give the verifier --chat-template FILE", "messages")
+        text = template.render(messages)
+        if template.bos and self.lib.llama_vocab_get_add_bos(self.vocab):
+            text = text.removeprefix(template.bos)  # the tokenizer begins with it anyway
+        return self.encode(text)
+
+    def _written(self, token: int) -> str:
+        """A special token as a template writes it; empty where the vocabulary has none."""
+        if token < 0:
+            return ""
+        buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+        return _piece(self.lib, self.vocab, token, buffer, special=True).decode("utf-8", "replace")
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
@@ -222,9 +256,9 @@ def _vocabulary(lib: Any, vocab: Any, n_vocab: int) -> Vocabulary:
     return Vocabulary(pieces, ends)
 
 
-def _piece(lib: Any, vocab: Any, token: int, buffer: Any) -> bytes:
-    """The bytes of an id; empty for control tokens, the text of user-defined ones."""
-    length = lib.llama_token_to_piece(vocab, token, buffer, len(buffer), 0, False)
+def _piece(lib: Any, vocab: Any, token: int, buffer: Any, special: bool = False) -> bytes:
+    """The bytes of an id; for control tokens empty, or with `special` what they are written as."""
+    length = lib.llama_token_to_piece(vocab, token, buffer, len(buffer), 0, special)
     if length < 0:  # llama.cpp names the size it needs
-        return _piece(lib, vocab, token, ctypes.create_string_buffer(-length))
+        return _piece(lib, vocab, token, ctypes.create_string_buffer(-length), special)
     return ctypes.string_at(buffer, length)

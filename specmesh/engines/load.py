@@ -136,6 +136,7 @@ def load_tokenizer(path: Path) -> TokenizerFile:
 
 def _llama(settings: ModelSettings) -> "LlamaSettings":
     from specmesh.engines.llama import LlamaSettings
+    from specmesh.engines.llama_chat import read_template
 
     return LlamaSettings(
         path=Path(settings.model or ""),
@@ -145,4 +146,5 @@ def _llama(settings: ModelSettings) -> "LlamaSettings":
         gpu_layers=settings.gpu_layers,
         gpu_required=settings.gpu_required,
         max_draft=MAX_DRAFTS,
+        chat_template=read_template(settings.chat_template) if settings.chat_template is not None else None,
     )

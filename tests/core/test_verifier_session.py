@@ -29,14 +29,14 @@ def logits(*tokens):
     return rows
 
 
-def session(draft_n=4, max_tokens=100, n_ctx=64, max_drafts=8, interval=None, filled=True, rise=0.0):
+def session(draft_n=4, max_tokens=100, n_ctx=64, max_drafts=8, interval=None, filled=True, rise=0.0, stop=()):
     """A session on PROMPT with its memory filled, attached to a drafter of a known interval (20 ms round trip)."""
     costs = StepCosts()
     costs.record_pause(0.0, drafting=False)
     for rows in (1, 9):
         costs.record(rows, STEP * (1 + rise * (rows - 1)))
-    limits = TargetLimits(n_ctx, 16, frozenset({END}), max_drafts)
-    params = SessionParams(SamplingParams(), max_tokens, draft_n)
+    limits = TargetLimits(n_ctx, 16, frozenset({END}), max_drafts, [b"%d" % token for token in range(16)])
+    params = SessionParams(SamplingParams(), max_tokens, draft_n, stop)
     made = VerifierSession(PROMPT, params, limits, costs, RollingAcceptance(), 0.0)
     if filled:
         made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
@@ -144,6 +144,40 @@ def test_bonus_and_what_was_drafted_ahead():
     assert only(effects, ev.Emit).ids == (1, 2, 3, 4, 8)
     assert not [effect for effect in effects if isinstance(effect, ev.Trim)]
     assert made.plan(9.0) == ev.Verify(7, 8, (9,))
+
+
+def test_only_a_fixed_draft_n_is_sure_to_wait():
+    """And only where none of its drafts is in hand."""
+    made = session(draft_n=4)
+    assert made.awaits
+    draft(made, 1)
+    assert not made.awaits
+    assert not session(draft_n=0).awaits
+    assert not session(draft_n=None).awaits
+    made = session(draft_n=4)
+    made.handle(ev.Detached(), 0.0)
+    assert not made.awaits
+
+
+def test_stop_string_stops_inside_a_block():
+    """What follows it in the step is not committed; its own ids are, and are told to the drafter."""
+    made = session(stop=("12", "99"))
+    draft(made, 3, 1, 2, 4)
+    effects = step(made, 3, 1, 2, 4, 6, now=1.0)
+    assert only(effects, ev.SendTruth).ids == (3, 1, 2)
+    assert only(effects, ev.Emit) == ev.Emit((3, 1, 2), 3, (3, 1, 2, 4), 3)
+    assert effects[-1] == ev.Finish("stop")
+    assert only(effects, ev.Trim).length == len(PROMPT) + 2
+
+
+def test_stop_string_over_two_steps():
+    """It may begin in one step and end in another."""
+    made = session(draft_n=0, stop=("12",))
+    assert made.finished is None
+    step(made, 1, now=1.0)
+    assert made.finished is None
+    step(made, 2, now=2.0)
+    assert made.finished == "stop"
 
 
 def test_end_id_stops_and_is_not_shown():

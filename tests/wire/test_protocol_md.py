@@ -23,6 +23,7 @@ TYPES = {
     list[int]: "[u32]",
     list[str]: "[text]",
     dict[str, object]: "object",
+    list[dict[str, str]]: "[message]",
 }
 
 

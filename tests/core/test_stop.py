@@ -1,0 +1,64 @@
+"""Stop strings, in ids and in text."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.core.stop import StoppedText, StopScan
+from specmesh.core.vocabulary import Vocabulary
+
+PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
+PIECES = (b"a", b"b", b"ab", b"ba", b"", "é".encode()[:1], "é".encode()[1:], b"abab")
+VOCABULARY = Vocabulary(PIECES, frozenset())
+STOPS = st.lists(st.text("abé", min_size=1, max_size=4), max_size=3)
+IDS = st.lists(st.integers(0, len(PIECES) - 1), max_size=20)
+
+
+def first_stop(text, stops):
+    """Where the first of the stop strings begins; None where there is none."""
+    return min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)
+
+
+@PROFILE
+@given(STOPS, IDS)
+def test_the_scan_notices_the_first_id_that_completes_one(stops, ids):
+    """As if the whole text so far were searched after each id."""
+    scan = StopScan(stops, PIECES)
+    raw = b""
+    for token in ids:
+        raw += PIECES[token]
+        found = any(stop.encode() in raw for stop in stops)
+        assert scan.completes(token) == found
+        if found:
+            return
+
+
+@PROFILE
+@given(STOPS, IDS, st.data())
+def test_what_is_shown_is_the_text_before_it(stops, ids, data):
+    """However the ids come, nothing of a stop string is shown, and nothing else is missing in the end."""
+    shown, feed = "", StoppedText(VOCABULARY, stops)
+    whole = b"".join(PIECES[token] for token in ids).decode("utf-8", "replace")
+    end = first_stop(whole, stops)
+    expected = whole if end is None else whole[:end]
+    left = list(ids)
+    while left:
+        count = data.draw(st.integers(1, len(left)))
+        shown += feed.feed(left[:count])
+        assert expected.startswith(shown)
+        left = left[count:]
+    assert shown + feed.finish() == expected
+
+
+def test_text_without_stops_is_not_held_back():
+    """Each id's text comes at once."""
+    feed = StoppedText(VOCABULARY, [])
+    assert [feed.feed([token]) for token in (0, 1, 5, 6)] == ["a", "b", "", "é"]
+    assert feed.finish() == ""
+
+
+@pytest.mark.parametrize(("stop", "shown"), [("abb", ["", "", "ab", ""]), ("bb", ["a", "", "ba", ""])])
+def test_what_may_be_the_beginning_waits(stop, shown):
+    """Only as long as it may be."""
+    feed = StoppedText(VOCABULARY, [stop])
+    assert [feed.feed([token]) for token in (0, 1, 0, 1)] == shown
