@@ -1,5 +1,6 @@
-"""The local API on a thread of its own, listening on a Unix domain socket."""
+"""The API on a thread of its own, listening on a Unix domain socket and, where asked for, a TCP port."""
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -11,10 +12,13 @@ from types import TracebackType
 from typing import IO, Self
 
 import uvicorn
+from starlette.types import ASGIApp
 
-from specmesh.api import create_app
+from specmesh.api.app import create_app
+from specmesh.api.guard import Guard
+from specmesh.api.port import Port
 from specmesh.errors import Busy, ConfigError
-from specmesh.paths import check_socket_path, prepare_folder
+from specmesh.paths import SYSTEM_DIR, check_socket_path, prepare_folder
 from specmesh.requests import Backend
 
 
@@ -50,15 +54,16 @@ def _locked(lock: Path, path: Path) -> IO[str]:
 
 
 class ApiThread:
-    """Serves the API while the context is open; the socket is private to this user and removed at the end."""
+    """Serves the API while the context is open; the socket is private and removed at the end.
 
-    def __init__(self, path: Path, backend: Backend) -> None:
+    Raises ConfigError where it cannot listen. `port` is served behind a `Guard`.
+    """
+
+    def __init__(self, path: Path, backend: Backend, port: Port | None = None) -> None:
         self._path = path
-        self._socket = _listen(path)
-        config = uvicorn.Config(
-            create_app(backend), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
-        )
-        self._server = uvicorn.Server(config)
+        app = create_app(backend)
+        over_tcp = [(_server(Guard(app, port.keys)), _listen_tcp(port))] if port is not None else []
+        self._listeners = [(_server(app), _listen(path)), *over_tcp]
         self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
 
     def __enter__(self) -> Self:
@@ -68,16 +73,40 @@ class ApiThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.should_exit = True
+        for server, _ in self._listeners:
+            server.should_exit = True
         self._thread.join(5.0)
         self._path.unlink(missing_ok=True)
 
     def _serve(self) -> None:
-        self._server.run(sockets=[self._socket])
+        asyncio.run(self._serve_all())
+
+    async def _serve_all(self) -> None:
+        await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in self._listeners))
+
+
+def _server(app: ASGIApp) -> uvicorn.Server:
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+    return uvicorn.Server(config)
+
+
+def _listen_tcp(port: Port) -> socket.socket:
+    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
+    try:
+        return socket.create_server((port.host, port.port), family=family)
+    except OSError as error:
+        reason = errno.errorcode.get(error.errno or 0, str(error))
+        where = f"{port.host}:{port.port}"
+        raise ConfigError(
+            f"cannot listen at {where} ({reason}): is the port taken? Choose another --http", "http"
+        ) from None
 
 
 def _listen(path: Path) -> socket.socket:
-    """A listening socket at `path`, replacing a stale one but nothing else; the caller holds the instance's lock."""
+    """A listening socket at `path`, replacing a stale one but nothing else; the caller holds the instance's lock.
+
+    It is for this user only and, in the system's folder, for the members of the service's group.
+    """
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ConfigError(f"{path} exists and is not a socket: remove it or choose another --socket")
@@ -85,7 +114,7 @@ def _listen(path: Path) -> socket.socket:
     except FileNotFoundError:
         pass
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    old = os.umask(0o177)
+    old = os.umask(0o117 if path.parent == SYSTEM_DIR else 0o177)
     try:
         listener.bind(os.fspath(path))
     except OSError as error:

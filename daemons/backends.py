@@ -1,15 +1,17 @@
 """What the API sees of a daemon: one that loads its model, then a verifier or a drafter."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.prompts import prompt_ids
 from specmesh.daemons.verifier import Order, VerifierLoop
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
-from specmesh.requests import Cancel, Submit
+from specmesh.requests import Cancel, Request, Submit
 
 
 class Loading:
@@ -44,13 +46,14 @@ class VerifierBackend:
     def __init__(self, loading: Loading, mailbox: Mailbox[Order]) -> None:
         self._loading, self._mailbox = loading, mailbox
         self._vocabulary: Vocabulary | None = None
-        self._encode: Callable[[str], list[int]] | None = None
+        self._encode: Callable[[Request], Sequence[int]] | None = None
         self.model = ""
         self._loop: VerifierLoop | None = None
 
     def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
         """Serve from now on."""
-        self._vocabulary, self._encode, self.model = engine.vocabulary, engine.encode, engine.info.model
+        self._vocabulary, self.model = engine.vocabulary, engine.info.model
+        self._encode = partial(prompt_ids, engine)
         self._loop = loop
 
     def not_ready(self) -> SpecmeshError | None:
@@ -62,8 +65,8 @@ class VerifierBackend:
         assert self._vocabulary is not None, "asked only once ready"
         return self._vocabulary
 
-    def encoder(self) -> Callable[[str], list[int]] | None:
-        """The target's tokenizer."""
+    def encoder(self) -> Callable[[Request], Sequence[int]] | None:
+        """The target's tokenizer and chat template."""
         return self._encode
 
     def submit(self, order: Submit | Cancel) -> None:
@@ -112,7 +115,7 @@ class DrafterBackend:
         assert self._loop.vocabulary is not None, "asked only once ready"
         return self._loop.vocabulary
 
-    def encoder(self) -> Callable[[str], list[int]] | None:
+    def encoder(self) -> Callable[[Request], Sequence[int]] | None:
         """None: prompts are encoded by the verifier."""
         return None
 

@@ -7,6 +7,7 @@ decided by the sessions (specmesh.core).
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import assert_never
 
 import structlog
@@ -230,6 +231,8 @@ class DrafterLoop:
             draft_n,
             asked.request.rounds,
             list(asked.request.prompt_ids or ()),
+            [asdict(message) for message in asked.request.messages],
+            list(params.stop),
         )
         try:
             sent = self._dealer.send(order)

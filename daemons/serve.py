@@ -107,7 +107,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
     notifier.loading(0.0)
     backend = VerifierBackend(loading, mailbox)
     try:
-        with ApiThread(settings.socket, backend):
+        with ApiThread(settings.socket, backend, settings.port):
             engine = _loaded(lambda: load_verifier(settings.model, loading.progress), stop)
             if engine is None:
                 return
@@ -165,7 +165,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
     with about("connect"):
         connect_dealer(context, settings.connect).close(linger=0)  # a bad address is told before a model is loaded
     try:
-        with ApiThread(settings.socket, backend):
+        with ApiThread(settings.socket, backend, settings.port):
             engine = _loaded(lambda: load_drafter(settings.model, loading.progress), stop)
             if engine is None:
                 return

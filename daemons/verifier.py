@@ -8,6 +8,7 @@ import itertools
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 import structlog
@@ -16,6 +17,7 @@ import zmq
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.admission import check_prompt
+from specmesh.core.chat import ChatMessage
 from specmesh.core.costs import StepCosts
 from specmesh.core.policy import Policy, solve
 from specmesh.core.pool import pick_drafter
@@ -29,6 +31,7 @@ from specmesh.daemons.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.live import Closing, Live
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.peers import U32, DrafterPeer, Link
+from specmesh.daemons.prompts import prompt_ids
 from specmesh.daemons.remote_client import RemoteClient, opened
 from specmesh.daemons.router import Router
 from specmesh.daemons.stepper import Stepper
@@ -75,13 +78,15 @@ class VerifierLoop:
         decisions: DecisionLog | None = None,
     ) -> None:
         self._name, self._router, self._mailbox = name, Router(socket), mailbox
-        self._vocabulary, self._encode, self._info = engine.vocabulary, engine.encode, engine.info
+        self._vocabulary, self._info = engine.vocabulary, engine.info
+        self._prompt_ids = partial(prompt_ids, engine)
         self._fingerprint = engine.vocabulary.fingerprint()
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
         self._notes = DecisionNotes(decisions)
         self._stepper = Stepper(engine, mailbox.put, costs, self._notes)
         most = MAX_DRAFTS if engine.info.can_trim else 0
-        self._limits = TargetLimits(engine.info.n_ctx, len(engine.vocabulary), engine.vocabulary.end_ids, most)
+        vocabulary = engine.vocabulary
+        self._limits = TargetLimits(engine.info.n_ctx, len(vocabulary), vocabulary.end_ids, most, vocabulary.pieces)
         self._costs, self._acceptance = costs, RollingAcceptance()
         self._sessions: dict[int, Live] = {}
         self._closing = Closing()
@@ -180,7 +185,7 @@ class VerifierLoop:
 
     def _decoded(self, result: Decoded, now: float) -> None:
         outcomes = self._stepper.finish(result, self._sessions, now)
-        if all(live.machine.lead or not live.machine.drafting for live, _ in outcomes):
+        if not any(live.machine.awaits for live, _ in outcomes):
             self._stepper.feed(self._sessions, now)  # before anyone is told: nobody's answer is needed for it
         before = self.stats.totals.generated
         for live, effects in outcomes:
@@ -230,7 +235,7 @@ class VerifierLoop:
     def _new_session(self, request: Request, client: Client, owner: bytes | None, now: float) -> Live:
         if self._stopping is not None:
             raise Busy("the verifier is stopping: try again when it is back")
-        ids = request.prompt_ids if request.prompt_ids is not None else self._encode(request.prompt or "")
+        ids = self._prompt_ids(request)
         check_prompt(ids, self._limits)
         if not self._free:
             raise Busy(f"all {self._info.n_seq} sessions are taken: try again, or start with more --max-sessions")
@@ -401,8 +406,9 @@ class VerifierLoop:
     def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:
         sampling = SamplingParams(order.temperature, order.top_k, order.top_p, order.seed)
         draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
-        params = SessionParams(sampling, max(order.max_tokens, 1), draft_n)
-        request = Request(order.prompt, tuple(order.ids) or None, params, order.rounds)
+        params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, tuple(order.stop))
+        chat = tuple(ChatMessage(told.get("role", ""), told.get("content", "")) for told in order.messages)
+        request = Request(order.prompt, tuple(order.ids) or None, params, order.rounds, chat)
         identity = peer.identity
         client = RemoteClient(lambda message: self._router.send(identity, message), order.ref, sampling, order.rounds)
         self._open(request, client, identity, now)

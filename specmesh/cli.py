@@ -10,10 +10,11 @@ from typing import NoReturn, TypeVar
 import click
 
 from specmesh.bench.cli import bench
-from specmesh.config_cli import blamed, config, config_option, rereader
-from specmesh.errors import ConfigError, SpecmeshError, about
+from specmesh.config_cli import blamed, config
+from specmesh.daemons_cli import drafter, verifier
+from specmesh.errors import ConfigError, SpecmeshError
 from specmesh.explain.cli import explain
-from specmesh.models_cli import model_path, models
+from specmesh.models_cli import models
 from specmesh.service.cli import service
 
 INTERRUPTED = 130
@@ -68,6 +69,8 @@ def main() -> None:
     """Speculative decoding across machines: a fast drafter guesses, a precise verifier decides."""
 
 
+main.add_command(verifier)
+main.add_command(drafter)
 main.add_command(models)
 main.add_command(explain)
 main.add_command(bench)
@@ -86,163 +89,11 @@ def _socket_option(command: F) -> F:
     )(command)
 
 
-def _daemon_options(command: F) -> F:
-    """Options that both daemons share."""
-    for option in reversed(
-        [
-            click.option(
-                "--socket",
-                type=click.Path(path_type=Path),
-                metavar="PATH",
-                help="Where the local API listens (default: in this user's runtime folder).",
-            ),
-            click.option("--threads", type=int, metavar="N", help="CPU threads (default: one per core)."),
-            click.option(
-                "--gpu-layers",
-                type=int,
-                default=-1,
-                show_default=True,
-                metavar="N",
-                help="Model layers to put on a GPU, where there is one; -1 for all.",
-            ),
-            click.option(
-                "--gpu",
-                type=click.Choice(["auto", "required"]),
-                default="auto",
-                show_default=True,
-                help="required: refuse to start where no GPU takes the layers.",
-            ),
-            click.option(
-                "--max-sessions", type=int, default=8, show_default=True, metavar="N", help="Sessions held at once."
-            ),
-            click.option(
-                "--ctx",
-                type=int,
-                default=4096,
-                show_default=True,
-                metavar="N",
-                help="Tokens one session can hold; memory is reserved for all sessions.",
-            ),
-            click.option(
-                "--log-level",
-                type=click.Choice(["debug", "info", "warning", "error"]),
-                default="info",
-                show_default=True,
-            ),
-            click.option(
-                "--log-format", type=click.Choice(["auto", "console", "json"]), default="auto", show_default=True
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
-@main.command()
-@click.option("--model", metavar="FILE", help="The target model: a GGUF file, a name of `models list`, or `bundled`.")
-@click.option("--bind", default="tcp://127.0.0.1:7071", show_default=True, help="Where drafters connect.")
-@click.option(
-    "--insecure-no-auth",
-    is_flag=True,
-    help="Allow a --bind address beyond this machine although the wire is not encrypted.",
-)
-@click.option(
-    "--log-decisions",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Append what each step decided, and why, to this file, for `specmesh explain`; no text is in it.",
-)
-@click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
-@_daemon_options
-@config_option
-def verifier(
-    model: str | None,
-    bind: str,
-    insecure_no_auth: bool,
-    log_decisions: Path | None,
-    engine: str,
-    socket: Path | None,
-    log_level: str,
-    log_format: str,
-    ctx: int,
-    max_sessions: int,
-    threads: int | None,
-    gpu_layers: int,
-    gpu: str,
-) -> None:
-    """Run the verifier: it holds the target model and decides every token."""
-    from specmesh import logs
-    from specmesh.config import ModelSettings, VerifierSettings
-    from specmesh.daemons.serve import serve_verifier
-    from specmesh.paths import bundled, default_socket
-
-    logs.configure(log_level, log_format)
-    with about("model"):
-        path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
-    settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
-    where = socket or default_socket("verifier")
-    serve_verifier(
-        VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions), rereader(click.get_current_context())
-    )
-
-
-@main.command()
-@click.option("--connect", default="tcp://127.0.0.1:7071", show_default=True, help="The verifier's address.")
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "mlx", "llama", "ngram", "sim"]),
-    metavar="auto|mlx|llama|ngram",
-    default="auto",
-    show_default=True,
-    help="mlx: a Hugging Face model; llama: a GGUF model; ngram: guesses from the text so far, needs no model; "
-    "auto: MLX on Apple Silicon, elsewhere what fits the model.",
-)
-@click.option(
-    "--model",
-    metavar="FILE|DIR|HUB_ID",
-    help="The draft model: a GGUF file, a Hugging Face directory or hub id, a name of `models list`, or `bundled`.",
-)
-@click.option(
-    "--min-vocab-overlap",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    default=0.9,
-    show_default=True,
-    metavar="SHARE",
-    help="Refuse to draft where fewer of the tokens have a counterpart in the verifier's vocabulary.",
-)
-@_daemon_options
-@config_option
-def drafter(
-    connect: str,
-    engine: str,
-    model: str | None,
-    min_vocab_overlap: float,
-    socket: Path | None,
-    log_level: str,
-    log_format: str,
-    ctx: int,
-    max_sessions: int,
-    threads: int | None,
-    gpu_layers: int,
-    gpu: str,
-) -> None:
-    """Run a drafter: it guesses the verifier's next tokens."""
-    from specmesh import logs
-    from specmesh.config import DrafterSettings, ModelSettings
-    from specmesh.daemons.serve import serve_drafter
-    from specmesh.paths import default_socket
-
-    logs.configure(log_level, log_format)
-    with about("model"):
-        path = model_path(model, engine)
-    settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
-    where = socket or default_socket("drafter")
-    serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap), rereader(click.get_current_context()))
-
-
 @main.command()
 @click.argument("prompt")
-@click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N")
+@click.option(
+    "--max-tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N", help="Most tokens to generate."
+)
 @click.option(
     "--temperature",
     type=click.FloatRange(0.0, 100.0),
@@ -254,6 +105,7 @@ def drafter(
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="S", help="Repeat a sampled text (default: random).")
 @click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, metavar="K", help="0: off.")
 @click.option("--top-p", type=click.FloatRange(0.0, 1.0), default=1.0, show_default=True, metavar="P", help="1: off.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once.")
 @click.option("--draft-n", default="auto", show_default=True, metavar="auto|N", help="Drafts per step, 16 at most.")
 @click.option("--no-draft", is_flag=True, help="The verifier alone.")
 @click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
@@ -273,6 +125,7 @@ def generate(
     seed: int | None,
     top_k: int,
     top_p: float,
+    stop: tuple[str, ...],
     draft_n: str,
     no_draft: bool,
     show_drafts: bool,
@@ -291,12 +144,51 @@ def generate(
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
+        "stop": list(stop),
         "draft_n": 0 if no_draft else _draft_n(draft_n),
         "rounds": verbose or show_drafts,
     }
     if seed is not None:
         body["seed"] = seed
     run(Client(socket_path), body, Output(as_json=as_json, verbose=verbose, show_drafts=show_drafts))
+
+
+@main.command()
+@click.option("--system", metavar="TEXT", help="What the model is told before the conversation.")
+@click.option("--raw", is_flag=True, help="No chat template: the model goes on with the text itself.")
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of an answer.")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0.0, 100.0),
+    default=0.7,
+    show_default=True,
+    metavar="T",
+    help="0 takes the most likely token.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="S", help="Repeat a conversation.")
+@click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, metavar="K", help="0: off.")
+@click.option("--top-p", type=click.FloatRange(0.0, 1.0), default=1.0, show_default=True, metavar="P", help="1: off.")
+@_socket_option
+def chat(
+    system: str | None,
+    raw: bool,
+    max_tokens: int | None,
+    temperature: float,
+    seed: int | None,
+    top_k: int,
+    top_p: float,
+    socket_path: Path | None,
+) -> None:
+    """Talk to the target model; what is piped in is one message."""
+    from specmesh.chat import Conversation, run
+    from specmesh.client import Client
+
+    if system and raw:
+        raise click.UsageError("--system needs a chat template, and --raw uses none")
+    options: dict[str, object] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    if max_tokens is not None:
+        options["max_tokens"] = max_tokens
+    run(Client(socket_path), Conversation(system, raw), options)
 
 
 def _stdin_prompt() -> str:

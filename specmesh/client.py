@@ -46,8 +46,10 @@ class Client:
         return answer
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
-        """POST a streamed completion and yield its chunks; closing the iterator cancels it on the daemon."""
-        connection, response = self._request("POST", "/v1/completions", body | {"stream": True})
+        """POST a streamed completion, of a chat where `body` has messages, and yield its chunks; closing the iterator
+        cancels it on the daemon."""
+        resource = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        connection, response = self._request("POST", resource, body | {"stream": True})
         try:
             if response.status != 200:
                 raise _error(_json(response.read()))

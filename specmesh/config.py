@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from specmesh.api.port import Port
 from specmesh.core.vocabulary_match import LEAST_OVERLAP
 from specmesh.errors import ConfigError
 
@@ -15,6 +16,7 @@ class ModelSettings:
     model:      a GGUF file, a Hugging Face directory or hub id; `bundled` for a drafter; None where none is needed.
     threads:    None means one per core.
     gpu_layers: -1 means all.
+    chat_template: a file with a Jinja template, instead of the target's own.
     """
 
     engine: str
@@ -24,6 +26,7 @@ class ModelSettings:
     threads: int | None = None
     gpu_layers: int = 0
     gpu_required: bool = False
+    chat_template: Path | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value that no engine can use."""
@@ -38,23 +41,29 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class VerifierSettings:
-    """Settings of `specmesh verifier`. log_decisions: the file that its decisions are appended to; None for none."""
+    """Settings of `specmesh verifier`.
+
+    log_decisions: the file that its decisions are appended to; None for none.
+    port:          where the API listens besides `socket`.
+    """
 
     model: ModelSettings
     bind: str
     socket: Path
     insecure: bool = False
     log_decisions: Path | None = None
+    port: Port | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
-    """Settings of `specmesh drafter`."""
+    """Settings of `specmesh drafter`; `port` is where the API listens besides `socket`."""
 
     model: ModelSettings
     connect: str
     socket: Path
     min_vocab_overlap: float = LEAST_OVERLAP
+    port: Port | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a share that is none."""

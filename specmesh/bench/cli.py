@@ -62,7 +62,9 @@ def steps(socket_path: Path | None, as_json: bool) -> None:
 @click.option(
     "--num-prompts", type=click.IntRange(1), metavar="N", help="The first N only (default: 4 of ours, or all)."
 )
-@click.option("--iterations", type=click.IntRange(1), default=3, show_default=True, metavar="N")
+@click.option(
+    "--iterations", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Times each prompt is run."
+)
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Per text.")
 @_socket_option
 @_json_option("SPECMESH_BENCH_RUN_JSON")
@@ -102,9 +104,23 @@ def run(
 
 
 @bench.command()
-@click.option("--step-ms", type=click.FloatRange(0, min_open=True), default=34.2, show_default=True, metavar="MS")
+@click.option(
+    "--step-ms",
+    type=click.FloatRange(0, min_open=True),
+    default=34.2,
+    show_default=True,
+    metavar="MS",
+    help="A step of one row.",
+)
 @click.option("--row-ms", type=click.FloatRange(0), default=1.0, show_default=True, metavar="MS", help="Per extra row.")
-@click.option("--draft-ms", type=click.FloatRange(0, min_open=True), default=5.2, show_default=True, metavar="MS")
+@click.option(
+    "--draft-ms",
+    type=click.FloatRange(0, min_open=True),
+    default=5.2,
+    show_default=True,
+    metavar="MS",
+    help="Each draft.",
+)
 @click.option("--alpha", default="0.75", show_default=True, metavar="P[/P...]", help="Probability that a draft stands.")
 @click.option("--period", type=click.IntRange(0), default=0, metavar="N", help="Tokens after which alpha is the next.")
 @click.option("--rtt-ms", type=click.FloatRange(0), default=0.3, show_default=True, metavar="MS", help="Round trip.")
@@ -117,7 +133,9 @@ def run(
 )
 @click.option("--tokens", type=click.IntRange(8), default=600, show_default=True, metavar="N", help="Per text.")
 @click.option("--lockstep", default="4", show_default=True, metavar="N[,N...]", help="Fixed draft_n to compare with.")
-@click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, metavar="N")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Texts of each kind."
+)
 @_json_option("SPECMESH_BENCH_SIM_JSON")
 @click.pass_context
 def sim(

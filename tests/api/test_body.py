@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.api_request import parse_completion
+from specmesh.api.body import MAX_TOKENS, parse_chat, parse_completion
+from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
 from specmesh.errors import RequestError
 from specmesh.requests import Request
@@ -90,8 +91,14 @@ def test_every_field():
         ("stream", 1),
         ("stream", "yes"),
         ("rounds", 0),
-        ("stop", ["x"]),
-        ("stop", "x"),
+        ("stop", [1]),
+        ("stop", {"x": 1}),
+        ("stop", ["x"] * 17),
+        ("stop", "x" * 1025),
+        ("stream_options", "all"),
+        ("include_usage", True),
+        ("response_format", {"type": "json_object"}),
+        ("tools", [{"type": "function"}]),
         ("n", 2),
         ("best_of", 3),
         ("echo", True),
@@ -106,8 +113,9 @@ def test_every_field():
 )
 def test_refused(name: str, value: object):
     """A value out of range, of the wrong type or not supported is refused by the field's name."""
-    with pytest.raises(RequestError, match=name):
+    with pytest.raises(RequestError, match=name) as refused:
         parse_completion({"prompt": "x"} | {name: value})
+    assert refused.value.param == name
 
 
 @pytest.mark.parametrize(
@@ -115,6 +123,10 @@ def test_refused(name: str, value: object):
     [
         ("stop", None),
         ("stop", []),
+        ("stop", ""),
+        ("stop", ["x"] * 16),
+        ("response_format", {"type": "text"}),
+        ("metadata", {"a": "b"}),
         ("n", 1),
         ("best_of", 1),
         ("echo", False),
@@ -185,3 +197,48 @@ def test_any_json(body: object):
     assert (request.prompt is None) != (request.prompt_ids is None)
     assert request.params.max_tokens >= 1
     assert request.params.draft_n is None or 0 <= request.params.draft_n <= 16
+
+
+def test_stops():
+    """One text or several; empty ones mean nothing."""
+    assert parsed(stop="x").params.stop == ("x",)
+    assert parsed(stop=["a", "", "b"]).params.stop == ("a", "b")
+
+
+def test_usage_apart():
+    """stream_options.include_usage."""
+    assert parse_completion({"prompt": "x", "stream_options": {"include_usage": True}}).usage_apart
+    assert not parse_completion({"prompt": "x", "stream_options": None}).usage_apart
+
+
+def test_chat():
+    """Messages of text, whole or in parts; no limit but the context's unless one is given."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    said = [{"role": "system", "content": "s", "name": None}, {"role": "user", "content": parts}]
+    request = parse_chat({"messages": said}).request
+    assert request.messages == (ChatMessage("system", "s"), ChatMessage("user", "ab"))
+    assert (request.prompt, request.prompt_ids, request.params.max_tokens) == (None, None, MAX_TOKENS)
+    limits = {"max_tokens": 5, "max_completion_tokens": 7}
+    assert parse_chat({"messages": said, "max_tokens": 5}).request.params.max_tokens == 5
+    assert parse_chat({"messages": said} | limits).request.params.max_tokens == 7
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        None,
+        [],
+        "hi",
+        ["hi"],
+        [{"content": "hi"}],
+        [{"role": 5, "content": "hi"}],
+        [{"role": "user"}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+        [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}],
+    ],
+)
+def test_no_messages(messages: object):
+    """What is no list of messages is refused by the name of the message."""
+    with pytest.raises(RequestError, match="messages") as refused:
+        parse_chat({"messages": messages})
+    assert str(refused.value.param).startswith("messages")

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from specmesh.api import MAX_HTTP_BODY, create_app
+from specmesh.api.app import MAX_HTTP_BODY, create_app
+from specmesh.core.chat import ChatMessage
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import (
     Busy,
@@ -17,10 +18,10 @@ from specmesh.errors import (
     RequestError,
     SpecmeshError,
 )
-from specmesh.requests import Cancel, ClientEvent, Failed, Finished, LocalClient, Started, Submit, Tokens
+from specmesh.requests import Cancel, ClientEvent, Failed, Finished, LocalClient, Request, Started, Submit, Tokens
 
 LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
-DONE = Finished("length", (104, 105), {"rounds": 2})
+DONE = Finished("length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3})
 EVENTS = (Started(7, 2), Tokens((65, 66), 1, (65, 90)), Tokens((67,), 0, ()), DONE)
 
 
@@ -33,9 +34,10 @@ class FakeDaemon:
         self.events, self.reason = events, reason
         self.orders: list[Submit | Cancel] = []
         self.cancelled = asyncio.Event()
+        self.encode: Callable[[Request], list[int]] | None = None
 
-    def encoder(self) -> Callable[[str], list[int]] | None:
-        return None
+    def encoder(self) -> Callable[[Request], list[int]] | None:
+        return self.encode
 
     def not_ready(self) -> SpecmeshError | None:
         return self.reason
@@ -158,12 +160,14 @@ def test_completion():
     body = answer.json()
     assert answer.status == 200
     assert body["choices"] == [{"index": 0, "text": "ABC", "logprobs": None, "finish_reason": "length"}]
-    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+    details = {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 2}
+    usage = {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5, "completion_tokens_details": details}
+    assert body["usage"] == usage
     assert body["model"] == "fake-model"
     told = body["specmesh"]
     assert told["token_ids"] == [65, 66, 67]  # type: ignore[index]
     assert told["prompt_token_ids"] == [104, 105]  # type: ignore[index]
-    assert told["report"] == {"rounds": 2}  # type: ignore[index]
+    assert told["report"] == DONE.report  # type: ignore[index]
 
 
 def test_stream_joins_what_came_together():
@@ -228,7 +232,8 @@ def test_refusal_is_a_status_and_openais_error(error: SpecmeshError, status: int
     told = answer.json()["error"]
     assert answer.status == status
     assert told["message"] == str(error)  # type: ignore[index]
-    assert (told["type"], told["code"], told["param"]) == (kind, type(error).__name__, None)  # type: ignore[index]
+    assert (told["type"], told["code"]) == (kind, type(error).__name__)  # type: ignore[index]
+    assert told["param"] == ("prompt" if isinstance(error, PromptTooLong) else None)  # type: ignore[index]
     assert (answer.headers.get("retry-after") == "1") == (status == 503)
 
 
@@ -266,7 +271,7 @@ def test_body_in_parts_and_beyond_the_limit():
     assert asyncio.run(_made(FakeDaemon(*EVENTS), "POST", "/v1/completions", parts)).status == 200
     endless = [bytes(MAX_HTTP_BODY), b"x", b"never read"]
     answer = asyncio.run(_made(FakeDaemon(), "POST", "/v1/completions", endless))
-    assert answer.status == 400
+    assert answer.status == 413
     assert "exceeds" in answer.json()["error"]["message"]  # type: ignore[index]
 
 
@@ -305,3 +310,71 @@ def test_finished_session_is_not_cancelled():
         daemon = FakeDaemon(*EVENTS)
         post(daemon, stream=stream)
         assert len(daemon.orders) == 1
+
+
+def chat(daemon: FakeDaemon, **body: object) -> Answer:
+    raw = json.dumps({"messages": [{"role": "user", "content": "hi"}]} | body).encode()
+    return asyncio.run(_made(daemon, "POST", "/v1/chat/completions", [raw]))
+
+
+def test_chat():
+    """A chat's answer is the assistant's message; the daemon gets the messages."""
+    daemon = FakeDaemon(*EVENTS)
+    body = chat(daemon).json()
+    assert body["object"] == "chat.completion"
+    assert str(body["id"]).startswith("chatcmpl-")
+    message = {"role": "assistant", "content": "ABC", "refusal": None}
+    assert body["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}]
+    [order] = daemon.orders
+    assert isinstance(order, Submit)
+    assert order.request.messages == (ChatMessage("user", "hi"),)
+
+
+def test_streamed_chat():
+    """Chunks: who speaks, the text, the reason; with include_usage the usage in a chunk of its own."""
+    *events, done = chat(FakeDaemon(*EVENTS), stream=True, stream_options={"include_usage": True}).events()
+    *chunks, usage = (json.loads(event) for event in events)
+    assert done == "[DONE]"
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas == [{"role": "assistant", "content": ""}, {"content": "ABC"}, {}]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "length"]
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 3)
+    assert "usage" not in chunks[-1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_nothing_of_a_stop_string_is_shown(stream: bool):
+    """The text ends before it; what only looked like its beginning comes later."""
+    events = (Started(1, 2), Tokens((65, 66), 0, None), Tokens((65, 66, 67), 0, None), Finished("stop", (1,), {}))
+    answer = post(FakeDaemon(*events), stream=stream, stop=["ABC"])
+    if stream:
+        text = "".join(json.loads(event)["choices"][0]["text"] for event in answer.events()[:-1])
+    else:
+        text = answer.json()["choices"][0]["text"]  # type: ignore[index]
+    assert text == "AB"
+
+
+def test_encoding_happens_beside_the_loop():
+    """Where the daemon has a tokenizer, the loop gets ids."""
+    daemon = FakeDaemon(*EVENTS)
+    daemon.encode = lambda request: [len(request.messages), 7]
+    chat(daemon)
+    [order] = daemon.orders
+    assert isinstance(order, Submit)
+    assert (order.request.prompt_ids, order.request.messages, order.request.prompt) == ((1, 7), (), None)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v1/nothing", 404), ("/v1/models/other", 404), ("/v1/completions", 405)]
+)
+def test_what_is_not_there_is_openais_error(path: str, status: int):
+    """Unknown resources and methods."""
+    answer = get(FakeDaemon(), path)
+    assert answer.status == status
+    assert answer.json()["error"]["type"] == "invalid_request_error"  # type: ignore[index]
+
+
+def test_one_model():
+    """/v1/models/NAME."""
+    assert get(FakeDaemon(), "/v1/models/fake-model").json()["id"] == "fake-model"

@@ -1,0 +1,156 @@
+"""The HTTP application over a daemon, the same on its Unix socket and on its TCP port.
+
+It runs on a thread of its own, reads immutable snapshots and hands orders to the daemon's loop, so that it answers
+while a step runs. Fields and events of ours stand under the key `specmesh`.
+"""
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from specmesh.api import shapes
+from specmesh.api.answer import Batches, Event, Stream, append, error_body, whole
+from specmesh.api.body import Body, parse_chat, parse_completion
+from specmesh.errors import Busy, DaemonUnreachable, PromptTooLong, RequestError, SpecmeshError
+from specmesh.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
+
+PACE = 0.004
+"""Seconds between two looks at a session's events. Rounds faster than that are sent together: each costs this thread as
+much time of the interpreter as the loop needs for a round."""
+
+MAX_HTTP_BODY = 2 * 1024 * 1024
+
+
+def create_app(backend: Backend) -> Starlette:
+    """The ASGI application over a daemon."""
+    api = _Api(backend)
+    return Starlette(
+        routes=[
+            Route("/health", api.health),
+            Route("/stats", api.stats),
+            Route("/v1/models", api.models),
+            Route("/v1/models/{model:path}", api.model),
+            Route("/v1/completions", api.completions, methods=["POST"]),
+            Route("/v1/chat/completions", api.chat, methods=["POST"]),
+        ],
+        exception_handlers={SpecmeshError: _specmesh_error, ClientDisconnect: _gone, HTTPException: _http_error},
+    )
+
+
+class _Api:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def health(self, _: HttpRequest) -> Response:
+        reason = self._backend.not_ready()
+        if reason is None:
+            return JSONResponse({"status": "ok", "role": self._backend.role})
+        return JSONResponse({"status": "unavailable", "role": self._backend.role, "reason": str(reason)}, 503)
+
+    async def stats(self, _: HttpRequest) -> Response:
+        return JSONResponse(self._backend.stats())
+
+    async def models(self, _: HttpRequest) -> Response:
+        served = [_model(self._backend.model)] if self._backend.model else []
+        return JSONResponse({"object": "list", "data": served})
+
+    async def model(self, http: HttpRequest) -> Response:
+        name = http.path_params["model"]
+        if name != self._backend.model:
+            raise HTTPException(404, f"no model {name} is served here: see /v1/models")
+        return JSONResponse(_model(name))
+
+    async def completions(self, http: HttpRequest) -> Response:
+        return await self._answer(http, parse_completion(await _json(http)), chat=False)
+
+    async def chat(self, http: HttpRequest) -> Response:
+        return await self._answer(http, parse_chat(await _json(http)), chat=True)
+
+    async def _answer(self, http: HttpRequest, body: Body, *, chat: bool) -> Response:
+        reason = self._backend.not_ready()
+        if reason is not None:
+            raise reason
+        request = await self._encoded(body.request)
+        shape = shapes.shape(chat, time.time(), self._backend.model)
+        batches, stops = self._events(request), request.params.stop
+        if not body.stream:
+            return JSONResponse(await whole(batches, shape, self._backend.vocabulary(), stops, http.is_disconnected))
+        first = await anext(batches)  # a refusal becomes a status code, not a broken stream
+        stream = Stream(shape, self._backend.vocabulary(), stops, body.usage_apart)
+        return StreamingResponse(stream.events(first, batches), media_type="text/event-stream")
+
+    async def _encoded(self, request: Request) -> Request:
+        """The request with ids in place of text, where this daemon can: seconds of work for a long one, done here so
+        that the loop and its sessions need not wait."""
+        encode = self._backend.encoder()
+        if encode is None or request.prompt_ids is not None:
+            return request
+        ids = await asyncio.to_thread(encode, request)
+        return replace(request, prompt=None, prompt_ids=tuple(ids), messages=())
+
+    async def _events(self, request: Request) -> Batches:
+        """A session's events, as many as came together; leaving early cancels it. Raises the daemon's refusal."""
+        client = LocalClient()
+        self._backend.submit(Submit(request, client))
+        over = False
+        try:
+            while not over:
+                batch: list[Event] = []
+                error: SpecmeshError | None = None
+                for event in await client.batch():
+                    over = isinstance(event, Finished | Failed)
+                    if isinstance(event, Failed):
+                        error = event.error
+                        break
+                    append(batch, event, request.rounds)
+                if batch:
+                    yield batch
+                if error is not None:
+                    raise error
+                await asyncio.sleep(0 if over else PACE)
+        finally:
+            if not over:
+                self._backend.submit(Cancel(client))
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "specmesh"}
+
+
+async def _json(http: HttpRequest) -> object:
+    """The request's JSON; raises RequestError for anything else, HTTPException for too much of it."""
+    raw = b""
+    async for chunk in http.stream():
+        raw += chunk
+        if len(raw) > MAX_HTTP_BODY:
+            raise HTTPException(413, f"the request body exceeds {MAX_HTTP_BODY} bytes")
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise RequestError("the request body is not JSON") from None
+
+
+async def _specmesh_error(_: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, SpecmeshError)
+    status = {RequestError: 400, PromptTooLong: 400, Busy: 503, DaemonUnreachable: 502}.get(type(error), 500)
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return JSONResponse(error_body(error), status, headers)
+
+
+async def _http_error(_: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed", 413: "RequestError"}.get(error.status_code, "http_error")
+    body = shapes.error(error.detail, "invalid_request_error", code, exit_code=RequestError.exit_code)
+    return JSONResponse(body, error.status_code, error.headers)
+
+
+async def _gone(_: HttpRequest, __: Exception) -> Response:
+    return Response(status_code=499)

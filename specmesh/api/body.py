@@ -1,0 +1,182 @@
+"""Bodies of /v1/completions and /v1/chat/completions -> a Request, every field checked.
+
+What is not supported is refused, never ignored, except what changes no answer.
+"""
+
+import secrets
+from dataclasses import dataclass
+
+from specmesh.core.chat import ChatMessage
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
+from specmesh.errors import RequestError
+from specmesh.requests import Request
+
+Json = dict[str, object]
+
+MAX_SEED = 2**32 - 1
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 1024
+MAX_TOKENS = 2**31 - 1
+
+_IGNORED = frozenset(
+    {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prediction"}
+)
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    # Parameters of OpenAI's that are accepted at the values that change nothing.
+    "n": (1, None),
+    "best_of": (1, None),
+    "echo": (False, None),
+    "logprobs": (None, 0, False),
+    "top_logprobs": (None, 0),
+    "suffix": (None, ""),
+    "presence_penalty": (0, None),
+    "frequency_penalty": (0, None),
+    "logit_bias": (None, {}),
+    "response_format": (None, {"type": "text"}),
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "parallel_tool_calls": (None, True, False),
+    "modalities": (None, ["text"]),
+}
+_SHARED = frozenset(
+    {"max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "stream", "stream_options", "draft_n", "rounds"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A parsed body: the request, whether its answer is streamed, and with the usage in a chunk of its own."""
+
+    request: Request
+    stream: bool
+    usage_apart: bool = False
+
+
+def parse_completion(body: object) -> Body:
+    """Check a completion's body; raises RequestError that names the field.
+
+    Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. Ours: top_k (0: off), draft_n ("auto" or a
+    number; 0 never drafts), rounds (stream each round's drafts).
+    """
+    fields = _known(body, "prompt")
+    text, ids = _prompt(fields.get("prompt"))
+    params = _params(fields, _integer(fields, "max_tokens", 128, 1, MAX_TOKENS))
+    return _body(fields, Request(text, ids, params, _flag(fields, "rounds")))
+
+
+def parse_chat(body: object) -> Body:
+    """Check a chat's body; raises RequestError that names the field. Without max_tokens the context is the end."""
+    fields = _known(body, "messages", "max_completion_tokens")
+    most = _integer(fields, "max_tokens", MAX_TOKENS, 1, MAX_TOKENS)
+    params = _params(fields, _integer(fields, "max_completion_tokens", most, 1, MAX_TOKENS))
+    messages = _messages(fields.get("messages"))
+    return _body(fields, Request(None, None, params, _flag(fields, "rounds"), messages))
+
+
+def _known(body: object, *own: str) -> Json:
+    """The body's fields, all of which are known."""
+    if not isinstance(body, dict):
+        raise RequestError("the request body must be a JSON object")
+    for name, value in body.items():
+        if name in _NEUTRAL and value not in _NEUTRAL[name]:
+            raise RequestError(f"{name} is not supported yet", name)
+        if name not in _NEUTRAL and name not in _SHARED and name not in _IGNORED and name not in own:
+            raise RequestError(f"unknown field {name!r}", name)
+    return body
+
+
+def _body(fields: Json, request: Request) -> Body:
+    options = fields.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise RequestError("stream_options must be an object", "stream_options")
+    return Body(request, _flag(fields, "stream"), _flag(options, "include_usage"))
+
+
+def _params(fields: Json, max_tokens: int) -> SessionParams:
+    seed = fields.get("seed")
+    sampling = SamplingParams(
+        temperature=_number(fields, "temperature", 1.0, 0.0, 100.0),
+        top_k=_integer(fields, "top_k", 0, 0, 2**31 - 1),
+        top_p=_number(fields, "top_p", 1.0, 0.0, 1.0),
+        seed=secrets.randbits(32) if seed is None else _integer(fields, "seed", 0, 0, MAX_SEED),
+    )
+    return SessionParams(sampling, max_tokens, _draft_n(fields.get("draft_n")), _stops(fields.get("stop")))
+
+
+def _stops(value: object) -> tuple[str, ...]:
+    stops = [value] if isinstance(value, str) else value or []
+    if (
+        not isinstance(stops, list)
+        or len(stops) > MAX_STOPS
+        or not all(isinstance(stop, str) and len(stop) <= MAX_STOP_LENGTH for stop in stops)
+    ):
+        raise RequestError(f"stop must be a text of at most {MAX_STOP_LENGTH} letters, or {MAX_STOPS} of them", "stop")
+    return tuple(stop for stop in stops if stop)
+
+
+def _messages(value: object) -> tuple[ChatMessage, ...]:
+    if not isinstance(value, list) or not value:
+        raise RequestError("messages must be a list with at least one message", "messages")
+    return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(value))
+
+
+def _message(value: object, where: str) -> ChatMessage:
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        raise RequestError(f"{where} must be an object with a role", where)
+    for name in value.keys() - {"role", "content"}:
+        if value[name] not in (None, [], ""):
+            raise RequestError(f"{where}.{name} is not supported yet", where)
+    return ChatMessage(value["role"], _content(value.get("content"), f"{where}.content"))
+
+
+def _content(value: object, where: str) -> str:
+    """A message's text; one that comes in parts is put together."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in value):
+        return "".join(part["text"] for part in value)
+    raise RequestError(f"{where} must be a text, or a list of text parts", where)
+
+
+def _prompt(value: object) -> tuple[str | None, tuple[int, ...] | None]:
+    if isinstance(value, str):
+        return value, None
+    if isinstance(value, list) and value and all(type(item) is int and 0 <= item < 2**31 for item in value):
+        return None, tuple(value)
+    raise RequestError("prompt must be a string or a list of token ids, each from 0 to 2147483647", "prompt")
+
+
+def _draft_n(value: object) -> int | None:
+    if value is None or value == "auto":
+        return None
+    if type(value) is int and 0 <= value <= MAX_DRAFTS:
+        return value
+    raise RequestError(f'draft_n must be "auto" or a number from 0 to {MAX_DRAFTS}', "draft_n")
+
+
+def _number(body: Json, name: str, default: float, low: float, high: float) -> float:
+    value = body.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
+    return float(value)
+
+
+def _integer(body: Json, name: str, default: int, low: int, high: int) -> int:
+    value = body.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or not low <= value <= high:
+        raise RequestError(f"{name} must be a whole number from {low} to {high}", name)
+    return value
+
+
+def _flag(body: Json, name: str) -> bool:
+    value = body.get(name, False)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise RequestError(f"{name} must be true or false", name)
+    return value

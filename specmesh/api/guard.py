@@ -1,0 +1,60 @@
+"""Who may use the API over TCP: whoever has a key or, where none is set, programs on this machine."""
+
+import hmac
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from specmesh.api import shapes
+
+_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
+_OPEN = frozenset({"/health"})
+
+
+class Guard:
+    """Middleware before the application.
+
+    With keys: every resource but /health needs one of them as bearer. Without: no web page may use the API through
+    its visitor's browser, neither under a name of its own that points here (DNS rebinding) nor across origins.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app = app
+        self._keys = tuple(key.encode() for key in keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        refusal = self._refusal(Headers(scope=scope), scope["path"]) if scope["type"] == "http" else None
+        await (self._app if refusal is None else refusal)(scope, receive, send)
+
+    def _refusal(self, headers: Headers, path: str) -> JSONResponse | None:
+        if not self._keys:
+            origin = headers.get("origin")
+            local = _host(f"//{headers.get('host', '')}") in _THIS_MACHINE
+            if local and (origin is None or _host(origin) in _THIS_MACHINE):
+                return None
+            return _refused(403, "without an API key only programs on this machine may ask", "forbidden", {})
+        scheme, _, told = headers.get("authorization", "").partition(" ")
+        if path in _OPEN or (scheme.lower() == "bearer" and self._is_key(told.strip())):
+            return None
+        message = "no valid API key: send Authorization: Bearer KEY"
+        return _refused(401, message, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+
+    def _is_key(self, told: str) -> bool:
+        """Compares with every key, so that the time it takes tells nothing."""
+        raw = told.encode("utf-8", "replace")
+        return True in [hmac.compare_digest(raw, key) for key in self._keys]
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _refused(status: int, message: str, code: str, headers: dict[str, str]) -> JSONResponse:
+    return JSONResponse(shapes.error(message, "invalid_request_error", code, exit_code=77), status, headers)

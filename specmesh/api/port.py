@@ -1,0 +1,63 @@
+"""The API's TCP port: where it listens, and the keys that open it."""
+
+import ipaddress
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from specmesh.errors import ConfigError
+
+MAX_KEYS = 64 * 1024
+"""Bytes of a file of keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """host and port to listen at, and the keys one of which is asked for; none: this machine only."""
+
+    host: str
+    port: int
+    keys: tuple[str, ...] = ()
+
+
+def parse_port(http: str, key_file: Path | None) -> Port:
+    """`--http HOST:PORT` and the file with its keys; raises ConfigError, also for an open port without a key."""
+    try:
+        parts = urlsplit(f"//{http}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or port is None or parts.path or parts.username:
+        raise ConfigError(f"--http {http!r} is not HOST:PORT: write 127.0.0.1:8080", "http")
+    keys = read_keys(key_file) if key_file is not None else ()
+    if not keys and not _is_loopback(host):
+        raise ConfigError(f"--http {http} is open to other machines: set --api-key-file FILE, or use 127.0.0.1", "http")
+    return Port(host, port, keys)
+
+
+def read_keys(path: Path) -> tuple[str, ...]:
+    """The keys in a file, one per line; raises ConfigError where it has none, or others may read it."""
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            raw = file.read(MAX_KEYS + 1)
+        lines = raw.decode("ascii").splitlines()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}): name a readable file", "api_key_file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: keys are plain ASCII, one per line", "api_key_file") from None
+    if mode & stat.S_IRWXO:
+        raise ConfigError(f"{path}: everybody on this machine can read the keys: chmod 600 {path}", "api_key_file")
+    keys = tuple(key for line in lines if (key := line.strip()) and not key.startswith("#"))
+    if not keys or len(raw) > MAX_KEYS:
+        raise ConfigError(f"{path}: needs at least one key, one per line, 64 KiB at most", "api_key_file")
+    return keys
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

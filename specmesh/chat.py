@@ -1,0 +1,118 @@
+"""`specmesh chat`: a conversation in the terminal. Answers to stdout, everything else to stderr."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+
+from specmesh.client import Client, Json
+from specmesh.errors import SpecmeshError
+
+HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an answer"
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What has been said. With `raw` no chat template is used: the model goes on with the text itself."""
+
+    system: str | None = None
+    raw: bool = False
+    messages: list[Json] = field(default_factory=list)
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.text = ""
+        self.messages = [{"role": "system", "content": self.system}] if self.system else []
+
+    def said(self, text: str) -> Json:
+        """The user says something; what to ask the daemon for now."""
+        if self.raw:
+            self.text += text
+            return {"prompt": self.text}
+        self.messages.append({"role": "user", "content": text})
+        return {"messages": self.messages}
+
+    def answered(self, text: str) -> None:
+        """The model has answered, perhaps not to the end."""
+        self.text += text
+        self.messages.append({"role": "assistant", "content": text})
+
+    def unsaid(self) -> None:
+        """The last message was refused: it is not part of the conversation."""
+        if self.messages and self.messages[-1]["role"] == "user":
+            self.messages.pop()
+
+
+def run(client: Client, conversation: Conversation, options: Json) -> None:
+    """Talk until the user ends it; where stdin is no terminal, its whole text is the one message.
+
+    Raises the daemon's error then; in a terminal errors are told and the conversation goes on.
+    """
+    if not sys.stdin.isatty():
+        text = sys.stdin.buffer.read().decode("utf-8", "replace")
+        _answer(client, conversation, conversation.said(text) | options)
+        return
+    with suppress(ImportError):
+        import readline  # noqa: F401, PLC0415  (input() then edits lines and remembers them)
+    print(HELP, file=sys.stderr)
+    for line in _lines():
+        match line.strip():
+            case "":
+                continue
+            case "/bye" | "/exit" | "/quit":
+                return
+            case "/clear":
+                conversation.clear()
+            case "/?" | "/help":
+                print(HELP, file=sys.stderr)
+            case _:
+                _turn(client, conversation, line, options)
+
+
+def _lines() -> Iterator[str]:
+    """What is typed, line by line; Ctrl-C drops a line."""
+    while True:
+        try:
+            yield input(">>> ")
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+        except EOFError:
+            print(file=sys.stderr)
+            return
+
+
+def _turn(client: Client, conversation: Conversation, line: str, options: Json) -> None:
+    before = conversation.text
+    try:
+        _answer(client, conversation, conversation.said(line) | options)
+    except SpecmeshError as error:
+        conversation.unsaid()
+        conversation.text = before
+        print(f"specmesh: {error}", file=sys.stderr)
+
+
+def _answer(client: Client, conversation: Conversation, body: Json) -> None:
+    """Print an answer as it comes; one that is interrupted counts as far as it came."""
+    text = ""
+    try:
+        with closing(client.complete(body)) as chunks:
+            for chunk in chunks:
+                part = _text(chunk)
+                text += part
+                sys.stdout.write(part)
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
+    print(flush=True)
+    conversation.answered(text)
+
+
+def _text(chunk: Json) -> str:
+    choice: Json = chunk["choices"][0]  # type: ignore[index]
+    delta = choice.get("delta")
+    return str(delta.get("content") or "") if isinstance(delta, dict) else str(choice["text"])

@@ -1,0 +1,199 @@
+"""`specmesh verifier` and `specmesh drafter`. Nothing of a daemon is imported before one is run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from specmesh.config_cli import config_option, rereader
+from specmesh.errors import about
+from specmesh.models_cli import model_path
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _daemon_options(command: F) -> F:
+    """Options that both daemons share."""
+    for option in reversed(
+        [
+            click.option(
+                "--socket",
+                type=click.Path(path_type=Path),
+                metavar="PATH",
+                help="Where the local API listens (default: in this user's runtime folder).",
+            ),
+            click.option(
+                "--http",
+                metavar="HOST:PORT",
+                help="Serve the OpenAI-compatible API there too; beyond this machine only with --api-key-file.",
+            ),
+            click.option(
+                "--api-key-file",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help="Keys for --http, one per line, one of which clients must send; only you may be able to read it.",
+            ),
+            click.option("--threads", type=int, metavar="N", help="CPU threads (default: one per core)."),
+            click.option(
+                "--gpu-layers",
+                type=int,
+                default=-1,
+                show_default=True,
+                metavar="N",
+                help="Model layers to put on a GPU, where there is one; -1 for all.",
+            ),
+            click.option(
+                "--gpu",
+                type=click.Choice(["auto", "required"]),
+                default="auto",
+                show_default=True,
+                help="required: refuse to start where no GPU takes the layers.",
+            ),
+            click.option(
+                "--max-sessions", type=int, default=8, show_default=True, metavar="N", help="Sessions held at once."
+            ),
+            click.option(
+                "--ctx",
+                type=int,
+                default=4096,
+                show_default=True,
+                metavar="N",
+                help="Tokens one session can hold; memory is reserved for all sessions.",
+            ),
+            click.option(
+                "--log-level",
+                type=click.Choice(["debug", "info", "warning", "error"]),
+                default="info",
+                show_default=True,
+                help="What is logged; debug has the engines' own lines.",
+            ),
+            click.option(
+                "--log-format",
+                type=click.Choice(["auto", "console", "json"]),
+                default="auto",
+                show_default=True,
+                help="auto: for people on a terminal, JSON lines elsewhere.",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option("--model", metavar="FILE", help="The target model: a GGUF file, a name of `models list`, or `bundled`.")
+@click.option("--bind", default="tcp://127.0.0.1:7071", show_default=True, help="Where drafters connect.")
+@click.option(
+    "--insecure-no-auth",
+    is_flag=True,
+    help="Allow a --bind address beyond this machine although the wire is not encrypted.",
+)
+@click.option(
+    "--chat-template",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A Jinja template for chats (default: the model's own).",
+)
+@click.option(
+    "--log-decisions",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Append what each step decided, and why, to this file, for `specmesh explain`; no text is in it.",
+)
+@click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
+@_daemon_options
+@config_option
+def verifier(
+    model: str | None,
+    bind: str,
+    insecure_no_auth: bool,
+    chat_template: Path | None,
+    log_decisions: Path | None,
+    engine: str,
+    socket: Path | None,
+    http: str | None,
+    api_key_file: Path | None,
+    log_level: str,
+    log_format: str,
+    ctx: int,
+    max_sessions: int,
+    threads: int | None,
+    gpu_layers: int,
+    gpu: str,
+) -> None:
+    """Run the verifier: it holds the target model and decides every token."""
+    from specmesh import logs
+    from specmesh.api.port import parse_port
+    from specmesh.config import ModelSettings, VerifierSettings
+    from specmesh.daemons.serve import serve_verifier
+    from specmesh.paths import bundled, default_socket
+
+    logs.configure(log_level, log_format)
+    with about("model"):
+        path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
+    settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required", chat_template)
+    where, port = socket or default_socket("verifier"), parse_port(http, api_key_file) if http else None
+    serve_verifier(
+        VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions, port),
+        rereader(click.get_current_context()),
+    )
+
+
+@click.command()
+@click.option("--connect", default="tcp://127.0.0.1:7071", show_default=True, help="The verifier's address.")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "mlx", "llama", "ngram", "sim"]),
+    metavar="auto|mlx|llama|ngram",
+    default="auto",
+    show_default=True,
+    help="mlx: a Hugging Face model; llama: a GGUF model; ngram: guesses from the text so far, needs no model; "
+    "auto: MLX on Apple Silicon, elsewhere what fits the model.",
+)
+@click.option(
+    "--model",
+    metavar="FILE|DIR|HUB_ID",
+    help="The draft model: a GGUF file, a Hugging Face directory or hub id, a name of `models list`, or `bundled`.",
+)
+@click.option(
+    "--min-vocab-overlap",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=0.9,
+    show_default=True,
+    metavar="SHARE",
+    help="Refuse to draft where fewer of the tokens have a counterpart in the verifier's vocabulary.",
+)
+@_daemon_options
+@config_option
+def drafter(
+    connect: str,
+    engine: str,
+    model: str | None,
+    min_vocab_overlap: float,
+    socket: Path | None,
+    http: str | None,
+    api_key_file: Path | None,
+    log_level: str,
+    log_format: str,
+    ctx: int,
+    max_sessions: int,
+    threads: int | None,
+    gpu_layers: int,
+    gpu: str,
+) -> None:
+    """Run a drafter: it guesses the verifier's next tokens."""
+    from specmesh import logs
+    from specmesh.api.port import parse_port
+    from specmesh.config import DrafterSettings, ModelSettings
+    from specmesh.daemons.serve import serve_drafter
+    from specmesh.paths import default_socket
+
+    logs.configure(log_level, log_format)
+    with about("model"):
+        path = model_path(model, engine)
+    settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
+    where, port = socket or default_socket("drafter"), parse_port(http, api_key_file) if http else None
+    serve_drafter(
+        DrafterSettings(settings, connect, where, min_vocab_overlap, port), rereader(click.get_current_context())
+    )

@@ -1,0 +1,134 @@
+"""A conversation in the terminal."""
+
+import builtins
+import io
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+import pytest
+
+from specmesh.chat import Conversation, run
+from specmesh.client import Json
+from specmesh.errors import Busy
+
+
+@dataclass
+class FakeClient:
+    """Answers in upper case, a letter per chunk, and notes what it was asked."""
+
+    asked: list[Json] = field(default_factory=list)
+    closed: int = 0
+    error: Exception | None = None
+
+    def complete(self, body: Json) -> Generator[Json, None, None]:
+        self.asked.append({name: list(value) if isinstance(value, list) else value for name, value in body.items()})
+        chat = "messages" in body
+        text = body["messages"][-1]["content"] if chat else body["prompt"]  # type: ignore[index]
+        try:
+            if self.error is not None:
+                raise self.error
+            yield {"choices": [{"delta": {"role": "assistant", "content": ""}} if chat else {"text": ""}]}
+            for letter in text.upper():
+                if letter == "!":
+                    raise KeyboardInterrupt
+                yield {"choices": [{"delta": {"content": letter}} if chat else {"text": letter}]}
+            yield {"choices": [{"delta": {}} if chat else {"text": ""}]}
+        finally:
+            self.closed += 1
+
+
+class Terminal(io.StringIO):
+    """A stdin that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch):
+    """Makes input() return these lines; an exception among them is raised."""
+
+    def lines(*said: str | type[BaseException]) -> None:
+        left = [*said, EOFError]
+
+        def answer(_: str = "") -> str:
+            line = left.pop(0)
+            if isinstance(line, str):
+                return line
+            raise line
+
+        monkeypatch.setattr(sys, "stdin", Terminal())
+        monkeypatch.setattr(builtins, "input", answer)
+
+    return lines
+
+
+def talk(client: FakeClient, **kind: object) -> None:
+    run(client, Conversation(**kind), {"temperature": 0})  # type: ignore[arg-type]
+
+
+def roles(body: Json) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in body["messages"]]  # type: ignore[attr-defined]
+
+
+def test_what_was_said_is_asked_again(typed, capsys):
+    """Each turn has the ones before, and the system's message first."""
+    typed("hi", "", "you")
+    client = FakeClient()
+    talk(client, system="be")
+    assert capsys.readouterr().out == "HI\nYOU\n"
+    assert roles(client.asked[0]) == [("system", "be"), ("user", "hi")]
+    assert roles(client.asked[1]) == [("system", "be"), ("user", "hi"), ("assistant", "HI"), ("user", "you")]
+    assert client.asked[0]["temperature"] == 0
+
+
+def test_commands(typed, capsys):
+    """/clear begins anew, /bye ends, /help explains on stderr."""
+    typed("hi", "/clear", "/help", "you", "/bye", "never")
+    client = FakeClient()
+    talk(client, system="be")
+    assert roles(client.asked[1]) == [("system", "be"), ("user", "you")]
+    assert len(client.asked) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("/clear")) == ("HI\nYOU\n", 2)
+
+
+def test_raw_goes_on_with_the_text(typed):
+    """No messages: what was typed and answered so far is the prompt."""
+    typed("ab", "c")
+    client = FakeClient()
+    talk(client, raw=True)
+    assert [body["prompt"] for body in client.asked] == ["ab", "abABc"]
+
+
+def test_an_interrupted_answer_counts_as_far_as_it_came(typed, capsys):
+    """Ctrl-C closes the stream, and the conversation goes on."""
+    typed("ab!cd", KeyboardInterrupt, "x")
+    client = FakeClient()
+    talk(client)
+    assert client.closed == 2
+    assert roles(client.asked[1])[1] == ("assistant", "AB")
+    assert capsys.readouterr().out == "AB\nX\n"
+
+
+def test_a_refused_message_was_not_said(typed, capsys):
+    """The error is told, the next message asks without it."""
+    typed("one")
+    client = FakeClient(error=Busy("try again"))
+    conversation = Conversation()
+    run(client, conversation, {})  # type: ignore[arg-type]
+    assert "specmesh: try again" in capsys.readouterr().err
+    assert conversation.messages == []
+
+
+def test_piped_text_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys):
+    """All of stdin, once; an error is the command's."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+    client = FakeClient()
+    talk(client)
+    assert roles(client.asked[0]) == [("user", "a\nb\n")]
+    assert capsys.readouterr().out == "A\nB\n\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a")))
+    with pytest.raises(Busy):
+        talk(FakeClient(error=Busy("full")))
