@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PROMPT ?= def read_config(path):
 ENGINE ?= auto
 
-.PHONY: demo setup test check fmt bench clean
+.PHONY: demo setup test check fmt bench docs clean
 
 demo: $(STAMP)  ## generate with the bundled pair: verifier and drafter on loopback (PROMPT='class Stack:' ENGINE=mlx)
 	@$(BIN)/python tools/demo.py '$(subst ','\'',$(PROMPT))' '$(ENGINE)'
@@ -35,6 +35,9 @@ fmt: $(STAMP)  ## format and fix what can be fixed
 
 bench: $(STAMP)  ## what a round costs on this machine
 	$(BIN)/python bench/overhead.py
+
+docs: $(STAMP)  ## docs/cli.md from the commands
+	$(BIN)/python tools/cli_reference.py
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

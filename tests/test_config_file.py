@@ -118,7 +118,7 @@ BAD = [
     ("verifier", 'connect = "tcp://127.0.0.1:7071"', 1, ["connect", "the keys are"]),
     ("drafter", 'bind = "tcp://127.0.0.1:7071"', 1, ["bind"]),
     ("drafter", "xyzzy = 1", 1, ["xyzzy", "the keys are", "connect"]),
-    ("drafter", "help = true", 1, ["help", "the keys are"]),
+    ("drafter", "help = true", 1, ["unknown key help"]),
     ("drafter", 'config = "other.toml"', 1, ["config"]),
     ("verifier", 'ctx = "512"', 1, ["ctx", "a whole number", "ctx = 4096"]),
     ("verifier", "ctx = 512.0", 1, ["ctx", "a whole number"]),

@@ -1,5 +1,6 @@
 """What the documents say exists: commands, flags, variables, targets, links, tables."""
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -8,13 +9,14 @@ import click
 import pytest
 
 from specmesh import errors, generate
-from specmesh.api import create_app
+from specmesh.api.app import create_app
 from specmesh.cli import INTERRUPTED, main
 from specmesh.daemons.notify import STUCK
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
     *(ROOT / folder / "README.md" for folder in ("systemd", "launchd")),
     ROOT / "wire" / "PROTOCOL.md",
 ]
@@ -67,7 +69,8 @@ def anchors(text):
 
 def flags(command):
     """Every spelling of a command's options, those of its subcommands too."""
-    own = {flag for param in command.params if isinstance(param, click.Option) for flag in param.opts} | {"--help"}
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    own = {flag for param in options for flag in (*param.opts, *param.secondary_opts)} | {"--help"}
     return own.union(*map(flags, command.commands.values())) if isinstance(command, click.Group) else own
 
 
@@ -141,7 +144,9 @@ def test_environment_variables_exist():
         for param in command.params
         if "--socket" in param.opts
     }
-    assert named == dict.fromkeys(("generate", "stats"), "SPECMESH_SOCKET") | dict.fromkeys(("verifier", "drafter"))
+    assert named == dict.fromkeys(("chat", "generate", "stats"), "SPECMESH_SOCKET") | dict.fromkeys(
+        ("verifier", "drafter")
+    )
 
 
 @documents
@@ -207,6 +212,25 @@ def test_exit_codes_are_those_left_with():
 
 def test_resources_exist():
     """The API serves what README asks of it with curl."""
-    paths = {route.path for route in create_app(None).routes}
+    paths = {route.path for route in create_app(None).routes if "{" not in route.path}
     shown = set(re.findall(r"http://localhost(/[\w/]+)", README))
     assert shown == paths
+
+
+def test_cli_reference_is_current():
+    """docs/cli.md is what `make docs` writes now."""
+    path = ROOT / "tools" / "cli_reference.py"
+    spec = importlib.util.spec_from_file_location("cli_reference", path)
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == tool.reference(), "run `make docs`"
+
+
+def test_every_option_is_explained():
+    """No option of a command without a line of help, --help and the plain ones of a word aside."""
+    silent = []
+    for name, command in main.commands.items():
+        for each in command.commands.values() if isinstance(command, click.Group) else [command]:
+            options = [one for one in each.params if isinstance(one, click.Option) and not one.hidden]
+            silent += [f"{name} {one.opts[0]}" for one in options if not one.help]
+    assert silent == []

@@ -1,0 +1,124 @@
+"""A service from `install` to `uninstall`, in a home of its own; systemctl is a script that notes what it is told."""
+
+import configparser
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from processes import PATIENCE, Done, command, free_port, sim_text, until
+
+from specmesh.client import Client
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
+
+
+@dataclass(frozen=True)
+class Home:
+    """A user's home and what is in it."""
+
+    folder: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        paths = {"HOME": "", "XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache", "XDG_RUNTIME_DIR": "run"}
+        known = {name: str(self.folder / path) for name, path in paths.items()}
+        return known | {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+
+    def specmesh(self, *args: object) -> Done:
+        return command(*args, env=self.env)
+
+    def files(self) -> set[str]:
+        """All but what the test itself put there, the runtime folder and caches."""
+        found = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if not path.is_dir()}
+        return {name for name in found if not name.startswith(("bin/", "run/", ".cache/", "notify"))}
+
+    def told(self) -> list[str]:
+        """What systemctl was told."""
+        return (self.folder / "bin/told").read_text().splitlines()
+
+    @property
+    def unit(self) -> Path:
+        return self.folder / ".config/systemd/user/specmesh-verifier.service"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A home whose name has spaces and letters."""
+    folder = tmp_path / "Büro von Ada"
+    for name in ("bin", "run"):
+        (folder / name).mkdir(parents=True)
+    script = folder / "bin/systemctl"
+    script.write_text(f'#!/bin/sh\necho "$*" >> "{folder}/bin/told"\n')
+    script.chmod(0o755)
+    return Home(folder)
+
+
+@pytest.fixture
+def started(home: Home) -> Iterator[list[subprocess.Popen[bytes]]]:
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait(PATIENCE)
+
+
+def start(home: Home) -> subprocess.Popen[bytes]:
+    """What systemd does with the unit: run ExecStart and wait for READY."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=["="])
+    parser.read_string(home.unit.read_text())
+    words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(parser["Service"]["ExecStart"])]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.settimeout(PATIENCE)
+        path = home.folder / "notify"
+        path.unlink(missing_ok=True)
+        manager.bind(str(path))
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
+        with (home.folder / "run/log").open("wb") as log:
+            process = subprocess.Popen(words, env=env | home.env | {"NOTIFY_SOCKET": str(path)}, stderr=log)
+        while b"READY=1" not in manager.recv(4096):
+            assert process.poll() is None
+    return process
+
+
+def test_from_install_to_uninstall(home: Home, started: list[subprocess.Popen[bytes]]):
+    """Installed, run by the unit's own line, asked, upgraded, stopped, uninstalled: nothing is left."""
+    assert home.specmesh("service", "install", "verifier").code == 0
+    settings = home.folder / ".config/specmesh/verifier.toml"
+    assert home.files() == {str(path.relative_to(home.folder)) for path in (home.unit, settings)}
+    assert home.told() == ["--user daemon-reload", "--user enable specmesh-verifier"]
+
+    settings.write_text(f'engine = "sim"\nmodel = "step_ms=1"\nbind = "tcp://127.0.0.1:{free_port()}"\n')
+    started.append(start(home))
+    asked = home.specmesh("generate", "once", "--max-tokens", 20)
+    assert (asked.code, asked.out) == (0, sim_text("once", 20) + "\n")
+
+    before = home.unit.read_text()
+    again = home.specmesh("service", "install", "verifier")
+    assert "nothing to change" in again.out
+    assert len(home.told()) == 2
+    home.unit.write_text(before.replace("WatchdogSec=60", "WatchdogSec=6"))  # as an older version had it
+    assert home.specmesh("service", "install", "verifier").code == 0
+    assert home.unit.read_text() == before
+    assert home.told()[2:] == home.told()[:2]
+    assert 'engine = "sim"' in settings.read_text()
+
+    started[0].send_signal(signal.SIGTERM)
+    assert started[0].wait(PATIENCE) == 0
+    started.append(start(home))  # the upgraded one
+    socket_path = home.folder / "run/specmesh/verifier.sock"
+    until(lambda: Client(socket_path).get("/health")["status"] == "ok", "ready again")
+    started[1].send_signal(signal.SIGTERM)
+    assert started[1].wait(PATIENCE) == 0
+    assert not socket_path.exists()
+
+    assert home.specmesh("service", "uninstall", "verifier").code == 0
+    assert home.files() == set()
+    assert "--user disable --now specmesh-verifier" in home.told()
+    assert not settings.parent.exists()
