@@ -21,6 +21,7 @@ from starlette.routing import Route
 from specmesh.api_request import parse_completion
 from specmesh.core.vocabulary import TextStream, Vocabulary
 from specmesh.errors import Busy, DaemonUnreachable, PromptTooLong, RequestError, SpecmeshError
+from specmesh.metrics import Exposition
 from specmesh.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Started, Submit, Tokens
 
 Event = Started | Tokens | Finished
@@ -40,6 +41,7 @@ def create_app(backend: Backend) -> Starlette:
         routes=[
             Route("/health", api.health),
             Route("/stats", api.stats),
+            Route("/metrics", api.metrics),
             Route("/v1/models", api.models),
             Route("/v1/completions", api.completions, methods=["POST"]),
         ],
@@ -49,7 +51,7 @@ def create_app(backend: Backend) -> Starlette:
 
 class _Api:
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        self._backend, self._exposition = backend, Exposition(backend)
 
     async def health(self, _: HttpRequest) -> Response:
         reason = self._backend.not_ready()
@@ -59,6 +61,10 @@ class _Api:
 
     async def stats(self, _: HttpRequest) -> Response:
         return JSONResponse(self._backend.stats())
+
+    async def metrics(self, http: HttpRequest) -> Response:
+        body, content_type = self._exposition.answer(http.headers.get("accept", ""))
+        return Response(body, media_type=content_type)
 
     async def models(self, _: HttpRequest) -> Response:
         entry = {"id": self._backend.model, "object": "model", "created": 0, "owned_by": "specmesh"}
