@@ -205,7 +205,7 @@ class DrafterLoop:
                         live.machine.relocated(self._engine.trim(live.seq, length))
                 case ev.Learned():
                     if live.learned(effect):
-                        self.stats.round(effect.accepted, len(effect.ids))
+                        self.stats.round(effect.accepted, len(effect.ids), time.monotonic())
                 case _:
                     assert_never(effect)
 
@@ -347,7 +347,9 @@ class DrafterLoop:
                 self._link.progress, self._link.busy = progress, busy
                 self._dealer.send(m.Pong(number, self._turns & U32, self.stats.busy.share(now)))
             case m.Pong():
-                self._link.pong(message, now)
+                round_trip = self._link.pong(message, now)
+                if round_trip is not None:
+                    self.stats.round_trips.record(round_trip)
                 self._round_trip = self._link.round_trips.percentile(0.5) or 0.0
             case _:
                 self._dealer.traffic.rejected["direction"] += 1
@@ -362,6 +364,9 @@ class DrafterLoop:
         if self._welcome is not None and self._welcome.verifier == welcome.verifier:
             return  # it heard more than one HELLO
         self._drop_sessions(DaemonUnreachable("the verifier started anew and has forgotten this session"))
+        if self._welcome is not None:
+            self.stats.reconnects.lost()
+        self.stats.reconnects.came()
         self._welcome = welcome
         self._link.next_ping = now
         log.info("verifier_found", verifier=welcome.verifier, model=welcome.model)
@@ -387,6 +392,7 @@ class DrafterLoop:
     def _lost(self, reason: str) -> None:
         """The verifier is gone: forget its sessions and start over on a fresh connection."""
         log.warning("verifier_lost", reason=reason)
+        self.stats.reconnects.lost()
         self._welcome = None
         self._introduction.lost()
         self._drop_sessions(DaemonUnreachable(f"the verifier at {self._address} went away"))

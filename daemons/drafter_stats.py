@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from specmesh import __version__
 from specmesh.core.drafter_session import DrafterSession
-from specmesh.core.stats import BusyShare, Rolling
+from specmesh.core.stats import SHORT, BusyShare, Histogram, LastMinute, Reconnects, Rolling
 from specmesh.core.vocabulary_match import Comparison
 from specmesh.daemons.peers import Link
 from specmesh.daemons.transport import Traffic
@@ -20,6 +20,9 @@ class DrafterStats:
         self._started = now
         self.busy = BusyShare()
         self.draft_seconds = Rolling()
+        self.minute = LastMinute()
+        self.drafts, self.round_trips = Histogram(SHORT), Histogram(SHORT)
+        self.reconnects = Reconnects()
         self.opened = self.drafted = self.accepted = self.committed = self.rounds = 0
         self.latest: dict[str, object] = {}
 
@@ -29,9 +32,12 @@ class DrafterStats:
         if guessed:
             self.drafted += 1
             self.draft_seconds.record(end - start)
+            self.drafts.record(end - start)
+            self.minute.record(end, drafted=1)
 
-    def round(self, accepted: int, committed: int) -> None:
+    def round(self, accepted: int, committed: int, now: float) -> None:
         """Count a TRUTH that had news."""
+        self.minute.record(now, accepted=accepted, generated=committed)
         self.rounds += 1
         self.accepted += accepted
         self.committed += committed
@@ -77,6 +83,9 @@ class DrafterStats:
                 "committed": self.committed,
                 "rounds": self.rounds,
             },
+            "last_minute": self.minute.picture(now),
+            "histograms": {"draft_s": self.drafts.picture(), "round_trip_s": self.round_trips.picture()},
+            "reconnects": self.reconnects.count,
             "draft_ms": None if interval is None else round(interval * 1e3, 4),
             "bytes_per_accepted_token": round(wire_bytes / self.accepted, 1) if self.accepted else None,
             "busy": {"drafter": round(self.busy.share(now), 3), "verifier": round(link.busy, 3)},

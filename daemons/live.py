@@ -17,7 +17,8 @@ CLOSE_GRACE = 0.2
 class Live:
     """A session: its place in the engine, its client, who owns it, and the drafter that drafts for it.
 
-    owner is the drafter whose own client asked for it; None for a client of this daemon.
+    owner is the drafter whose own client asked for it; None for a client of this daemon. told: when its client last
+    got a round.
     """
 
     id: int
@@ -26,6 +27,7 @@ class Live:
     client: Client
     owner: bytes | None
     drafter: bytes | None = None
+    told: float | None = None
     bytes_sent: int = 0
     bytes_received: int = 0
 

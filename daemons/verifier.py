@@ -224,7 +224,7 @@ class VerifierLoop:
             return
         self._sessions[live.id] = live
         self._unpublished = True
-        self.stats.opened += 1
+        self.stats.begun(live.machine)
         client.hear(Started(live.id, live.machine.n_prompt))
         log.info("session_opened", session=live.id, prompt_tokens=live.machine.n_prompt, remote=owner is not None)
         if owner is not None:
@@ -271,8 +271,8 @@ class VerifierLoop:
                     self._tell(live, m.Nack(live.id, base, crc))
                 case ev.Trim():
                     pass  # the engine has it already
-                case ev.Emit(ids, accepted, drafts, tested):
-                    self.stats.round(len(drafts), tested, accepted, len(ids))
+                case ev.Emit(ids, accepted, drafts):
+                    self.stats.emitted(live, effect)
                     live.client.hear(Tokens(ids, min(accepted, len(ids)), drafts))
                 case ev.Finish(reason):
                     self._finish(live, reason, time.monotonic())
@@ -287,6 +287,7 @@ class VerifierLoop:
         self._free.append(live.seq)
         self._stepper.free(live.seq)
         machine = live.machine
+        self.stats.ended(machine, reason, now)
         report = session_report(machine, self._costs, now)
         peer = self._peers.get(live.drafter) if live.drafter is not None else None
         report["drafter"] = peer.hello.drafter if peer is not None else None
@@ -303,7 +304,7 @@ class VerifierLoop:
         """What `stats` shows: an immutable picture, built on the loop's thread."""
         return self.stats.picture(
             self._info,
-            [live.machine for live in self._sessions.values()],
+            list(self._sessions.values()),
             list(self._peers.values()),
             self._costs,
             self._router.traffic,
@@ -328,6 +329,7 @@ class VerifierLoop:
                 case m.Hello():
                     self._hello(identity, message, now)
                 case _ if peer is None:
+                    self.stats.strangers += 1
                     self._router.send(identity, m.Error("hello", "introduce yourself with HELLO first"))
                 case _:
                     self._message(peer, message, size, now)
@@ -351,6 +353,7 @@ class VerifierLoop:
                 round_trip = peer.link.pong(message, now)
                 if round_trip is not None:
                     peer.arrivals.record_round_trip(round_trip)
+                    self.stats.round_trips.record(round_trip)
             case _:
                 self._router.traffic.rejected["direction"] += 1
 
@@ -371,6 +374,7 @@ class VerifierLoop:
         self._peer_gone(identity, "hello again")
         peer = DrafterPeer(identity, hello, Link(now))
         self._peers[identity] = peer
+        self.stats.reconnects.came()
         self._unpublished = True
         self._router.send(identity, self._welcome())
         self._router.send(identity, peer.link.ping(now, self._turns, 0.0))
@@ -388,6 +392,7 @@ class VerifierLoop:
         self._router.forget(identity)
         if peer is None:
             return
+        self.stats.reconnects.lost()
         self._unpublished = True
         log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
         for live in list(self._sessions.values()):

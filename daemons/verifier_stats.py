@@ -4,15 +4,22 @@ from collections import deque
 from collections.abc import Sequence
 
 from specmesh import __version__
+from specmesh.core import events as ev
 from specmesh.core.costs import StepCosts
-from specmesh.core.stats import BusyShare, RoundCounts, Throughput
+from specmesh.core.report import tokens_per_second
+from specmesh.core.stats import LONG, SHORT, BusyShare, Histogram, LastMinute, Reconnects, RoundCounts, Throughput
 from specmesh.core.verifier_session import VerifierSession
+from specmesh.daemons.live import Live
 from specmesh.daemons.peers import DrafterPeer
 from specmesh.daemons.transport import Traffic
 from specmesh.engines.base import EngineInfo
 
 SCHEMA_VERSION = 1
 ROLLING_ROUNDS = 256
+SERVED = ("stop", "length")
+ENDS = (*SERVED, "cancelled", "error", "shutdown")
+"""How sessions end: the first two with their text."""
+
 PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 
 
@@ -25,15 +32,48 @@ class VerifierStats:
         self.totals = RoundCounts()
         self.busy = BusyShare()
         self.throughput = Throughput()
-        self.opened = 0
+        self.minute = LastMinute()
+        self.round_trips = Histogram(SHORT)
+        self.reconnects = Reconnects()
         self.stray_frames = 0
+        self.strangers = 0
+        self._opened = self._prompt_tokens = self._stale_drafts = 0
+        self._ended = dict.fromkeys(ENDS, 0)
+        self._fallbacks = {"no_drafter": 0, "no_drafts": 0}
+        self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
         self.model_hash: str | None = None
         self.latest: dict[str, object] = {}
 
-    def round(self, drafted: int, tested: int, accepted: int, generated: int) -> None:
+    def begun(self, session: VerifierSession) -> None:
+        """Count a session that opens."""
+        self._opened += 1
+        self._prompt_tokens += session.n_prompt
+
+    def round(self, drafted: int, tested: int, accepted: int, generated: int, now: float) -> None:
         """Count a verification round of some session."""
         self.totals.record(drafted, tested, accepted, generated)
         self._recent.append((drafted, accepted))
+        self.minute.record(now, drafted, accepted, generated)
+
+    def emitted(self, live: Live, told: ev.Emit) -> None:
+        """Count the round that a session's client is told now, and how long it has taken."""
+        times, tokens = live.machine.times, len(told.ids)
+        assert times.last_token is not None, "a round sets it"
+        self.round(len(told.drafts), told.tested, told.accepted, tokens, times.last_token)
+        if live.told is None:
+            self._first_tokens.record(times.last_token - times.opened)
+        elif tokens:
+            self._between.record((times.last_token - live.told) / tokens, tokens)
+        live.told = times.last_token
+        if not told.drafts and live.machine.may_draft:
+            self._fallbacks["no_drafts" if live.machine.attached else "no_drafter"] += 1
+
+    def ended(self, session: VerifierSession, reason: str, now: float) -> None:
+        """Count a session that is over."""
+        self._ended[reason] += 1
+        self._stale_drafts += session.stale_drafts
+        if reason in SERVED:
+            self._latencies.record(now - session.times.opened)
 
     def step(self, start: float, end: float, generated: int) -> None:
         """Count a step of the engine."""
@@ -52,7 +92,7 @@ class VerifierStats:
     def picture(
         self,
         info: EngineInfo,
-        sessions: Sequence[VerifierSession],
+        sessions: Sequence[Live],
         peers: Sequence[DrafterPeer],
         costs: StepCosts,
         traffic: Traffic,
@@ -76,9 +116,10 @@ class VerifierStats:
             },
             "sessions": {
                 "live": len(sessions),
-                "opened": self.opened,
+                "opened": self._opened,
                 "max": info.n_seq,
-                "rows": [_session_row(session) for session in sessions],
+                "rows": [_session_row(live, now) for live in sessions],
+                "ended": dict(self._ended),
             },
             "acceptance": {
                 "rolling": _rounded(self.rolling_acceptance()),
@@ -88,12 +129,25 @@ class VerifierStats:
             },
             "totals": {
                 "rounds": totals.rounds,
+                "rounds_with_drafts": totals.rounds_with_drafts,
                 "drafted": totals.drafted,
                 "accepted": totals.accepted,
                 "generated": totals.generated,
                 "accept_histogram": list(totals.accept_histogram),
+                "tested_at": list(totals.tested_at),
+                "accepted_at": list(totals.accepted_at),
+                "prompt_tokens": self._prompt_tokens,
+                "stale_drafts": self._stale_drafts + sum(live.machine.stale_drafts for live in sessions),
+                "fallback_steps": dict(self._fallbacks),
             },
-            "draft_n": sessions[-1].draft_n if sessions else None,
+            "last_minute": self.minute.picture(now),
+            "histograms": {
+                "time_to_first_token_s": self._first_tokens.picture(),
+                "inter_token_latency_s": self._between.picture(),
+                "request_latency_s": self._latencies.picture(),
+                "round_trip_s": self.round_trips.picture(),
+            },
+            "draft_n": sessions[-1].machine.draft_n if sessions else None,
             "tokens_per_second": round(self.throughput.per_second(), 2),
             "gap_ms": {name: _ms(self.throughput.gaps.percentile(share)) for name, share in PERCENTILES},
             "one_token_step_ms": round(costs.seconds(1) * 1e3, 4),
@@ -106,6 +160,8 @@ class VerifierStats:
             },
             "round_trip_ms": peers[0].link.round_trip_ms() if peers else {"p50": None, "p99": None},
             "peers": [peer.describe() for peer in peers],
+            "reconnects": self.reconnects.count,
+            "handshake_failures": {"hello": self.strangers, "version": traffic.rejected["version"]},
             "wire": {
                 "frames_sent": traffic.frames_sent,
                 "frames_received": traffic.frames_received,
@@ -117,9 +173,10 @@ class VerifierStats:
         }
 
 
-def _session_row(session: VerifierSession) -> dict[str, object]:
-    counts = session.counts
+def _session_row(live: Live, now: float) -> dict[str, object]:
+    session, counts = live.machine, live.machine.counts
     return {
+        "session": live.id,
         "prompt_tokens": session.n_prompt,
         "generated": counts.generated,
         "drafted": session.attached,
@@ -127,6 +184,7 @@ def _session_row(session: VerifierSession) -> dict[str, object]:
         "draft_n": session.draft_n,
         "lead": session.lead,
         "stale_drafts": session.stale_drafts,
+        "tokens_per_second": round(tokens_per_second(session, now), 2),
     }
 
 

@@ -205,9 +205,17 @@ def _draft_n(value: str) -> int | str:
 
 @main.command()
 @click.option("--json", "as_json", envvar="SPECMESH_STATS_JSON", is_flag=True, help="Print the snapshot as JSON.")
-@click.option("--watch", is_flag=True, help="A live table; Ctrl-C ends it.")
+@click.option("--watch", is_flag=True, help="Live; where stdout is no terminal, a line at a time. Ctrl-C ends it.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks of --watch.",
+)
 @_socket_option
-def stats(as_json: bool, watch: bool, socket_path: Path | None) -> None:
+def stats(as_json: bool, watch: bool, interval: float, socket_path: Path | None) -> None:
     """Show what a daemon is doing."""
     from specmesh.client import Client
 
@@ -215,7 +223,7 @@ def stats(as_json: bool, watch: bool, socket_path: Path | None) -> None:
     if watch:
         from specmesh.stats_view import watch as show
 
-        show(client)
+        show(client, interval)
         return
     snapshot = client.get("/stats")
     if as_json:

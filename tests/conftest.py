@@ -30,6 +30,12 @@ def _load(name: str) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def snapshots() -> ModuleType:
+    """Snapshots of daemons that have worked: tests/snapshots.py."""
+    return _load("snapshots")
+
+
+@pytest.fixture(scope="session")
 def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Writes a tiny random GGUF: make_gguf("name", seed=1, ...), options as tiny_gguf.TinyModel has."""
     pytest.importorskip("gguf")

@@ -36,6 +36,8 @@ class FakeClient:
     chunks: ClassVar[list[Json]] = []
     error: ClassVar[BaseException | None] = None
     asked: ClassVar[list[object]] = []
+    answers: ClassVar[int] = 0
+    """How often `get` answers before the error."""
 
     def __init__(self, path: Path | None) -> None:
         type(self).asked.append(path)
@@ -47,7 +49,8 @@ class FakeClient:
             raise self.error
 
     def get(self, resource: str) -> Json:
-        if self.error is not None:
+        type(self).asked.append(resource)
+        if self.error is not None and self.asked.count(resource) > self.answers:
             raise self.error
         return {"role": "verifier", "loading": 0.5, "schema_version": 1}
 
@@ -55,7 +58,7 @@ class FakeClient:
 @pytest.fixture(autouse=True)
 def daemon(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
     """The client every command uses."""
-    FakeClient.chunks, FakeClient.error, FakeClient.asked = [], None, []
+    FakeClient.chunks, FakeClient.error, FakeClient.asked, FakeClient.answers = [], None, [], 0
     monkeypatch.setattr(client_module, "Client", FakeClient)
     monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
     return FakeClient
@@ -205,10 +208,18 @@ def test_json_of_an_interrupted_text(daemon: type[FakeClient]):
 
 
 def test_stats(daemon: type[FakeClient]):
-    """stats prints lines, stats --json the snapshot; --watch without a terminal prints once."""
+    """stats prints lines, stats --json the snapshot."""
     assert json.loads(run("stats", "--json").stdout) == {"role": "verifier", "loading": 0.5, "schema_version": 1}
-    for command in (("stats",), ("stats", "--watch")):
-        assert run(*command).stdout.splitlines() == ["role           verifier", "loading        50%"]
+    assert run("stats").stdout.splitlines() == ["role           verifier", "loading        50%"]
+
+
+def test_watch_without_a_terminal(daemon: type[FakeClient]):
+    """stats --watch prints a line per interval; Ctrl-C ends it with 130 and without a word."""
+    daemon.answers, daemon.error = 2, KeyboardInterrupt()
+    done = run("stats", "--watch", "--interval", "0.1")
+    assert [line.split(maxsplit=1)[1] for line in done.stdout.splitlines()] == ["verifier loading 50%"] * 2
+    assert (done.exit_code, done.stderr) == (130, "")
+    assert run("stats", "--watch", "--interval", "0").exit_code == 2
 
 
 def test_help_names_every_command():

@@ -18,7 +18,7 @@ def verifier(*, used: bool) -> dict[str, object]:
     peers = []
     if used:
         peers = [DrafterPeer(b"d", Hello("mac:7", "llama", "small.gguf", "", 0, 4096), Link(0.0))]
-        stats.round(4, 3, 2, 3)
+        stats.round(4, 3, 2, 3, 1.5)
         stats.step(1.0, 1.5, 3)
         costs.record(1, 0.034)
         traffic.sent(100)

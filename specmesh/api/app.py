@@ -20,6 +20,7 @@ from specmesh.api import shapes
 from specmesh.api.answer import Batches, Event, Stream, append, error_body, whole
 from specmesh.api.body import Body, parse_chat, parse_completion
 from specmesh.errors import Busy, DaemonUnreachable, PromptTooLong, RequestError, SpecmeshError
+from specmesh.metrics import Exposition
 from specmesh.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
 
 PACE = 0.004
@@ -36,6 +37,7 @@ def create_app(backend: Backend) -> Starlette:
         routes=[
             Route("/health", api.health),
             Route("/stats", api.stats),
+            Route("/metrics", api.metrics),
             Route("/v1/models", api.models),
             Route("/v1/models/{model:path}", api.model),
             Route("/v1/completions", api.completions, methods=["POST"]),
@@ -47,7 +49,7 @@ def create_app(backend: Backend) -> Starlette:
 
 class _Api:
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        self._backend, self._exposition = backend, Exposition(backend)
 
     async def health(self, _: HttpRequest) -> Response:
         reason = self._backend.not_ready()
@@ -57,6 +59,10 @@ class _Api:
 
     async def stats(self, _: HttpRequest) -> Response:
         return JSONResponse(self._backend.stats())
+
+    async def metrics(self, http: HttpRequest) -> Response:
+        body, content_type = self._exposition.answer(http.headers.get("accept", ""))
+        return Response(body, media_type=content_type)
 
     async def models(self, _: HttpRequest) -> Response:
         served = [_model(self._backend.model)] if self._backend.model else []

@@ -73,6 +73,11 @@ class SessionTimes:
     restart: float = 0.0
     restarts: int = 0
 
+    def generating(self, now: float) -> float:
+        """Seconds from the first verification step to the newest token, to `now` before that; 0 before the first."""
+        end = now if self.last_token is None else self.last_token
+        return 0.0 if self.decoding is None else end - self.decoding
+
 
 class Pacing:
     """The pace of one session. `draft_n` is what its drafter is asked for.

@@ -13,9 +13,7 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
     speedup_vs_one_token_step is the measured cost of a step of one row on this verifier, not a run without drafts.
     """
     times, counts = session.times, session.counts
-    end = times.last_token if times.last_token is not None else now
-    decoding = end - times.decoding if times.decoding is not None else 0.0
-    rate = counts.generated / decoding if decoding > 0 else 0.0
+    rate = tokens_per_second(session, now)
     one_step = costs.seconds(1, len(session.prefix))
     return {
         "prompt_tokens": session.n_prompt,
@@ -38,6 +36,12 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
         "speedup_vs_one_token_step": round(rate * one_step, 3),
         "seed": session.params.sampling.seed,
     }
+
+
+def tokens_per_second(session: VerifierSession, now: float) -> float:
+    """Tokens per second of a session since its first verification step; 0 before it."""
+    seconds = session.times.generating(now)
+    return session.counts.generated / seconds if seconds > 0 else 0.0
 
 
 def with_drafting(report: Report, drafted: int, draft_s: float) -> Report:

@@ -4,8 +4,11 @@ The same in `generate --json` and `stats`: acceptance rate = accepted / drafted,
 mean acceptance length = 1 + accepted / rounds, which counts the bonus token.
 """
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import floor
 
 
 @dataclass(slots=True)
@@ -29,6 +32,11 @@ class RoundCounts:
         _count(self.tested_at, range(tested))
         _count(self.accepted_at, range(accepted))
         _count(self.accept_histogram, (accepted,))
+
+    @property
+    def rounds_with_drafts(self) -> int:
+        """Rounds that verified drafts: the first of them is always compared."""
+        return self.tested_at[0] if self.tested_at else 0
 
     @property
     def acceptance_rate(self) -> float:
@@ -69,6 +77,84 @@ class Rolling:
             return None
         ordered = sorted(self._samples)
         return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+"""Bounds in seconds for what happens once per token or frame."""
+
+LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0)
+"""The same for what happens once per request."""
+
+
+class Histogram:
+    """How many samples there were up to each of the ascending `bounds`, how many in all, and their sum; none is ever
+    forgotten."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)  # the last one: beyond every bound
+        self._sum = 0.0
+
+    def record(self, value: float, times: int = 1) -> None:
+        """Add `times` samples of this value; below 0 counts as 0, so that the sum never falls."""
+        value = max(value, 0.0)
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def picture(self) -> dict[str, object]:
+        """bounds; counts: samples up to each bound, then all of them; sum."""
+        counts, total = [], 0
+        for count in self._counts:
+            total += count
+            counts.append(total)
+        return {"bounds": list(self._bounds), "counts": counts, "sum": round(self._sum, 9)}
+
+
+class Reconnects:
+    """How often a peer came after one had gone."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._missing = 0
+
+    def lost(self) -> None:
+        """A peer has gone."""
+        self._missing += 1
+
+    def came(self) -> None:
+        """A peer has come: one more, or in place of one that had gone."""
+        if self._missing:
+            self._missing -= 1
+            self.count += 1
+
+
+class LastMinute:
+    """What was drafted, accepted and generated in each of the last 60 seconds."""
+
+    SECONDS = 60
+
+    def __init__(self) -> None:
+        self._bins: deque[list[int]] = deque(maxlen=self.SECONDS + 1)  # [second, drafted, accepted, generated]
+
+    def record(self, now: float, drafted: int = 0, accepted: int = 0, generated: int = 0) -> None:
+        """Count into the second of `now`."""
+        second = floor(now)
+        if not self._bins or self._bins[-1][0] < second:
+            self._bins.append([second, 0, 0, 0])
+        newest = self._bins[-1]
+        newest[1] += drafted
+        newest[2] += accepted
+        newest[3] += generated
+
+    def picture(self, now: float) -> dict[str, list[int]]:
+        """Per kind the 60 whole seconds before the running one, oldest first."""
+        end = floor(now)
+        pictured = {kind: [0] * self.SECONDS for kind in ("drafted", "accepted", "generated")}
+        for second, *counts in self._bins:
+            if end - self.SECONDS <= second < end:
+                for kind, count in zip(pictured, counts, strict=True):
+                    pictured[kind][second - end] = count
+        return pictured
 
 
 class BusyShare:

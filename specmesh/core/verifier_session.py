@@ -135,6 +135,11 @@ class VerifierSession:
         return self._pacing.arrivals is not None
 
     @property
+    def may_draft(self) -> bool:
+        """Whether steps may have drafts at all, by the client's wish and the target's nature."""
+        return self.params.draft_n != 0 and self._limits.max_drafts > 0
+
+    @property
     def drafting(self) -> bool:
         """Whether a drafter is asked for drafts."""
         return self.attached and self.draft_n > 0

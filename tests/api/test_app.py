@@ -93,7 +93,12 @@ class Answer:
 
 
 async def call(
-    daemon: FakeDaemon, method: str, path: str, parts: list[bytes] | None = None, answer: Answer | None = None
+    daemon: FakeDaemon,
+    method: str,
+    path: str,
+    parts: list[bytes] | None = None,
+    answer: Answer | None = None,
+    accept: bytes = b"*/*",
 ) -> Answer:
     """One request through the application."""
     answer = answer or Answer()
@@ -115,7 +120,7 @@ async def call(
         "raw_path": path.encode(),
         "query_string": b"",
         "root_path": "",
-        "headers": [(b"content-type", b"application/json")],
+        "headers": [(b"content-type", b"application/json"), (b"accept", accept)],
         "client": None,
         "server": None,
     }
@@ -152,6 +157,25 @@ def test_stats_and_models_are_the_backends():
     assert [model["id"] for model in get(daemon, "/v1/models").json()["data"]] == ["fake-model"]  # type: ignore[attr-defined]
     daemon.model = ""
     assert get(daemon, "/v1/models").json() == {"object": "list", "data": []}
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        (b"*/*", "text/plain; version=0.0.4; charset=utf-8"),
+        (
+            b"application/openmetrics-text; version=1.0.0,text/plain;q=0.5",
+            "application/openmetrics-text; version=1.0.0",
+        ),
+    ],
+)
+def test_metrics_come_in_the_format_asked_for(accept: bytes, content_type: str):
+    """/metrics: Prometheus' text, or OpenMetrics where the client accepts it."""
+    answer = asyncio.run(call(FakeDaemon(reason=Busy("loading")), "GET", "/metrics", accept=accept))
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith(content_type)
+    assert "specmesh_engine_healthy 0.0" in answer.body.decode().splitlines()
+    assert answer.body.endswith(b"# EOF\n") == content_type.startswith("application")
 
 
 def test_completion():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.stats import BusyShare, Rolling, RoundCounts, Throughput
+from specmesh.core.stats import BusyShare, Histogram, LastMinute, Reconnects, Rolling, RoundCounts, Throughput
 
 PROFILE = settings(derandomize=True, deadline=None)
 
@@ -28,6 +28,7 @@ def test_counts_and_rates_follow_from_the_rounds(history):
     n_drafted, n_accepted = sum(r[0] for r in history), sum(r[2] for r in history)
     assert (counts.rounds, counts.drafted, counts.accepted) == (len(history), n_drafted, n_accepted)
     assert counts.generated == n_accepted + len(history)
+    assert counts.rounds_with_drafts == sum(r[1] > 0 for r in history)
     assert counts.acceptance_rate == (n_accepted / n_drafted if n_drafted else 0.0)
     assert counts.mean_acceptance_length == pytest.approx(counts.generated / len(history) if history else 0.0)
     assert sum(counts.accept_histogram) == len(history)
@@ -104,3 +105,69 @@ def test_throughput_counts_what_lies_between_steps_but_not_idle_time():
     throughput.idle()
     throughput.record(4, 500.0, 501.0)
     assert throughput.per_second() == pytest.approx(12 / 4)
+
+
+@PROFILE
+@given(st.lists(st.tuples(st.floats(-1, 20), st.integers(1, 3)), max_size=30))
+def test_histogram_counts_up_to_each_bound(samples):
+    """Counts are cumulative and include the bound itself; the last is all samples; the sum is theirs, none below 0."""
+    histogram = Histogram([0.5, 1.0, 10.0])
+    values = []
+    for value, times in samples:
+        histogram.record(value, times)
+        values += [max(value, 0.0)] * times
+    picture = histogram.picture()
+    assert picture["bounds"] == [0.5, 1.0, 10.0]
+    assert picture["counts"] == [*(sum(value <= bound for value in values) for bound in (0.5, 1.0, 10.0)), len(values)]
+    assert picture["sum"] == pytest.approx(sum(values), abs=1e-6)
+
+
+def test_histogram_picture_is_a_copy():
+    """What was pictured stays as it was."""
+    histogram = Histogram([1.0])
+    before = histogram.picture()
+    histogram.record(1.0)
+    assert (before["counts"], histogram.picture()["counts"]) == ([0, 0], [1, 1])
+
+
+def test_last_minute_has_the_whole_seconds_before_the_running_one():
+    """Sixty bins per kind, oldest first; the running second is not among them yet, nor is what is older."""
+    minute = LastMinute()
+    assert minute.picture(5.0) == {kind: [0] * 60 for kind in ("drafted", "accepted", "generated")}
+    minute.record(100.2, drafted=4, accepted=3, generated=4)
+    minute.record(100.9, drafted=1)
+    minute.record(101.0, generated=1)
+    assert sum(map(sum, minute.picture(100.99).values())) == 0
+    picture = minute.picture(102.5)
+    assert {kind: bins[-2:] for kind, bins in picture.items()} == {
+        "drafted": [5, 0],
+        "accepted": [3, 0],
+        "generated": [4, 1],
+    }
+    assert minute.picture(160.0)["drafted"][0] == 5
+    assert minute.picture(161.0)["drafted"] == [0] * 60
+    assert minute.picture(161.0)["generated"][0] == 1
+
+
+def test_last_minute_forgets():
+    """However long it runs, it keeps no more than it shows."""
+    minute = LastMinute()
+    for second in range(1000):
+        minute.record(second + 0.5, generated=1)
+    assert sum(minute.picture(1000.0)["generated"]) == 60
+    assert len(minute._bins) == 61
+
+
+def test_reconnects_are_peers_in_place_of_lost_ones():
+    """The first peer and one more are none; each that comes after one has gone is."""
+    peers = Reconnects()
+    peers.came()
+    peers.came()
+    assert peers.count == 0
+    peers.lost()
+    peers.lost()
+    assert peers.count == 0
+    peers.came()
+    peers.came()
+    peers.came()
+    assert peers.count == 2

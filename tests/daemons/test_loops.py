@@ -547,6 +547,7 @@ def test_forgetful_verifier_is_greeted_again(bench: Bench):
     router.expect(m.Hello)
     router.say(welcome())
     until(lambda: drafter.loop.verifier is not None, "it is welcome again")
+    assert drafter.loop.stats.reconnects.count == 1
 
 
 def test_request_without_a_verifier(bench: Bench):

@@ -324,12 +324,14 @@ def sim_text(prompt: str, count: int, params: SamplingParams | None = None) -> s
     return bytes(sim_ids(prompt, count, params)).decode("utf-8", "replace")
 
 
-def request_raw(path: Path, method: str, resource: str, raw: bytes | None = None) -> tuple[int, dict[str, str], bytes]:
+def request_raw(
+    path: Path, method: str, resource: str, raw: bytes | None = None, accept: str = "*/*"
+) -> tuple[int, dict[str, str], bytes]:
     """One HTTP request over a Unix socket, as `curl --unix-socket` sends it: (status, headers, body)."""
     with closing(socket.socket(socket.AF_UNIX)) as connection:
         connection.settimeout(PATIENCE)
         connection.connect(os.fspath(path))
-        head = f"{method} {resource} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        head = f"{method} {resource} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAccept: {accept}\r\n"
         if raw is not None:
             head += f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n"
         connection.sendall(head.encode() + b"\r\n" + (raw or b""))

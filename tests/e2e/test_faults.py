@@ -98,11 +98,13 @@ def test_drafter_frozen_and_thawed(verifier: Daemon, drafters: Mesh, draft_n: ob
 def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, drafters: Mesh):
     """Silence of some seconds: the verifier gives the drafter up; thawed, it attaches again and is drafted with."""
     drafter = drafters.drafter("draft_ms=0.1,alpha=1")
+    before = verifier.stats()["reconnects"]
     drafter.signal(signal.SIGSTOP)
     until(lambda: not verifier.stats()["peers"], "the frozen drafter is given up", 10)
     assert complete(verifier, body(PROMPT, 50)).text == sim_text(PROMPT, 50)
     drafter.signal(signal.SIGCONT)
     drafters.attached(drafter.ready())
+    assert verifier.stats()["reconnects"] == before + 1
     again = complete(verifier, body(PROMPT, 100, draft_n=4))
     assert again.text == sim_text(PROMPT, 100)
     assert sum(again.accepted) > 0

@@ -155,10 +155,12 @@ def test_other_protocol_version_is_told(peer: Peer, version: int):
 def test_frames_before_hello_are_refused(verifier: Daemon, peer: Peer, message: m.Message):
     """Who has not said HELLO gets ERROR hello, and no session."""
     sessions = len(verifier.events("session_opened"))
+    before = verifier.stats()["handshake_failures"]["hello"]  # type: ignore[index]
     peer.say(message)
     answer = peer.expect(m.Error)
     assert isinstance(answer, m.Error)
     assert answer.code == "hello"
+    until(lambda: verifier.stats()["handshake_failures"]["hello"] > before, "it is counted")  # type: ignore[index]
     assert len(verifier.events("session_opened")) == sessions
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from processes import Daemon, Mesh, Stream, body, complete, request_raw, sim_ids, sim_text, until
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
 
 PROMPT = "GET / HTTP/1.1"
 
@@ -139,6 +141,64 @@ def test_answers_do_not_wait_for_a_step(slow: Daemon, resource: str):
             assert request_raw(slow.socket, "GET", resource)[0] == 200
             times.append(time.perf_counter() - begun)
     assert statistics.median(times) < 0.05
+
+
+FORMATS = {"text/plain": read_text, "application/openmetrics-text; version=1.0.0": read_openmetrics}
+
+
+def scraped(daemon: Daemon, accept: str) -> dict[tuple[object, ...], float]:
+    """/metrics in this format: {(sample, its labels): value}."""
+    status, headers, raw = request_raw(daemon.socket, "GET", "/metrics", accept=accept)
+    assert status == 200
+    assert headers["content-type"].startswith(accept)
+    samples = [sample for family in FORMATS[accept](raw.decode()) for sample in family.samples]
+    return {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples}
+
+
+@pytest.mark.parametrize("accept", FORMATS)
+def test_metrics_agree_with_stats(pair: dict[str, Daemon], accept: str):
+    """/metrics of both daemons is what Prometheus reads: the counters are those of /stats, and they only rise."""
+    before = {role: scraped(daemon, accept) for role, daemon in pair.items()}
+    complete(pair["drafter"], body(PROMPT, 60, draft_n=4))
+    totals = settled(pair)
+    after = {role: scraped(daemon, accept) for role, daemon in pair.items()}
+    for role in pair:
+        for series, value in before[role].items():
+            if str(series[0]).endswith(("_total", "_bucket", "_count", "_sum")):
+                assert after[role][series] >= value, series
+    told, drafted = after["verifier"], after["drafter"]
+    for name, key in (
+        ("generation_tokens", "generated"),
+        ("prompt_tokens", "prompt_tokens"),
+        ("spec_decode_num_drafts", "rounds_with_drafts"),
+        ("spec_decode_num_draft_tokens", "drafted"),
+        ("spec_decode_num_accepted_tokens", "accepted"),
+    ):
+        assert told[f"specmesh_{name}_total",] == totals["verifier"][key] > 0
+    for key in ("drafted", "accepted", "committed"):
+        assert drafted[f"specmesh_drafter_{key}_tokens_total",] == totals["drafter"][key] > 0
+    assert told["specmesh_generation_tokens_total",] - before["verifier"]["specmesh_generation_tokens_total",] == 60
+    success = ("specmesh_request_success_total", ("finished_reason", "length"))
+    assert told[success] == before["verifier"][success] + 1
+    assert told["specmesh_engine_healthy",] == drafted["specmesh_engine_healthy",] == 1
+    assert told["specmesh_drafter_up",] == drafted["specmesh_verifier_up",] == 1
+    assert drafted["specmesh_draft_seconds_count",] == totals["drafter"]["drafted"]
+    assert told["specmesh_draft_rtt_seconds_count",] > 0
+
+
+def settled(pair: dict[str, Daemon]) -> dict[str, dict[str, float]]:
+    """The totals of both, once nothing runs and two looks say the same."""
+
+    def totals() -> dict[str, dict[str, float]]:
+        return {role: daemon.stats()["totals"] for role, daemon in pair.items()}  # type: ignore[misc]
+
+    def still() -> bool:
+        first = totals()
+        time.sleep(0.3)
+        return not any(daemon.live() for daemon in pair.values()) and first == totals()
+
+    until(still, "the daemons rest")
+    return totals()
 
 
 def test_stats_agree_with_the_reports(pair: dict[str, Daemon]):

@@ -1,0 +1,104 @@
+"""Snapshots as the daemons make them, after some work: what `/stats` answers."""
+
+import numpy as np
+
+from specmesh.core import events as ev
+from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.arrivals import Arrivals
+from specmesh.core.costs import StepCosts
+from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.daemons.drafter_stats import DrafterStats
+from specmesh.daemons.live import Live
+from specmesh.daemons.peers import DrafterPeer, Link
+from specmesh.daemons.transport import Traffic
+from specmesh.daemons.verifier_stats import VerifierStats
+from specmesh.engines.base import EngineInfo
+from specmesh.wire.messages import Hello, Pong, Welcome
+
+INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
+VOCAB, OPENED = 32, 150.0
+ROUNDS = (((7, 8), (7, 8, 9)), ((7, 9), (7, 8)), ((), (5,)))
+"""Drafts of a step, and what the target says on its rows: two drafts stand, one of two, none are there."""
+
+
+class _Nobody:
+    """A client that listens to nothing."""
+
+    def hear(self, event):
+        pass
+
+
+def opened(stats, number, draft_n=None, *, attached=True):
+    """A session as a verifier holds it, opened at OPENED and counted."""
+    limits = TargetLimits(4096, VOCAB, frozenset())
+    params = SessionParams(SamplingParams(), 100, draft_n)
+    machine = VerifierSession(range(1, 6), params, limits, StepCosts(), RollingAcceptance(), OPENED)
+    stats.begun(machine)
+    machine.handle(ev.Prefilled(4), OPENED)
+    if attached:
+        machine.attach(Arrivals())
+    return Live(number, 0, machine, _Nobody(), None)
+
+
+def step(stats, live, drafts, said, now):
+    """A verification step of a session that ends at `now`, counted."""
+    logits = np.zeros((len(drafts) + 1, VOCAB), np.float32)
+    for row, token in enumerate(said):
+        logits[row, token] = 1.0
+    live.machine.begin(now - 0.1)
+    for effect in live.machine.handle(ev.Stepped(drafts, logits, 0.1), now):
+        if isinstance(effect, ev.Emit):
+            stats.emitted(live, effect)
+
+
+def worked(stats, numbers, *, attached=True):
+    """Sessions after ROUNDS, one every half second."""
+    lives = [opened(stats, number, attached=attached) for number in numbers]
+    for index, (drafts, said) in enumerate(ROUNDS):
+        for live in lives:
+            step(stats, live, drafts, said, OPENED + 0.5 * (index + 1))
+    return lives
+
+
+def peer(name="mac:7"):
+    """A drafter that has answered a PING after 5 ms and drafts every 2 ms."""
+    one = DrafterPeer(name.encode(), Hello(name, "llama", "small.gguf", "", 0, 4096), Link(0.0))
+    one.link.pong(Pong(one.link.ping(1.0, 0, 0.0).number, 1, 0.25), 1.005)
+    one.arrivals.record_restart(0.004, 2)
+    return one
+
+
+def traffic():
+    """A frame of 100 bytes each way, and one refused."""
+    made = Traffic()
+    made.sent(100)
+    made.received(100)
+    made.rejected["magic"] += 1
+    return made
+
+
+def verifier(sessions=1, drafters=1, now=152.0):
+    """A verifier with so many sessions and drafters; one more session is over."""
+    stats, costs = VerifierStats(0.0), StepCosts()
+    costs.record(1, 0.034)
+    stats.round_trips.record(0.005)
+    stats.step(OPENED, OPENED + 0.5, 3)
+    over, *lives = worked(stats, range(5088329, 5088330 + sessions), attached=drafters > 0)
+    stats.ended(over.machine, "length", now)
+    return stats.picture(INFO, lives, [peer(f"mac:{n}") for n in range(drafters)], costs, traffic(), now)
+
+
+def drafter(now=152.0, *, connected=True):
+    """A drafter after five drafts, of which three stood."""
+    stats = DrafterStats(0.0)
+    for index in range(5):
+        stats.worked(OPENED + 0.1 * index, OPENED + 0.1 * index + 0.004, guessed=True)
+    stats.round(3, 4, OPENED + 0.6)
+    stats.round_trips.record(0.005)
+    welcome = Welcome("spark:1", "big.gguf", "", "", 5, 4096, []) if connected else None
+    return stats.picture(INFO, welcome, None, peer().link, [DrafterSession(VOCAB, 4096, 512)], traffic(), now)
+
+
+LOADING = {"schema_version": 1, "role": "verifier", "loading": 0.43, "uptime_s": 3.0}
