@@ -1,6 +1,7 @@
 """Units as systemd itself reads them."""
 
 import configparser
+import re
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from specmesh.cli import main
+from specmesh.config_file import keys
 from specmesh.service import systemd
 from specmesh.service.plan import Scope
 from specmesh.service.systemd import quoted, systemd_service, unit
@@ -34,6 +37,19 @@ def test_systemd_finds_no_fault(role: str, scope: Scope, tmp_path: Path):
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     broken = analyse(tmp_path, text + "\nNoSuchKey=1\n", *flags, "verify", "--man=no", "--recursive-errors=no")
     assert broken.returncode != 0
+
+
+@needs_systemd
+@pytest.mark.parametrize("example", sorted((systemd.TEMPLATES / "examples").glob("*.conf")), ids=lambda path: path.stem)
+def test_systemd_finds_no_fault_in_examples(example: Path, tmp_path: Path):
+    """Each drop-in, on the unit that it is for; its variables are those of the daemon."""
+    (tmp_path / "specmesh-test.service.d").mkdir()
+    (tmp_path / "specmesh-test.service.d/override.conf").write_text(example.read_text())
+    text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+    done = analyse(tmp_path, text, "verify", "--man=no", "--recursive-errors=no")
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    for name in re.findall(r"SPECMESH_VERIFIER_(\w+)", example.read_text()):
+        assert name.lower().replace("_", "-") in keys(main.commands["verifier"])
 
 
 @needs_systemd
