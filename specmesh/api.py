@@ -18,6 +18,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from specmesh.api_ping import parse_ping, pinged
 from specmesh.api_request import parse_completion
 from specmesh.core.vocabulary import TextStream, Vocabulary
 from specmesh.errors import Busy, DaemonUnreachable, PromptTooLong, RequestError, SpecmeshError
@@ -42,6 +43,7 @@ def create_app(backend: Backend) -> Starlette:
             Route("/stats", api.stats),
             Route("/v1/models", api.models),
             Route("/v1/completions", api.completions, methods=["POST"]),
+            Route("/ping", api.ping, methods=["POST"]),
         ],
         exception_handlers={SpecmeshError: _specmesh_error, ClientDisconnect: _gone},
     )
@@ -77,6 +79,15 @@ class _Api:
             stream = _Stream(answer, self._backend.vocabulary())
             return StreamingResponse(stream.events(first, batches), media_type="text/event-stream")
         return JSONResponse(await self._whole(http, request, answer))
+
+    async def ping(self, http: HttpRequest) -> Response:
+        wanted = parse_ping(await _body(http))
+        reason = self._backend.not_ready()
+        if reason is not None:
+            raise reason
+        told = pinged(self._backend, wanted)
+        first = await anext(told)  # likewise
+        return StreamingResponse(_told(first, told), media_type="text/event-stream")
 
     async def _encoded(self, request: Request) -> Request:
         """The request with ids in place of text, where this daemon can: seconds of work for a long one, done here so
@@ -193,6 +204,15 @@ class _Stream:
             case Finished(reason, _, _):
                 last = self._answer.chunk(self._text.finish(), reason, described)
                 return last | {"usage": _usage(event, self._generated)}
+
+
+async def _told(first: dict[str, object], others: AsyncGenerator[dict[str, object], None]) -> AsyncGenerator[str, None]:
+    """Values as server-sent events, then [DONE]."""
+    async with aclosing(others):
+        yield _event(first)
+        async for value in others:
+            yield _event(value)
+    yield "data: [DONE]\n\n"
 
 
 def _append(batch: list[Event], event: Event, rounds: bool) -> None:

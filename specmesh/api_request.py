@@ -49,12 +49,14 @@ def parse_completion(body: object) -> CompletionBody:
     text, ids = _prompt(body.get("prompt"))
     seed = body.get("seed")
     sampling = SamplingParams(
-        temperature=_number(body, "temperature", 1.0, 0.0, 100.0),
-        top_k=_integer(body, "top_k", 0, 0, 2**31 - 1),
-        top_p=_number(body, "top_p", 1.0, 0.0, 1.0),
-        seed=secrets.randbits(32) if seed is None else _integer(body, "seed", 0, 0, MAX_SEED),
+        temperature=number_field(body, "temperature", 1.0, 0.0, 100.0),
+        top_k=integer_field(body, "top_k", 0, 0, 2**31 - 1),
+        top_p=number_field(body, "top_p", 1.0, 0.0, 1.0),
+        seed=secrets.randbits(32) if seed is None else integer_field(body, "seed", 0, 0, MAX_SEED),
     )
-    params = SessionParams(sampling, _integer(body, "max_tokens", 128, 1, 2**31 - 1), _draft_n(body.get("draft_n")))
+    params = SessionParams(
+        sampling, integer_field(body, "max_tokens", 128, 1, 2**31 - 1), _draft_n(body.get("draft_n"))
+    )
     return CompletionBody(Request(text, ids, params, _flag(body, "rounds")), _flag(body, "stream"))
 
 
@@ -74,7 +76,8 @@ def _draft_n(value: object) -> int | None:
     raise RequestError(f'draft_n must be "auto" or a number from 0 to {MAX_DRAFTS}')
 
 
-def _number(body: dict[str, object], name: str, default: float, low: float, high: float) -> float:
+def number_field(body: dict[str, object], name: str, default: float, low: float, high: float) -> float:
+    """A field that is a number within bounds, or its default; raises RequestError."""
     value = body.get(name)
     if value is None:
         return default
@@ -83,7 +86,8 @@ def _number(body: dict[str, object], name: str, default: float, low: float, high
     return float(value)
 
 
-def _integer(body: dict[str, object], name: str, default: int, low: int, high: int) -> int:
+def integer_field(body: dict[str, object], name: str, default: int, low: int, high: int) -> int:
+    """The same of a whole number."""
     value = body.get(name)
     if value is None:
         return default

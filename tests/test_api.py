@@ -17,7 +17,18 @@ from specmesh.errors import (
     RequestError,
     SpecmeshError,
 )
-from specmesh.requests import Cancel, ClientEvent, Failed, Finished, LocalClient, Started, Submit, Tokens
+from specmesh.requests import (
+    Cancel,
+    ClientEvent,
+    ClientOrder,
+    Failed,
+    Finished,
+    LocalClient,
+    Peer,
+    Probe,
+    Started,
+    Tokens,
+)
 
 LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
 DONE = Finished("length", (104, 105), {"rounds": 2})
@@ -31,7 +42,8 @@ class FakeDaemon:
 
     def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
         self.events, self.reason = events, reason
-        self.orders: list[Submit | Cancel] = []
+        self.orders: list[ClientOrder] = []
+        self.peers: tuple[Peer, ...] = ()
         self.cancelled = asyncio.Event()
 
     def encoder(self) -> Callable[[str], list[int]] | None:
@@ -46,8 +58,13 @@ class FakeDaemon:
     def stats(self) -> dict[str, object]:
         return {"role": self.role, "schema_version": 1}
 
-    def submit(self, order: Submit | Cancel) -> None:
+    def submit(self, order: ClientOrder) -> None:
         self.orders.append(order)
+        if isinstance(order, Probe):
+            order.sent(self.peers)
+            for peer in self.peers:
+                order.answer(peer)(0.004)
+            return
         if isinstance(order, Cancel):
             self.cancelled.set()
             return
@@ -305,3 +322,30 @@ def test_finished_session_is_not_cancelled():
         daemon = FakeDaemon(*EVENTS)
         post(daemon, stream=stream)
         assert len(daemon.orders) == 1
+
+
+def ping(daemon: FakeDaemon, **body: object) -> Answer:
+    return asyncio.run(_made(daemon, "POST", "/ping", [json.dumps(body).encode()]))
+
+
+def test_ping():
+    """/ping sends as many probes as asked for, and streams an event per answer."""
+    daemon = FakeDaemon()
+    daemon.peers = (Peer("mac:1", "tcp://192.0.2.7"), Peer("mac:2", "tcp://192.0.2.8"))
+    *events, done = ping(daemon, count=2, interval_s=0.01).events()
+    assert done == "[DONE]"
+    assert [json.loads(event) for event in events] == [
+        {"number": number, "peer": peer.name, "address": peer.address, "time_ms": 4.0}
+        for number in (1, 2)
+        for peer in daemon.peers
+    ]
+    assert [type(order) for order in daemon.orders] == [Probe, Probe]
+
+
+def test_ping_refused():
+    """A bad body is 400, a daemon without a peer 502, one that loads 503."""
+    assert ping(FakeDaemon(), count=0).status == 400
+    assert ping(FakeDaemon(reason=Busy("loading"))).status == 503
+    alone = ping(FakeDaemon())
+    assert alone.status == 502
+    assert "no drafter is attached" in alone.json()["error"]["message"]  # type: ignore[index]
