@@ -337,6 +337,26 @@ def stats(as_json: bool, watch: bool, socket_path: Path | None) -> None:
 
 
 @main.command()
+@click.option("--count", type=click.IntRange(1, 100_000), default=10, show_default=True, metavar="N", help="PINGs.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.01, 60.0),
+    default=0.2,
+    show_default=True,
+    metavar="S",
+    help="Seconds between two.",
+)
+@click.option("--json", "as_json", envvar="SPECMESH_PING_JSON", is_flag=True, help="Print one JSON object instead.")
+@_socket_option
+def ping(count: int, interval: float, as_json: bool, socket_path: Path | None) -> None:
+    """Have a daemon measure the way to each of its peers; exit code 69 where none answers."""
+    from specmesh.client import Client
+    from specmesh.ping import run
+
+    run(Client(socket_path), count, interval, as_json=as_json)
+
+
+@main.command()
 @click.option("--model", required=True, metavar="PATH", help="The draft model: a GGUF file or Hugging Face directory.")
 @click.option("--against", required=True, metavar="PATH", help="The verifier's model, likewise.")
 @click.option(
