@@ -11,9 +11,9 @@ import click
 
 from specmesh.bench.cli import bench
 from specmesh.config_cli import blamed, config, config_option, rereader
-from specmesh.errors import ConfigError, SpecmeshError, about
+from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError, about
 from specmesh.explain.cli import explain
-from specmesh.models_cli import model_path, models
+from specmesh.models_cli import complete_model, model_path, models
 from specmesh.service.cli import service
 
 INTERRUPTED = 130
@@ -47,7 +47,7 @@ def _quiet_exit() -> NoReturn:
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
+    if value and not ctx.resilient_parsing:
         from specmesh import __version__
 
         click.echo(f"specmesh {__version__}")
@@ -139,7 +139,12 @@ def _daemon_options(command: F) -> F:
 
 
 @main.command()
-@click.option("--model", metavar="FILE", help="The target model: a GGUF file, a name of `models list`, or `bundled`.")
+@click.option(
+    "--model",
+    metavar="FILE",
+    shell_complete=complete_model,
+    help="The target model: a GGUF file, a name of `models list`, or `bundled`.",
+)
 @click.option("--bind", default="tcp://127.0.0.1:7071", show_default=True, help="Where drafters connect.")
 @click.option(
     "--insecure-no-auth",
@@ -200,6 +205,7 @@ def verifier(
 @click.option(
     "--model",
     metavar="FILE|DIR|HUB_ID",
+    shell_complete=complete_model,
     help="The draft model: a GGUF file, a Hugging Face directory or hub id, a name of `models list`, or `bundled`.",
 )
 @click.option(
@@ -354,6 +360,36 @@ def ping(count: int, interval: float, as_json: bool, socket_path: Path | None) -
     from specmesh.ping import run
 
     run(Client(socket_path), count, interval, as_json=as_json)
+
+
+@main.command()
+@click.option("--json", "as_json", envvar="SPECMESH_PS_JSON", is_flag=True, help="Print them as JSON.")
+@click.pass_context
+def ps(ctx: click.Context, as_json: bool) -> None:
+    """List the daemons that run here; exit code 69 where none does."""
+    from specmesh import ps as daemons
+
+    found = daemons.find()
+    if as_json:
+        import json
+
+        click.echo(json.dumps(daemons.as_json(found), indent=2))
+    elif found:
+        click.echo("\n".join(daemons.lines(found)))
+    if not found:
+        click.echo("specmesh: no daemon runs here: start one (specmesh verifier, specmesh drafter)", err=True)
+        ctx.exit(DaemonUnreachable.exit_code)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete specmesh's commands, options and model names."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click has all three"
+    click.echo(kind(main, {}, "specmesh", "_SPECMESH_COMPLETE").source())
 
 
 @main.command()
