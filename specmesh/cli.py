@@ -11,6 +11,7 @@ import click
 
 from specmesh.bench.cli import bench
 from specmesh.config_cli import blamed, config, config_option, rereader
+from specmesh.doctor.cli import doctor
 from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError, about
 from specmesh.explain.cli import explain
 from specmesh.models_cli import complete_model, model_path, models
@@ -73,6 +74,7 @@ main.add_command(explain)
 main.add_command(bench)
 main.add_command(config)
 main.add_command(service)
+main.add_command(doctor)
 
 
 def _socket_option(command: F) -> F:
@@ -390,34 +392,3 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, "click has all three"
     click.echo(kind(main, {}, "specmesh", "_SPECMESH_COMPLETE").source())
-
-
-@main.command()
-@click.option("--model", required=True, metavar="PATH", help="The draft model: a GGUF file or Hugging Face directory.")
-@click.option("--against", required=True, metavar="PATH", help="The verifier's model, likewise.")
-@click.option(
-    "--min-vocab-overlap",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    default=0.9,
-    show_default=True,
-    metavar="SHARE",
-    help="Share of tokens with a counterpart that the drafter will ask for.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-@click.pass_context
-def doctor(ctx: click.Context, model: str, against: str, min_vocab_overlap: float, as_json: bool) -> None:
-    """Compare two models' vocabularies, as a drafter does; exit code 1 where they do not fit."""
-    from specmesh import logs
-    from specmesh.doctor import diagnose
-    from specmesh.paths import bundled
-
-    logs.configure("error", "auto")
-    paths = [bundled(name) if path == "bundled" else path for path, name in ((model, "drafter"), (against, "target"))]
-    found = diagnose(Path(paths[0]), Path(paths[1]), min_vocab_overlap)
-    if as_json:
-        import json
-
-        click.echo(json.dumps(found.as_json(), indent=2))
-    else:
-        click.echo("\n".join(found.lines()))
-    ctx.exit(0 if found.usable else 1)
