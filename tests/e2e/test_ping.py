@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Mesh, command, until
+from processes import Daemon, Mesh, Stream, body, command, sim_text, until
 from proxy import Proxy
 
 DELAY = 0.03
@@ -52,6 +52,18 @@ def test_many_and_fast(pair: dict[str, Daemon]):
     """A hundred in a second are all answered."""
     done = command("ping", "--count", 100, "--interval", 0.01, "--json", "--socket", pair["verifier"].socket)
     assert done.json["peers"][0]["answered"] == 100  # type: ignore[index]
+
+
+def test_while_a_text_is_generated(pair: dict[str, Daemon]):
+    """Both sides ping in the middle of a text; all is answered, and the text is the same."""
+    with Stream(pair["verifier"], body("Are you there?", 2000, draft_n=4)) as stream:
+        stream.read(5)
+        for daemon in pair.values():
+            events = list(daemon.client.stream("/ping", {"count": 20, "interval_s": 0.01}))
+            assert len(events) == 20
+            assert None not in [event["time_ms"] for event in events]
+        stream.read()
+    assert stream.text == sim_text("Are you there?", 2000)
 
 
 def test_the_measured_time_is_that_of_the_way(mesh: Mesh, proxy: Callable[..., Proxy]):
