@@ -1,9 +1,11 @@
 """What the API sees of a daemon: one that loads its model, then a verifier or a drafter."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from specmesh import __version__
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
@@ -11,7 +13,7 @@ from specmesh.daemons.prompts import prompt_ids
 from specmesh.daemons.verifier import Order, VerifierLoop
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
-from specmesh.requests import Cancel, Request, Submit
+from specmesh.requests import ClientOrder, Request
 
 
 class Loading:
@@ -34,8 +36,14 @@ class Loading:
 
     def stats(self) -> dict[str, object]:
         """The little there is to show."""
-        uptime = round(time.monotonic() - self._begun, 1)
-        return {"schema_version": 1, "role": self.role, "loading": round(self.share, 3), "uptime_s": uptime}
+        return {
+            "schema_version": 1,
+            "role": self.role,
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._begun, 1),
+            "loading": round(self.share, 3),
+        }
 
 
 class VerifierBackend:
@@ -69,7 +77,7 @@ class VerifierBackend:
         """The target's tokenizer and chat template."""
         return self._encode
 
-    def submit(self, order: Submit | Cancel) -> None:
+    def submit(self, order: ClientOrder) -> None:
         """Into the loop's mailbox."""
         self._mailbox.put(order)
 
@@ -83,7 +91,7 @@ class DrafterBackend:
 
     role = "drafter"
 
-    def __init__(self, loading: Loading, mailbox: Mailbox[Submit | Cancel], address: str) -> None:
+    def __init__(self, loading: Loading, mailbox: Mailbox[ClientOrder], address: str) -> None:
         self._loading, self._mailbox, self._address = loading, mailbox, address
         self._loop: DrafterLoop | None = None
 
@@ -119,7 +127,7 @@ class DrafterBackend:
         """None: prompts are encoded by the verifier."""
         return None
 
-    def submit(self, order: Submit | Cancel) -> None:
+    def submit(self, order: ClientOrder) -> None:
         """Into the loop's mailbox."""
         self._mailbox.put(order)
 

@@ -35,7 +35,7 @@ from specmesh.errors import (
     RequestError,
     SpecmeshError,
 )
-from specmesh.requests import Cancel, Failed, Submit
+from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Submit
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
@@ -59,7 +59,7 @@ class DrafterLoop:
         connect: "Callable[[], zmq.Socket[bytes]]",
         address: str,
         engine: DraftEngine,
-        mailbox: Mailbox[Submit | Cancel],
+        mailbox: Mailbox[ClientOrder],
         least_overlap: float = LEAST_OVERLAP,
         cache: VocabularyCache | None = None,
     ) -> None:
@@ -147,7 +147,7 @@ class DrafterLoop:
             self._unpublished = bool(self._sessions)
             self.stats.publish(self.snapshot(now))
 
-    def _order(self, order: Submit | Cancel) -> None:
+    def _order(self, order: ClientOrder) -> None:
         match order:
             case Submit(request, client):
                 self._open(Asked(request, client))
@@ -156,6 +156,13 @@ class DrafterLoop:
                 for live in list(self._sessions.values()):
                     if live.asked is not None and live.asked.client is client:
                         self._close(live)
+            case Probe():
+                peers = [Peer(self._welcome.verifier, self._address)] if self._welcome is not None else []
+                order.sent(peers)
+                for peer in peers:
+                    now = time.monotonic()
+                    busy, answer = self.stats.busy.share(now), order.answer(peer)
+                    self._dealer.send(self._link.probe(now, self._turns, busy, answer))
             case _:
                 assert_never(order)
 
@@ -368,6 +375,7 @@ class DrafterLoop:
             self.stats.reconnects.lost()
         self.stats.reconnects.came()
         self._welcome = welcome
+        self._unpublished = True
         self._link.next_ping = now
         log.info("verifier_found", verifier=welcome.verifier, model=welcome.model)
         self._ask(self._introduction.welcomed(welcome, now))
@@ -394,6 +402,7 @@ class DrafterLoop:
         log.warning("verifier_lost", reason=reason)
         self.stats.reconnects.lost()
         self._welcome = None
+        self._unpublished = True
         self._introduction.lost()
         self._drop_sessions(DaemonUnreachable(f"the verifier at {self._address} went away"))
         self._dealer.reconnect()
@@ -417,4 +426,4 @@ class DrafterLoop:
             [live.machine for live in self._sessions.values()],
             self._dealer.traffic,
             now,
-        )
+        ) | {"address": self._address}

@@ -1,5 +1,6 @@
 """The drafter's counters and the picture of them that `stats` shows."""
 
+import os
 from collections.abc import Sequence
 
 from specmesh import __version__
@@ -63,6 +64,7 @@ class DrafterStats:
             "schema_version": SCHEMA_VERSION,
             "role": "drafter",
             "version": __version__,
+            "pid": os.getpid(),
             "uptime_s": round(now - self._started, 1),
             "model": {
                 "name": info.model,

@@ -1,10 +1,12 @@
 """The other end of the wire, as this side knows it: liveness, round trip, traffic."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.stats import Rolling
+from specmesh.requests import Peer
 from specmesh.wire.messages import Hello, Ping, Pong
 
 PING_INTERVAL = 1.0
@@ -16,10 +18,16 @@ U32 = 0xFFFFFFFF
 SILENCE = 3.5
 """Seconds without a frame after which a peer counts as gone."""
 
+Answer = Callable[[float], None]
+"""Called with the seconds that the answer to a probe took."""
+
 
 @dataclass(slots=True)
 class Link:
-    """Liveness and round trip of one connection. `progress` is the peer's own loop counter, as last told."""
+    """Liveness and round trip of one connection. `progress` is the peer's own loop counter, as last told.
+
+    A probe is a PING that somebody asked for. It counts nowhere: measuring must not move what drafting is decided by.
+    """
 
     last_heard: float
     round_trips: Rolling = field(default_factory=Rolling)
@@ -28,6 +36,7 @@ class Link:
     next_ping: float = 0.0
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _pending: tuple[int, float] | None = None
+    _probes: dict[int, tuple[float, Answer]] = field(default_factory=dict)
 
     def ping(self, now: float, progress: int, busy: float) -> Ping:
         """The next PING, to be sent now."""
@@ -35,9 +44,21 @@ class Link:
         self._pending = (next(self._numbers), now)
         return Ping(self._pending[0], progress & U32, busy)
 
+    def probe(self, now: float, progress: int, busy: float, answer: Answer) -> Ping:
+        """A PING beside those of `ping`, to be sent now; `answer` hears of its PONG, or never."""
+        self._probes = {number: probe for number, probe in self._probes.items() if now - probe[0] <= SILENCE}
+        number = next(self._numbers)
+        self._probes[number] = now, answer
+        return Ping(number, progress & U32, busy)
+
     def pong(self, message: Pong, now: float) -> float | None:
-        """Learn from a PONG; its round trip in seconds, None when it answers no PING of ours."""
+        """Learn from a PONG; its round trip in seconds, None when it answers no PING of ours, or a probe."""
         self.progress, self.busy = message.progress, message.busy
+        probe = self._probes.pop(message.number, None)
+        if probe is not None:
+            sent, answer = probe
+            answer(now - sent)
+            return None
         if self._pending is None or message.number != self._pending[0]:
             return None
         round_trip = now - self._pending[1]
@@ -62,12 +83,19 @@ class DrafterPeer:
     hello: Hello
     link: Link
     arrivals: Arrivals = field(default_factory=Arrivals)
+    address: str = ""
+
+    @property
+    def end(self) -> Peer:
+        """Its name and address."""
+        return Peer(self.hello.drafter, self.address)
 
     def describe(self) -> dict[str, object]:
         """This peer for people and for `stats --json`."""
         interval = self.arrivals.interval
         return {
             "drafter": self.hello.drafter,
+            "address": self.address,
             "engine": self.hello.engine,
             "model": self.hello.model,
             "round_trip_ms": self.link.round_trip_ms(),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from specmesh.daemons.transport import Inlet, Traffic
+from specmesh.daemons.transport import Inlet, Traffic, plain
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
@@ -99,6 +99,11 @@ class Router:
             identity, frame = parts
             self.traffic.received(len(frame))
             yield identity, self._decoded(identity, frame), len(frame)
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return plain(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
 
     def unreachable(self) -> list[bytes]:
         """Drafters found gone while sending, since the last call."""

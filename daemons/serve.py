@@ -32,7 +32,7 @@ from specmesh.daemons.verifier import Order, VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache, default_folder
 from specmesh.engines.load import load_drafter, load_verifier
 from specmesh.errors import SpecmeshError, about
-from specmesh.requests import Cancel, Submit
+from specmesh.requests import ClientOrder
 
 log = structlog.get_logger("specmesh")
 
@@ -156,7 +156,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
     notifier = Notifier()
     on_hangup(reread, notifier)
     stop, context = Stop(notifier), zmq.Context[zmq.Socket[bytes]]()
-    mailbox: Mailbox[Submit | Cancel] = Mailbox()
+    mailbox: Mailbox[ClientOrder] = Mailbox()
     with about("socket"):
         instance = Instance(settings.socket)
     loading = Loading("drafter", lambda share: _told(notifier, share, stop))

@@ -4,6 +4,7 @@ Option values and reasons: libzmq's defaults queue without end, block for ever a
 not know a peer, and buffer whatever length a stranger announces.
 """
 
+import re
 import select
 from collections import Counter
 from typing import TypeVar
@@ -93,6 +94,7 @@ class Inlet:
         self._descriptor = socket.FD
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
+        self._last: zmq.Frame | None = None
 
     def receive(self) -> list[bytes] | None:
         """The parts of the next message; None when there is none now."""
@@ -103,7 +105,16 @@ class Inlet:
         while part.more:
             part = self._socket.recv(zmq.NOBLOCK, copy=False)
             parts.append(part.bytes)
+        self._last = part
         return parts
+
+    def sender(self) -> str:
+        """Where the last message came from: an IP address as tcp://HOST; empty where libzmq does not know."""
+        try:
+            host = str(self._last.get("Peer-Address")) if self._last is not None else ""
+        except zmq.ZMQError:
+            return ""
+        return plain(f"tcp://[{host}]" if ":" in host else f"tcp://{host}") if host else ""
 
     def wait(self, mailbox: Mailbox[T], seconds: float) -> None:
         """Sleep until there may be a message or an item in the mailbox, at most `seconds`.
@@ -118,6 +129,11 @@ class Inlet:
         ready, _, _ = select.select([self._descriptor, wakeup], [], [], seconds)
         if wakeup in ready:
             mailbox.quiet()
+
+
+def plain(address: str) -> str:
+    """An address whose IPv4 host is not written as IPv6: sockets for both show it so."""
+    return re.sub(r"\[::ffff:([\d.]+)\]", r"\1", address)
 
 
 def _configure(socket: zmq.Socket[bytes]) -> None:

@@ -39,7 +39,7 @@ from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
-from specmesh.requests import Cancel, Client, Failed, Finished, Request, Started, Submit, Tokens
+from specmesh.requests import Cancel, Client, ClientOrder, Failed, Finished, Probe, Request, Started, Submit, Tokens
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
@@ -62,7 +62,7 @@ class Solved:
     policy: Policy
 
 
-Order = Submit | Cancel | Decoded | DecodeFailed | Solved
+Order = ClientOrder | Decoded | DecodeFailed | Solved
 
 
 class VerifierLoop:
@@ -78,6 +78,7 @@ class VerifierLoop:
         decisions: DecisionLog | None = None,
     ) -> None:
         self._name, self._router, self._mailbox = name, Router(socket), mailbox
+        self._address = self._router.address
         self._vocabulary, self._info = engine.vocabulary, engine.info
         self._prompt_ids = partial(prompt_ids, engine)
         self._fingerprint = engine.vocabulary.fingerprint()
@@ -152,6 +153,11 @@ class VerifierLoop:
             case Cancel(client):
                 for live in [live for live in self._sessions.values() if live.client is client]:
                     self._carry_out(live, live.machine.handle(ev.Cancelled("cancelled"), now))
+            case Probe():
+                order.sent(peer.end for peer in self._peers.values())
+                for peer in self._peers.values():
+                    busy, answer = self.stats.busy.share(now), order.answer(peer.end)
+                    self._router.send(peer.identity, peer.link.probe(now, self._turns, busy, answer))
             case Decoded():
                 self._decoded(order, now)
             case DecodeFailed(error):
@@ -309,7 +315,7 @@ class VerifierLoop:
             self._costs,
             self._router.traffic,
             now,
-        )
+        ) | {"address": self._address}
 
     # --- the wire
 
@@ -372,7 +378,7 @@ class VerifierLoop:
             self._router.send(identity, self._welcome())  # it asked more than once while nobody listened
             return
         self._peer_gone(identity, "hello again")
-        peer = DrafterPeer(identity, hello, Link(now))
+        peer = DrafterPeer(identity, hello, Link(now), address=self._router.inlet.sender())
         self._peers[identity] = peer
         self.stats.reconnects.came()
         self._unpublished = True

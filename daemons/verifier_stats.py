@@ -1,5 +1,6 @@
 """The verifier's counters and the picture of them that `stats` shows."""
 
+import os
 from collections import deque
 from collections.abc import Sequence
 
@@ -105,6 +106,7 @@ class VerifierStats:
             "schema_version": SCHEMA_VERSION,
             "role": "verifier",
             "version": __version__,
+            "pid": os.getpid(),
             "uptime_s": round(now - self._started, 1),
             "model": {
                 "name": info.model,

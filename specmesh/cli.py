@@ -12,7 +12,8 @@ import click
 from specmesh.bench.cli import bench
 from specmesh.config_cli import blamed, config
 from specmesh.daemons_cli import drafter, verifier
-from specmesh.errors import ConfigError, SpecmeshError
+from specmesh.doctor.cli import doctor
+from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
 from specmesh.explain.cli import explain
 from specmesh.models_cli import models
 from specmesh.service.cli import service
@@ -48,7 +49,7 @@ def _quiet_exit() -> NoReturn:
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
+    if value and not ctx.resilient_parsing:
         from specmesh import __version__
 
         click.echo(f"specmesh {__version__}")
@@ -76,6 +77,7 @@ main.add_command(explain)
 main.add_command(bench)
 main.add_command(config)
 main.add_command(service)
+main.add_command(doctor)
 
 
 def _socket_option(command: F) -> F:
@@ -237,31 +239,50 @@ def stats(as_json: bool, watch: bool, interval: float, socket_path: Path | None)
 
 
 @main.command()
-@click.option("--model", required=True, metavar="PATH", help="The draft model: a GGUF file or Hugging Face directory.")
-@click.option("--against", required=True, metavar="PATH", help="The verifier's model, likewise.")
+@click.option("--count", type=click.IntRange(1, 100_000), default=10, show_default=True, metavar="N", help="PINGs.")
 @click.option(
-    "--min-vocab-overlap",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    default=0.9,
+    "--interval",
+    type=click.FloatRange(0.01, 60.0),
+    default=0.2,
     show_default=True,
-    metavar="SHARE",
-    help="Share of tokens with a counterpart that the drafter will ask for.",
+    metavar="S",
+    help="Seconds between two.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-@click.pass_context
-def doctor(ctx: click.Context, model: str, against: str, min_vocab_overlap: float, as_json: bool) -> None:
-    """Compare two models' vocabularies, as a drafter does; exit code 1 where they do not fit."""
-    from specmesh import logs
-    from specmesh.doctor import diagnose
-    from specmesh.paths import bundled
+@click.option("--json", "as_json", envvar="SPECMESH_PING_JSON", is_flag=True, help="Print one JSON object instead.")
+@_socket_option
+def ping(count: int, interval: float, as_json: bool, socket_path: Path | None) -> None:
+    """Have a daemon measure the way to each of its peers; exit code 69 where none answers."""
+    from specmesh.client import Client
+    from specmesh.ping import run
 
-    logs.configure("error", "auto")
-    paths = [bundled(name) if path == "bundled" else path for path, name in ((model, "drafter"), (against, "target"))]
-    found = diagnose(Path(paths[0]), Path(paths[1]), min_vocab_overlap)
+    run(Client(socket_path), count, interval, as_json=as_json)
+
+
+@main.command()
+@click.option("--json", "as_json", envvar="SPECMESH_PS_JSON", is_flag=True, help="Print them as JSON.")
+@click.pass_context
+def ps(ctx: click.Context, as_json: bool) -> None:
+    """List the daemons that run here; exit code 69 where none does."""
+    from specmesh import ps as daemons
+
+    found = daemons.find()
     if as_json:
         import json
 
-        click.echo(json.dumps(found.as_json(), indent=2))
-    else:
-        click.echo("\n".join(found.lines()))
-    ctx.exit(0 if found.usable else 1)
+        click.echo(json.dumps(daemons.as_json(found), indent=2))
+    elif found:
+        click.echo("\n".join(daemons.lines(found)))
+    if not found:
+        click.echo("specmesh: no daemon runs here: start one (specmesh verifier, specmesh drafter)", err=True)
+        ctx.exit(DaemonUnreachable.exit_code)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete specmesh's commands, options and model names."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click has all three"
+    click.echo(kind(main, {}, "specmesh", "_SPECMESH_COMPLETE").source())

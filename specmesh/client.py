@@ -28,11 +28,12 @@ class Client:
     """A connection to one daemon.
 
     With `path` None the first live socket of SPECMESH_SOCKET, the user's runtime folder and the system's is taken.
+    timeout: seconds without a byte after which it counts as not answering; None to wait for ever.
     Every method raises DaemonUnreachable where nobody answers, and the daemon's own error where it refuses.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._tried = _candidates(path)
+    def __init__(self, path: Path | None = None, timeout: float | None = None) -> None:
+        self._tried, self._timeout = _candidates(path), timeout
 
     def get(self, resource: str) -> Json:
         """GET a JSON resource; also one that answers 503 with a body of ours."""
@@ -48,8 +49,11 @@ class Client:
     def complete(self, body: Json) -> Generator[Json, None, None]:
         """POST a streamed completion, of a chat where `body` has messages, and yield its chunks; closing the iterator
         cancels it on the daemon."""
-        resource = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-        connection, response = self._request("POST", resource, body | {"stream": True})
+        return self.stream("/v1/chat/completions" if "messages" in body else "/v1/completions", body | {"stream": True})
+
+    def stream(self, resource: str, body: Json) -> Generator[Json, None, None]:
+        """POST to a resource that answers with server-sent events, and yield them."""
+        connection, response = self._request("POST", resource, body)
         try:
             if response.status != 200:
                 raise _error(_json(response.read()))
@@ -74,7 +78,7 @@ class Client:
 
     def _connect(self) -> http.client.HTTPConnection:
         for path in self._tried:
-            connection = _UnixConnection(path)
+            connection = _UnixConnection(path, self._timeout)
             try:
                 connection.connect()
             except OSError:
@@ -85,17 +89,35 @@ class Client:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timeout: float | None) -> None:
         super().__init__("localhost")
-        self._path = path
+        self._path, self._patience = path, timeout
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self._patience)
         try:
             self.sock.connect(os.fspath(self._path))
         except OSError:
             self.sock.close()
             raise
+
+
+def listens(path: Path) -> bool:
+    """Whether somebody takes connections at a socket."""
+    connection = _UnixConnection(path, 1.0)
+    try:
+        connection.connect()
+    except OSError as error:
+        return isinstance(error, TimeoutError | BlockingIOError)  # its queue is full, so there is somebody
+    connection.close()
+    return True
+
+
+def known_sockets() -> list[Path]:
+    """Where daemons of this machine may listen: SPECMESH_SOCKET, then the user's and the system's folders."""
+    named = os.environ.get("SPECMESH_SOCKET")
+    return list(dict.fromkeys([*([Path(named)] if named else []), *candidate_sockets()]))
 
 
 def _candidates(path: Path | None) -> list[Path]:

@@ -89,7 +89,7 @@ _role = click.argument("role", type=click.Choice(ROLES))
 @click.pass_context
 def show(ctx: click.Context, role: str, path: Path | None, origin: bool, as_json: bool) -> None:
     """Show every setting that the daemon would start with now, as a file of settings."""
-    values = _effective(ctx.find_root(), role, path)
+    values = effective(ctx.find_root(), role, path)
     if as_json:
         told = {key: {"value": value, "origin": source} for key, (value, source) in values.items()}
         click.echo(json.dumps({"schema_version": 1, "settings": told}, indent=2))
@@ -99,7 +99,7 @@ def show(ctx: click.Context, role: str, path: Path | None, origin: bool, as_json
         click.echo(f"{line:<40}  # {source}" if origin else line)
 
 
-def _effective(root: click.Context, role: str, path: Path | None) -> dict[str, tuple[Any, str]]:
+def effective(root: click.Context, role: str, path: Path | None) -> dict[str, tuple[Any, str]]:
     """Each key's value and where it came from, as the command itself finds them. Raises ConfigError."""
     from specmesh import config_file
 

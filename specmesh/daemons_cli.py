@@ -8,7 +8,7 @@ import click
 
 from specmesh.config_cli import config_option, rereader
 from specmesh.errors import about
-from specmesh.models_cli import model_path
+from specmesh.models_cli import complete_model, model_path
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -82,7 +82,12 @@ def _daemon_options(command: F) -> F:
 
 
 @click.command()
-@click.option("--model", metavar="FILE", help="The target model: a GGUF file, a name of `models list`, or `bundled`.")
+@click.option(
+    "--model",
+    metavar="FILE",
+    shell_complete=complete_model,
+    help="The target model: a GGUF file, a name of `models list`, or `bundled`.",
+)
 @click.option("--bind", default="tcp://127.0.0.1:7071", show_default=True, help="Where drafters connect.")
 @click.option(
     "--insecure-no-auth",
@@ -154,6 +159,7 @@ def verifier(
 @click.option(
     "--model",
     metavar="FILE|DIR|HUB_ID",
+    shell_complete=complete_model,
     help="The draft model: a GGUF file, a Hugging Face directory or hub id, a name of `models list`, or `bundled`.",
 )
 @click.option(

@@ -3,11 +3,14 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from specmesh.errors import ConfigError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -30,6 +33,18 @@ def model_path(value: str | None, engine: str) -> str | None:
         if engine in {"auto", "mlx"} and _HUB_ID.fullmatch(value):
             return value
         raise
+
+
+def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """What a shell offers behind --model: the names of the list, `bundled`, and files."""
+    from click.shell_completion import CompletionItem
+
+    from specmesh.model_store import entries
+    from specmesh.paths import models_dir
+
+    names = ["bundled", *(entry.name for entry in entries(models_dir().absolute()))]
+    fitting = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return [CompletionItem(incomplete, "file"), *fitting]  # bash forgets what stands before a file
 
 
 @click.group()

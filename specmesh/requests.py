@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from specmesh.core.chat import ChatMessage
 from specmesh.core.report import Report
@@ -76,16 +76,19 @@ class Client(Protocol):
         ...
 
 
-class LocalClient:
-    """A client in this process's API thread: events cross to the asyncio loop it was made in."""
+E = TypeVar("E")
+
+
+class Crossing(Generic[E]):
+    """Events from a daemon's loop to the asyncio loop that this was made in, the API thread's."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._events: deque[ClientEvent] = deque()
+        self._events: deque[E] = deque()
         self._arrived = asyncio.Event()
         self._woken = False
 
-    def hear(self, event: ClientEvent) -> None:
+    def hear(self, event: E) -> None:
         """Take an event, from any thread. Wakes the API's thread only where it has taken all before."""
         self._events.append(event)
         if not self._woken:
@@ -93,15 +96,19 @@ class LocalClient:
             with contextlib.suppress(RuntimeError):  # the API's loop is closed: nobody listens any more
                 self._loop.call_soon_threadsafe(self._arrived.set)
 
-    async def batch(self) -> list[ClientEvent]:
+    async def batch(self) -> list[E]:
         """The events since the last call, in order; now and then there is none."""
         await self._arrived.wait()
         self._arrived.clear()
         self._woken = False  # before taking: an event that comes in between wakes once too often, never too seldom
-        events: list[ClientEvent] = []
+        events: list[E] = []
         while self._events:
             events.append(self._events.popleft())
         return events
+
+
+class LocalClient(Crossing[ClientEvent]):
+    """A client in this process's API thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,59 @@ class Cancel:
     """From the API to a daemon's loop: this client is gone."""
 
     client: LocalClient
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end of a connection: what it calls itself, and where it is (tcp://HOST, with a port where known)."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pinged:
+    """A PING has gone to each of these."""
+
+    number: int
+    peers: tuple[Peer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ponged:
+    """A peer has answered the PING with this number after so many seconds."""
+
+    number: int
+    peer: Peer
+    seconds: float
+
+
+class PingListener(Protocol):
+    """Who hears what becomes of PINGs. Called from the daemon's loop; never blocks."""
+
+    def hear(self, event: Pinged | Ponged) -> None:
+        """Take an event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """From the API to a daemon's loop: send a PING to every peer. `number` is the listener's own."""
+
+    number: int
+    listener: PingListener
+
+    def sent(self, peers: Iterable[Peer]) -> None:
+        """The loop tells whom it pings."""
+        self.listener.hear(Pinged(self.number, tuple(peers)))
+
+    def answer(self, peer: Peer) -> Callable[[float], None]:
+        """What is to be called with the seconds that this peer's answer took."""
+        return lambda seconds: self.listener.hear(Ponged(self.number, peer, seconds))
+
+
+ClientOrder = Submit | Cancel | Probe
+"""What the API asks of a daemon's loop."""
 
 
 class Backend(Protocol):
@@ -144,7 +204,7 @@ class Backend(Protocol):
         """What makes ids of a request's prompt, safe from any thread; None where only the verifier can."""
         ...
 
-    def submit(self, order: Submit | Cancel) -> None:
+    def submit(self, order: ClientOrder) -> None:
         """Hand an order to the daemon's loop."""
         ...
 

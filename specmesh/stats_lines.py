@@ -26,6 +26,11 @@ def lines(snapshot: Json) -> list[str]:
     return [f"{name:<15}{value}" for name, value in rows(snapshot)]
 
 
+def printable(text: str) -> str:
+    """A peer's own words without what a terminal would obey."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def _verifier(snapshot: Json) -> list[tuple[str, str]]:
     acceptance, totals = _dict(snapshot["acceptance"]), _dict(snapshot["totals"])
     peers: list[Json] = snapshot["peers"]  # type: ignore[assignment]
@@ -43,12 +48,12 @@ def _verifier(snapshot: Json) -> list[tuple[str, str]]:
 
 def _peer_line(peer: Json) -> str:
     interval = _or_dash(peer["draft_interval_ms"])
-    return f"{peer['drafter']} ({peer['engine']} {peer['model']}), a draft each {interval} ms"
+    return printable(f"{peer['drafter']} ({peer['engine']} {peer['model']}), a draft each {interval} ms")
 
 
 def _drafter(snapshot: Json) -> list[tuple[str, str]]:
     verifier, totals = snapshot["verifier"], _dict(snapshot["totals"])
-    where = f"{_dict(verifier)['name']} ({_dict(verifier)['model']})" if verifier else "not connected"
+    where = printable(f"{_dict(verifier)['name']} ({_dict(verifier)['model']})") if verifier else "not connected"
     return [
         ("verifier", where),
         ("drafting", f"{_or_dash(snapshot['draft_ms'])} ms per draft"),

@@ -226,7 +226,7 @@ def test_help_names_every_command():
     """--help and -h list the commands."""
     for option in ("--help", "-h"):
         told = run(option).stdout
-        assert all(command in told for command in ("verifier", "drafter", "generate", "stats"))
+        assert all(command in told for command in ("verifier", "drafter", "generate", "stats", "ping", "ps"))
 
 
 def loaded(*args: str, code: int) -> set[str]:
@@ -251,6 +251,8 @@ def loaded(*args: str, code: int) -> set[str]:
         (("explain", "none"), 78),
         (("bench", "run", "--socket", "none.sock"), 69),
         (("bench", "steps", "--socket", "none.sock"), 69),
+        (("ping", "--socket", "none.sock"), 69),
+        (("completion", "fish"), 0),
         (("--help",), 0),
     ],
 )

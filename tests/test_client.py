@@ -1,13 +1,14 @@
 """The client against a daemon that answers what the test says, over a real Unix socket."""
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from specmesh import errors
-from specmesh.client import Client
+from specmesh.client import Client, known_sockets, listens
 
 CHUNK = {"choices": [{"text": "A", "finish_reason": None}], "specmesh": {}}
 
@@ -102,3 +103,33 @@ def test_first_live_socket_is_taken(fake_daemon: Callable[..., Path], monkeypatc
     with pytest.raises(errors.DaemonUnreachable):
         Client().get("/stats")
     assert Client(live).get("/stats") == {"who": "live"}
+
+
+def test_other_streams(fake_daemon: Callable[..., Path]):
+    """Any resource that answers with events can be read as they come."""
+    path = fake_daemon({"/ping": (200, sse({"number": 1}, "[DONE]"))})
+    assert list(Client(path).stream("/ping", {"count": 1})) == [{"number": 1}]
+
+
+def test_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A daemon that takes the connection and says nothing is given up where a timeout was given."""
+    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("mute.sock")
+        server.listen()
+        assert listens(Path("mute.sock"))
+        with pytest.raises(errors.DaemonUnreachable, match="does not answer"):
+            Client(Path("mute.sock"), 0.05).get("/stats")
+    assert not listens(Path("mute.sock"))
+    assert not listens(Path("none.sock"))
+
+
+def test_known_sockets(monkeypatch: pytest.MonkeyPatch):
+    """The user's and the system's; one of the environment before them, each once."""
+    monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
+    usual = known_sockets()
+    assert [path.name for path in usual] == ["verifier.sock", "drafter.sock"] * 2
+    monkeypatch.setenv("SPECMESH_SOCKET", "/elsewhere/v.sock")
+    assert known_sockets() == [Path("/elsewhere/v.sock"), *usual]
+    monkeypatch.setenv("SPECMESH_SOCKET", str(usual[1]))
+    assert known_sockets() == [usual[1], usual[0], *usual[2:]]

@@ -130,7 +130,7 @@ def test_generate_options_are_all_told():
 
 
 def test_environment_variables_exist():
-    """Each SPECMESH_ variable in README stands for the option its row names; the socket's is one for both clients."""
+    """Each SPECMESH_ variable in README stands for the option its row names; the socket's is one for all clients."""
     rows = re.findall(r"^\| `(SPECMESH_\w+)` \| `specmesh (\w+) (--[a-z-]+)` \|$", README, re.MULTILINE)
     assert rows
     for variable, name, flag in rows:
@@ -144,7 +144,7 @@ def test_environment_variables_exist():
         for param in command.params
         if "--socket" in param.opts
     }
-    assert named == dict.fromkeys(("chat", "generate", "stats"), "SPECMESH_SOCKET") | dict.fromkeys(
+    assert named == dict.fromkeys(("chat", "generate", "stats", "ping"), "SPECMESH_SOCKET") | dict.fromkeys(
         ("verifier", "drafter")
     )
 

@@ -58,12 +58,12 @@ class Stream:
                 async for batch in batches:
                     yield self._chunks(batch)
         except SpecmeshError as error:
-            yield _event(error_body(error))
+            yield server_sent(error_body(error))
             return
         yield "data: [DONE]\n\n"
 
     def _chunks(self, batch: list[Event]) -> str:
-        return "".join(_event(chunk) for event in batch for chunk in self._chunk(event))
+        return "".join(server_sent(chunk) for event in batch for chunk in self._chunk(event))
 
     def _chunk(self, event: Event) -> list[Json]:
         described = _describe(event, self._vocabulary)
@@ -82,6 +82,15 @@ class Stream:
                 if not self._usage_apart:
                     return [last | {"usage": usage}]
                 return [last, self._shape.chunk("", None, {}) | {"choices": [], "usage": usage}]
+
+
+async def told(first: Json, others: AsyncGenerator[Json, None]) -> AsyncIterator[str]:
+    """Values as server-sent events, then [DONE]."""
+    async with aclosing(others):
+        yield server_sent(first)
+        async for value in others:
+            yield server_sent(value)
+    yield "data: [DONE]\n\n"
 
 
 def append(batch: list[Event], event: Event, rounds: bool) -> None:
@@ -116,5 +125,6 @@ def _describe(event: Event, vocabulary: Vocabulary) -> Json:
             return shapes.result(event)
 
 
-def _event(value: Json) -> str:
+def server_sent(value: Json) -> str:
+    """A value as a server-sent event."""
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"

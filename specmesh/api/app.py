@@ -17,8 +17,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from specmesh.api import shapes
-from specmesh.api.answer import Batches, Event, Stream, append, error_body, whole
+from specmesh.api.answer import Batches, Event, Stream, append, error_body, told, whole
 from specmesh.api.body import Body, parse_chat, parse_completion
+from specmesh.api.ping import parse_ping, pinged
 from specmesh.errors import Busy, DaemonUnreachable, PromptTooLong, RequestError, SpecmeshError
 from specmesh.metrics import Exposition
 from specmesh.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
@@ -40,6 +41,7 @@ def create_app(backend: Backend) -> Starlette:
             Route("/metrics", api.metrics),
             Route("/v1/models", api.models),
             Route("/v1/models/{model:path}", api.model),
+            Route("/ping", api.ping, methods=["POST"]),
             Route("/v1/completions", api.completions, methods=["POST"]),
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
         ],
@@ -74,6 +76,15 @@ class _Api:
             raise HTTPException(404, f"no model {name} is served here: see /v1/models")
         return JSONResponse(_model(name))
 
+    async def ping(self, http: HttpRequest) -> Response:
+        wanted = parse_ping(await _json(http))
+        reason = self._backend.not_ready()
+        if reason is not None:
+            raise reason
+        results = pinged(self._backend, wanted)
+        first = await anext(results)  # a refusal becomes a status code, not a broken stream
+        return StreamingResponse(told(first, results), media_type="text/event-stream")
+
     async def completions(self, http: HttpRequest) -> Response:
         return await self._answer(http, parse_completion(await _json(http)), chat=False)
 
@@ -89,7 +100,7 @@ class _Api:
         batches, stops = self._events(request), request.params.stop
         if not body.stream:
             return JSONResponse(await whole(batches, shape, self._backend.vocabulary(), stops, http.is_disconnected))
-        first = await anext(batches)  # a refusal becomes a status code, not a broken stream
+        first = await anext(batches)  # likewise
         stream = Stream(shape, self._backend.vocabulary(), stops, body.usage_apart)
         return StreamingResponse(stream.events(first, batches), media_type="text/event-stream")
 

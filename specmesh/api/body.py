@@ -61,15 +61,15 @@ def parse_completion(body: object) -> Body:
     """
     fields = _known(body, "prompt")
     text, ids = _prompt(fields.get("prompt"))
-    params = _params(fields, _integer(fields, "max_tokens", 128, 1, MAX_TOKENS))
+    params = _params(fields, integer_field(fields, "max_tokens", 128, 1, MAX_TOKENS))
     return _body(fields, Request(text, ids, params, _flag(fields, "rounds")))
 
 
 def parse_chat(body: object) -> Body:
     """Check a chat's body; raises RequestError that names the field. Without max_tokens the context is the end."""
     fields = _known(body, "messages", "max_completion_tokens")
-    most = _integer(fields, "max_tokens", MAX_TOKENS, 1, MAX_TOKENS)
-    params = _params(fields, _integer(fields, "max_completion_tokens", most, 1, MAX_TOKENS))
+    most = integer_field(fields, "max_tokens", MAX_TOKENS, 1, MAX_TOKENS)
+    params = _params(fields, integer_field(fields, "max_completion_tokens", most, 1, MAX_TOKENS))
     messages = _messages(fields.get("messages"))
     return _body(fields, Request(None, None, params, _flag(fields, "rounds"), messages))
 
@@ -96,10 +96,10 @@ def _body(fields: Json, request: Request) -> Body:
 def _params(fields: Json, max_tokens: int) -> SessionParams:
     seed = fields.get("seed")
     sampling = SamplingParams(
-        temperature=_number(fields, "temperature", 1.0, 0.0, 100.0),
-        top_k=_integer(fields, "top_k", 0, 0, 2**31 - 1),
-        top_p=_number(fields, "top_p", 1.0, 0.0, 1.0),
-        seed=secrets.randbits(32) if seed is None else _integer(fields, "seed", 0, 0, MAX_SEED),
+        temperature=number_field(fields, "temperature", 1.0, 0.0, 100.0),
+        top_k=integer_field(fields, "top_k", 0, 0, 2**31 - 1),
+        top_p=number_field(fields, "top_p", 1.0, 0.0, 1.0),
+        seed=secrets.randbits(32) if seed is None else integer_field(fields, "seed", 0, 0, MAX_SEED),
     )
     return SessionParams(sampling, max_tokens, _draft_n(fields.get("draft_n")), _stops(fields.get("stop")))
 
@@ -155,7 +155,8 @@ def _draft_n(value: object) -> int | None:
     raise RequestError(f'draft_n must be "auto" or a number from 0 to {MAX_DRAFTS}', "draft_n")
 
 
-def _number(body: Json, name: str, default: float, low: float, high: float) -> float:
+def number_field(body: Json, name: str, default: float, low: float, high: float) -> float:
+    """A field that is a number within bounds, or its default; raises RequestError."""
     value = body.get(name)
     if value is None:
         return default
@@ -164,7 +165,8 @@ def _number(body: Json, name: str, default: float, low: float, high: float) -> f
     return float(value)
 
 
-def _integer(body: Json, name: str, default: int, low: int, high: int) -> int:
+def integer_field(body: Json, name: str, default: int, low: int, high: int) -> int:
+    """The same of a whole number."""
     value = body.get(name)
     if value is None:
         return default

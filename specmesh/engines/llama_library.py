@@ -89,6 +89,14 @@ def gpu_devices() -> tuple[str, ...]:
     )
 
 
+@functools.cache
+def backends() -> tuple[str, ...]:
+    """What this build of llama.cpp computes with, such as CPU, CUDA or Metal, whether there is a device or not."""
+    ggml = _ggml()
+    registered = (ggml.ggml_backend_reg_get(index) for index in range(ggml.ggml_backend_reg_count()))
+    return tuple(ggml.ggml_backend_reg_name(backend).decode() for backend in registered)
+
+
 def _package() -> Any:
     try:
         return importlib.import_module("llama_cpp")
@@ -108,11 +116,12 @@ def _ggml() -> Any:
     """The device functions of ggml, which the bindings load but do not declare."""
     library()
     ggml = importlib.import_module("llama_cpp._ggml").libggml
-    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
-    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
-    for name, result in (("name", ctypes.c_char_p), ("description", ctypes.c_char_p), ("type", ctypes.c_int)):
-        function = getattr(ggml, f"ggml_backend_dev_{name}")
-        function.argtypes = [ctypes.c_void_p]
-        function.restype = result
+    for kind in ("dev", "reg"):
+        getattr(ggml, f"ggml_backend_{kind}_count").restype = ctypes.c_size_t
+        get = getattr(ggml, f"ggml_backend_{kind}_get")
+        get.argtypes, get.restype = [ctypes.c_size_t], ctypes.c_void_p
+    results = {"dev_name": ctypes.c_char_p, "dev_description": ctypes.c_char_p, "dev_type": ctypes.c_int}
+    for name, result in (results | {"reg_name": ctypes.c_char_p}).items():
+        function = getattr(ggml, f"ggml_backend_{name}")
+        function.argtypes, function.restype = [ctypes.c_void_p], result
     return ggml

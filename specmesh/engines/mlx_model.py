@@ -99,6 +99,15 @@ def load(settings: MlxSettings) -> MlxModel:
     return MlxModel(module, tokenizer, config, name, f"MLX {version('mlx')}, {device}")
 
 
+def default_device() -> str:
+    """Where MLX computes here unless told otherwise; raises ConfigError where it cannot be used."""
+    try:
+        import mlx.core as mx  # noqa: PLC0415 - as above
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"MLX cannot be used here ({error}): pip install 'specmesh[mlx]'") from error
+    return _device(mx, "auto")
+
+
 def free() -> None:
     """Give back the memory MLX keeps; the model must be unreachable by now."""
     mx = sys.modules.get("mlx.core")

@@ -18,7 +18,20 @@ from specmesh.errors import (
     RequestError,
     SpecmeshError,
 )
-from specmesh.requests import Cancel, ClientEvent, Failed, Finished, LocalClient, Request, Started, Submit, Tokens
+from specmesh.requests import (
+    Cancel,
+    ClientEvent,
+    ClientOrder,
+    Failed,
+    Finished,
+    LocalClient,
+    Peer,
+    Probe,
+    Request,
+    Started,
+    Submit,
+    Tokens,
+)
 
 LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
 DONE = Finished("length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3})
@@ -32,7 +45,8 @@ class FakeDaemon:
 
     def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
         self.events, self.reason = events, reason
-        self.orders: list[Submit | Cancel] = []
+        self.orders: list[ClientOrder] = []
+        self.peers: tuple[Peer, ...] = ()
         self.cancelled = asyncio.Event()
         self.encode: Callable[[Request], list[int]] | None = None
 
@@ -48,8 +62,13 @@ class FakeDaemon:
     def stats(self) -> dict[str, object]:
         return {"role": self.role, "schema_version": 1}
 
-    def submit(self, order: Submit | Cancel) -> None:
+    def submit(self, order: ClientOrder) -> None:
         self.orders.append(order)
+        if isinstance(order, Probe):
+            order.sent(self.peers)
+            for peer in self.peers:
+                order.answer(peer)(0.004)
+            return
         if isinstance(order, Cancel):
             self.cancelled.set()
             return
@@ -402,3 +421,30 @@ def test_what_is_not_there_is_openais_error(path: str, status: int):
 def test_one_model():
     """/v1/models/NAME."""
     assert get(FakeDaemon(), "/v1/models/fake-model").json()["id"] == "fake-model"
+
+
+def ping(daemon: FakeDaemon, **body: object) -> Answer:
+    return asyncio.run(_made(daemon, "POST", "/ping", [json.dumps(body).encode()]))
+
+
+def test_ping():
+    """/ping sends as many probes as asked for, and streams an event per answer."""
+    daemon = FakeDaemon()
+    daemon.peers = (Peer("mac:1", "tcp://192.0.2.7"), Peer("mac:2", "tcp://192.0.2.8"))
+    *events, done = ping(daemon, count=2, interval_s=0.01).events()
+    assert done == "[DONE]"
+    assert [json.loads(event) for event in events] == [
+        {"number": number, "peer": peer.name, "address": peer.address, "time_ms": 4.0}
+        for number in (1, 2)
+        for peer in daemon.peers
+    ]
+    assert [type(order) for order in daemon.orders] == [Probe, Probe]
+
+
+def test_ping_refused():
+    """A bad body is 400, a daemon without a peer 502, one that loads 503."""
+    assert ping(FakeDaemon(), count=0).status == 400
+    assert ping(FakeDaemon(reason=Busy("loading"))).status == 503
+    alone = ping(FakeDaemon())
+    assert alone.status == 502
+    assert "no drafter is attached" in alone.json()["error"]["message"]  # type: ignore[index]

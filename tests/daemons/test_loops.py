@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,7 +37,20 @@ from specmesh.errors import (
     RequestError,
     SpecmeshError,
 )
-from specmesh.requests import Cancel, ClientEvent, Failed, Finished, Request, Started, Submit, Tokens
+from specmesh.requests import (
+    Cancel,
+    ClientEvent,
+    Failed,
+    Finished,
+    Peer,
+    Pinged,
+    Ponged,
+    Probe,
+    Request,
+    Started,
+    Submit,
+    Tokens,
+)
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
@@ -191,6 +205,13 @@ class Running:
         client = Hearing()
         self._mailbox.put(Submit(what, client))  # type: ignore[arg-type]
         return client
+
+    def probe(self, number: int) -> "queue.SimpleQueue[Pinged | Ponged]":
+        """Have every peer pinged; what is heard of it."""
+        heard: queue.SimpleQueue[Pinged | Ponged] = queue.SimpleQueue()
+        listener = SimpleNamespace(hear=heard.put)
+        self._mailbox.put(Probe(number, listener))
+        return heard
 
     def cancel(self, client: Hearing) -> None:
         self._mailbox.put(Cancel(client))  # type: ignore[arg-type]
@@ -576,3 +597,39 @@ def test_lost_end_is_an_error(bench: Bench):
         m.Done(4, "length", len(PROMPT) + 9, {}),
     )
     assert "lost" in str(client.error())
+
+
+def test_probes_from_both_sides(bench: Bench):
+    """A probe goes to every peer, and each answer is told with its time; the peer is named with its address."""
+    verifier, drafter = bench.verifier(), bench.drafter()
+    attach(verifier, drafter)
+    for side, peer in ((verifier, Peer("d", "tcp://127.0.0.1")), (drafter, Peer("v", bench.address))):
+        heard = side.probe(4)
+        assert heard.get(timeout=PATIENCE) == Pinged(4, (peer,))
+        answered = heard.get(timeout=PATIENCE)
+        assert isinstance(answered, Ponged)
+        assert (answered.number, answered.peer) == (4, peer)
+        assert 0 < answered.seconds < PATIENCE
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_a_probe_without_peers(bench: Bench, role: str):
+    """Where nobody is there, that is what is told."""
+    side = bench.verifier() if role == "verifier" else bench.drafter()
+    assert side.probe(1).get(timeout=PATIENCE) == Pinged(1, ())
+
+
+def test_only_its_own_pong_answers_a_probe(bench: Bench):
+    """A PONG with another number answers nothing, and one that comes twice answers once."""
+    router, drafter = welcomed(bench)
+    heard = drafter.probe(9)
+    assert heard.get(timeout=PATIENCE) == Pinged(9, (Peer("v", bench.address),))
+    while heard.empty():
+        ping = router.expect(m.Ping)  # some are of liveness
+        router.say(*(m.Pong(ping.number + more, 1) for more in (100, 0, 0)))  # type: ignore[union-attr]
+    client = drafter.ask(request())
+    router.say(m.Error("busy", "no", router.expect(m.Open).ref))  # type: ignore[union-attr]
+    assert isinstance(client.error(), Busy)  # so all that was said before was heard
+    answered = heard.get()
+    assert isinstance(answered, Ponged)
+    assert heard.empty()

@@ -35,12 +35,42 @@ def test_other_pongs_teach_no_round_trip():
     assert link.round_trip_ms() == {"p50": 500.0, "p99": 500.0}
 
 
+def test_probes_stand_beside_the_pings_of_liveness():
+    """Several PINGs under way, answered in any order: each tells its own time, once, and no statistics move."""
+    link, told = Link(0.0), list[tuple[str, float]]()
+    first = link.probe(1.0, 7, 0.5, lambda seconds: told.append(("first", seconds)))
+    own = link.ping(1.5, 7, 0.5)
+    second = link.probe(2.0, 2**32 + 3, 0.5, lambda seconds: told.append(("second", seconds)))
+    assert (first.progress, first.busy, second.progress) == (7, 0.5, 3)
+    assert len({first.number, own.number, second.number}) == 3
+    assert link.next_ping == 1.5 + PING_INTERVAL
+    assert link.pong(Pong(second.number, 9, 0.25), 2.25) is None
+    assert (link.progress, link.busy) == (9, 0.25)
+    assert link.pong(Pong(first.number, 0), 3.0) is None
+    assert link.pong(Pong(first.number, 0), 3.0) is None
+    assert told == [("second", 0.25), ("first", 2.0)]
+    assert link.round_trip_ms()["p50"] is None
+    assert link.pong(Pong(own.number, 0), 2.0) == 0.5
+
+
+def test_probes_that_are_never_answered_are_forgotten():
+    """What is kept of them is bounded by how long a peer may be silent."""
+    link, told = Link(0.0), list[float]()
+    lost = link.probe(1.0, 0, 0.0, told.append)
+    for turn in range(1000):
+        link.probe(1.0 + turn, 0, 0.0, told.append)
+    assert len(link._probes) <= SILENCE + 1
+    link.pong(Pong(lost.number, 0), 2000.0)
+    assert told == []
+
+
 def test_description_of_a_drafter():
     """A drafter is described by what it said, and by nothing where nothing is known yet."""
     hello = Hello("mac:1", "llama", "small.gguf", "f" * 64, 2048, 4096)
-    peer = DrafterPeer(b"id", hello, Link(0.0))
+    peer = DrafterPeer(b"id", hello, Link(0.0), address="tcp://192.0.2.7")
     assert peer.describe() == {
         "drafter": "mac:1",
+        "address": "tcp://192.0.2.7",
         "engine": "llama",
         "model": "small.gguf",
         "round_trip_ms": {"p50": None, "p99": None},

@@ -8,7 +8,8 @@ import pytest
 import zmq
 
 from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.transport import Inlet, Traffic, bind_router, connect_dealer
+from specmesh.daemons.router import Router
+from specmesh.daemons.transport import Inlet, Traffic, bind_router, connect_dealer, plain
 from specmesh.errors import ConfigError
 from specmesh.wire.codec import MAX_FRAME
 
@@ -145,3 +146,28 @@ def test_traffic_counts():
     traffic.received(24)
     assert (traffic.frames_sent, traffic.bytes_sent) == (2, 56)
     assert (traffic.frames_received, traffic.bytes_received) == (1, 24)
+
+
+def test_sender(sockets: Sockets):
+    """Where the last message came from, and where a router listens, IPv4 written as such."""
+    router, address = sockets.router()
+    inlet = Inlet(router)
+    assert inlet.sender() == ""
+    sockets.dealer(address).send(b"hello")
+    assert router.poll(20_000)
+    assert inlet.receive() is not None
+    assert inlet.sender() == "tcp://127.0.0.1"
+    assert Router(router).address == address
+
+
+@pytest.mark.parametrize(
+    ("shown", "meant"),
+    [
+        ("tcp://[::ffff:192.0.2.7]:7071", "tcp://192.0.2.7:7071"),
+        ("tcp://[::1]:7071", "tcp://[::1]:7071"),
+        ("tcp://192.0.2.7", "tcp://192.0.2.7"),
+    ],
+)
+def test_plain_addresses(shown: str, meant: str):
+    """IPv4 hosts as sockets for both families show them."""
+    assert plain(shown) == meant

@@ -1,4 +1,4 @@
-"""`specmesh doctor`: whether two models' vocabularies fit, offline, with the comparison a drafter makes."""
+"""Whether two models' vocabularies fit, offline, with the comparison a drafter makes."""
 
 from dataclasses import dataclass
 from pathlib import Path

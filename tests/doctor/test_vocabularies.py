@@ -144,6 +144,13 @@ def test_the_bar_can_be_moved(make_gguf: Make):
         assert option.default == LEAST_OVERLAP
 
 
+def test_the_bundled_pair():
+    """`bundled` is a draft model on one side, the target on the other."""
+    told = json.loads(doctor("--model", "bundled", "--against", "bundled", "--json").stdout)
+    assert (Path(told["model"]).name, Path(told["against"]).name) == ("drafter.gguf", "target.gguf")
+    assert told["usable"]
+
+
 def test_unreadable_models(tmp_path: Path):
     """A path that is neither: exit 78, one line, the path named."""
     for path in (tmp_path / "missing.gguf", tmp_path):

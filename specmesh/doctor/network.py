@@ -1,0 +1,229 @@
+"""The network: whether a drafter reaches its verifier, who could read along, and whether the way is short enough."""
+
+import errno
+import socket
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from specmesh.client import Json
+from specmesh.core.costs import StepCosts
+from specmesh.core.policy import PolicyInputs, solve
+from specmesh.doctor.check import Check, fail, ok, warn
+from specmesh.doctor.settings import RoleSettings
+from specmesh.ps import Found
+from specmesh.stats_lines import printable
+from specmesh.ways import Way, endpoint, way
+
+GROUP = "network"
+PATIENCE = 2.0
+"""Seconds that a connection may take."""
+
+GOOD_ACCEPTANCE = 0.9
+"""Where drafting cannot pay although so many of the drafts stand, it cannot pay."""
+
+MACOS_NO_ROUTE = 65
+"""EHOSTUNREACH on macOS: also what a program gets that may not use the local network."""
+
+_DRAFTS = 8
+
+
+class Reach(StrEnum):
+    """How a TCP connection ended."""
+
+    OPEN = "answers"
+    REFUSED = "refuses connections"
+    TIMED_OUT = "does not answer"
+    NO_ROUTE = "there is no route to it"
+    NO_NAME = "its name is not found"
+    BAD = "is no address"
+    OTHER = "cannot be reached"
+
+
+@dataclass(frozen=True, slots=True)
+class ReachFacts:
+    """A verifier's address, tried. attached: whether a running drafter has it for a verifier; None where none runs."""
+
+    address: str
+    reach: Reach
+    way: Way
+    code: int | None = None
+    macos: bool = False
+    attached: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFacts:
+    """The link to a peer, as a daemon's statistics tell; times in seconds, None where unknown.
+
+    interval: from one draft to the next. steps: of a step with 0, 1, ... drafts; empty where nobody told.
+    """
+
+    peer: str
+    p50: float | None
+    p99: float | None
+    interval: float | None
+    steps: tuple[float, ...]
+
+
+def checks(settings: Iterable[RoleSettings], found: Iterable[Found]) -> list[Check]:
+    """Look at the addresses in the settings and of the daemons that run, and at the daemons' links."""
+    running = [one.stats for one in found if one.stats is not None and "loading" not in one.stats]
+    addresses = _addresses(settings, running)
+    attached = {str(stats["address"]): stats.get("verifier") is not None for stats in running if _drafts(stats)}
+    told = [judge_reach(_tried(address, attached.get(address))) for role, address in addresses if role == "drafter"]
+    told += [check for role, address in addresses if (check := judge_wire(role, address, _way(address))) is not None]
+    told += [judge_link(link) for stats in running for link in links(stats)]
+    return told or [ok(GROUP, "addresses", "none leads beyond this machine, and no link is up")]
+
+
+def judge_reach(facts: ReachFacts) -> Check:
+    """A verifier's address, as this machine reaches it."""
+    name, told = "verifier", f"{facts.address} ({facts.way}) {facts.reach}"
+    host, port = endpoint(facts.address)
+    no_route = facts.reach is Reach.NO_ROUTE and facts.way is Way.LOCAL
+    if no_route and facts.macos and facts.code == MACOS_NO_ROUTE:
+        return fail(GROUP, name, f"{told} (errno 65): macOS keeps programs from the local network", _PRIVACY)
+    match facts.reach:
+        case Reach.OPEN if facts.attached is False and facts.macos and facts.way is Way.LOCAL:
+            return warn(GROUP, name, f"{told} from here, but the running drafter has no verifier", _PRIVACY)
+        case Reach.OPEN if facts.attached is False:
+            return warn(
+                GROUP, name, f"{told}, but the running drafter has no verifier", "specmesh stats  # and its log"
+            )
+        case Reach.OPEN:
+            return ok(GROUP, name, told)
+        case Reach.REFUSED:
+            fix = f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here"
+        case Reach.TIMED_OUT:
+            fix = f"ping {host}  # is it on? does its firewall let port {port} in?"
+        case Reach.NO_ROUTE:
+            fix = f"ping {host}  # is this machine in its network, the VPN up?"
+        case Reach.NO_NAME:
+            fix = f"ping {host}  # or put the verifier's IP address into drafter.toml: connect = ..."
+        case Reach.BAD:
+            fix = "specmesh config show drafter --origin  # connect must be tcp://HOST:PORT"
+        case Reach.OTHER:
+            fix = f"nc -vz {host} {port}"
+    return fail(GROUP, name, told, fix)
+
+
+def judge_wire(role: str, address: str, kind: Way) -> Check | None:
+    """Who could read along; None on this machine alone, where nobody can."""
+    told, fix = f"{address} ({kind})", "ssh -N -L 7071:127.0.0.1:7071 VERIFIER  # a tunnel, or use a tailnet"
+    match kind:
+        case Way.SAME_MACHINE:
+            return None
+        case Way.TAILNET:
+            return ok(GROUP, f"{role}'s wire", f"{told}: encrypted by the tailnet, which all its members can reach")
+    return warn(GROUP, f"{role}'s wire", f"{told}: prompts and texts cross it unencrypted", fix)
+
+
+def judge_link(facts: LinkFacts) -> Check:
+    """The way to a peer: its round trip, and whether drafting can pay over it. Jitter is p99 less p50."""
+    name = f"link to {facts.peer}"
+    if facts.p50 is None or facts.p99 is None:
+        return ok(GROUP, name, "no round trip was measured yet")
+    told = f"round trip p50 {_ms(facts.p50)}, p99 {_ms(facts.p99)}, jitter {_ms(facts.p99 - facts.p50)}"
+    if facts.steps and not _pays(facts, facts.p50):
+        alone = _ms(facts.steps[0])
+        if _pays(facts, 0.0):
+            fix = "specmesh ping  # find a shorter way: a cable, the same network, a direct tailnet connection"
+            return warn(GROUP, name, f"{told}: too long for drafting to pay where a step takes {alone}", fix)
+        fix = "specmesh bench run  # a faster draft model, or a slower target, is what drafting is for"
+        return warn(GROUP, name, f"{told}; drafting cannot pay where a step takes {alone}, at any distance", fix)
+    return ok(GROUP, name, told)
+
+
+def links(stats: Json) -> list[LinkFacts]:
+    """A verifier's links to its drafters, or a drafter's to its verifier, of whose steps it knows nothing."""
+    verifier = stats.get("verifier")
+    if isinstance(verifier, dict):
+        return [_link(str(verifier["name"]), stats, ())]
+    peers, told = stats.get("peers"), stats.get("steps_ms")
+    steps = _steps(told if isinstance(told, dict) else {})
+    return [_link(str(peer["drafter"]), peer, steps) for peer in peers] if isinstance(peers, list) else []
+
+
+_PRIVACY = (
+    "System Settings > Privacy & Security > Local Network: allow what starts specmesh (the terminal, Python); launchd "
+    "jobs may get no prompt: give the verifier's tailnet address to --connect instead"
+)
+
+
+def _link(peer: str, told: Json, steps: tuple[float, ...]) -> LinkFacts:
+    trip = told["round_trip_ms"]
+    p50, p99 = (_seconds(trip[name]) for name in ("p50", "p99")) if isinstance(trip, dict) else (None, None)
+    return LinkFacts(printable(peer), p50, p99, _seconds(told.get("draft_interval_ms")), steps)
+
+
+def _pays(facts: LinkFacts, round_trip: float) -> bool:
+    """Whether drafting pays at this distance, by the rule the verifier itself decides by, if acceptance is good."""
+    restart = round_trip + 1.5 * (facts.interval or 0.0)
+    interval = facts.interval or facts.steps[0] / 4
+    rates = (GOOD_ACCEPTANCE,) * len(facts.steps)
+    return solve(PolicyInputs(facts.steps, rates, interval, restart, facts.steps[0])).wanted > 0
+
+
+def _steps(told: dict[str, float]) -> tuple[float, ...]:
+    """Seconds of a step with 0, 1, ... drafts out of a snapshot's table by rows."""
+    costs = StepCosts()
+    for rows, ms in told.items():
+        costs.record(int(rows), ms / 1e3)
+    return tuple(costs.seconds(drafts + 1) for drafts in range(_DRAFTS + 1)) if costs.seconds(1) > 0 else ()
+
+
+def _addresses(settings: Iterable[RoleSettings], running: Iterable[Json]) -> list[tuple[str, str]]:
+    """(role, address) of what is configured and what runs, each once."""
+    keys = {"verifier": "bind", "drafter": "connect"}
+    found = [(one.role, one.text(keys[one.role])) for one in settings]
+    found += [(str(stats["role"]), str(stats.get("address", ""))) for stats in running]
+    return [(role, address) for role, address in dict.fromkeys(found) if address]
+
+
+def _drafts(stats: Json) -> bool:
+    return stats.get("role") == "drafter" and "address" in stats
+
+
+def _way(address: str) -> Way:
+    host, port = endpoint(address)
+    try:
+        return way(str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]))
+    except OSError:
+        return way(host)
+
+
+def _tried(address: str, attached: bool | None) -> ReachFacts:
+    """Connect to an address and let go again."""
+    host, port = endpoint(address)
+    reach, code = (Reach.BAD, None) if not host or not port else _connect(host, port)
+    return ReachFacts(address, reach, _way(address), code, sys.platform == "darwin", attached)
+
+
+def _connect(host: str, port: int) -> tuple[Reach, int | None]:
+    try:
+        socket.create_connection((host, port), PATIENCE).close()
+    except OSError as error:
+        return reach_of(error), error.errno
+    return Reach.OPEN, None
+
+
+def reach_of(error: OSError) -> Reach:
+    """What an error of connecting means."""
+    match error:
+        case socket.gaierror():
+            return Reach.NO_NAME
+        case ConnectionRefusedError():
+            return Reach.REFUSED
+        case TimeoutError():
+            return Reach.TIMED_OUT
+    return Reach.NO_ROUTE if error.errno in {errno.EHOSTUNREACH, errno.ENETUNREACH} else Reach.OTHER
+
+
+def _seconds(ms: object) -> float | None:
+    return ms / 1e3 if isinstance(ms, int | float) else None
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

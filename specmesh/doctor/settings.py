@@ -1,0 +1,97 @@
+"""Files of settings: whether they can be read, and what the daemons would start with."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specmesh.config_cli import ROLES, effective
+from specmesh.config_file import config_folders, read
+from specmesh.doctor.check import Check, fail, ok
+from specmesh.errors import ConfigError
+
+if TYPE_CHECKING:
+    import click
+
+GROUP = "settings"
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """A file of settings. keys: how many it sets. error: what is wrong with it, with its line. hidden_by: the file
+    that is read in its place."""
+
+    role: str
+    path: Path
+    keys: int = 0
+    error: str | None = None
+    hidden_by: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSettings:
+    """What a daemon would start with, by its keys; only of a daemon that has settings at all."""
+
+    role: str
+    values: Mapping[str, object]
+
+    def text(self, key: str) -> str:
+        """A value as text; empty where it is not set."""
+        value = self.values.get(key)
+        return "" if value is None else str(value)
+
+
+def in_force(root: "click.Context") -> tuple[list[RoleSettings], list[Check]]:
+    """The settings of each daemon for which a file or the environment says something; a failed check for each daemon
+    whose environment says something wrong."""
+    import click
+
+    found: list[RoleSettings] = []
+    wrong: list[Check] = []
+    for role in ROLES:
+        try:
+            values = effective(root, role, None)
+        except ConfigError:
+            continue  # its file's check says so
+        except click.UsageError as error:
+            wrong.append(fail(GROUP, f"{role}'s environment", error.message, f"env | grep SPECMESH_{role.upper()}"))
+            continue
+        if any(origin != "default" for _, origin in values.values()):
+            found.append(RoleSettings(role, {key: value for key, (value, _) in values.items()}))
+    return found, wrong
+
+
+def checks(root: "click.Context") -> list[Check]:
+    """A check per file."""
+    told = [judge_file(facts) for role in ROLES for facts in _files(root, role)]
+    return told or [ok(GROUP, "files", "none: flags and defaults hold")]
+
+
+def judge_file(facts: FileFacts) -> Check:
+    """A file of settings."""
+    name = f"{facts.role}.toml"
+    if facts.error is not None:
+        place = re.match(r"(.+?):(\d+): ", facts.error)
+        edit = f"${{EDITOR:-vi}} +{place[2]} {facts.path}" if place else f"chmod u+r {facts.path}"
+        return fail(GROUP, name, facts.error, edit)
+    told = f"{facts.path} sets {facts.keys} of the settings"
+    return ok(GROUP, name, f"{told}; {facts.hidden_by} goes before it" if facts.hidden_by else told)
+
+
+def _files(root: "click.Context", role: str) -> list[FileFacts]:
+    import click
+
+    assert isinstance(root.command, click.Group)
+    found: list[FileFacts] = []
+    for path in (folder / f"{role}.toml" for folder in config_folders()):
+        if not path.is_file():
+            continue
+        first = found[0].path if found else None
+        try:
+            keys = len(read(path, root.command.commands[role]).values)
+        except ConfigError as error:
+            found.append(FileFacts(role, path, 0, str(error), first))
+        else:
+            found.append(FileFacts(role, path, keys, None, first))
+    return found

@@ -1,0 +1,112 @@
+"""`specmesh ps`: the daemons that answer at the sockets where they usually are."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from specmesh.client import Client, Json, known_sockets, listens
+from specmesh.errors import SpecmeshError
+from specmesh.stats_lines import printable
+
+SCHEMA_VERSION = 1
+PATIENCE = 2.0
+"""Seconds that a daemon may take to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A daemon at a socket; `stats` is its snapshot, None where it takes connections and does not answer."""
+
+    socket: Path
+    stats: Json | None
+
+    @property
+    def role(self) -> str:
+        """verifier or drafter, by its own word, else by its socket's name."""
+        return str((self.stats or {}).get("role", self.socket.stem))
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None where it does not tell."""
+        pid = (self.stats or {}).get("pid")
+        return pid if isinstance(pid, int) else None
+
+    @property
+    def model(self) -> str | None:
+        """Its model's name; None while it loads."""
+        model = (self.stats or {}).get("model")
+        return str(model["name"]) if isinstance(model, dict) else None
+
+    @property
+    def state(self) -> str:
+        """running, loading, or why it is neither."""
+        if self.stats is None:
+            return "does not answer"
+        loading = self.stats.get("loading")
+        return f"loading {loading:.0%}" if isinstance(loading, int | float) else "running"
+
+    def as_json(self) -> Json:
+        """One row of --json."""
+        stats = self.stats or {}
+        sessions = stats.get("sessions")
+        live, most = (sessions["live"], sessions["max"]) if isinstance(sessions, dict) else (None, None)
+        return {
+            "role": self.role,
+            "pid": self.pid,
+            "state": self.state,
+            "model": self.model,
+            "sessions": live,
+            "max_sessions": most,
+            "uptime_s": stats.get("uptime_s"),
+            "version": stats.get("version"),
+            "socket": str(self.socket),
+        }
+
+
+def find(paths: Iterable[Path] | None = None) -> list[Found]:
+    """The daemons at these sockets, by default at all known ones."""
+    found: list[Found] = []
+    for path in known_sockets() if paths is None else paths:
+        if not listens(path):
+            continue
+        try:
+            found.append(Found(path, Client(path, PATIENCE).get("/stats")))
+        except SpecmeshError:
+            found.append(Found(path, None))
+    return found
+
+
+def as_json(found: Iterable[Found]) -> Json:
+    """What --json prints."""
+    return {"schema_version": SCHEMA_VERSION, "daemons": [one.as_json() for one in found]}
+
+
+def lines(found: Iterable[Found]) -> list[str]:
+    """A heading and an aligned line for each daemon."""
+    rows = [("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET"), *map(_row, found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def human_seconds(seconds: float) -> str:
+    """A duration in its two largest units."""
+    minutes, left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    for big, small, names in ((days, hours, "dh"), (hours, minutes, "hm"), (minutes, left, "ms")):
+        if big:
+            return f"{big}{names[0]} {small}{names[1]}"
+    return f"{left}s"
+
+
+def _row(one: Found) -> tuple[str, ...]:
+    told = one.as_json()
+    uptime = told["uptime_s"]
+    return (
+        one.role,
+        str(one.pid or "-"),
+        printable(one.model or one.state),
+        "-" if told["sessions"] is None else f"{told['sessions']}/{told['max_sessions']}",
+        human_seconds(uptime) if isinstance(uptime, int | float) else "-",
+        str(one.socket),
+    )

@@ -1,0 +1,134 @@
+"""What is said of addresses and links."""
+
+import errno
+import socket
+from dataclasses import replace
+
+import pytest
+
+from specmesh.doctor import network
+from specmesh.doctor.network import LinkFacts, Reach, ReachFacts, judge_link, judge_reach, judge_wire, links, reach_of
+from specmesh.doctor.settings import RoleSettings
+from specmesh.ways import Way
+
+LAN = ReachFacts("tcp://192.168.1.5:7071", Reach.OPEN, Way.LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "found", "fix"),
+    [
+        ({}, "ok", "answers", None),
+        ({"attached": True}, "ok", "answers", None),
+        ({"attached": False}, "warn", "has no verifier", "specmesh stats"),
+        ({"attached": False, "macos": True}, "warn", "has no verifier", "Local Network"),
+        ({"attached": False, "macos": True, "way": Way.TAILNET}, "warn", "has no verifier", "specmesh stats"),
+        ({"reach": Reach.REFUSED}, "fail", "refuses", "specmesh verifier --bind"),
+        ({"reach": Reach.TIMED_OUT}, "fail", "does not answer", "firewall"),
+        ({"reach": Reach.NO_ROUTE, "code": 113}, "fail", "no route", "VPN"),
+        ({"reach": Reach.NO_ROUTE, "code": 65}, "fail", "no route", "VPN"),
+        (
+            {"reach": Reach.NO_ROUTE, "code": 65, "macos": True},
+            "fail",
+            "errno 65",
+            "Privacy & Security > Local Network",
+        ),
+        ({"reach": Reach.NO_ROUTE, "code": 51, "macos": True}, "fail", "no route", "VPN"),
+        ({"reach": Reach.NO_ROUTE, "code": 65, "macos": True, "way": Way.ROUTED}, "fail", "no route", "VPN"),
+        ({"reach": Reach.NO_NAME}, "fail", "name is not found", "IP address"),
+        ({"reach": Reach.BAD}, "fail", "is no address", "config show drafter"),
+        ({"reach": Reach.OTHER}, "fail", "cannot be reached", "nc -vz"),
+    ],
+)
+def test_reach(changes: dict[str, object], status: str, found: str, fix: str | None):
+    """Each way that a connection may end, told apart."""
+    check = judge_reach(replace(LAN, **changes))  # type: ignore[arg-type]
+    assert check.status == status
+    assert found in check.found
+    assert (fix is None and check.fix is None) or (fix is not None and fix in str(check.fix))
+
+
+@pytest.mark.parametrize(
+    ("error", "reach"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), Reach.NO_NAME),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), Reach.REFUSED),
+        (TimeoutError("timed out"), Reach.TIMED_OUT),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), Reach.NO_ROUTE),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), Reach.NO_ROUTE),
+        (OSError(errno.EACCES, "Permission denied"), Reach.OTHER),
+    ],
+)
+def test_errors_of_connecting(error: OSError, reach: Reach):
+    """What the system's errors mean."""
+    assert reach_of(error) is reach
+
+
+@pytest.mark.parametrize(
+    ("way", "status"),
+    [(Way.SAME_MACHINE, None), (Way.TAILNET, "ok"), (Way.LOCAL, "warn"), (Way.ROUTED, "warn")],
+)
+def test_wire(way: Way, status: str | None):
+    """Beyond this machine the wire is unencrypted, except within a tailnet."""
+    check = judge_wire("verifier", "tcp://somewhere:7071", way)
+    assert (check.status if check is not None else None) == status
+
+
+STEPS = tuple(0.034 + 0.001 * drafts for drafts in range(9))
+LINK = LinkFacts("mac:1", 0.0004, 0.0011, 0.005, STEPS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "found"),
+    [
+        ({}, "ok", "p50 0.4 ms, p99 1.1 ms, jitter 0.7 ms"),
+        ({"p50": 0.02, "p99": 0.03}, "ok", "p50 20 ms"),
+        ({"p50": 5.0, "p99": 6.0}, "warn", "too long for drafting to pay where a step takes 34 ms"),
+        ({"interval": 0.5}, "warn", "at any distance"),
+        ({"interval": None}, "ok", "p50"),
+        ({"steps": (), "p50": 5.0, "p99": 5.0}, "ok", "p50 5e+03 ms"),
+        ({"p50": None}, "ok", "no round trip"),
+    ],
+)
+def test_link(changes: dict[str, object], status: str, found: str):
+    """Whether drafting can pay is judged by the verifier's own rule."""
+    check = judge_link(replace(LINK, **changes))  # type: ignore[arg-type]
+    assert check.status == status
+    assert found in check.found
+
+
+def test_links_of_snapshots():
+    """A verifier's drafters with its step costs; a drafter's verifier; nothing of a daemon alone."""
+    trip = {"p50": 0.5, "p99": 2.0}
+    peers = [{"drafter": "mac:1", "round_trip_ms": trip, "draft_interval_ms": None}]
+    [link] = links({"role": "verifier", "peers": peers, "steps_ms": {"1": 30.0, "5": 34.0}})
+    assert (link.peer, link.p50, link.p99, link.interval) == ("mac:1", 0.0005, 0.002, None)
+    assert link.steps[:3] == pytest.approx((0.030, 0.031, 0.032))
+    [link] = links({"role": "drafter", "verifier": {"name": "big:2"}, "round_trip_ms": trip})
+    assert (link.peer, link.p50, link.steps) == ("big:2", 0.0005, ())
+    assert links({"role": "verifier", "peers": [], "steps_ms": {}}) == []
+    assert links({"role": "drafter", "verifier": None, "round_trip_ms": trip}) == []
+
+
+def test_addresses_are_tried():
+    """An address that answers, one that refuses, one that is none; each once."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        drafter = RoleSettings("drafter", {"connect": f"tcp://127.0.0.1:{port}"})
+        [check] = network.checks([drafter, drafter], [])
+        assert check.status == "ok"
+    [check] = network.checks([drafter], [])
+    assert (check.status, "refuses" in check.found) == ("fail", True)
+    [check, *_] = network.checks([RoleSettings("drafter", {"connect": "bigbox"})], [])
+    assert (check.status, "is no address" in check.found) == ("fail", True)
+
+
+def test_a_verifier_that_listens_beyond():
+    """A bind address of settings is judged without anything running."""
+    [check] = network.checks([RoleSettings("verifier", {"bind": "tcp://192.168.1.5:7071"})], [])
+    assert (check.name, check.status) == ("verifier's wire", "warn")
+
+
+def test_nothing_to_look_at():
+    """Neither settings nor daemons."""
+    [check] = network.checks([], [])
+    assert check.status == "ok"

@@ -1,0 +1,79 @@
+"""What is said of services."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specmesh.doctor import services
+from specmesh.doctor.services import ServiceFacts, judge, parse_launchctl, parse_systemctl
+from specmesh.service.plan import Scope
+
+GOOD = ServiceFacts("verifier", Scope.USER, True, "active", "systemctl --user enable x", "journalctl --user --unit x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "fix"),
+    [
+        ({}, "ok", None),
+        ({"enabled": False}, "warn", "systemctl --user enable x"),
+        ({"state": "inactive"}, "warn", "specmesh service start verifier"),
+        ({"state": "inactive", "scope": Scope.SYSTEM}, "warn", "specmesh service start verifier --system"),
+        ({"state": "activating"}, "warn", "journalctl --user --unit x"),
+        ({"state": "failed"}, "fail", "journalctl --user --unit x"),
+        ({"state": "unknown"}, "warn", "specmesh service status verifier"),
+    ],
+)
+def test_service(changes: dict[str, object], status: str, fix: str | None):
+    """Each state of a service, and what to look at."""
+    check = judge(replace(GOOD, **changes))  # type: ignore[arg-type]
+    assert (check.status, check.fix) == (status, fix)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("UnitFileState=enabled\nActiveState=active\n", (True, "active")),
+        ("UnitFileState=disabled\nActiveState=failed\n", (False, "failed")),
+        ("ActiveState=reloading\nUnitFileState=enabled\n", (True, "active")),
+        ("ActiveState=deactivating\n", (False, "inactive")),
+        ("", (False, "unknown")),
+    ],
+)
+def test_systemctl(text: str, told: tuple[bool, str]):
+    """What `systemctl show` prints."""
+    assert parse_systemctl(text) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\tstate = running\n\tlast exit code = (never exited)\n", (True, "active")),
+        ("\tstate = not running\n\tlast exit code = 78: EX_CONFIG\n", (True, "failed")),
+        ("\tstate = not running\n\tlast exit code = 0\n", (True, "inactive")),
+        ("\tstate = waiting\n", (True, "inactive")),
+        ("", (True, "unknown")),
+    ],
+)
+def test_launchctl(text: str, told: tuple[bool, str]):
+    """What `launchctl print` prints."""
+    assert parse_launchctl(text) == told
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="asks systemd")
+def test_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Only what has a unit is asked for; a manager that does not answer is told as such."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    says: dict[bool, str] = {}
+    monkeypatch.setattr(services, "_said", lambda command: says.get("--user" in command))
+    assert "drafter (user)" not in {check.name for check in services.checks()}
+    unit = tmp_path / ".config/systemd/user/specmesh-drafter.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    told = {check.name: check for check in services.checks()}["drafter (user)"]
+    assert (told.status, told.found) == ("warn", "the service manager does not tell")
+    says[True] = "UnitFileState=enabled\nActiveState=failed\n"
+    told = {check.name: check for check in services.checks()}["drafter (user)"]
+    assert told.status == "fail"
+    assert str(told.fix).startswith("journalctl --user --unit specmesh-drafter")

@@ -1,0 +1,77 @@
+"""What is said of files of settings."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from specmesh import config_file
+from specmesh.cli import main
+from specmesh.doctor import settings
+from specmesh.doctor.settings import FileFacts, judge_file
+
+FILE = Path("/etc/specmesh/verifier.toml")
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "found", "fix"),
+    [
+        (FileFacts("verifier", FILE, 3), "ok", "sets 3 of the settings", None),
+        (FileFacts("verifier", FILE, 3, None, Path("/u.toml")), "ok", "/u.toml goes before it", None),
+        (FileFacts("verifier", FILE, 0, f"{FILE}:7: unknown key"), "fail", ":7: unknown", f"${{EDITOR:-vi}} +7 {FILE}"),
+        (FileFacts("verifier", FILE, 0, f"{FILE}: cannot be read"), "fail", "cannot be read", f"chmod u+r {FILE}"),
+    ],
+)
+def test_file(facts: FileFacts, status: str, found: str, fix: str | None):
+    """Each state of a file."""
+    check = judge_file(facts)
+    assert (check.status, check.fix) == (status, fix)
+    assert found in check.found
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> click.Context:
+    """The command line's own context, its two folders of settings in tmp_path."""
+    folders = [tmp_path / "user", tmp_path / "system"]
+    for folder in folders:
+        folder.mkdir()
+    monkeypatch.setattr(config_file, "config_folders", lambda: folders)
+    monkeypatch.setattr(settings, "config_folders", lambda: folders)
+    for name in ("SPECMESH_VERIFIER_CTX", "SPECMESH_DRAFTER_CONNECT"):
+        monkeypatch.delenv(name, raising=False)
+    return click.Context(main, info_name="specmesh", **main.context_settings)
+
+
+def test_none(root: click.Context):
+    """Without files and variables nothing is in force, and that is well."""
+    assert settings.in_force(root) == ([], [])
+    [check] = settings.checks(root)
+    assert check.status == "ok"
+
+
+def test_files(root: click.Context, tmp_path: Path):
+    """A file in each folder: the user's is in force; a broken one is told with its line, and is not."""
+    (tmp_path / "user" / "verifier.toml").write_text('bind = "tcp://127.0.0.1:9"\n')
+    (tmp_path / "system" / "verifier.toml").write_text("ctx = 8192\n")
+    (tmp_path / "system" / "drafter.toml").write_text('\nctx = "many"\n')
+    first, second, broken = settings.checks(root)
+    assert (first.status, second.status, broken.status) == ("ok", "ok", "fail")
+    assert "goes before it" in second.found
+    assert "drafter.toml:2: " in broken.found
+    [found], wrong = settings.in_force(root)
+    assert (found.role, found.text("bind"), found.text("ctx"), found.text("model")) == (
+        "verifier",
+        "tcp://127.0.0.1:9",
+        "4096",
+        "",
+    )
+    assert wrong == []
+
+
+def test_environment(root: click.Context, monkeypatch: pytest.MonkeyPatch):
+    """A variable is a setting, too; one that cannot be is told."""
+    monkeypatch.setenv("SPECMESH_DRAFTER_CONNECT", "tcp://192.0.2.1:7071")
+    monkeypatch.setenv("SPECMESH_VERIFIER_CTX", "many")
+    [found], [wrong] = settings.in_force(root)
+    assert (found.role, found.text("connect")) == ("drafter", "tcp://192.0.2.1:7071")
+    assert (wrong.status, wrong.fix) == ("fail", "env | grep SPECMESH_VERIFIER")

@@ -1,0 +1,73 @@
+"""What is said of Python and the engines."""
+
+import pytest
+
+from specmesh.doctor import software
+from specmesh.doctor.check import Status
+from specmesh.doctor.software import LlamaFacts, MlxFacts, judge_llama, judge_mlx, judge_python
+
+PINNED = "0.3.36"
+
+
+@pytest.mark.parametrize(("version", "status"), [((3, 11, 0), "ok"), ((3, 14, 1), "ok"), ((3, 10, 9), "fail")])
+def test_python(version: tuple[int, ...], status: str):
+    """3.11 or later."""
+    check = judge_python(version, "/usr/bin/python3")
+    assert check.status == status
+    assert ".".join(map(str, version)) in check.found
+    assert "/usr/bin/python3" in check.found
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "found", "fix"),
+    [
+        (LlamaFacts(None, PINNED, needed=True), "warn", "not installed", "pip install"),
+        (LlamaFacts(None, PINNED, needed=False), "ok", "not installed", None),
+        (LlamaFacts("0.3.1", PINNED, needed=True), "fail", "0.3.1, specmesh needs 0.3.36", "==0.3.36"),
+        (LlamaFacts(PINNED, PINNED, True, error="does not load"), "fail", "does not load", "--force-reinstall"),
+        (
+            LlamaFacts(PINNED, PINNED, True, None, ("CUDA", "CPU"), ("CUDA0: H",)),
+            "ok",
+            "CUDA, CPU; sees CUDA0: H",
+            None,
+        ),
+        (LlamaFacts(PINNED, PINNED, True, None, ("CUDA", "CPU")), "warn", "sees no GPU", "nvidia-smi"),
+        (LlamaFacts(PINNED, PINNED, True, None, ("Vulkan", "CPU")), "warn", "sees no GPU", "vulkaninfo"),
+        (LlamaFacts(PINNED, PINNED, True, None, ("CPU",), (), True), "warn", "is not used", "GGML_CUDA=on"),
+        (LlamaFacts(PINNED, PINNED, True, None, ("BLAS", "CPU")), "ok", "no GPU", None),
+    ],
+)
+def test_llama(facts: LlamaFacts, status: str, found: str, fix: str | None):
+    """Each state of llama.cpp."""
+    check = judge_llama(facts)
+    assert check.status == status
+    assert found in check.found
+    assert (fix is None and check.fix is None) or (fix is not None and fix in str(check.fix))
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "found"),
+    [
+        (MlxFacts(None, apple=False), "ok", "not installed"),
+        (MlxFacts(None, apple=True), "warn", "not installed"),
+        (MlxFacts("0.32", apple=True, device="Apple M9"), "ok", "MLX 0.32, Apple M9"),
+        (MlxFacts("0.32", apple=True, device="CPU"), "warn", "GPU is not used"),
+        (MlxFacts("0.32", apple=False, device="CPU"), "ok", "MLX 0.32, CPU"),
+        (MlxFacts("0.32", apple=True, error="cannot be used"), "fail", "cannot be used"),
+    ],
+)
+def test_mlx(facts: MlxFacts, status: str, found: str):
+    """Each state of MLX."""
+    check = judge_mlx(facts)
+    assert check.status == status
+    assert found in check.found
+
+
+@pytest.mark.models
+def test_this_machine():
+    """The real libraries answer."""
+    told = {check.name: check for check in software.checks()}
+    assert list(told) == ["python", "specmesh", "llama.cpp", "mlx"]
+    assert told["python"].status is Status.OK
+    pytest.importorskip("llama_cpp")
+    assert "CPU" in told["llama.cpp"].found

@@ -1,0 +1,183 @@
+"""`specmesh ping`, `ps` and `doctor` with the real daemons."""
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from processes import Daemon, Mesh, Stream, body, command, sim_text, until
+from proxy import Proxy
+
+DELAY = 0.03
+
+
+def runtime(folder: Path) -> dict[str, str]:
+    """Variables by which a command finds the sockets in this folder as this user's."""
+    if sys.platform == "darwin":
+        where = folder / "Library/Application Support/specmesh"
+        where.mkdir(parents=True)
+        (where / "run").symlink_to(folder)
+        return {"HOME": str(folder)}
+    (folder / "specmesh").symlink_to(folder)
+    return {"XDG_RUNTIME_DIR": str(folder)}
+
+
+@pytest.fixture(scope="module")
+def pair(shared: Mesh) -> dict[str, Daemon]:
+    """A verifier and a drafter."""
+    return {"verifier": shared.verifier("step_ms=4"), "drafter": shared.drafter()}
+
+
+@pytest.fixture(scope="module")
+def found(shared: Mesh) -> dict[str, str]:
+    """Variables by which they are found."""
+    return runtime(shared.folder)
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_from_both_sides(pair: dict[str, Daemon], role: str):
+    """Each side pings the other: a line per answer, none lost, and a summary."""
+    done = command("ping", "--count", 4, "--interval", 0.05, "--socket", pair[role].socket)
+    assert done.code == 0, done.err
+    *answers, _, summary = done.out.splitlines()
+    other = pair["drafter" if role == "verifier" else "verifier"]
+    assert len(answers) == 4
+    assert all(f":{other.pid} via tcp://127.0.0.1" in line for line in answers)
+    assert all("(same machine): time=" in line for line in answers)
+    assert "4 sent, 4 answered, 0% lost" in summary
+
+
+def test_many_and_fast(pair: dict[str, Daemon]):
+    """A hundred in a second are all answered."""
+    done = command("ping", "--count", 100, "--interval", 0.01, "--json", "--socket", pair["verifier"].socket)
+    assert done.json["peers"][0]["answered"] == 100  # type: ignore[index]
+
+
+def test_while_a_text_is_generated(pair: dict[str, Daemon]):
+    """Both sides ping in the middle of a text; all is answered, and the text is the same."""
+    with Stream(pair["verifier"], body("Are you there?", 2000, draft_n=4)) as stream:
+        stream.read(5)
+        for daemon in pair.values():
+            events = list(daemon.client.stream("/ping", {"count": 20, "interval_s": 0.01}))
+            assert len(events) == 20
+            assert None not in [event["time_ms"] for event in events]
+        stream.read()
+    assert stream.text == sim_text("Are you there?", 2000)
+
+
+def test_the_measured_time_is_that_of_the_way(mesh: Mesh, proxy: Callable[..., Proxy]):
+    """Through a proxy that delays each way: from both sides the time is at least that, and not much more."""
+    verifier = mesh.verifier("step_ms=4")
+    drafter = mesh.drafter(port=proxy(mesh.port, DELAY).port)
+    for daemon in (verifier, drafter):
+        done = command("ping", "--count", 5, "--interval", 0.02, "--json", "--socket", daemon.socket)
+        [peer] = done.json["peers"]  # type: ignore[misc]
+        assert peer["answered"] == 5
+        assert peer["min_ms"] >= 2 * DELAY * 1e3
+        assert peer["min_ms"] < 2 * DELAY * 1e3 + 500
+
+
+def test_several_drafters(mesh: Mesh):
+    """All of a verifier's drafters are pinged."""
+    verifier = mesh.verifier("step_ms=4")
+    drafters = [mesh.drafter(name=name) for name in ("one", "two")]
+    peers = command("ping", "--count", 2, "--interval", 0.05, "--json", "--socket", verifier.socket).json["peers"]
+    assert {peer["name"].rpartition(":")[2] for peer in peers} == {str(one.pid) for one in drafters}  # type: ignore[attr-defined]
+    assert {peer["answered"] for peer in peers} == {2}  # type: ignore[attr-defined]
+
+
+def test_a_stopped_peer(mesh: Mesh):
+    """A drafter that stops in the middle: from then on its PINGs are lost, which is said; one that goes on answers."""
+    verifier, drafter = mesh.verifier("step_ms=4"), mesh.drafter()
+    events = verifier.client.stream("/ping", {"count": 30, "interval_s": 0.1})
+    assert next(events)["time_ms"] is not None
+    drafter.signal(signal.SIGSTOP)
+    times = [event["time_ms"] for event in events]
+    assert len(times) == 29
+    assert None in times
+    assert times[-1] is None
+
+
+def test_nobody_there(mesh: Mesh):
+    """69: at a verifier without drafters, at a drafter without a verifier, and without any daemon."""
+    verifier = mesh.verifier("step_ms=4")
+    done = command("ping", "--socket", verifier.socket)
+    assert (done.code, done.out) == (69, "")
+    assert "no drafter is attached" in done.err
+    drafter = mesh.drafter(port=1, ready=False)
+    until(lambda: "verifier" in str(drafter.client.get("/health").get("reason")), "it looks for its verifier")
+    done = command("ping", "--socket", drafter.socket)
+    assert done.code == 69
+    assert "does not answer" in done.err
+    assert command("ping", "--socket", mesh.folder / "none.sock").code == 69
+
+
+def test_ps(pair: dict[str, Daemon], found: dict[str, str]):
+    """A row for each, with its process id."""
+    told = {one["role"]: one for one in command("ps", "--json", env=found).json["daemons"]}  # type: ignore[attr-defined]
+    assert {role: told[role]["pid"] for role in told} == {role: daemon.pid for role, daemon in pair.items()}
+    assert told["verifier"]["max_sessions"] == 8
+    assert all(one["state"] == "running" for one in told.values())
+    heading, *rows = command("ps", env=found).out.splitlines()
+    assert heading.split() == ["ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET"]
+    assert len(rows) == 2
+
+
+def test_ps_without_daemons(tmp_path: Path):
+    """69 where none runs."""
+    done = command("ps", env=runtime(tmp_path))
+    assert (done.code, done.out) == (69, "")
+
+
+def checks(env: dict[str, str]) -> dict[tuple[str, str], dict[str, str]]:
+    """What the doctor finds, by group and name."""
+    done = command("doctor", "--json", env=env)
+    assert done.code in (0, 1), done.err
+    assert done.json["schema_version"] == 1
+    told: list[dict[str, str]] = done.json["checks"]  # type: ignore[assignment]
+    assert (done.code == 1) == any(one["status"] == "fail" for one in told)
+    assert all((one["fix"] is None) == (one["status"] == "ok") for one in told)
+    return {(one["group"], one["name"]): one for one in told}
+
+
+def test_doctor(pair: dict[str, Daemon], found: dict[str, str]):
+    """A pair that runs: both daemons are found, with their peers and the round trip between them."""
+    until(lambda: pair["drafter"].stats()["verifier"], "the drafter's snapshot knows its verifier")
+    told = checks(found)
+    for role, daemon in pair.items():
+        assert told["daemons", role]["status"] == "ok", told["daemons", role]
+        assert f"pid {daemon.pid}" in told["daemons", role]["found"]
+    assert told["network", "verifier"]["status"] == "ok"
+    names = [name for group, name in told if group == "network" and name.startswith("link to ")]
+    assert len(names) == 2
+    assert all("round trip p50" in told["network", name]["found"] for name in names)
+    assert told["software", "python"]["status"] == "ok"
+    assert told["models", "bundled pair"]["status"] == "ok"
+
+
+def test_doctor_of_what_is_wrong(mesh: Mesh):
+    """A damaged file of settings, a verifier that refuses connections, a socket left behind: each with its fix."""
+    env = runtime(mesh.folder)
+    config = mesh.folder / "config" / "specmesh"
+    if sys.platform == "darwin":
+        config = mesh.folder / "Library/Application Support/specmesh"
+    config.mkdir(parents=True, exist_ok=True)
+    (config / "verifier.toml").write_text("ctx = 4096\nbindd = 4\n")
+    (config / "drafter.toml").write_text(f'connect = "{mesh.address}"\nmodel = "/none/small.gguf"\n')
+    verifier = mesh.verifier("step_ms=4")
+    verifier.kill()
+    told = checks(env | {"XDG_CONFIG_HOME": str(mesh.folder / "config")})
+    assert f"{config / 'verifier.toml'}:2: " in told["settings", "verifier.toml"]["found"]
+    assert told["settings", "verifier.toml"]["status"] == "fail"
+    assert "small.gguf" in told["models", "drafter's model"]["found"]
+    assert "refuses connections" in told["network", "verifier"]["found"]
+    assert (told["network", "verifier"]["status"], told["daemons", "running"]["status"]) == ("fail", "warn")
+    assert told["sockets", "verifier.sock"]["fix"] == f"rm '{env_socket(env)}'"
+
+
+def env_socket(env: dict[str, str]) -> Path:
+    """Where a command looks for the verifier's socket."""
+    if sys.platform == "darwin":
+        return Path(env["HOME"]) / "Library/Application Support/specmesh/run/verifier.sock"
+    return Path(env["XDG_RUNTIME_DIR"]) / "specmesh/verifier.sock"

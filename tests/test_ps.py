@@ -1,0 +1,83 @@
+"""`specmesh ps`: the daemons at the sockets where they usually are."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specmesh import ps
+from specmesh.cli import main
+
+STATS = {
+    "role": "verifier",
+    "version": "0.1.0",
+    "pid": 4711,
+    "uptime_s": 3725.4,
+    "model": {"name": "big\x1b.gguf"},
+    "sessions": {"live": 1, "opened": 7, "max": 8},
+}
+LOADING = {"role": "drafter", "pid": 4712, "loading": 0.4, "uptime_s": 3.0}
+
+
+def run(monkeypatch: pytest.MonkeyPatch, paths: list[Path], *args: str) -> Result:
+    monkeypatch.setattr(ps, "known_sockets", lambda: paths)
+    return CliRunner().invoke(main, ["ps", *args])
+
+
+def answering(stats: dict[str, object]) -> dict[str, tuple[int, bytes]]:
+    return {"/stats": (200, json.dumps(stats).encode())}
+
+
+def test_rows(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A row for each daemon, also for one that loads and one that hangs; nothing for a path without one."""
+    paths = [fake_daemon(answering(STATS)), tmp_path / "none.sock", fake_daemon(answering(LOADING))]
+    hung = fake_daemon({"/stats": None})
+    done = run(monkeypatch, [*paths, hung])
+    assert done.exit_code == 0, done.output
+    heading, *rows = (line.split() for line in done.stdout.splitlines())
+    assert heading == ["ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET"]
+    assert rows[0] == ["verifier", "4711", "big?.gguf", "1/8", "1h", "2m", str(paths[0])]
+    assert rows[1] == ["drafter", "4712", "loading", "40%", "-", "3s", str(paths[2])]
+    assert rows[2] == [hung.stem, "-", "does", "not", "answer", "-", "-", str(hung)]
+
+
+def test_json(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+    """--json has the same, and the version."""
+    path = fake_daemon(answering(STATS))
+    told = json.loads(run(monkeypatch, [path], "--json").stdout)
+    assert told == {
+        "schema_version": 1,
+        "daemons": [
+            {
+                "role": "verifier",
+                "pid": 4711,
+                "state": "running",
+                "model": "big\x1b.gguf",
+                "sessions": 1,
+                "max_sessions": 8,
+                "uptime_s": 3725.4,
+                "version": "0.1.0",
+                "socket": str(path),
+            }
+        ],
+    }
+
+
+def test_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Where none runs: said on stderr, 69; --json prints an empty list all the same."""
+    done = run(monkeypatch, [tmp_path / "none.sock"])
+    assert (done.exit_code, done.stdout) == (69, "")
+    assert "no daemon runs here" in done.stderr
+    done = run(monkeypatch, [], "--json")
+    assert (done.exit_code, json.loads(done.stdout)["daemons"]) == (69, [])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0.4, "0s"), (59.9, "59s"), (61, "1m 1s"), (3600, "1h 0m"), (90_000, "1d 1h"), (864_000, "10d 0h")],
+)
+def test_durations(seconds: float, told: str):
+    """The two largest units."""
+    assert ps.human_seconds(seconds) == told
