@@ -12,21 +12,21 @@ REPEATS = 3
 BUDGET = 2.0
 """Seconds after which no further measurement is begun."""
 
-SAME = 0.2
-"""How far a one-row step may be from the remembered one for the rest of what is remembered to hold."""
+CHECKED, SAME = (1, 3, 5), 0.2
+"""Steps of so many rows may be so far from what is remembered of them for the rest of it to hold."""
 
 
 def calibrate(engine: VerifyEngine, costs: StepCosts, remembered: dict[int, float] | None = None) -> None:
     """Measure steps of the WIDTHS on an empty sequence, over and over while there is time, and leave it empty again.
 
-    remembered: seconds by rows of an earlier run with the same model and machine; taken over where a one-row step still
-    takes as long as then.
+    remembered: seconds by rows of an earlier run with the same model and machine; taken over where steps of a few
+    widths still take as long as then.
     """
     begun = time.monotonic()
     held = int(engine.info.trimming == "restore")
     widths = [rows for rows in WIDTHS if rows <= engine.info.n_batch and rows + held <= engine.info.n_ctx]
     _step(engine, held, widths[0])  # the first ever warms caches up and is not typical
-    if remembered is not None and _still(engine, held, remembered):
+    if remembered is not None and 1 in remembered and _still(engine, held, remembered):
         for rows, seconds in remembered.items():
             costs.record(rows, seconds)
         return
@@ -38,9 +38,10 @@ def calibrate(engine: VerifyEngine, costs: StepCosts, remembered: dict[int, floa
 
 
 def _still(engine: VerifyEngine, held: int, remembered: dict[int, float]) -> bool:
-    """Whether the quickest of a few one-row steps takes as long as it did."""
-    quickest = min(_step(engine, held, 1) for _ in range(3))
-    return 1 in remembered and abs(quickest - remembered[1]) <= SAME * remembered[1]
+    """Whether steps of a few widths take as long as they did, the quickest of three each."""
+    checked = [rows for rows in CHECKED if rows in remembered]
+    quickest = {rows: min(_step(engine, held, rows) for _ in range(3)) for rows in checked}
+    return all(abs(seconds - remembered[rows]) <= SAME * remembered[rows] for rows, seconds in quickest.items())
 
 
 def _step(engine: VerifyEngine, held: int, rows: int) -> float:

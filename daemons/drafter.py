@@ -7,7 +7,6 @@ decided by the sessions (specmesh.core).
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import assert_never
 
 import structlog
@@ -224,25 +223,9 @@ class DrafterLoop:
             text = f"the verifier at {self._address} does not answer: is it running, and reachable from here?"
             asked.client.hear(Failed(DaemonUnreachable(text)))
             return
-        ref = next(self._refs) & 0xFFFFFFFF
-        params, sampling = asked.request.params, asked.request.params.sampling
-        draft_n = m.DRAFT_N_AUTO if params.draft_n is None else params.draft_n
-        order = m.Open(
-            ref,
-            asked.request.prompt or "",
-            params.max_tokens,
-            sampling.temperature,
-            sampling.top_k,
-            sampling.top_p,
-            sampling.seed,
-            draft_n,
-            asked.request.rounds,
-            list(asked.request.prompt_ids or ()),
-            [asdict(message) for message in asked.request.messages],
-            list(params.stop),
-        )
+        ref = next(self._refs) & U32
         try:
-            sent = self._dealer.send(order)
+            sent = self._dealer.send(asked.order(ref))
         except ValueError as error:
             asked.client.hear(Failed(RequestError(f"the request does not fit the wire: {error}")))
             return
@@ -272,7 +255,8 @@ class DrafterLoop:
         )
         self._sessions[live.id] = live
         self.stats.opened += 1
-        log.info("session_opened", session=live.id, prompt_tokens=live.n_prompt, local=asked is not None)
+        request = asked.request.id if asked is not None else ""
+        log.info("session_opened", session=live.id, request=request, prompt_tokens=live.n_prompt)
         live.started()
 
     def _done(self, live: Followed, message: m.Done) -> None:
@@ -310,17 +294,7 @@ class DrafterLoop:
 
     def _say_hello(self, now: float) -> None:
         self._next_hello = now + HELLO_INTERVAL
-        info, vocabulary = self._engine.info, self._engine.vocabulary
-        self._dealer.send(
-            m.Hello(
-                self._name,
-                type(self._engine).__name__.removesuffix("Drafter").lower(),
-                info.model,
-                self._introduction.fingerprint,
-                len(vocabulary) if vocabulary is not None else 0,
-                info.n_ctx,
-            )
-        )
+        self._dealer.send(self._introduction.hello(self._name))
 
     def _receive(self) -> None:
         for message, size in self._dealer.receive():

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.events import Learned
@@ -10,7 +10,7 @@ from specmesh.core.report import with_drafting
 from specmesh.core.sampling import Sampler
 from specmesh.errors import SpecmeshError
 from specmesh.requests import Client, Failed, Finished, Request, Started, Tokens
-from specmesh.wire.messages import Done, Round
+from specmesh.wire.messages import DRAFT_N_AUTO, Done, Open, Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,24 @@ class Asked:
 
     request: Request
     client: Client
+
+    def order(self, ref: int) -> Open:
+        """What asks the verifier for it."""
+        request, params, sampling = self.request, self.request.params, self.request.params.sampling
+        return Open(
+            ref,
+            request.prompt or "",
+            params.max_tokens,
+            sampling.temperature,
+            sampling.top_k,
+            sampling.top_p,
+            sampling.seed,
+            DRAFT_N_AUTO if params.draft_n is None else params.draft_n,
+            request.rounds,
+            list(request.prompt_ids or ()),
+            [asdict(message) for message in request.messages],
+            list(params.stop),
+        )
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from specmesh.daemons.vocabulary_chunks import VocabularyDownload
 from specmesh.engines.base import DraftEngine, Encoder
 from specmesh.engines.remapped import RemappedDrafter
 from specmesh.errors import ConfigError, SpecmeshError
-from specmesh.wire.messages import Vocab, Welcome
+from specmesh.wire.messages import Hello, Vocab, Welcome
 
 log = structlog.get_logger("specmesh.drafter")
 
@@ -57,7 +57,7 @@ class Introduction:
         executor: Executor | None = None,
     ) -> None:
         self._own, self._address, self._least, self._cache = engine, address, least_overlap, cache
-        self.fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
+        self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
         self.vocabulary: Vocabulary | None = None
         self.engine: DraftEngine | None = None
         self.comparison: Comparison | None = None
@@ -68,6 +68,13 @@ class Introduction:
         self._meeting: Future[_Met] | None = None
         self._asked = 0.0
         self._frames = 0
+
+    def hello(self, drafter: str) -> Hello:
+        """Who this is, under the name `drafter`."""
+        info, vocabulary = self._own.info, self._own.vocabulary
+        engine = type(self._own).__name__.removesuffix("Drafter").lower()
+        n_vocab = len(vocabulary) if vocabulary is not None else 0
+        return Hello(drafter, engine, info.model, self._fingerprint, n_vocab, info.n_ctx)
 
     def welcomed(self, welcome: Welcome, now: float) -> Vocab | None:
         """Begin with a verifier; what to ask it for. Raises RemoteProtocolError for a vocabulary nobody can have."""
@@ -125,7 +132,7 @@ class Introduction:
 
     def _at_hand(self, welcome: Welcome) -> tuple[bytes, ...] | None:
         own = self._own.vocabulary
-        if own is not None and self.fingerprint == welcome.vocab_fingerprint and len(own) == welcome.n_vocab:
+        if own is not None and self._fingerprint == welcome.vocab_fingerprint and len(own) == welcome.n_vocab:
             return own.pieces
         pieces = self._cache.load(welcome.vocab_fingerprint, welcome.n_vocab) if self._cache is not None else None
         if pieces is not None:

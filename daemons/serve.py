@@ -4,6 +4,7 @@ import gc
 import hashlib
 import os
 import platform
+import queue
 import signal
 import sys
 import threading
@@ -43,18 +44,28 @@ COLLECT_EVERY = 20_000
 """Allocations between two garbage collections: at the default of 700 there are several in a round."""
 
 
+LOADING_GRACE = 4.0
+"""Seconds that loading a model may go on after SIGTERM."""
+
+
 def on_hangup(reread: Callable[[], str], notifier: Notifier) -> None:
-    """SIGHUP: read the settings again; bad ones are told, and change nothing."""
+    """SIGHUP: read the settings again; bad ones are told, and change nothing.
 
-    def hear(_: int, __: FrameType | None) -> None:
-        notifier.reloading(time.monotonic())
-        try:
-            log.info("reloaded", now=reread())
-        except SpecmeshError as error:
-            log.error("not_reloaded", error=str(error))
-        notifier.reloaded()
+    On a thread of its own: a handler that logs would wait for the log it has interrupted.
+    """
+    heard: queue.SimpleQueue[int] = queue.SimpleQueue()  # the one queue that a handler may put into
 
-    signal.signal(signal.SIGHUP, hear)
+    def reload() -> None:
+        while heard.get():
+            notifier.reloading(time.monotonic())
+            try:
+                log.info("reloaded", now=reread())
+            except Exception as error:  # noqa: BLE001  (whatever is wrong with the file, the daemon goes on)
+                log.error("not_reloaded", error=str(error))
+            notifier.reloaded()
+
+    threading.Thread(target=reload, name="reload", daemon=True).start()
+    signal.signal(signal.SIGHUP, lambda number, _: heard.put(number))
 
 
 class Stop:
@@ -62,6 +73,8 @@ class Stop:
 
     def __init__(self, notifier: Notifier) -> None:
         self.asked = False
+        self._last = threading.Timer(LOADING_GRACE, os._exit, (0,))
+        self._last.daemon = True
         self._notifier = notifier
         self._then: Callable[[], None] | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -70,6 +83,7 @@ class Stop:
     def then(self, stop: Callable[[], None], wakeup_fd: int) -> None:
         """Call `stop` when asked, and wake the loop that must notice."""
         self._then = stop
+        self._last.cancel()
         signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
         if self.asked:
             stop()
@@ -81,6 +95,8 @@ class Stop:
         self._notifier.stopping()
         if self._then is not None:
             self._then()
+        else:
+            self._last.start()  # some libraries cannot be told to stop loading
 
 
 def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> None:

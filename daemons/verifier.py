@@ -6,8 +6,6 @@ accept, how long to wait and with whom to step is decided there.
 
 import itertools
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
@@ -19,11 +17,11 @@ from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.admission import check_prompt
 from specmesh.core.chat import ChatMessage
 from specmesh.core.costs import StepCosts
-from specmesh.core.policy import Policy, solve
 from specmesh.core.pool import pick_drafter
 from specmesh.core.probes import PROBES
 from specmesh.core.report import session_report
 from specmesh.core.sampling import SamplingParams
+from specmesh.core.stop import check_stops
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams, TargetLimits, VerifierSession
 from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.decision_notes import DecisionNotes
@@ -31,6 +29,7 @@ from specmesh.daemons.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.live import Closing, Live
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.peers import U32, DrafterPeer, Link
+from specmesh.daemons.policy_solver import PolicySolver, Solved
 from specmesh.daemons.prompts import prompt_ids
 from specmesh.daemons.remote_client import RemoteClient, opened
 from specmesh.daemons.router import Router
@@ -52,14 +51,6 @@ FLUSH_INTERVAL = 0.005
 
 DRAIN = 10.0
 """Seconds that sessions get to finish after SIGTERM."""
-
-
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """A policy for a session, solved beside the loop."""
-
-    session: int
-    policy: Policy
 
 
 Order = ClientOrder | Decoded | DecodeFailed | Solved
@@ -94,7 +85,7 @@ class VerifierLoop:
         self._peers: dict[bytes, DrafterPeer] = {}
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
         self._free = list(reversed(range(engine.info.n_seq)))
-        self._solver = ThreadPoolExecutor(1, thread_name_prefix="policy")
+        self._policies = PolicySolver(mailbox.put)
         self._turns = 0
         self._next_snapshot = 0.0
         self._unpublished = True
@@ -112,7 +103,7 @@ class VerifierLoop:
                 self._order(order, time.monotonic())
             self._receive()
             self._tick(time.monotonic())
-        self._solver.shutdown(cancel_futures=True)
+        self._policies.close()
         return self._stepper.close(DRAIN)
 
     @property
@@ -196,20 +187,8 @@ class VerifierLoop:
         before = self.stats.totals.generated
         for live, effects in outcomes:
             self._carry_out(live, effects)
-            self._reconsider(live, now)
+            self._policies.reconsider(live, now)
         self.stats.step(result.started, result.ended, self.stats.totals.generated - before)
-
-    def _reconsider(self, live: Live, now: float) -> None:
-        """Have a policy solved where the session's estimates have moved; the loop goes on meanwhile."""
-        inputs = live.machine.unsolved(now)
-        if inputs is None:
-            return
-
-        def deliver(solved: "Future[Policy]") -> None:
-            if not solved.cancelled():
-                self._mailbox.put(Solved(live.id, solved.result()))
-
-        self._solver.submit(solve, inputs, live.machine.policy).add_done_callback(deliver)
 
     def _decode_failed(self, error: SpecmeshError, now: float) -> None:
         """The engine's sequences are in doubt: every session of the step ends, the others go on."""
@@ -232,7 +211,13 @@ class VerifierLoop:
         self._unpublished = True
         self.stats.begun(live.machine)
         client.hear(Started(live.id, live.machine.n_prompt))
-        log.info("session_opened", session=live.id, prompt_tokens=live.machine.n_prompt, remote=owner is not None)
+        log.info(
+            "session_opened",
+            session=live.id,
+            request=request.id,
+            prompt_tokens=live.machine.n_prompt,
+            remote=owner is not None,
+        )
         if owner is not None:
             self._attach(live, owner)
         elif request.params.draft_n != 0:
@@ -264,6 +249,7 @@ class VerifierLoop:
             return  # it went away while it was being told
         live.drafter = identity
         self._carry_out(live, live.machine.attach(peer.arrivals))
+        self._policies.reconsider(live, time.monotonic())  # by what other sessions have shown, before the first step
 
     def _carry_out(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
         for effect in effects:
@@ -417,11 +403,16 @@ class VerifierLoop:
     def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:
         sampling = SamplingParams(order.temperature, order.top_k, order.top_p, order.seed)
         draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
-        params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, tuple(order.stop))
-        chat = tuple(ChatMessage(told.get("role", ""), told.get("content", "")) for told in order.messages)
-        request = Request(order.prompt, tuple(order.ids) or None, params, order.rounds, chat)
         identity = peer.identity
         client = RemoteClient(lambda message: self._router.send(identity, message), order.ref, sampling, order.rounds)
+        try:
+            stops = check_stops(order.stop)
+        except SpecmeshError as error:
+            client.hear(Failed(error))
+            return
+        params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, stops)
+        chat = tuple(ChatMessage(told.get("role", ""), told.get("content", "")) for told in order.messages)
+        request = Request(order.prompt, tuple(order.ids) or None, params, order.rounds, chat)
         self._open(request, client, identity, now)
 
     def _closed_by(self, peer: DrafterPeer, close: m.Close, now: float) -> None:

@@ -53,7 +53,7 @@ def run(client: Client, conversation: Conversation, options: Json) -> None:
     Raises the daemon's error then; in a terminal errors are told and the conversation goes on.
     """
     if not sys.stdin.isatty():
-        text = sys.stdin.buffer.read().decode("utf-8", "replace")
+        text = sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
         _answer(client, conversation, conversation.said(text) | options)
         return
     with suppress(ImportError):
@@ -77,7 +77,9 @@ def _lines() -> Iterator[str]:
     """What is typed, line by line; Ctrl-C drops a line."""
     while True:
         try:
-            yield input(">>> ")
+            if not sys.stdout.isatty():
+                print(">>> ", end="", file=sys.stderr, flush=True)
+            yield input(">>> " if sys.stdout.isatty() else "")
         except KeyboardInterrupt:
             print(file=sys.stderr)
         except EOFError:

@@ -36,6 +36,11 @@ class _Commands(click.Group):
         except SpecmeshError as error:
             click.echo(f"specmesh: {error}", err=True)
             ctx.exit(error.exit_code)
+        except click.UsageError as error:
+            if not os.environ.get("SPECMESH_LAUNCHD"):
+                raise
+            error.show()
+            ctx.exit(0)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:

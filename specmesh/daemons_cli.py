@@ -138,7 +138,7 @@ def verifier(
     with about("model"):
         path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required", chat_template)
-    where, port = socket or default_socket("verifier"), parse_port(http, api_key_file) if http else None
+    where, port = socket or default_socket("verifier"), parse_port(http, api_key_file)
     serve_verifier(
         VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions, port),
         rereader(click.get_current_context()),
@@ -199,7 +199,7 @@ def drafter(
     with about("model"):
         path = model_path(model, engine)
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
-    where, port = socket or default_socket("drafter"), parse_port(http, api_key_file) if http else None
+    where, port = socket or default_socket("drafter"), parse_port(http, api_key_file)
     serve_drafter(
         DrafterSettings(settings, connect, where, min_vocab_overlap, port), rereader(click.get_current_context())
     )

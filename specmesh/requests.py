@@ -18,7 +18,7 @@ from specmesh.errors import SpecmeshError
 class Request:
     """One generation: of ids, or of a chat by the target's own template, or of a text.
 
-    The first of them that is given counts. rounds: events carry each round's drafts.
+    The first of them that is given counts. rounds: events carry each round's drafts. id: what the log calls it.
     """
 
     prompt: str | None
@@ -26,6 +26,7 @@ class Request:
     params: SessionParams
     rounds: bool = False
     messages: tuple[ChatMessage, ...] = ()
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

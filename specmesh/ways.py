@@ -42,7 +42,10 @@ def way(host: str) -> Way:
 
 def endpoint(address: str) -> tuple[str, int | None]:
     """Host and port of tcp://HOST:PORT; port None where there is none, or no number."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "", None
     try:
         return parts.hostname or "", parts.port
     except ValueError:

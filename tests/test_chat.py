@@ -127,8 +127,8 @@ def test_piped_text_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
     client = FakeClient()
     talk(client)
-    assert roles(client.asked[0]) == [("user", "a\nb\n")]
-    assert capsys.readouterr().out == "A\nB\n\n"
+    assert roles(client.asked[0]) == [("user", "a\nb")]
+    assert capsys.readouterr().out == "A\nB\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a")))
     with pytest.raises(Busy):
         talk(FakeClient(error=Busy("full")))

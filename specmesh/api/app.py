@@ -9,6 +9,7 @@ import json
 import time
 from dataclasses import replace
 
+import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -23,6 +24,8 @@ from specmesh.api.ping import parse_ping, pinged
 from specmesh.errors import Busy, DaemonUnreachable, PromptTooLong, RequestError, SpecmeshError
 from specmesh.metrics import Exposition
 from specmesh.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
+
+log = structlog.get_logger("specmesh.api")
 
 PACE = 0.004
 """Seconds between two looks at a session's events. Rounds faster than that are sent together: each costs this thread as
@@ -45,7 +48,12 @@ def create_app(backend: Backend) -> Starlette:
             Route("/v1/completions", api.completions, methods=["POST"]),
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
         ],
-        exception_handlers={SpecmeshError: _specmesh_error, ClientDisconnect: _gone, HTTPException: _http_error},
+        exception_handlers={
+            SpecmeshError: _specmesh_error,
+            ClientDisconnect: _gone,
+            HTTPException: _http_error,
+            Exception: _defect,
+        },
     )
 
 
@@ -95,14 +103,15 @@ class _Api:
         reason = self._backend.not_ready()
         if reason is not None:
             raise reason
-        request = await self._encoded(body.request)
         shape = shapes.shape(chat, time.time(), self._backend.model)
-        batches, stops = self._events(request), request.params.stop
+        request = replace(await self._encoded(body.request), id=shape.id)
+        batches, stops, headers = self._events(request), request.params.stop, {"X-Request-Id": shape.id}
         if not body.stream:
-            return JSONResponse(await whole(batches, shape, self._backend.vocabulary(), stops, http.is_disconnected))
+            answer = await whole(batches, shape, self._backend.vocabulary(), stops, http.is_disconnected)
+            return JSONResponse(answer, headers=headers)
         first = await anext(batches)  # likewise
         stream = Stream(shape, self._backend.vocabulary(), stops, body.usage_apart)
-        return StreamingResponse(stream.events(first, batches), media_type="text/event-stream")
+        return StreamingResponse(stream.events(first, batches), headers=headers, media_type="text/event-stream")
 
     async def _encoded(self, request: Request) -> Request:
         """The request with ids in place of text, where this daemon can: seconds of work for a long one, done here so
@@ -150,9 +159,12 @@ async def _json(http: HttpRequest) -> object:
         if len(raw) > MAX_HTTP_BODY:
             raise HTTPException(413, f"the request body exceeds {MAX_HTTP_BODY} bytes")
     try:
-        return json.loads(raw)
+        body = json.loads(raw)
+        if b"\\u" in raw:
+            json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
     except (ValueError, RecursionError):
         raise RequestError("the request body is not JSON") from None
+    return body
 
 
 async def _specmesh_error(_: HttpRequest, error: Exception) -> Response:
@@ -167,6 +179,12 @@ async def _http_error(_: HttpRequest, error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed", 413: "RequestError"}.get(error.status_code, "http_error")
     body = shapes.error(error.detail, "invalid_request_error", code, exit_code=RequestError.exit_code)
     return JSONResponse(body, error.status_code, error.headers)
+
+
+async def _defect(_: HttpRequest, error: Exception) -> Response:
+    """A defect of ours; what it is stands in the log."""
+    log.error("api_failed", error=f"{type(error).__name__}: {error}")
+    return JSONResponse(shapes.error("internal error: see the daemon's log", "server_error", "internal"), 500)
 
 
 async def _gone(_: HttpRequest, __: Exception) -> Response:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
+from specmesh.core.stop import check_stops
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
 from specmesh.errors import RequestError
 from specmesh.requests import Request
@@ -15,8 +16,6 @@ from specmesh.requests import Request
 Json = dict[str, object]
 
 MAX_SEED = 2**32 - 1
-MAX_STOPS = 16
-MAX_STOP_LENGTH = 1024
 MAX_TOKENS = 2**31 - 1
 
 _IGNORED = frozenset(
@@ -27,7 +26,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "n": (1, None),
     "best_of": (1, None),
     "echo": (False, None),
-    "logprobs": (None, 0, False),
+    "logprobs": (None, False),
     "top_logprobs": (None, 0),
     "suffix": (None, ""),
     "presence_penalty": (0, None),
@@ -79,11 +78,16 @@ def _known(body: object, *own: str) -> Json:
     if not isinstance(body, dict):
         raise RequestError("the request body must be a JSON object")
     for name, value in body.items():
-        if name in _NEUTRAL and value not in _NEUTRAL[name]:
+        if name in _NEUTRAL and not any(_same(value, one) for one in _NEUTRAL[name]):
             raise RequestError(f"{name} is not supported yet", name)
         if name not in _NEUTRAL and name not in _SHARED and name not in _IGNORED and name not in own:
             raise RequestError(f"unknown field {name!r}", name)
     return body
+
+
+def _same(value: object, other: object) -> bool:
+    """Equal as JSON: true is not 1 there."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def _body(fields: Json, request: Request) -> Body:
@@ -106,13 +110,9 @@ def _params(fields: Json, max_tokens: int) -> SessionParams:
 
 def _stops(value: object) -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else value or []
-    if (
-        not isinstance(stops, list)
-        or len(stops) > MAX_STOPS
-        or not all(isinstance(stop, str) and len(stop) <= MAX_STOP_LENGTH for stop in stops)
-    ):
-        raise RequestError(f"stop must be a text of at most {MAX_STOP_LENGTH} letters, or {MAX_STOPS} of them", "stop")
-    return tuple(stop for stop in stops if stop)
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise RequestError("stop must be a text or a list of texts", "stop")
+    return check_stops(stops)
 
 
 def _messages(value: object) -> tuple[ChatMessage, ...]:
@@ -126,7 +126,7 @@ def _message(value: object, where: str) -> ChatMessage:
         raise RequestError(f"{where} must be an object with a role", where)
     for name in value.keys() - {"role", "content"}:
         if value[name] not in (None, [], ""):
-            raise RequestError(f"{where}.{name} is not supported yet", where)
+            raise RequestError(f"{where}.{name!r} is not supported yet", where)
     return ChatMessage(value["role"], _content(value.get("content"), f"{where}.content"))
 
 

@@ -9,8 +9,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh.api import shapes
+from specmesh.api.port import is_loopback
 
-_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
 _OPEN = frozenset({"/health"})
 
 
@@ -33,8 +33,7 @@ class Guard:
     def _refusal(self, headers: Headers, path: str) -> JSONResponse | None:
         if not self._keys:
             origin = headers.get("origin")
-            local = _host(f"//{headers.get('host', '')}") in _THIS_MACHINE
-            if local and (origin is None or _host(origin) in _THIS_MACHINE):
+            if _is_here(f"//{headers.get('host', '')}") and (origin is None or _is_here(origin)):
                 return None
             return _refused(403, "without an API key only programs on this machine may ask", "forbidden", {})
         scheme, _, told = headers.get("authorization", "").partition(" ")
@@ -49,11 +48,12 @@ class Guard:
         return True in [hmac.compare_digest(raw, key) for key in self._keys]
 
 
-def _host(url: str) -> str | None:
+def _is_here(url: str) -> bool:
+    """Whether a URL's host is this machine under a name that nobody else can give it."""
     try:
-        return urlsplit(url).hostname
+        return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
-        return None
+        return False
 
 
 def _refused(status: int, message: str, code: str, headers: dict[str, str]) -> JSONResponse:

@@ -22,8 +22,12 @@ class Port:
     keys: tuple[str, ...] = ()
 
 
-def parse_port(http: str, key_file: Path | None) -> Port:
+def parse_port(http: str | None, key_file: Path | None) -> Port | None:
     """`--http HOST:PORT` and the file with its keys; raises ConfigError, also for an open port without a key."""
+    if http is None:
+        if key_file is not None:
+            raise ConfigError("--api-key-file without --http opens nothing: give both", "api_key_file")
+        return None
     try:
         parts = urlsplit(f"//{http}")
         host, port = parts.hostname, parts.port
@@ -32,7 +36,7 @@ def parse_port(http: str, key_file: Path | None) -> Port:
     if not host or port is None or parts.path or parts.username:
         raise ConfigError(f"--http {http!r} is not HOST:PORT: write 127.0.0.1:8080", "http")
     keys = read_keys(key_file) if key_file is not None else ()
-    if not keys and not _is_loopback(host):
+    if not keys and not is_loopback(host):
         raise ConfigError(f"--http {http} is open to other machines: set --api-key-file FILE, or use 127.0.0.1", "http")
     return Port(host, port, keys)
 
@@ -56,7 +60,8 @@ def read_keys(path: Path) -> tuple[str, ...]:
     return keys
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host can only be this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

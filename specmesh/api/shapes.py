@@ -12,7 +12,12 @@ SCHEMA_VERSION = 1
 
 
 class Shape(Protocol):
-    """One answer's form; `extra` is specmesh's own part."""
+    """One answer's form, under the id of its request; `extra` is specmesh's own part."""
+
+    @property
+    def id(self) -> str:
+        """The request's, for its client and for the log."""
+        ...
 
     def chunk(self, text: str, finish: str | None, extra: Json) -> Json:
         """A part of a streamed answer; the last one has a reason to `finish`."""

@@ -181,7 +181,7 @@ class Pacing:
             return min(1, limit), None
         policy = self.policy
         if policy is None:
-            return min(lead, limit), None
+            return min(lead, FIRST_DRAFT_N, limit), None
         expecting = self._drafting and self.draft_n > 0 and lead < limit
         if not expecting or not self._waiting_pays():
             return min(policy.drafts[policy.index(lead)], limit), None

@@ -3,13 +3,35 @@
 from collections.abc import Iterable, Sequence
 
 from specmesh.core.vocabulary import TextStream, Vocabulary
+from specmesh.errors import RequestError
+
+MAX_STOPS, MAX_LENGTH = 16, 1024
+"""Most stop strings of a session, and their most characters."""
+
+_UNDECODED = "\ufffd"
+
+
+def check_stops(stops: Sequence[str]) -> tuple[str, ...]:
+    """The stop strings that mean something; raises RequestError for too many, or what no text has.
+
+    U+FFFD stands for bytes that are no text, so that what is shown and what was generated could differ about it.
+    """
+    if len(stops) > MAX_STOPS or any(len(stop) > MAX_LENGTH for stop in stops):
+        raise RequestError(f"stop must be at most {MAX_STOPS} texts of at most {MAX_LENGTH} characters", "stop")
+    if any(_UNDECODED in stop for stop in stops):
+        raise RequestError("stop must not contain U+FFFD", "stop")
+    try:
+        "".join(stops).encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"stop is not valid Unicode: {error.reason}", "stop") from None
+    return tuple(stop for stop in stops if stop)
 
 
 class StopScan:
     """Says which id completes a stop string. `pieces` are the bytes of each id."""
 
     def __init__(self, stops: Sequence[str], pieces: Sequence[bytes]) -> None:
-        self._stops = tuple(stop.encode("utf-8", "replace") for stop in stops if stop)
+        self._stops = tuple(stop.encode() for stop in stops)
         self._pieces = pieces
         self._tail = b""
         self._reach = max(map(len, self._stops), default=1) - 1
@@ -28,7 +50,7 @@ class StoppedText:
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
         self._stream = TextStream(vocabulary)
-        self._stops = tuple(stop for stop in stops if stop)
+        self._stops = tuple(stops)
         self._kept = ""
         self._over = False
 

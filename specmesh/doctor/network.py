@@ -190,7 +190,7 @@ def _way(address: str) -> Way:
     host, port = endpoint(address)
     try:
         return way(str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]))
-    except OSError:
+    except (OSError, UnicodeError):  # the second for what cannot be a name at all
         return way(host)
 
 
@@ -204,6 +204,8 @@ def _tried(address: str, attached: bool | None) -> ReachFacts:
 def _connect(host: str, port: int) -> tuple[Reach, int | None]:
     try:
         socket.create_connection((host, port), PATIENCE).close()
+    except UnicodeError:
+        return Reach.BAD, None
     except OSError as error:
         return reach_of(error), error.errno
     return Reach.OPEN, None

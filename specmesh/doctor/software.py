@@ -68,19 +68,19 @@ def judge_llama(facts: LlamaFacts) -> Check:
     name = "llama.cpp"
     if facts.version is None:
         if facts.needed:
-            return warn(GROUP, name, "not installed, and no MLX either", "pip install 'specmesh[llama]'")
+            return warn(GROUP, name, "not installed, and no MLX either", "pip install '.[llama]'")
         return ok(GROUP, name, "not installed; only GGUF models need it")
     told = f"llama-cpp-python {facts.version}"
     if facts.version != facts.pinned:
         fix = f"pip install 'llama-cpp-python=={facts.pinned}'"
         return fail(GROUP, name, f"{told}, specmesh needs {facts.pinned}", fix)
     if facts.error is not None:
-        return fail(GROUP, name, facts.error, "pip install --force-reinstall --no-cache-dir 'specmesh[llama]'")
+        return fail(GROUP, name, facts.error, "pip install --force-reinstall --no-cache-dir '.[llama]'")
     told += f", built for {', '.join(facts.backends)}"
     if facts.gpus:
         return ok(GROUP, name, f"{told}; sees {', '.join(facts.gpus)}")
     if facts.nvidia and not {"CUDA", "Vulkan"} & set(facts.backends):
-        fix = "CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-cache-dir 'specmesh[llama]'"
+        fix = "CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-cache-dir '.[llama]'"
         return warn(GROUP, name, f"{told}; the NVIDIA GPU here is not used", fix)
     if set(facts.backends) - {"CPU", "BLAS", "RPC"}:
         tool = next((_DRIVERS[name] for name in facts.backends if name in _DRIVERS), "specmesh verifier --gpu required")
@@ -93,13 +93,13 @@ def judge_mlx(facts: MlxFacts) -> Check:
     name = "mlx"
     if facts.version is None:
         if facts.apple:
-            return warn(GROUP, name, "not installed; it drafts fastest on Apple Silicon", "pip install 'specmesh[mlx]'")
+            return warn(GROUP, name, "not installed; it drafts fastest on Apple Silicon", "pip install '.[mlx]'")
         return ok(GROUP, name, "not installed; it is for Apple Silicon")
     if facts.error is not None:
-        return fail(GROUP, name, facts.error, "pip install --force-reinstall 'specmesh[mlx]'")
+        return fail(GROUP, name, facts.error, "pip install --force-reinstall '.[mlx]'")
     told = f"MLX {facts.version}, {facts.device}"
     if facts.apple and facts.device == "CPU":
-        return warn(GROUP, name, f"{told}; the GPU is not used", "pip install --force-reinstall 'specmesh[mlx]'")
+        return warn(GROUP, name, f"{told}; the GPU is not used", "pip install --force-reinstall '.[mlx]'")
     return ok(GROUP, name, told)
 
 

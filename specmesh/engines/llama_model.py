@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from specmesh.core.chat import ChatMessage
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.llama_chat import ChatTemplate, chat_template
 from specmesh.engines.llama_library import LOG, PINNED, gpu_devices, library
 from specmesh.errors import ConfigError, EngineError, RequestError
+
+log = structlog.get_logger("specmesh.engines.llama")
 
 Progress = Callable[[float], bool | None]
 """Called while a model loads with the fraction done, 0.0 to 1.0; False cancels, an exception passes."""
@@ -67,15 +71,16 @@ class LlamaModel:
         gpus = _gpus(settings)
         self.handle = _load(self.lib, settings, progress)
         self._lock = threading.Lock()
+        self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
         try:
             self._check_decoder(settings.path)
+            self._template = self._chat_template(settings.chat_template)
         except ConfigError:
             self.close()
             raise
-        self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
-        self._chat_source = settings.chat_template
+        self._begins = bool(self.lib.llama_vocab_get_add_bos(self.vocab))
         self.name = settings.path.stem
         self.size: int = self.lib.llama_model_size(self.handle)
         self.backend = _describe(self.lib, self.handle, settings, gpus)
@@ -94,27 +99,27 @@ class LlamaModel:
                 raise EngineError("the model is closed")
             return self._tokenize(raw)
 
-    @functools.cached_property
-    def chat_template(self) -> ChatTemplate | None:
-        """The template that was set, or the model's own; None where there is neither. Raises ConfigError."""
-        source = self._chat_source
-        if source is None:
-            own = self.lib.llama_model_chat_template(self.handle, None)
-            source = own.decode("utf-8", "replace") if own else None
-        if source is None:
-            return None
-        bos, eos = self.lib.llama_vocab_bos(self.vocab), self.lib.llama_vocab_eos(self.vocab)
-        return chat_template(source, self._written(bos), self._written(eos))
-
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Ids of a chat up to where the assistant begins to answer; safe from any thread. Raises RequestError."""
-        template = self.chat_template
+        template = self._template
         if template is None:
             raise RequestError(f"{self.name} has no chat template: give the verifier --chat-template FILE", "messages")
         text = template.render(messages)
-        if template.bos and self.lib.llama_vocab_get_add_bos(self.vocab):
-            text = text.removeprefix(template.bos)  # the tokenizer begins with it anyway
-        return self.encode(text)
+        # The tokenizer begins with it anyway.
+        return self.encode(text.removeprefix(template.bos) if template.bos and self._begins else text)
+
+    def _chat_template(self, chosen: str | None) -> ChatTemplate | None:
+        """The template that was chosen, which must be one; else the model's own, where it has one that can be used."""
+        bos, eos = self.lib.llama_vocab_bos(self.vocab), self.lib.llama_vocab_eos(self.vocab)
+        written = self._written(bos), self._written(eos)
+        if chosen is not None:
+            return chat_template(chosen, *written)
+        own: bytes | None = self.lib.llama_model_chat_template(self.handle, None)
+        try:
+            return chat_template(own.decode("utf-8", "replace"), *written) if own else None
+        except ConfigError as error:
+            log.warning("chat_template_unusable", error=str(error))
+            return None
 
     def _written(self, token: int) -> str:
         """A special token as a template writes it; empty where the vocabulary has none."""

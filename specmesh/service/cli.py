@@ -55,8 +55,9 @@ def _planned(role: str, system: bool, dry_run: bool, root: Path | None) -> "tupl
 def install(role: str, system: bool, dry_run: bool, root: Path | None) -> None:
     """Write the service's files, and its settings where there are none."""
     planned, hand = _planned(role, system, dry_run, root)
+    os.umask(0o022)
     hand.install(planned)
-    settings = hand.at(planned.files[1].path)
+    settings = hand.at(planned.settings)
     flag = " --system" if system else ""
     click.echo(f"Settings: {settings}. Then: specmesh service start {role}{flag}")
 
@@ -74,7 +75,7 @@ def uninstall(role: str, system: bool, dry_run: bool, root: Path | None) -> None
 def start(role: str, system: bool, dry_run: bool, root: Path | None) -> None:
     """Start the service."""
     planned, hand = _planned(role, system, dry_run, root)
-    hand.run(planned.start)
+    hand.start(planned)
 
 
 @service.command()

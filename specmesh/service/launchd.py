@@ -21,8 +21,8 @@ def launchd_service(role: str, scope: Scope, settings: str, domain: str | None =
     domain: where launchd keeps it, such as gui/501; None to find out.
     """
     system = scope is Scope.SYSTEM
-    where = domain or ("system" if system else _user_domain())
     label, other = f"org.specmesh.{role}", "drafter" if role == "verifier" else "verifier"
+    where = domain or ("system" if system else _user_domain(label))
     home = Path("/") if system else Path.home()
     jobs = home / "Library" / ("LaunchDaemons" if system else "LaunchAgents")
     logs = home / "Library/Logs/specmesh"
@@ -31,12 +31,16 @@ def launchd_service(role: str, scope: Scope, settings: str, domain: str | None =
     return Service(
         name=label,
         files=(File(job, plist(role, scope, config, logs)), File(config, settings, kept=True)),
+        settings=config,
         shared=(logs,),
         other=jobs / f"org.specmesh.{other}.plist",
         empties=(config.parent,),
-        installed=(),
+        prepare=(("mkdir", "-p", str(logs)),),
+        reload=(),
+        enable=(),
+        unload=(("launchctl", "bootout", f"{where}/{label}"),),
         uninstalled=(("launchctl", "bootout", f"{where}/{label}"),),
-        start=(("mkdir", "-p", str(logs)), ("launchctl", "bootstrap", where, str(job))),
+        start=(("launchctl", "bootstrap", where, str(job)),),
         stop=(("launchctl", "bootout", f"{where}/{label}"),),
         status=("launchctl", "print", f"{where}/{label}"),
         logs=("tail", "-n", "200", str(logs / f"{role}.log")),
@@ -71,7 +75,17 @@ def _filled(value: Any, values: dict[str, str]) -> Any:
             return value
 
 
-def _user_domain() -> str:
-    """The domain of a user at the screen, or of one who only logs in from elsewhere."""
-    told = subprocess.run(["launchctl", "managername"], capture_output=True, text=True, check=False).stdout  # noqa: S607
-    return f"{'gui' if told.strip() == 'Aqua' else 'user'}/{os.getuid()}"
+def _user_domain(label: str) -> str:
+    """Where the job is loaded, else where it can be: with a user at the screen, or one who only logs in from elsewhere.
+
+    The two do not see each other: a job that was loaded at the screen is to be found over SSH as well.
+    """
+    domains = [f"{kind}/{os.getuid()}" for kind in ("gui", "user")]
+    loaded = [domain for domain in domains if _launchctl("print", f"{domain}/{label}")]
+    there = [domain for domain in domains if _launchctl("print", domain)]
+    return [*loaded, *there, *domains][0]
+
+
+def _launchctl(*words: str) -> bool:
+    """Whether launchctl knows it."""
+    return subprocess.run(["launchctl", *words], capture_output=True, check=False).returncode == 0  # noqa: S603, S607

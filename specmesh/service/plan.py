@@ -1,7 +1,8 @@
 """A service as files and commands: what installing it writes and runs, and what uninstalling takes away again."""
 
+import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -32,16 +33,23 @@ class File:
 class Service:
     """A daemon as a service.
 
-    shared: what both daemons' services have, and the last one takes with it; `other` is there while the other has one.
+    files:   the first says what to run; `settings` is among them.
+    shared:  what both daemons' services have, and the last one takes with it; `other` is there while the other has one.
     empties: folders that are removed where nothing is left in them.
+    prepare, reload, enable: what installing runs, in this order; reload also after uninstalling.
+    unload:  run before `start`, and may fail.
     """
 
     name: str
     files: tuple[File, ...]
+    settings: Path
     shared: tuple[File | Path, ...]
     other: Path
     empties: tuple[Path, ...]
-    installed: tuple[Command, ...]
+    prepare: tuple[Command, ...]
+    reload: tuple[Command, ...]
+    enable: tuple[Command, ...]
+    unload: tuple[Command, ...]
     uninstalled: tuple[Command, ...]
     start: tuple[Command, ...]
     stop: tuple[Command, ...]
@@ -61,13 +69,19 @@ class Hand:
     root: Path | None = None
 
     def install(self, service: Service) -> None:
-        """Write what differs, then tell the manager. Raises ConfigError where something cannot be written."""
+        """Write what differs and tell the manager, also where nothing does: it may not have heard the last time.
+
+        Raises ConfigError where something cannot be written, EngineError where the manager refuses.
+        """
         files = [*service.files, *(one for one in service.shared if isinstance(one, File))]
-        changed = [file for file in files if self._write(file)]
-        if changed or self.dry:
-            self.run(service.installed)
-        else:
+        if not [file for file in files if self._write(file)]:
             self.say(f"{service.name} is installed already: nothing to change")
+        self.run([*service.prepare, *service.reload, *service.enable])
+
+    def start(self, service: Service) -> None:
+        """Start it. Raises EngineError where the manager refuses."""
+        self.run(service.unload, may_fail=True)
+        self.run(service.start)
 
     def uninstall(self, service: Service) -> None:
         """Stop it and remove everything that it had; what is not there is no error."""
@@ -79,7 +93,7 @@ class Hand:
                 self._remove(self.at(one.path if isinstance(one, File) else one))
         for folder in service.empties:
             self._remove_if_empty(self.at(folder))
-        self.run(service.installed[:1], may_fail=True)
+        self.run(service.reload, may_fail=True)
 
     def run(self, commands: Sequence[Command], *, may_fail: bool = False) -> None:
         """Run them in turn. Raises EngineError where one fails."""
@@ -108,7 +122,10 @@ class Hand:
                 self.say(file.text)
                 return True
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(file.text, encoding="utf-8")
+            part = path.with_name(f"{path.name}.part")
+            part.write_text(file.text, encoding="utf-8")
+            part.chmod(0o644)  # the service's own user reads it, whatever root's umask is
+            part.replace(path)
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no text"
             raise ConfigError(f"{path} cannot be written ({why}): --system needs root, use sudo") from None
@@ -121,19 +138,13 @@ class Hand:
         if self.dry:
             return
         try:
-            for one in _deepest_first(path):
-                one.rmdir() if one.is_dir() and not one.is_symlink() else one.unlink()
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)  # safe where somebody else may write in it
+            else:
+                path.unlink()
         except OSError as error:
             raise ConfigError(f"{path} cannot be removed ({error.strerror})") from None
 
     def _remove_if_empty(self, path: Path) -> None:
         if path.is_dir() and not any(path.iterdir()):
             self._remove(path)
-
-
-def _deepest_first(path: Path) -> Iterator[Path]:
-    """Everything below `path`, then itself; symbolic links are not followed."""
-    if path.is_dir() and not path.is_symlink():
-        for child in path.iterdir():
-            yield from _deepest_first(child)
-    yield path

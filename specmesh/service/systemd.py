@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import specmesh
 from specmesh.config_file import config_folders
 from specmesh.service.plan import Command, File, Scope, Service
 
@@ -24,20 +25,24 @@ def systemd_service(role: str, scope: Scope, settings: str) -> Service:
     units = Path("/etc/systemd/system") if system else Path.home() / ".config/systemd/user"
     control: Command = ("systemctl",) if system else ("systemctl", "--user")
     files = (File(units / f"{name}.service", unit(role, scope, config)), File(config, settings, kept=True))
-    installed: list[Command] = [(*control, "daemon-reload"), (*control, "enable", name)]
+    prepare: tuple[Command, ...] = ()
     shared: list[File | Path] = []
     if system:
         users = File(Path("/etc/sysusers.d/specmesh.conf"), (TEMPLATES / "sysusers.conf").read_text(encoding="utf-8"))
         shared = [users, Path("/run/specmesh"), Path("/var/lib/specmesh"), Path("/var/cache/specmesh")]
-        installed.insert(1, ("systemd-sysusers", str(users.path)))
+        prepare = (("systemd-sysusers", str(users.path)),)
     other = "drafter" if role == "verifier" else "verifier"
     return Service(
         name=name,
         files=files,
+        settings=config,
         shared=tuple(shared),
         other=units / f"specmesh-{other}.service",
         empties=(config.parent,),
-        installed=tuple(installed),
+        prepare=prepare,
+        reload=((*control, "daemon-reload"),),
+        enable=((*control, "enable", name),),
+        unload=(),
         uninstalled=((*control, "disable", "--now", name),),
         start=((*control, "start", name),),
         stop=((*control, "stop", name),),
@@ -50,7 +55,7 @@ def unit(role: str, scope: Scope, config: Path) -> str:
     """The unit's text."""
     values = {
         "ROLE": role,
-        "COMMAND": f"{quoted(sys.executable, program=True)} -m specmesh",
+        "COMMAND": f"{quoted(sys.executable, program=True)} -P -m specmesh",
         "CONFIG": str(config),
         "CONFIG_ARGUMENT": quoted(str(config)),
         "HOME": _protect_home(),
@@ -75,11 +80,14 @@ def quoted(argument: str, program: bool = False) -> str:
 
 def _protect_home() -> str:
     """`yes`, or where Python itself lies in a home: nothing of homes but Python."""
-    needed = dict.fromkeys([sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1])])
+    source = Path(specmesh.__file__).resolve().parents[1]  # in a checkout of its own, where it is installed editable
+    python = Path(sys.executable).resolve().parents[1]
+    needed = dict.fromkeys([sys.prefix, sys.base_prefix, str(python), str(source)])
     inside = [path for path in needed if path.startswith(tuple(f"{hidden}/" for hidden in _HIDDEN))]
     if not inside:
         return "yes"
-    return "tmpfs\nBindReadOnlyPaths=" + " ".join(quoted(path) for path in inside)
+    paths = (quoted(path.replace(":", "\\:"), program=True) for path in inside)
+    return f"tmpfs\nBindReadOnlyPaths={' '.join(paths)}"
 
 
 def _exists(group: str) -> bool:

@@ -299,7 +299,7 @@ def test_error_in_mid_completion_is_a_status():
     assert post(FakeDaemon(*EVENTS[:2], Failed(EngineError("broke")))).status == 500
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"nul", b"[" * 100_000])
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"nul", b"[" * 100_000, b'{"prompt": "x", "\\ud800": 1}'])
 def test_body_that_is_no_json(raw: bytes):
     """What is no JSON is 400."""
     answer = asyncio.run(_made(FakeDaemon(), "POST", "/v1/completions", [raw]))

@@ -100,6 +100,14 @@ def test_completion(server: Served):
     assert usage.completion_tokens_details.rejected_prediction_tokens == report["drafted"] - report["accepted"]
 
 
+def test_request_ids(server: Served):
+    """The answer's id is in its headers and, beside the session's, in the daemon's log."""
+    answer = server.client().completions.with_raw_response.create(model="any", prompt="once", max_tokens=2)
+    name = answer.parse().id
+    assert answer.headers["x-request-id"] == name
+    assert name in [event["request"] for event in server.daemon.events("session_opened")]
+
+
 def test_chat(server: Served):
     """Messages go through the target's template, wherever they were asked."""
     answer = server.client().chat.completions.create(model="any", messages=CHAT, max_tokens=30, temperature=0)

@@ -112,4 +112,4 @@ def test_what_a_unit_promises(scope: Scope):
     parser.read_string(systemd_service("verifier", scope, "").files[0].text)
     told = parser["Service"]
     assert (told["Type"], told["WatchdogSec"], told["KillMode"]) == ("notify", "60", "mixed")
-    assert {"64", "77", "78"} == set(told["RestartPreventExitStatus"].split())
+    assert {"2", "77", "78"} == set(told["RestartPreventExitStatus"].split())
