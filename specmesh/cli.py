@@ -226,13 +226,12 @@ def stats(as_json: bool, watch: bool, interval: float, socket_path: Path | None)
     """Show what a daemon is doing."""
     from specmesh.client import Client
 
-    client = Client(socket_path)
     if watch:
         from specmesh.stats_view import watch as show
 
-        show(client, interval)
+        show(Client(socket_path, timeout=max(3.0, 2 * interval)), interval)
         return
-    snapshot = client.get("/stats")
+    snapshot = Client(socket_path).get("/stats")
     if as_json:
         import json
 

@@ -1,5 +1,6 @@
 """A session's events as an answer: all at once, or as server-sent events."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -13,6 +14,9 @@ from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.requests import Finished, Started, Tokens
 
+LOOK = 0.25
+"""Seconds between two looks whether a client that waits for a whole answer is still there."""
+
 Event = Started | Tokens | Finished
 Batches = AsyncGenerator[list[Event], None]
 
@@ -24,10 +28,8 @@ async def whole(
     text, ids = "", list[int]()
     end: Finished | None = None
     shown = StoppedText(vocabulary, stops)
-    async with aclosing(batches):
-        async for batch in batches:
-            if await gone():
-                raise ClientDisconnect
+    async with aclosing(batches), aclosing(_while_heard(batches, gone)) as heard:
+        async for batch in heard:
             for event in batch:
                 if isinstance(event, Tokens):
                     ids += event.ids
@@ -38,6 +40,34 @@ async def whole(
         raise DaemonUnreachable("the session ended without a result")
     extra = shapes.result(end) | {"token_ids": ids}
     return shape.whole(text + shown.finish(), end.reason, extra) | {"usage": shapes.usage(end, len(ids))}
+
+
+async def _while_heard(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> Batches:
+    """The batches; raises ClientDisconnect soon after the client left, also while none comes."""
+    left = asyncio.ensure_future(_until(gone))
+    try:
+        while True:
+            fresh = asyncio.ensure_future(_next(batches))
+            await asyncio.wait({fresh, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not fresh.done():
+                fresh.cancel()
+                await asyncio.wait({fresh})
+                raise ClientDisconnect
+            batch = fresh.result()
+            if batch is None:
+                return
+            yield batch
+    finally:
+        left.cancel()
+
+
+async def _next(batches: Batches) -> list[Event] | None:
+    return await anext(batches, None)
+
+
+async def _until(gone: Callable[[], Awaitable[bool]]) -> None:
+    while not await gone():
+        await asyncio.sleep(LOOK)
 
 
 class Stream:

@@ -103,6 +103,8 @@ def test_every_field():
         ("best_of", 3),
         ("echo", True),
         ("logprobs", 5),
+        ("logprobs", 0),
+        ("n", True),
         ("suffix", "x"),
         ("presence_penalty", 0.5),
         ("frequency_penalty", -1),

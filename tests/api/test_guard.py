@@ -26,7 +26,9 @@ def asked(keys: tuple[str, ...], path: str = "/stats", **headers: str) -> int:
     return statuses[0]
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST", "127.0.0.2:80"]
+)
 def test_this_machine_needs_no_key(host: str):
     """Programs here use the names of this machine."""
     assert asked((), host=host) == 200

@@ -29,7 +29,9 @@ def test_beyond_this_machine(keys: Path):
     for text in ("0.0.0.0:80", "[::]:80", "box.local:80", "192.168.1.5:80"):
         with pytest.raises(ConfigError, match="api-key-file"):
             parse_port(text, None)
-        assert parse_port(text, keys).keys == ("sk-one", "sk-two")
+        port = parse_port(text, keys)
+        assert port is not None
+        assert port.keys == ("sk-one", "sk-two")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,14 @@ def test_no_port(text: str):
     """What is not HOST:PORT is said to be."""
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_port(text, None)
+
+
+def test_keys_for_nothing(keys: Path):
+    """Keys without a port are a mistake; neither is fine."""
+    with pytest.raises(ConfigError, match="without --http") as refused:
+        parse_port(None, keys)
+    assert refused.value.option == "api_key_file"
+    assert parse_port(None, None) is None
 
 
 def test_keys_that_others_can_read(keys: Path):

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.stop import StoppedText, StopScan
+from specmesh.core.stop import StoppedText, StopScan, check_stops
 from specmesh.core.vocabulary import Vocabulary
+from specmesh.errors import RequestError
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 PIECES = (b"a", b"b", b"ab", b"ba", b"", "é".encode()[:1], "é".encode()[1:], b"abab")
@@ -48,6 +49,19 @@ def test_what_is_shown_is_the_text_before_it(stops, ids, data):
         assert expected.startswith(shown)
         left = left[count:]
     assert shown + feed.finish() == expected
+
+
+@pytest.mark.parametrize("stops", [["x"] * 17, ["x" * 1025], ["a\ufffd"], ["\ud800"]])
+def test_stops_that_cannot_be(stops):
+    """Too many, too long, or what the text and its bytes would see differently."""
+    with pytest.raises(RequestError, match="stop") as refused:
+        check_stops(stops)
+    assert refused.value.param == "stop"
+
+
+def test_stops_that_mean_something():
+    """Empty ones do not."""
+    assert check_stops(["a", "", "b"]) == ("a", "b")
 
 
 def test_text_without_stops_is_not_held_back():

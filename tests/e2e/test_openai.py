@@ -186,6 +186,22 @@ def test_cancel_before_the_answer(server: Served):
     until(lambda: server.daemon.live() == 0, "the session has gone")
 
 
+@pytest.fixture(scope="module")
+def slow(shared: Mesh) -> Iterator[Served]:
+    """A verifier that takes two seconds for a chunk of a prompt."""
+    mesh, port = Mesh(shared.folder), free_port()
+    model = f"steps_ms={'/'.join(['1'] * 40)}/2000,n_ctx=4000"
+    yield Served(mesh.verifier(model, "--http", f"127.0.0.1:{port}", name="slow"), f"http://127.0.0.1:{port}", "none")
+    mesh.stop()
+
+
+def test_cancel_in_a_long_prompt(slow: Served):
+    """A client that gives up while its prompt is read ends its session, before a token has come."""
+    with pytest.raises(openai.APITimeoutError):
+        slow.client().with_options(timeout=0.5).completions.create(model="any", prompt="x" * 3500, max_tokens=5)
+    until(lambda: slow.daemon.live() == 0, "the session has gone", 5.0)
+
+
 def test_bad_key(served: dict[str, Served]):
     """Without the key, 401 in OpenAI's form; /health answers anybody."""
     verifier = served["verifier"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from specmesh.cli import main
@@ -113,3 +114,8 @@ def test_what_a_unit_promises(scope: Scope):
     told = parser["Service"]
     assert (told["Type"], told["WatchdogSec"], told["KillMode"]) == ("notify", "60", "mixed")
     assert {"2", "77", "78"} == set(told["RestartPreventExitStatus"].split())
+
+
+def test_wrong_usage_is_what_click_leaves_with():
+    """The exit code that the units treat as permanent."""
+    assert click.UsageError.exit_code == 2
