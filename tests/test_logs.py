@@ -43,10 +43,7 @@ def test_libraries_log_through_it(capsys: pytest.CaptureFixture[str]):
     library = logging.getLogger("some.library")
     library.warning("low on %s", "memory")
     library.info("not asked for")
-    try:
-        raise ValueError("broken\nin two")
-    except ValueError:
-        library.exception("it failed")
+    library.error("it failed", exc_info=ValueError("broken\nin two"))
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("old", DeprecationWarning, stacklevel=1)

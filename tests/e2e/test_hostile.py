@@ -282,7 +282,8 @@ def test_sessions_of_a_hostile_owner_end_with_it(verifier: Daemon, peer: Peer, v
     peer.say(m.Open(11, "", 5, 0.0, 0, 1.0, 1, 4))
     peer.say(m.Open(12, "", 5, 0.0, 0, 1.0, 1, 4, ids=[256]))
     peer.say(m.Open(13, "x" * 9000, 5, 0.0, 0, 1.0, 1, 4))
-    for ref in (11, 12, 13):
+    peer.say(m.Open(15, "many", 5, 0.0, 0, 1.0, 1, 4, stop=["a"] * 100_000))
+    for ref in (11, 12, 13, 15):
         answer = peer.expect(m.Error)
         assert isinstance(answer, m.Error)
         assert (answer.code, answer.ref) == ("request", ref)
