@@ -28,11 +28,23 @@ class Instance:
     def __init__(self, path: Path) -> None:
         check_socket_path(path)
         prepare_folder(path)
-        self._file = _locked(path.with_name(path.name + ".lock"), path)
+        self._lock = path.with_name(path.name + ".lock")
+        while not _is_at(file := _locked(self._lock, path), self._lock):
+            file.close()  # whoever held it has gone and taken its file along
+        self._file = file
 
     def close(self) -> None:
         """Let the path go."""
+        self._lock.unlink(missing_ok=True)  # while it is locked: nobody else's can be meant
         self._file.close()
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Whether an open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _locked(lock: Path, path: Path) -> IO[str]:

@@ -41,6 +41,7 @@ class SimSettings:
                       hold for `period` ids in turn.
     end_after:        a sequence of this many ids is followed by END_ID; 0: never.
     can_trim:         False imitates a recurrent model.
+    load_s:           loading takes so many seconds, and cannot be told to stop.
     """
 
     step_ms: float = 0.0
@@ -56,11 +57,12 @@ class SimSettings:
     seed: int = 0
     end_after: int = 0
     can_trim: bool = True
+    load_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.n_vocab < 256 or min(self.n_ctx, self.n_batch, self.n_seq) < 1:
             raise ConfigError("a simulated engine needs n_vocab >= 256 and n_ctx, n_batch, n_seq >= 1")
-        times = (self.step_ms, self.row_ms, self.draft_ms, *self.steps_ms)
+        times = (self.step_ms, self.row_ms, self.draft_ms, self.load_s, *self.steps_ms)
         if (
             not self.alphas
             or not all(0 <= alpha <= 1 for alpha in self.alphas)
@@ -218,6 +220,8 @@ class _State:
     """The sequences of one simulated engine and the function that continues them."""
 
     def __init__(self, settings: SimSettings, model: str) -> None:
+        if settings.load_s:
+            time.sleep(settings.load_s)
         trimming: Trimming = "removal" if settings.can_trim else "none"
         self.info = EngineInfo(model, settings.n_ctx, settings.n_batch, settings.n_seq, trimming, backend="simulation")
         pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]

@@ -20,6 +20,7 @@ from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons import verifier as verifier_module
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.notify import STUCK, Notifier, Watchdog
 from specmesh.daemons.transport import bind_router, connect_dealer
 from specmesh.daemons.verifier import VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache
@@ -201,8 +202,8 @@ class Running:
     def __init__(self, loop: VerifierLoop | DrafterLoop, mailbox: "Mailbox[object]", thread: threading.Thread) -> None:
         self.loop, self._mailbox, self._thread = loop, mailbox, thread
 
-    def ask(self, what: Request) -> Hearing:
-        client = Hearing()
+    def ask(self, what: Request, client: Hearing | None = None) -> Hearing:
+        client = client or Hearing()
         self._mailbox.put(Submit(what, client))  # type: ignore[arg-type]
         return client
 
@@ -633,3 +634,46 @@ def test_only_its_own_pong_answers_a_probe(bench: Bench):
     answered = heard.get()
     assert isinstance(answered, Ponged)
     assert heard.empty()
+
+
+class Blocking(Hearing):
+    """A client that holds up the loop that tells it something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holds, self.let_go = threading.Event(), threading.Event()
+
+    def hear(self, event: ClientEvent) -> None:
+        self.holds.set()
+        self.let_go.wait(PATIENCE)
+        super().hear(event)
+
+
+class Beats(Notifier):
+    """A manager that notes heartbeats."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.heard: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def heartbeat(self) -> None:
+        self.heard.put(time.monotonic())
+
+
+def test_a_hung_loop_has_no_heartbeat(bench: Bench):
+    """The watchdog's own thread runs on and says nothing for it: what hangs without a manager is ended."""
+    running, beats = bench.verifier(), Beats()
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    watchdog = Watchdog(lambda: running.loop.progress, beats, interval=1.5, checks=1, end=ended.put)
+    beats.heard.get(timeout=PATIENCE)
+    beats.heard.get(timeout=PATIENCE)
+    blocking = Blocking()
+    running.ask(request(), blocking)
+    assert blocking.holds.wait(PATIENCE)
+    held = time.monotonic()
+    assert ended.get(timeout=PATIENCE) == STUCK
+    after = [beat for beat in (beats.heard.get() for _ in range(beats.heard.qsize())) if beat > held]
+    assert len(after) <= 1  # what the loop did before it hung may be seen once more
+    blocking.let_go.set()
+    assert isinstance(blocking.end(), Finished)
+    watchdog.close()

@@ -243,6 +243,16 @@ def test_signal_when_idle(mesh: Mesh, number: int):
         assert daemon.events("stopped")
 
 
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_sigterm_while_loading(mesh: Mesh, role: str):
+    """A load that cannot be told to stop is left behind: exit 0 within seconds."""
+    where = ("--bind", mesh.address) if role == "verifier" else ("--connect", mesh.address)
+    daemon = mesh.start(role, "--engine", "sim", "--model", "load_s=300", *where)
+    until(lambda: "loading" in daemon.stats(), "it loads")
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait(8) == 0
+
+
 @pytest.mark.parametrize("with_drafter", [False, True])
 def test_sigterm_mid_generation_drains(mesh: Mesh, with_drafter: bool):
     """SIGTERM of the verifier mid-generation: that text is finished, new ones are refused, then it exits 0."""
