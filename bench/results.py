@@ -132,7 +132,9 @@ def main() -> None:
     parser.add_argument("--only", help="cases whose group begins so")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("RESULTS.md"))
     args = parser.parse_args()
-    padded = args.padded.read_text() if args.padded else "Not run: `bench/padded.py` says how."
+    padded = (
+        f"```text\n{args.padded.read_text().strip()}\n```" if args.padded else "Not run: `bench/padded.py` says how."
+    )
     done: list[tuple[Case, dict[str, object]]] = []
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(args.tokens, Path(folder)):

@@ -13,7 +13,11 @@ GROUP = "daemons"
 
 @dataclass(frozen=True, slots=True)
 class DaemonFacts:
-    """A daemon that takes connections. state: as `specmesh ps` says it. peers: how many it has; None while unknown."""
+    """A daemon that takes connections.
+
+    state: as `specmesh ps` says it. peers: how many it has; None while unknown. backend: where its model runs.
+    vocabulary: how a drafter's fits its verifier's.
+    """
 
     role: str
     socket: Path
@@ -23,6 +27,8 @@ class DaemonFacts:
     version: str | None = None
     ours: str = ""
     peers: int | None = None
+    backend: str | None = None
+    vocabulary: str | None = None
 
 
 def checks(found: Iterable[ps.Found]) -> list[Check]:
@@ -36,7 +42,11 @@ def facts_of(one: ps.Found) -> DaemonFacts:
     """What a daemon's snapshot says of it."""
     stats = one.stats or {}
     version = str(stats["version"]) if "version" in stats else None
-    return DaemonFacts(one.role, one.socket, one.state, one.pid, one.model, version, __version__, _peers(stats))
+    backend, vocabulary = _text(stats, "model", "backend"), _text(stats, "vocabulary", "verdict")
+    peers = _peers(stats)
+    return DaemonFacts(
+        one.role, one.socket, one.state, one.pid, one.model, version, __version__, peers, backend, vocabulary
+    )
 
 
 def judge(facts: DaemonFacts) -> Check:
@@ -47,6 +57,8 @@ def judge(facts: DaemonFacts) -> Check:
         told = f"takes connections at {facts.socket} and does not answer"
         return fail(GROUP, name, told, f"kill $(cat '{facts.socket}.lock')  # and see its log")
     told = f"{pid}, {facts.state if facts.model is None else printable(facts.model)}"
+    if facts.backend is not None:
+        told += f" on {printable(facts.backend)}"
     if facts.version != facts.ours:
         told += f", of version {facts.version or 'unknown'}; installed is {facts.ours}"
         fix = f"specmesh service stop {facts.role}; specmesh service start {facts.role}  # or stop and start it by hand"
@@ -55,7 +67,17 @@ def judge(facts: DaemonFacts) -> Check:
         return warn(GROUP, name, f"{told}, has no verifier", "specmesh stats  # and see below: network")
     if facts.peers == 0:
         return warn(GROUP, name, f"{told}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
+    if facts.vocabulary == "partial":
+        fix = "specmesh doctor --model SMALL --against BIG  # find a draft model of the same family"
+        return warn(GROUP, name, f"{told}, whose vocabulary fits its verifier's in part", fix)
     return ok(GROUP, name, told)
+
+
+def _text(stats: dict[str, object], part: str, field: str) -> str | None:
+    """A field of a part of a snapshot; None where it is not there."""
+    told = stats.get(part)
+    value = told.get(field) if isinstance(told, dict) else None
+    return value if isinstance(value, str) else None
 
 
 def _peers(stats: dict[str, object]) -> int | None:

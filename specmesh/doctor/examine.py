@@ -18,6 +18,7 @@ def examine(root: "click.Context") -> list[Check]:
         *models.checks(in_force),
         *settings.checks(root),
         *wrong,
+        *settings.ports(in_force),
         *sockets.checks(),
         *daemons.checks(running),
         *services.checks(),

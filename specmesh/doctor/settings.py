@@ -1,11 +1,12 @@
 """Files of settings: whether they can be read, and what the daemons would start with."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specmesh.api.port import parse_port
 from specmesh.config_cli import ROLES, effective
 from specmesh.config_file import config_folders, read
 from specmesh.doctor.check import Check, fail, ok
@@ -66,6 +67,22 @@ def checks(root: "click.Context") -> list[Check]:
     """A check per file."""
     told = [judge_file(facts) for role in ROLES for facts in _files(root, role)]
     return told or [ok(GROUP, "files", "none: flags and defaults hold")]
+
+
+def ports(roles: Iterable[RoleSettings]) -> list[Check]:
+    """A check for each daemon that would open a port, or was given keys."""
+    return [judge_port(one) for one in roles if one.text("http") or one.text("api-key-file")]
+
+
+def judge_port(one: RoleSettings) -> Check:
+    """The port of the API, and the file with its keys."""
+    name, http, keys = f"{one.role}'s port", one.text("http"), one.text("api-key-file")
+    try:
+        port = parse_port(http or None, Path(keys) if keys else None)
+    except ConfigError as error:
+        return fail(GROUP, name, str(error), f"specmesh config show {one.role} --origin")
+    assert port is not None, "without --http there are no keys either"
+    return ok(GROUP, name, f"{http}, {len(port.keys) or 'no'} key{'s' * (len(port.keys) != 1)}")
 
 
 def judge_file(facts: FileFacts) -> Check:

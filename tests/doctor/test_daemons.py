@@ -23,6 +23,9 @@ GOOD = DaemonFacts("verifier", Path("/s/v.sock"), "running", 7, "big.gguf", "0.1
         ({"version": None}, "warn", "of version unknown"),
         ({"state": "loading 40%", "model": None, "peers": None}, "ok", "pid 7, loading 40%"),
         ({"pid": None}, "ok", "at /s/v.sock"),
+        ({"backend": "CPU, 2 threads"}, "ok", "big.gguf on CPU, 2 threads"),
+        ({"vocabulary": "partial"}, "warn", "in part"),
+        ({"vocabulary": "permuted"}, "ok", "big.gguf"),
         ({"state": "does not answer"}, "fail", "does not answer"),
     ],
 )
@@ -46,5 +49,7 @@ def test_facts():
     assert facts_of(Found(path, stats | {"peers": [{}, {}]})).peers == 2
     assert facts_of(Found(path, stats | {"role": "drafter", "verifier": None})).peers == 0
     assert facts_of(Found(path, stats | {"role": "drafter", "verifier": {"name": "v"}})).peers == 1
+    known = facts_of(Found(path, stats | {"model": {"name": "m", "backend": "b"}, "vocabulary": {"verdict": "same"}}))
+    assert (known.backend, known.vocabulary) == ("b", "same")
     assert facts_of(Found(path, {"role": "verifier", "loading": 0.4})).state == "loading 40%"
     assert facts_of(Found(path, None)).state == "does not answer"

@@ -8,7 +8,7 @@ import pytest
 from specmesh import config_file
 from specmesh.cli import main
 from specmesh.doctor import settings
-from specmesh.doctor.settings import FileFacts, judge_file
+from specmesh.doctor.settings import FileFacts, RoleSettings, judge_file, ports
 
 FILE = Path("/etc/specmesh/verifier.toml")
 
@@ -75,3 +75,31 @@ def test_environment(root: click.Context, monkeypatch: pytest.MonkeyPatch):
     [found], [wrong] = settings.in_force(root)
     assert (found.role, found.text("connect")) == ("drafter", "tcp://192.0.2.1:7071")
     assert (wrong.status, wrong.fix) == ("fail", "env | grep SPECMESH_VERIFIER")
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "found"),
+    [
+        ({"http": "127.0.0.1:8080"}, "ok", "127.0.0.1:8080, no keys"),
+        ({"http": "0.0.0.0:8080", "api-key-file": "{keys}"}, "ok", "1 key"),
+        ({"http": "0.0.0.0:8080"}, "fail", "open to other machines"),
+        ({"api-key-file": "{keys}"}, "fail", "without --http"),
+        ({"http": "0.0.0.0:8080", "api-key-file": "{keys}.missing"}, "fail", "cannot be read"),
+        ({"http": "0.0.0.0:8080", "api-key-file": "{open}"}, "fail", "chmod 600"),
+    ],
+)
+def test_ports(values: dict[str, str], status: str, found: str, tmp_path: Path):
+    """What the daemon would refuse is told beforehand."""
+    paths = {"keys": tmp_path / "keys", "open": tmp_path / "open"}
+    for path, mode in zip(paths.values(), (0o600, 0o644), strict=True):
+        path.write_text("sk-1\n")
+        path.chmod(mode)
+    told = {key: value.format(**paths) for key, value in values.items()}
+    [check] = ports([RoleSettings("verifier", told)])
+    assert check.status == status
+    assert found in check.found
+
+
+def test_no_ports():
+    """Most daemons have none."""
+    assert ports([RoleSettings("verifier", {"http": None})]) == []
