@@ -42,6 +42,9 @@ log = structlog.get_logger("specmesh.drafter")
 HELLO_INTERVAL = 0.25
 """Seconds between HELLOs until WELCOME comes."""
 
+UNANSWERED = 12
+"""HELLOs without an answer after which the log says so, once: three seconds."""
+
 SNAPSHOT_INTERVAL = 0.1
 
 
@@ -67,7 +70,7 @@ class DrafterLoop:
         self._introduction = Introduction(engine, address, least_overlap, cache, mailbox.wake)
         self._link = Link(time.monotonic())
         self._welcome: m.Welcome | None = None
-        self._next_hello = 0.0
+        self._next_hello, self._hellos = 0.0, 0
         self._next_snapshot = 0.0
         self._unpublished = True
         self._sessions: dict[int, Followed] = {}
@@ -255,8 +258,8 @@ class DrafterLoop:
         )
         self._sessions[live.id] = live
         self.stats.opened += 1
-        request = asked.request.id if asked is not None else ""
-        log.info("session_opened", session=live.id, request=request, prompt_tokens=live.n_prompt)
+        named = {"request": asked.request.id} if asked is not None else {}
+        log.info("session_opened", session=live.id, prompt_tokens=live.n_prompt, **named)
         live.started()
 
     def _done(self, live: Followed, message: m.Done) -> None:
@@ -293,7 +296,9 @@ class DrafterLoop:
     # --- the wire
 
     def _say_hello(self, now: float) -> None:
-        self._next_hello = now + HELLO_INTERVAL
+        self._next_hello, self._hellos = now + HELLO_INTERVAL, self._hellos + 1
+        if self._hellos == UNANSWERED:
+            log.warning("verifier_not_answering", connect=self._address, meaning="trying on; is it running there?")
         self._dealer.send(self._introduction.hello(self._name))
 
     def _receive(self) -> None:
@@ -380,7 +385,7 @@ class DrafterLoop:
         self._introduction.lost()
         self._drop_sessions(DaemonUnreachable(f"the verifier at {self._address} went away"))
         self._dealer.reconnect()
-        self._next_hello = 0.0
+        self._next_hello, self._hellos = 0.0, 0
 
     def _drop_sessions(self, error: SpecmeshError) -> None:
         for live in list(self._sessions.values()):

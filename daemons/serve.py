@@ -18,6 +18,7 @@ from typing import TypeVar
 import structlog
 import zmq
 
+from specmesh.api.port import Port
 from specmesh.config import DrafterSettings, VerifierSettings
 from specmesh.core.costs import StepCosts
 from specmesh.daemons.api_thread import ApiThread, Instance
@@ -145,6 +146,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
                 socket=str(settings.socket),
                 model=engine.info.model,
                 backend=engine.info.backend,
+                **_opened(settings.port),
                 speculation=engine.info.can_trim,
                 trimming=engine.info.trimming,
             )
@@ -204,6 +206,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
                 socket=str(settings.socket),
                 model=engine.info.model,
                 backend=engine.info.backend,
+                **_opened(settings.port),
             )
             try:
                 with _watched(loop, notifier, f"{engine.info.model} for {settings.connect}"):
@@ -236,6 +239,11 @@ def _watched(loop: VerifierLoop | DrafterLoop, notifier: Notifier, status: str) 
         yield
     finally:
         watchdog.close()
+
+
+def _opened(port: Port | None) -> dict[str, object]:
+    """What the log says of the API's port."""
+    return {} if port is None else {"http": f"{port.host}:{port.port}", "keys": len(port.keys)}
 
 
 def _loaded(load: Callable[[], T], stop: Stop) -> T | None:

@@ -214,9 +214,8 @@ class VerifierLoop:
         log.info(
             "session_opened",
             session=live.id,
-            request=request.id,
             prompt_tokens=live.machine.n_prompt,
-            remote=owner is not None,
+            **({"request": request.id} if owner is None else {"remote": True}),
         )
         if owner is not None:
             self._attach(live, owner)

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from specmesh.client import Client, Json
-from specmesh.errors import SpecmeshError
+from specmesh.errors import RequestError, SpecmeshError
 
 HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an answer"
 
@@ -54,6 +54,8 @@ def run(client: Client, conversation: Conversation, options: Json) -> None:
     """
     if not sys.stdin.isatty():
         text = sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
+        if not text:
+            raise RequestError("nothing was said: standard input is empty")
         _answer(client, conversation, conversation.said(text) | options)
         return
     with suppress(ImportError):

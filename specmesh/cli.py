@@ -226,6 +226,8 @@ def stats(as_json: bool, watch: bool, interval: float, socket_path: Path | None)
     """Show what a daemon is doing."""
     from specmesh.client import Client
 
+    if watch and as_json:
+        raise click.UsageError("--watch and --json do not go together: leave one out")
     if watch:
         from specmesh.stats_view import watch as show
 

@@ -20,6 +20,7 @@ _CLASSES: dict[str, type[SpecmeshError]] = {
     "DaemonUnreachable": errors.DaemonUnreachable,
     "EngineError": errors.EngineError,
     "PromptTooLong": errors.RequestError,
+    "Refused": errors.Refused,
     "RequestError": errors.RequestError,
 }
 

@@ -36,7 +36,7 @@ class ModelSettings:
             _at_least("--threads", self.threads, 1)
         _at_least("--gpu-layers", self.gpu_layers, -1)
         if self.engine not in ("auto", "ngram") and not self.model:
-            raise ConfigError(f"--engine {self.engine} needs --model", "engine")
+            raise ConfigError("no model: give --model FILE, a name of `specmesh models list`, or bundled", "engine")
 
 
 @dataclass(frozen=True, slots=True)

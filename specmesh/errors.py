@@ -5,6 +5,7 @@ SpecmeshError                 base; `exit_code` is what the command line leaves 
 ├── EngineError                1  a model could not be run
 ├── RequestError               2  a request that can never be served (prompt longer than the context, bad parameter)
 ├── DaemonUnreachable         69  no daemon answers at the socket, or it went away mid-answer
+├── Refused                   77  whoever asks may not: no valid key
 ├── Busy                      75  try again later: loading, or all sessions taken
 ├── PullError                  1  a model could not be brought here: wrong checksum, disk full
 │   ├── HubUnreachable        69  the hub does not answer, or is not to be asked
@@ -84,6 +85,12 @@ class DaemonUnreachable(SpecmeshError):
     """No daemon answers at the sockets tried, or it went away while answering."""
 
     exit_code = 69
+
+
+class Refused(SpecmeshError):
+    """Whoever asks may not."""
+
+    exit_code = 77
 
 
 class Busy(SpecmeshError):

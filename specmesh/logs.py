@@ -1,6 +1,7 @@
 """Logging of the daemons: structlog to stderr, readable on a terminal, JSON lines elsewhere."""
 
 import logging
+import os
 import sys
 from collections.abc import MutableMapping
 from typing import Any
@@ -14,7 +15,8 @@ def configure(level: str, fmt: str) -> None:
     """Set logging up. fmt: console, json, or auto for what suits stderr."""
     set_level(level)
     console = sys.stderr.isatty() if fmt == "auto" else fmt == "console"
-    render = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
+    colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    render = structlog.dev.ConsoleRenderer(colors=colours) if console else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

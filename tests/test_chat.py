@@ -10,7 +10,7 @@ import pytest
 
 from specmesh.chat import Conversation, run
 from specmesh.client import Json
-from specmesh.errors import Busy
+from specmesh.errors import Busy, RequestError
 
 
 @dataclass
@@ -132,3 +132,13 @@ def test_piped_text_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a")))
     with pytest.raises(Busy):
         talk(FakeClient(error=Busy("full")))
+
+
+def test_nothing_is_no_message(monkeypatch: pytest.MonkeyPatch):
+    """An empty pipe asks for nothing."""
+    for raw in (b"", b"\n"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+        client = FakeClient()
+        with pytest.raises(RequestError, match="nothing was said"):
+            talk(client)
+        assert client.asked == []

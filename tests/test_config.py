@@ -20,8 +20,8 @@ GOOD = ModelSettings("llama", "m.gguf")
         ({"threads": 0}, "--threads 0"),
         ({"threads": -3}, "--threads -3"),
         ({"gpu_layers": -2}, "--gpu-layers -2"),
-        ({"model": None}, "--engine llama needs --model"),
-        ({"model": ""}, "--engine llama needs --model"),
+        ({"model": None}, "no model: give --model FILE"),
+        ({"model": ""}, "no model: give --model FILE"),
     ],
     ids=str,
 )

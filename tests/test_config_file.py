@@ -156,7 +156,7 @@ SEEN_BY_THE_DAEMON = [
     ("verifier", "\nmax-sessions = 0", 2, ["--max-sessions 0 is too small"]),
     ("verifier", "threads = 0", 1, ["--threads 0 is too small"]),
     ("verifier", "gpu-layers = -2", 1, ["--gpu-layers -2 is too small"]),
-    ("verifier", 'engine = "llama"', 1, ["--engine llama needs --model"]),
+    ("verifier", 'engine = "llama"', 1, ["no model: give --model FILE"]),
     ("verifier", 'model = "/no/such/model.gguf"', 1, ["/no/such/model.gguf", "check"]),
     ("verifier", 'model = "bundled"\nbind = "tcp://*:7071"', 2, ["tcp://*:7071"]),
     ("verifier", 'model = "bundled"\nbind = "localhost"', 2, ["localhost", "tcp://"]),

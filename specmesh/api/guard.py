@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh.api import shapes
 from specmesh.api.port import is_loopback
+from specmesh.errors import Refused
 
 _OPEN = frozenset({"/health"})
 
@@ -57,4 +58,6 @@ def _is_here(url: str) -> bool:
 
 
 def _refused(status: int, message: str, code: str, headers: dict[str, str]) -> JSONResponse:
-    return JSONResponse(shapes.error(message, "invalid_request_error", code, exit_code=77), status, headers)
+    return JSONResponse(
+        shapes.error(message, "invalid_request_error", code, exit_code=Refused.exit_code), status, headers
+    )

@@ -53,7 +53,7 @@ def judge_bundled(missing: tuple[str, ...]) -> Check:
     """The pair that comes along."""
     if missing:
         told = f"cannot be read: {', '.join(missing)}"
-        return fail(GROUP, "bundled pair", told, "pip install --force-reinstall specmesh")
+        return fail(GROUP, "bundled pair", told, "pip install --force-reinstall --no-deps .  # in the checkout")
     return ok(GROUP, "bundled pair", "there")
 
 

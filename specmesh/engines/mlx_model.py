@@ -87,7 +87,7 @@ def load(settings: MlxSettings) -> MlxModel:
         import mlx.core as mx  # noqa: PLC0415 - seconds, and a missing library is told as a setting that is wrong
         import mlx_lm  # noqa: PLC0415
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"MLX cannot be used here ({error}): pip install 'specmesh[mlx]'") from error
+        raise ConfigError(f"MLX cannot be used here ({error}): pip install '.[mlx]'") from error
     device = _device(mx, settings.device)
     try:
         loaded: Any = mlx_lm.load(where, return_config=True)
@@ -104,7 +104,7 @@ def default_device() -> str:
     try:
         import mlx.core as mx  # noqa: PLC0415 - as above
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"MLX cannot be used here ({error}): pip install 'specmesh[mlx]'") from error
+        raise ConfigError(f"MLX cannot be used here ({error}): pip install '.[mlx]'") from error
     return _device(mx, "auto")
 
 
