@@ -11,6 +11,7 @@ CODES = {
     errors.RequestError: 2,
     errors.PromptTooLong: 2,
     errors.DaemonUnreachable: 69,
+    errors.Refused: 77,
     errors.Busy: 75,
     errors.PullError: 1,
     errors.HubUnreachable: 69,

@@ -58,6 +58,5 @@ def _is_here(url: str) -> bool:
 
 
 def _refused(status: int, message: str, code: str, headers: dict[str, str]) -> JSONResponse:
-    return JSONResponse(
-        shapes.error(message, "invalid_request_error", code, exit_code=Refused.exit_code), status, headers
-    )
+    body = shapes.error(message, "invalid_request_error", code, exit_code=Refused.exit_code)
+    return JSONResponse(body, status, headers)
