@@ -105,8 +105,12 @@ class Hand:
                 done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own
             except FileNotFoundError:
                 raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
-            if done.returncode and not may_fail:
-                raise EngineError(f"{' '.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
+            if not done.returncode:
+                continue
+            why = done.stderr.strip() or done.stdout.strip()
+            if not may_fail:
+                raise EngineError(f"{' '.join(command)} failed: {why}")
+            self.say(f"  it said: {why}")
 
     def at(self, path: Path) -> Path:
         """Where a path of the plan lies."""

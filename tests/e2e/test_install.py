@@ -55,7 +55,8 @@ def home(tmp_path: Path) -> Home:
     for name in ("bin", "run"):
         (folder / name).mkdir(parents=True)
     script = folder / "bin/systemctl"
-    script.write_text(f'#!/bin/sh\necho "$*" >> "{folder}/bin/told"\n[ ! -e "{folder}/bin/broken" ]\n')
+    notes = f'echo "$*" >> "{folder}/bin/told"'
+    script.write_text(f'#!/bin/sh\n{notes}\n[ ! -e "{folder}/bin/broken" ] || {{ echo "no bus" >&2; exit 1; }}\n')
     script.chmod(0o755)
     return Home(folder)
 
@@ -129,7 +130,11 @@ def test_an_install_that_failed_can_be_repeated(home: Home):
     broken.touch()
     failed = home.specmesh("service", "install", "verifier")
     assert failed.code == 1
-    assert "daemon-reload failed" in failed.err
+    assert "daemon-reload failed: no bus" in failed.err
     broken.unlink()
     assert home.specmesh("service", "install", "verifier").code == 0
     assert home.told()[-2:] == ["--user daemon-reload", "--user enable specmesh-verifier"]
+    broken.touch()
+    removed = home.specmesh("service", "uninstall", "verifier")
+    assert (removed.code, home.files()) == (0, set())
+    assert "it said: no bus" in removed.out
