@@ -182,7 +182,7 @@ class VerifierLoop:
 
     def _decoded(self, result: Decoded, now: float) -> None:
         outcomes = self._stepper.finish(result, self._sessions, now)
-        if not any(live.machine.awaits for live, _ in outcomes):
+        if all(live.machine.lead or not live.machine.drafting for live, _ in outcomes):
             self._stepper.feed(self._sessions, now)  # before anyone is told: nobody's answer is needed for it
         before = self.stats.totals.generated
         for live, effects in outcomes:

@@ -145,14 +145,6 @@ class VerifierSession:
         return self.attached and self.draft_n > 0
 
     @property
-    def awaits(self) -> bool:
-        """Whether the next step is sure to wait for drafts, so that the drafter should hear the truth before all else.
-
-        An adaptive session may as well step at once.
-        """
-        return self.drafting and not self.lead and self.params.draft_n is not None
-
-    @property
     def draft_n(self) -> int:
         """How many drafts the drafter is asked for."""
         return self._pacing.draft_n

@@ -146,19 +146,6 @@ def test_bonus_and_what_was_drafted_ahead():
     assert made.plan(9.0) == ev.Verify(7, 8, (9,))
 
 
-def test_only_a_fixed_draft_n_is_sure_to_wait():
-    """And only where none of its drafts is in hand."""
-    made = session(draft_n=4)
-    assert made.awaits
-    draft(made, 1)
-    assert not made.awaits
-    assert not session(draft_n=0).awaits
-    assert not session(draft_n=None).awaits
-    made = session(draft_n=4)
-    made.handle(ev.Detached(), 0.0)
-    assert not made.awaits
-
-
 def test_stop_string_stops_inside_a_block():
     """What follows it in the step is not committed; its own ids are, and are told to the drafter."""
     made = session(stop=("12", "99"))
