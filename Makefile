@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 
 test: $(STAMP)  ## the whole suite: unit, property, and end to end with the real daemons
 	$(BIN)/python -m pytest -m 'not e2e' --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest -m e2e
+	$(BIN)/python -m pytest -m e2e --numprocesses 2 --dist loadfile
 
 check: $(STAMP)  ## formatting, lint, types
 	$(BIN)/ruff format --check .

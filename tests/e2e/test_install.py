@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +50,14 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    """A home whose name has spaces and letters."""
-    folder = tmp_path / "Büro von Ada"
+def home() -> Iterator[Home]:
+    """A home whose name has spaces and letters; in a short folder, because a socket's path is short."""
+    with tempfile.TemporaryDirectory(prefix="sm-") as short:
+        yield made(Path(short) / "Büro von Ada")
+
+
+def made(folder: Path) -> Home:
+    """A home with a systemctl."""
     for name in ("bin", "run"):
         (folder / name).mkdir(parents=True)
     script = folder / "bin/systemctl"
@@ -83,9 +89,18 @@ def start(home: Home) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
         with (home.folder / "run/log").open("wb") as log:
             process = subprocess.Popen(words, env=env | home.env | {"NOTIFY_SOCKET": str(path)}, stderr=log)
-        while b"READY=1" not in manager.recv(4096):
-            assert process.poll() is None
+        manager.settimeout(1.0)
+        until(lambda: heard_ready(manager, process), f"READY; its log:\n{(home.folder / 'run/log').read_text()}")
     return process
+
+
+def heard_ready(manager: socket.socket, process: "subprocess.Popen[bytes]") -> bool:
+    """Whether the next message says READY; a process that ended is told at once."""
+    assert process.poll() is None, "it ended"
+    try:
+        return b"READY=1" in manager.recv(4096)
+    except TimeoutError:
+        return False
 
 
 def test_from_install_to_uninstall(home: Home, started: list[subprocess.Popen[bytes]]):
