@@ -11,7 +11,7 @@ from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import EngineInfo, Span
 from specmesh.engines.llama_context import LlamaContext
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings, Progress
-from specmesh.errors import EngineError, LocalProtocolError
+from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 __all__ = ["LlamaDrafter", "LlamaSettings", "LlamaVerifier", "Progress"]
 
@@ -25,6 +25,11 @@ class LlamaVerifier:
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
         """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
         self._model = LlamaModel(settings, progress)
+        try:
+            self._model.load_template(settings.chat_template)
+        except ConfigError:
+            self._model.close()
+            raise
         self._context = _context(
             self._model, settings, settings.n_seq * (settings.max_draft + 1), max(settings.max_draft, 1)
         )

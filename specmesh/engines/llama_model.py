@@ -74,13 +74,13 @@ class LlamaModel:
         self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
         try:
             self._check_decoder(settings.path)
-            self._template = self._chat_template(settings.chat_template)
         except ConfigError:
             self.close()
             raise
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
-        self._begins = bool(self.lib.llama_vocab_get_add_bos(self.vocab))
+        self._template: ChatTemplate | None = None
+        self._begins = False
         self.name = settings.path.stem
         self.size: int = self.lib.llama_model_size(self.handle)
         self.backend = _describe(self.lib, self.handle, settings, gpus)
@@ -99,6 +99,21 @@ class LlamaModel:
                 raise EngineError("the model is closed")
             return self._tokenize(raw)
 
+    def load_template(self, chosen: str | None) -> None:
+        """Make `encode_chat` work, for targets: by the template that was chosen, which must be one (else ConfigError),
+        or by the model's own, where it has one that can be used."""
+        bos, eos = self.lib.llama_vocab_bos(self.vocab), self.lib.llama_vocab_eos(self.vocab)
+        written = self._written(bos), self._written(eos)
+        self._begins = bool(self.lib.llama_vocab_get_add_bos(self.vocab))
+        if chosen is not None:
+            self._template = chat_template(chosen, *written)
+            return
+        own: bytes | None = self.lib.llama_model_chat_template(self.handle, None)
+        try:
+            self._template = chat_template(own.decode("utf-8", "replace"), *written) if own else None
+        except ConfigError as error:
+            log.warning("chat_template_unusable", error=str(error))
+
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Ids of a chat up to where the assistant begins to answer; safe from any thread. Raises RequestError."""
         template = self._template
@@ -107,19 +122,6 @@ class LlamaModel:
         text = template.render(messages)
         # The tokenizer begins with it anyway.
         return self.encode(text.removeprefix(template.bos) if template.bos and self._begins else text)
-
-    def _chat_template(self, chosen: str | None) -> ChatTemplate | None:
-        """The template that was chosen, which must be one; else the model's own, where it has one that can be used."""
-        bos, eos = self.lib.llama_vocab_bos(self.vocab), self.lib.llama_vocab_eos(self.vocab)
-        written = self._written(bos), self._written(eos)
-        if chosen is not None:
-            return chat_template(chosen, *written)
-        own: bytes | None = self.lib.llama_model_chat_template(self.handle, None)
-        try:
-            return chat_template(own.decode("utf-8", "replace"), *written) if own else None
-        except ConfigError as error:
-            log.warning("chat_template_unusable", error=str(error))
-            return None
 
     def _written(self, token: int) -> str:
         """A special token as a template writes it; empty where the vocabulary has none."""
