@@ -171,7 +171,8 @@ class DrafterLoop:
     # --- drafting
 
     def _work(self) -> bool:
-        """One unit of drafting for the next session that has some; whether there was any."""
+        """One unit of drafting for the next session that has some, or where none has, of shadowing; whether there was
+        any."""
         engine = self._introduction.engine
         if engine is None:
             return False  # the verifier's vocabulary is still on its way
@@ -182,6 +183,11 @@ class DrafterLoop:
             plan = live.machine.plan(self._round_trip) if live.seq is not None else None
             if plan is not None:
                 self._sessions[live.id] = self._sessions.pop(live.id)  # the others come first next time
+                self._predict(engine, live, plan)
+                return True
+        for live in self._sessions.values():
+            plan = live.machine.plan_shadow() if live.seq is not None else None
+            if plan is not None:
                 self._predict(engine, live, plan)
                 return True
         return False
@@ -195,8 +201,10 @@ class DrafterLoop:
             self._release(live)
             return
         ended = time.monotonic()
-        self.stats.worked(started, ended, token is not None)
-        self._carry_out(live, live.machine.handle(ev.Predicted(len(plan.ids), token, started), ended))
+        drafted = live.machine.drafted
+        effects = live.machine.handle(ev.Predicted(len(plan.ids), token, started), ended)
+        self.stats.worked(started, ended, live.machine.drafted > drafted)
+        self._carry_out(live, effects)
 
     def _flush(self) -> None:
         for live in list(self._sessions.values()):
@@ -207,6 +215,8 @@ class DrafterLoop:
             match effect:
                 case ev.SendDraft(base, crc, ids):
                     live.bytes_sent += self._dealer.send(m.Draft(live.id, base, crc, ids))
+                case ev.SendShadow(base, crc, ids):
+                    live.bytes_sent += self._dealer.send(m.Shadow(live.id, base, crc, ids))
                 case ev.SendNack(base, crc):
                     live.bytes_sent += self._dealer.send(m.Nack(live.id, base, crc))
                 case ev.Trim(length):
@@ -247,9 +257,10 @@ class DrafterLoop:
         seq = self._free.pop() if self._free else None
         info, n_vocab = self._engine.info, self._welcome.n_vocab if self._welcome else 0
         params = SamplingParams(message.temperature, message.top_k, message.top_p, message.seed)
+        shadows = asked is None or asked.request.params.draft_n is None
         live = Followed(
             message.session,
-            DrafterSession(n_vocab, info.n_ctx, info.n_batch),
+            DrafterSession(n_vocab, info.n_ctx, info.n_batch, shadows=shadows),
             Sampler(params),
             seq,
             message.prompt_tokens,

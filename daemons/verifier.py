@@ -219,7 +219,7 @@ class VerifierLoop:
         )
         if owner is not None:
             self._attach(live, owner)
-        elif request.params.draft_n != 0:
+        elif live.machine.may_draft:
             self._find_drafter(live)
 
     def _new_session(self, request: Request, client: Client, owner: bytes | None, now: float) -> Live:
@@ -329,6 +329,8 @@ class VerifierLoop:
         match message:
             case m.Draft(session, base, crc, ids, branch):
                 self._session_event(peer, session, ev.Drafted(base, crc, ids, branch), size, now)
+            case m.Shadow(session, base, crc, ids):
+                self._session_event(peer, session, ev.Shadowed(base, crc, ids), size, now)
             case m.Nack(session, base, crc):
                 self._session_event(peer, session, ev.Nacked(base, crc), size, now)
             case m.Open():

@@ -59,6 +59,8 @@ def encode(message: Message) -> bytes:
             return _encode_ids(Kind.SYNC, session, base, crc, ids, draft_n)
         case m.Nack(session, base, crc):
             return _encode_ids(Kind.NACK, session, base, crc, (), 0)
+        case m.Shadow(session, base, crc, ids):
+            return _encode_ids(Kind.SHADOW, session, base, crc, ids, 0)
         case _:
             body = encode_body(message)
             kind = _KIND_OF[type(message)]
@@ -88,6 +90,8 @@ def decode(frame: bytes) -> Message:
             return m.Truth(session, base, crc, ids, extra)
         case Kind.SYNC:
             return m.Sync(session, base, crc, ids, extra)
+        case Kind.SHADOW:
+            return m.Shadow(session, base, crc, ids)
         case _:
             if ids:
                 raise FrameError("count", count)

@@ -29,6 +29,7 @@ class Kind(IntEnum):
     TRUTH = 2
     SYNC = 3
     NACK = 4
+    SHADOW = 5
     HELLO = 16
     WELCOME = 17
     VOCAB = 18
@@ -82,6 +83,16 @@ class Nack:
     session: int
     base: int
     prefix_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """What the drafter says at positions from `base` on, each after the true ids before it, which it knows already."""
+
+    session: int
+    base: int
+    prefix_crc: int
+    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +234,6 @@ class Round:
     accepted: int
 
 
-TokenMessage = Draft | Truth | Sync | Nack
+TokenMessage = Draft | Truth | Sync | Nack | Shadow
 ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Round
 Message = TokenMessage | ControlMessage

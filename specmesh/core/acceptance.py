@@ -18,7 +18,7 @@ class RollingAcceptance:
         self,
         positions: int = 16,
         prior: float = 0.6,
-        weight: float = 4.0,
+        weight: float = 6.0,
         memory: float = 64.0,
         parent: "RollingAcceptance | None" = None,
     ) -> None:
@@ -39,15 +39,6 @@ class RollingAcceptance:
         self._tested = [n * self._keep + (i < tested) for i, n in enumerate(self._tested)]
         self._stood = [n * self._keep + (i < accepted) for i, n in enumerate(self._stood)]
         self._rates = None
-
-    def fade(self) -> None:
-        """Let what is known count for no more than a few rounds, so that news weighs more: it may be out of date."""
-        most = max(self._tested)
-        if most > self._weight:
-            share = self._weight / most
-            self._tested = [n * share for n in self._tested]
-            self._stood = [n * share for n in self._stood]
-            self._rates = None
 
     def pooled(self) -> float:
         """The rate over all positions."""

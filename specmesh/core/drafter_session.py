@@ -28,6 +28,10 @@ CHUNK_SECONDS = 0.1
 """A long prompt is taken in by chunks of about this long, begun with FIRST_CHUNK ids: between them the drafter listens,
 and a slow machine must not look dead."""
 
+SHADOW = 8
+"""Ids at the end of the truth that are guessed although they are known, where no drafts are asked for: it shows how
+often drafts would stand. So many at once, in one frame, and none of the ids before them."""
+
 NACK_INTERVAL = 0.1
 """Seconds between two NACKs for the same gap."""
 
@@ -35,10 +39,11 @@ NACK_INTERVAL = 0.1
 class DrafterSession:
     """The state machine of one session at the drafter.
 
-    n_vocab bounds the ids a peer may name; n_ctx what the draft model can hold; n_batch what it takes at once.
+    n_vocab bounds the ids a peer may name; n_ctx what the draft model can hold; n_batch what it takes at once; shadows:
+    whether known ids are guessed while no drafts are asked for.
     """
 
-    def __init__(self, n_vocab: int, n_ctx: int, n_batch: int) -> None:
+    def __init__(self, n_vocab: int, n_ctx: int, n_batch: int, *, shadows: bool = True) -> None:
         self.draft_n = 0
         self.drafted = 0
         self.draft_seconds = 0.0
@@ -53,6 +58,9 @@ class DrafterSession:
         self._sent = 0  # the chain up to here is at the verifier
         self._unsent_since: float | None = None
         self._stuck = False  # the model has no guess after the newest id
+        self._shadow = SHADOW if shadows else 0
+        self._shadowed = 0  # truth up to here needs no guess: it was drafted, or guessed, or the prompt
+        self._guesses: list[int] = []  # for the known ids up to, and with, the one after what the model holds
         self._nacked: tuple[float, int] = (float("-inf"), -1)
         self._acceptance = RollingAcceptance(prior=0.75, memory=16.0)
         self._reach = self._worthwhile()
@@ -88,14 +96,24 @@ class DrafterSession:
             return ev.Predict(tuple(self._known[self._held : self._held + self._chunk]), guess=False)
         if pending and self._may_draft(round_trip):
             return ev.Predict(tuple(self._known[self._held : len(self._known)]), guess=True)
-        if pending > 1 and self._held < self._n_truth - 1:
+        followed = self._n_truth - 1 - (0 if self.draft_n else self._shadow)
+        if self._held < followed:
             # Nothing is asked for: stay close to the truth, so that drafting can start at once.
-            return ev.Predict(tuple(self._known[self._held : self._n_truth - 1]), guess=False)
+            return ev.Predict(tuple(self._known[self._held : followed]), guess=False)
         return None
+
+    def plan_shadow(self) -> ev.Predict | None:
+        """What the draft model should do when `plan` has nothing for it and no other session either: take in one id and
+        guess the next, which is known."""
+        idle = self.draft_n == 0 and self._shadow > 0 and self._n_truth <= self._n_ctx
+        if not idle or self._n_truth - self._shadowed < self._shadow or self._held >= self._n_truth - 1:
+            return None
+        return ev.Predict(tuple(self._known[self._held : self._held + 1]), guess=True)
 
     def relocated(self, held: int) -> None:
         """Note how many ids the model really holds after a trim."""
         self._held = held
+        self._guesses.clear()
 
     # --- the truth
 
@@ -120,6 +138,9 @@ class DrafterSession:
         effects = self._cut(agreed) if agreed < end else []
         self._known.extend(event.ids[agreed - event.base :])
         self._n_truth = end
+        if event.sync or self.draft_n:
+            self._shadowed = end
+            self._guesses.clear()
         self._sent = max(self._sent, end)
         self._stuck = False
         return effects + self._learn(accepted) + self._send()
@@ -181,6 +202,8 @@ class DrafterSession:
         self._held += event.count
         if event.count == self._chunk:
             self._chunk = self._next_chunk(now - event.started)
+        if self._held < self._n_truth:
+            return self._guessed(event)
         if event.token is None:
             self._stuck = self._held == len(self._known)
             return self._send() if self._stuck else []
@@ -190,6 +213,20 @@ class DrafterSession:
         if self._unsent_since is None:
             self._unsent_since = event.started
         return self._send() if self._worth_sending(now) else []
+
+    def _guessed(self, event: ev.Predicted) -> list[ev.DrafterEffect]:
+        """Note what was guessed for the known id after those that the model holds, if anything. All that was guessed
+        goes out when the truth ends, or there is a gap."""
+        end = self._held + 1 - event.count  # the last one noted was for the id before this
+        if event.token is not None:
+            self._guesses.append(event.token)
+            if self._held < self._n_truth - 1:
+                return []
+            self._shadowed, end = self._n_truth, self._held + 1
+        if not self._guesses:
+            return []
+        ids, self._guesses = tuple(self._guesses), []
+        return [ev.SendShadow(end - len(ids), self._known.crc_at(end - len(ids)), ids)]
 
     def _next_chunk(self, seconds: float) -> int:
         """Ids to take in at once after a whole chunk took `seconds`: twice, half or as many."""

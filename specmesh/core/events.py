@@ -19,6 +19,15 @@ class Drafted:
 
 
 @dataclass(frozen=True, slots=True)
+class Shadowed:
+    """What the drafter would have said at positions from `base` on, each after the true ids before it."""
+
+    base: int
+    crc: int
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Nacked:
     """The drafter holds `base` ids with this CRC and wants what follows."""
 
@@ -58,7 +67,7 @@ class Cancelled:
     reason: str
 
 
-VerifierEvent = Drafted | Nacked | Detached | Prefilled | Stepped | Cancelled
+VerifierEvent = Drafted | Shadowed | Nacked | Detached | Prefilled | Stepped | Cancelled
 
 # --- effects of a verifier session
 
@@ -195,7 +204,16 @@ class Learned:
     accepted: int
 
 
-DrafterEffect = SendDraft | SendNack | Trim | Learned
+@dataclass(frozen=True, slots=True)
+class SendShadow:
+    """Tell the verifier what would have been drafted from `base` on, each id after the true ones before it."""
+
+    base: int
+    crc: int
+    ids: tuple[int, ...]
+
+
+DrafterEffect = SendDraft | SendShadow | SendNack | Trim | Learned
 
 # --- what a drafter session wants of the engine
 

@@ -14,9 +14,10 @@ from math import ceil, inf
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
+from specmesh.core.drafter_session import SHADOW
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import Policy, PolicyInputs, solve
-from specmesh.core.verifier_session import SESSION_MEMORY
+from specmesh.core.verifier_session import SESSION_MEMORY, TELL_EVERY
 
 MAX_CREDIT = 32
 """Most drafts a drafter is ahead of the truth it knows."""
@@ -88,6 +89,7 @@ class _Simulation:
         self._pacing.attach(arrivals)
         self._most = most
         self._truth = 0  # committed
+        self._untold = 0  # from where the drafter has not been told yet
         self._end, self._wrong = 0, inf  # drafts in hand reach up to here; the first wrong one
         self._stepping = False
         self._wake = -1.0  # when the verifier gives a wait up
@@ -158,7 +160,21 @@ class _Simulation:
 
     def _tell(self, now: float) -> None:
         truth, asked = self._truth, self._pacing.draft_n
+        if asked == 0 and truth - self._untold < TELL_EVERY:
+            return
+        if asked == 0:
+            self._shadow(now, max(self._untold, truth - SHADOW), truth)
+        self._untold = truth
         self._at(now + self._pair.round_trip / 2, lambda then: self._told(then, truth, asked))
+
+    def _shadow(self, now: float, first: int, end: int) -> None:
+        """What the drafter would have said from `first` to `end` comes back."""
+        due = now + self._pair.round_trip + (end - first) * self._pair.interval
+        self._at(due, lambda _: self._judged(self._luck[first:end]))
+
+    def _judged(self, guesses: Sequence[bool]) -> None:
+        for right in guesses:
+            self._pacing.judged(right=right)
 
     # --- drafter
 

@@ -19,8 +19,9 @@ FIRST_DRAFT_N = 4
 WAIT_SHARE = 0.01
 """Share of the verification time that may be waited away for nothing: what a drafter can cost by being late."""
 
-SOLVE_INTERVAL, LONGEST_INTERVAL = 0.5, 4.0
-"""Seconds between two policies of one session, at least; up to so many while new ones say what the old ones said."""
+SOLVE_INTERVAL, LONGEST_INTERVAL = 0.1, 4.0
+"""Seconds between two policies of one session, at least; up to so many while new ones say what the old ones said and
+what they are solved from moves little."""
 
 TRIAL = 32
 """Rounds with drafts after which their measured rate is held against the target's alone."""
@@ -36,6 +37,9 @@ SAME_RATE = 0.02
 
 RATES_MOVED, TIMES_MOVED = 0.04, 0.08
 """By how much acceptance rates, and relatively times, must differ for a new policy."""
+
+FAR = 3.0
+"""Times as much, and the new policy is not put off."""
 
 
 @dataclass(slots=True)
@@ -239,10 +243,13 @@ class Pacing:
 
         Whoever asks solves it, beside the loop, and calls `adopt`.
         """
-        if self._fixed is not None or self.arrivals is None or now - self._solved < self._patience:
+        if self._fixed is not None or self.arrivals is None or now - self._solved < SOLVE_INTERVAL:
             return None
         inputs = self._inputs(self.arrivals)
-        if inputs is None or (self.policy is not None and not _moved(self.policy.inputs, inputs)):
+        if inputs is None:
+            return None
+        least = 1.0 if now - self._solved >= self._patience else FAR
+        if self.policy is not None and _moved(self.policy.inputs, inputs) <= least:
             return None
         self._solved = now
         return inputs
@@ -289,6 +296,10 @@ class Pacing:
             self._arrived = (now, end)
         if self._anchor is None or end > self._anchor[1]:
             self._anchor = (now, end)
+
+    def judged(self, *, right: bool) -> None:
+        """It has become known whether one more guess would have stood that no step verified."""
+        self.acceptance.record(1, int(right))
 
     def stepped(
         self, frontier: int, tested: int, accepted: int, *, flushed: bool, now: float, shared: bool = False
@@ -349,7 +360,6 @@ class Pacing:
         self._rounds_off = 0 if self.draft_n else self._rounds_off + 1
         if self._rounds_off >= self._probe_every():
             self._rounds_off, self._probing, self.draft_n = 0, True, 1
-            self.acceptance.fade()
 
     def _probe_every(self) -> int:
         """Rounds between probes of a drafter that is off, so that probing costs about 1 % of the time.
@@ -360,13 +370,12 @@ class Pacing:
         return max(16, int(100 * (self._seconds(2) - alone) / alone))
 
 
-def _moved(old: PolicyInputs, new: PolicyInputs) -> bool:
-    """Whether estimates differ enough for a policy to change."""
-    if any(abs(a - b) > RATES_MOVED for a, b in zip(old.rates, new.rates, strict=True)):
-        return True
+def _moved(old: PolicyInputs, new: PolicyInputs) -> float:
+    """How far estimates have moved; beyond 1 a policy may change."""
+    rates = max(abs(a - b) for a, b in zip(old.rates, new.rates, strict=True))
     before, after = (
         (*old.steps, old.interval, old.restart, old.alone),
         (*new.steps, new.interval, new.restart, new.alone),
     )
-    times = zip(before, after, strict=True)
-    return any(abs(a - b) > TIMES_MOVED * a for a, b in times)
+    times = max(abs(a - b) / a for a, b in zip(before, after, strict=True))
+    return max(rates / RATES_MOVED, times / TIMES_MOVED)

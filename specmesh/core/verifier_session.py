@@ -25,7 +25,7 @@ from specmesh.core.tree import DraftTree
 MAX_DRAFTS = 16
 """Most drafts of one step."""
 
-SESSION_MEMORY = 12.0
+SESSION_MEMORY = 8.0
 """Rounds after which what a session saw of acceptance counts half: texts change, and a policy must follow."""
 
 TELL_EVERY = 16
@@ -107,6 +107,8 @@ class VerifierSession:
         match event:
             case ev.Drafted():
                 return self._drafted(event, now)
+            case ev.Shadowed():
+                return self._shadowed(event)
             case ev.Stepped():
                 return self._stepped(event, now)
             case ev.Prefilled(count):
@@ -211,7 +213,8 @@ class VerifierSession:
             if added is None:
                 return self._orphan(now)
         else:
-            self._judge(event)
+            if self.prefix.holds(event.base, event.crc):
+                self._judge(event.base, event.ids, chain=True)
             added = self._insert_known(event)
             if added is None:
                 self.stale_drafts += 1
@@ -223,16 +226,24 @@ class VerifierSession:
         self._pacing.arrived(len(self.prefix), end, now)
         return []
 
-    def _judge(self, event: ev.Drafted) -> None:
-        """Drafts that came too late to be verified still tell how often drafts stand: the text knows by now."""
-        if not self.prefix.holds(event.base, event.crc):
-            return
-        for position, token in enumerate(event.ids[: len(self.prefix) - event.base], event.base):
+    def _shadowed(self, event: ev.Shadowed) -> list[ev.VerifierEffect]:
+        if self.attached and self.prefix.holds(event.base, event.crc):
+            self._judge(event.base, event.ids, chain=False)
+        else:
+            self.stale_drafts += 1
+        return []
+
+    def _judge(self, base: int, ids: tuple[int, ...], *, chain: bool) -> None:
+        """Guesses that no step verified still tell how often drafts stand: the text knows by now.
+
+        chain: each is built on those before it, so the first wrong one ends what they tell.
+        """
+        for position, token in enumerate(ids[: len(self.prefix) - base], base):
             [said] = self.prefix[position : position + 1]
             if position >= self._judged:
                 self._judged = position + 1
-                self._pacing.acceptance.record(1, int(token == said))
-            if token != said:
+                self._pacing.judged(right=token == said)
+            if chain and token != said:
                 return
 
     def _insert_known(self, event: ev.Drafted) -> int | None:

@@ -218,6 +218,8 @@ class HonestDrafter:
         plan = session.plan(self.world.round_trip)
         if plan is None:
             self.perform(session.flush())
+            plan = session.plan_shadow()
+        if plan is None:
             return
         assert 0 < len(plan.ids) <= self.setup.n_batch
         known = (*session._known[0 : session.n_truth], *session.chain)
@@ -259,6 +261,13 @@ class HonestDrafter:
                     assert ids
                     self.world.seen["drafts sent"] += 1
                     self.up.send(m.Draft(self.session_id, base, crc, ids))
+                case ev.SendShadow(base, crc, ids):
+                    assert ids
+                    assert base + len(ids) <= self.session.n_truth
+                    if self.setup.accuracy == 1:
+                        assert ids == tuple(self.session._known[base : base + len(ids)])
+                    self.world.seen["shadows sent"] += 1
+                    self.up.send(m.Shadow(self.session_id, base, crc, ids))
                 case ev.SendNack(base, crc):
                     self.world.seen["drafter nacks"] += 1
                     self.up.send(m.Nack(self.session_id, base, crc))
@@ -304,7 +313,7 @@ class HostileDrafter:
             base, crc = rng.choice([0, 1, 9, 40, 2**32 - 1]), rng.choice([0, rng.getrandbits(32)])
         guesses = (rng.randrange(N_VOCAB) for _ in range(rng.choice([0, 1, 3, 40, 400])))
         ids = (*known[0 : len(known)], *guesses)
-        kind = rng.randrange(6)
+        kind = rng.randrange(7)
         if kind == 0:
             frame = rng.randbytes(rng.randrange(60))
         elif kind == 1:
@@ -314,6 +323,8 @@ class HostileDrafter:
             frame = encode(m.Nack(session, base, crc))
         elif kind == 3 and self.said:
             frame = rng.choice(self.said)
+        elif kind == 4:
+            frame = encode(m.Shadow(session, base, crc, ids))
         else:
             frame = encode(m.Draft(session, base, crc, ids, rng.choice([0, 0, 1, 65535])))
         self.said.append(frame)
@@ -405,12 +416,17 @@ class World:
         if self.stepping and not self.io_during_steps:
             self.inbox.append((key, message))
             return
-        if not isinstance(message, m.Draft | m.Nack) or message.session != key:
+        if message.session != key:
             return
-        if isinstance(message, m.Draft):
-            event = ev.Drafted(message.base, message.prefix_crc, message.ids, message.branch)
-        else:
-            event = ev.Nacked(message.base, message.prefix_crc)
+        match message:
+            case m.Draft(_, base, crc, ids, branch):
+                event = ev.Drafted(base, crc, ids, branch)
+            case m.Shadow(_, base, crc, ids):
+                event = ev.Shadowed(base, crc, ids)
+            case m.Nack(_, base, crc):
+                event = ev.Nacked(base, crc)
+            case _:
+                return
         served = self.sessions[key]
         self.perform(key, served.session.handle(event, self.clock.now))
         assert len(served.session._tree) <= 256
@@ -596,7 +612,7 @@ def test_simulation_is_not_vacuous():
         check(world.run())
         seen += world.seen
         accepted += sum(round_[2] for served in world.sessions.values() for round_ in served.rounds)
-    expected = {"lost", "waits", "syncs", "drafts sent", "drafter nacks", "verifier nacks"}
+    expected = {"lost", "waits", "syncs", "drafts sent", "shadows sent", "drafter nacks", "verifier nacks"}
     assert expected | {"length", "magic", "version", "kind", "body"} <= set(seen)
     assert accepted > 50
 

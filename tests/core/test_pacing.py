@@ -1,13 +1,22 @@
 """The pace of one session: what it knows as it steps, and when the clock overrules the policy."""
 
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import pytest
 
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
-from specmesh.core.pacing import BENCHED, COMPARISON, LONGEST_BENCHED, TRIAL, Pacing, SessionTimes
+from specmesh.core.pacing import (
+    BENCHED,
+    COMPARISON,
+    LONGEST_BENCHED,
+    LONGEST_INTERVAL,
+    SOLVE_INTERVAL,
+    TRIAL,
+    Pacing,
+    SessionTimes,
+)
 from specmesh.core.policy import PolicyInputs, solve
 
 STEP, ROW, INTERVAL = 0.010, 0.0005, 0.001
@@ -51,6 +60,32 @@ def test_a_step_is_expected_to_cost_what_it_does_in_this_context():
     pace.plan(5000, 0, 8, 1.0)
     assert pace.decision(1, 5000, 0, 0, 0.0, 1.0).expected_s == 0.025
     assert pace.decision(1, 5000, 2, 2, 0.0, 1.0).expected_s == pytest.approx(STEP + 2 * ROW + 0.015)
+
+
+def reconsider(pace: Pacing, now: float) -> bool:
+    """Whether a policy is wanted, which is solved then."""
+    inputs = pace.unsolved(now)
+    if inputs is not None:
+        pace.adopt(solve(inputs, pace.policy))
+    return inputs is not None
+
+
+def test_policies_that_say_the_same_are_put_off_but_not_news():
+    """While estimates move a little, policies are solved ever more rarely; once they have moved far, at once."""
+    pace, solved = pacing(), [100.0]
+    assert reconsider(pace, solved[0])
+    for number in range(1, 400):
+        now = solved[0] + number * SOLVE_INTERVAL
+        pace.arrivals.interval = INTERVAL * (1 + 0.1 * (number % 2))
+        if reconsider(pace, now):
+            solved.append(now)
+    gaps = [after - before for before, after in pairwise(solved)]
+    assert gaps[0] < LONGEST_INTERVAL / 8
+    assert max(gaps) == pytest.approx(LONGEST_INTERVAL, abs=2 * SOLVE_INTERVAL)
+    for _ in range(20):
+        pace.judged(right=False)
+    assert reconsider(pace, solved[-1] + SOLVE_INTERVAL / 2) is False
+    assert reconsider(pace, solved[-1] + 1.5 * SOLVE_INTERVAL) is True
 
 
 def test_a_drafter_that_measures_slower_is_benched():

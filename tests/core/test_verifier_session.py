@@ -10,7 +10,7 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import NACK_INTERVAL, SessionParams, TargetLimits, VerifierSession
+from specmesh.core.verifier_session import NACK_INTERVAL, TELL_EVERY, SessionParams, TargetLimits, VerifierSession
 
 END = 0
 PROMPT = (5, 6, 7)
@@ -401,6 +401,49 @@ def test_late_drafts_are_judged():
     assert rates[-1] < rates[-2]
     made.handle(ev.Drafted(len(PROMPT) + 2, 77, (3,), 0), 0.0)
     assert made._pacing.acceptance.pooled() == rates[-1]
+
+
+def test_shadows_are_judged():
+    """Guesses for ids that are committed count, each position once, right or wrong, whatever stands before them;
+    not those about the prompt, about another prefix, or beyond the text."""
+    made = session(draft_n=None)
+    for token in (1, 2, 3):
+        step(made, token)
+    n = len(PROMPT)
+
+    def shadow(base, *ids, crc=None):
+        before, stale = made._pacing.acceptance._tested[0], made.stale_drafts
+        assert made.handle(ev.Shadowed(base, made.prefix.crc_at(base) if crc is None else crc, ids), 0.0) == []
+        return made._pacing.acceptance._tested[0] != before, made.stale_drafts - stale
+
+    assert shadow(0, *PROMPT) == (False, 0)
+    assert shadow(n, 9, 2, crc=77) == (False, 1)
+    low = made._pacing.acceptance.pooled()
+    assert shadow(n, 9) == (True, 0)
+    assert made._pacing.acceptance.pooled() < low
+    low = made._pacing.acceptance.pooled()
+    assert shadow(n, 9, 2) == (True, 0)
+    assert made._pacing.acceptance.pooled() > low
+    assert shadow(n, 1, 2) == (False, 0)
+    assert shadow(n + 3, 5, 5) == (False, 0)
+    assert shadow(n + 2, -1) == (True, 0)  # an id that cannot be is wrong, and reaches nothing
+    made.handle(ev.Detached(), 0.0)
+    step(made, 4)
+    assert shadow(n + 3, 4) == (False, 1)
+
+
+def test_shadows_bring_a_drafter_back():
+    """A drafter that was turned off is asked again once its shadows are right, without any probe."""
+    made = costly(rise=0.2)
+    assert run(made, 120, right=False)[-1] <= 1
+    base = len(made.prefix)
+    for number in range(120, 120 + TELL_EVERY):
+        step(made, 1, now=(number + 1) * STEP)
+    assert made.draft_n == 0
+    made.handle(ev.Shadowed(base, made.prefix.crc_at(base), (1,) * TELL_EVERY), 0.0)
+    reconsider(made, 500 * STEP)
+    step(made, 1, now=501 * STEP)
+    assert made.draft_n > 0
 
 
 def test_the_clock_decides():

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,8 @@ import zmq
 from numpy.typing import NDArray
 
 from specmesh.core.costs import StepCosts
+from specmesh.core.drafter_session import SHADOW
+from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.verifier_session import SessionParams
 from specmesh.core.vocabulary import Vocabulary
@@ -535,6 +538,23 @@ def test_drafter_survives_a_hostile_verifier(bench: Bench):
     assert rejected["parts"] == 1
     assert rejected["direction"] == 2
     assert sum(rejected.values()) == 4
+
+
+def test_a_drafter_that_is_asked_for_nothing_shadows(bench: Bench):
+    """With draft_n 0 the truth is guessed although it is known, which counts as no draft; not for a client who wanted
+    no drafts."""
+    router, drafter = welcomed(bench)
+    text = tuple(truth(SHADOW))
+    told = [m.Sync(9, 0, 0, PROMPT, 0), m.Truth(9, len(PROMPT), Prefix(PROMPT).crc, text, 0)]
+    router.say(m.Opened(9, 0, len(PROMPT), 0.0, 0, 1.0, 0), *told)
+    assert router.expect(m.Shadow) == m.Shadow(9, len(PROMPT), Prefix(PROMPT).crc, text)
+    assert drafter.loop.stats.drafted == 0
+    drafter.ask(request(draft_n=0))
+    order = router.expect(m.Open)
+    mine = m.Opened(10, order.ref, len(PROMPT), 0.0, 0, 1.0, 0)  # type: ignore[union-attr]
+    router.say(mine, *[replace(frame, session=10) for frame in told])
+    router.say(m.Truth(9, len(PROMPT) + SHADOW, Prefix((*PROMPT, *text)).crc, text, 0))
+    assert router.expect(m.Shadow).session == 9  # type: ignore[union-attr]
 
 
 def test_session_opened_for_a_client_that_left_is_closed(bench: Bench):

@@ -59,6 +59,15 @@ def test_bench_sim_of_a_table(tmp_path: Path):
     assert (refused.code, str(table) in refused.err) == (78, True)
 
 
+def test_a_drafter_that_becomes_right_is_asked_again(mesh: Mesh):
+    """Drafting is off while drafts are mostly wrong and steps with them dear; it comes back within a few dozen ids of
+    where they begin to be right, because the drafter shadows the text meanwhile."""
+    verifier = mesh.verifier("steps_ms=4/16/16/16/5")
+    mesh.drafter("draft_ms=0.3,alpha=0.02/0.98,period=150")
+    stream = complete(verifier, body("a text", 300))
+    assert sum(stream.accepted) > 60
+
+
 def test_decisions_are_explained(mesh: Mesh, tmp_path: Path):
     """A verifier's own log: a record per step, the policies, and a summary of them."""
     log = tmp_path / "decisions.jsonl"

@@ -53,6 +53,7 @@ token_messages = st.one_of(
     st.builds(m.Truth, u32, u32, u32, _ids, u16),
     st.builds(m.Sync, u32, u32, u32, _ids, u16),
     st.builds(m.Nack, u32, u32, u32),
+    st.builds(m.Shadow, u32, u32, u32, _ids),
 )
 control_messages = st.one_of([control(cls) for cls in get_args(m.ControlMessage)])
 messages = token_messages | control_messages
