@@ -13,7 +13,7 @@ from math import ceil, inf
 
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
-from specmesh.core.costs import StepCosts
+from specmesh.core.costs import ENOUGH, StepCosts
 from specmesh.core.drafter_session import SHADOW
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import Policy, PolicyInputs, solve
@@ -78,7 +78,8 @@ class _Simulation:
         most = len(pair.steps) - 1
         costs, arrivals = StepCosts(), Arrivals()
         for drafts, seconds in enumerate(pair.steps):
-            costs.record(drafts + 1, seconds)
+            for _ in range(ENOUGH):
+                costs.record(drafts + 1, seconds)
         for drafting in (False, True):
             costs.record_pause(0.0, drafting=drafting)
         arrivals.record_round_trip(pair.round_trip)

@@ -268,7 +268,8 @@ class Pacing:
         rates = self.acceptance.rates()[: self._most + 1]
         rates += rates[-1:] * (self._most + 1 - len(rates))
         pause, alone = self._costs.pause(drafting=True), self._costs.pause(drafting=False)
-        steps = tuple(self._seconds(k + 1) + pause for k in range(self._most + 1))
+        hopeful = (self._costs.hopeful(k + 1, self._frontier) for k in range(1, self._most + 1))
+        steps = (self._seconds(1) + pause, *(seconds + pause for seconds in hopeful))
         restart = max(seconds - (drafts - 1) * interval, interval)
         return PolicyInputs(steps, tuple(rates), interval, restart, self._seconds(1) + alone)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.costs import StepCosts
+from specmesh.core.costs import ENOUGH, OPTIMISM, StepCosts
 
 PROFILE = settings(derandomize=True, deadline=None)
 seconds = st.floats(0, 10)
@@ -118,3 +118,31 @@ def test_costs_are_never_negative(steps):
         known = [costs.seconds(width, at) for width in (1, 5, 30) for at in (0, 1500, 3000, 60_000)]
         assert min(known) >= 0
         assert known == [costs.seconds(width, at) for width in (1, 5, 30) for at in (0, 1500, 3000, 60_000)]
+
+
+def test_hope_ends_with_knowledge():
+    """The less a width was measured, the cheaper it may be hoped to be; what was measured enough is what it shows."""
+    costs, hoped = StepCosts(), []
+    costs.record(1, 0.010)
+    costs.record(9, 0.018)
+    hoped.append(costs.hopeful(4))
+    for _ in range(ENOUGH):
+        costs.record(4, 0.013)
+        hoped.append(costs.hopeful(4))
+    assert hoped[0] == pytest.approx(costs.seconds(4) * (1 - OPTIMISM * ENOUGH / (ENOUGH + 1)))
+    assert hoped == sorted(hoped)
+    assert hoped[-1] == costs.seconds(4) == 0.013
+
+
+def test_a_width_that_looked_dear_once_is_measured_again():
+    """Whoever takes the width that is hoped to be best finds out what was measured at a bad moment."""
+    true = {1: 0.037, 2: 0.048, 3: 0.056, 4: 0.062, 5: 0.089}
+    worth = {rows: sum(0.8**i for i in range(rows)) for rows in true}
+    costs = StepCosts()
+    for rows, seconds in true.items():
+        costs.record(rows, seconds * (1.18 if rows == 4 else 1.0))
+    for _ in range(60):
+        best = max(true, key=lambda rows: worth[rows] / costs.hopeful(rows))
+        costs.record(best, true[best])
+    assert best == 4
+    assert costs.seconds(4) == true[4]
