@@ -243,7 +243,7 @@ def _watched(loop: VerifierLoop | DrafterLoop, notifier: Notifier, status: str) 
 
 def _opened(port: Port | None) -> dict[str, object]:
     """What the log says of the API's port."""
-    return {} if port is None else {"http": f"{port.host}:{port.port}", "keys": len(port.keys)}
+    return {} if port is None else {"http": f"{port.host}:{port.port}", "keys": len(port.keys.current)}
 
 
 def _loaded(load: Callable[[], T], stop: Stop) -> T | None:

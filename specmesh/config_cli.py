@@ -3,12 +3,15 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from specmesh.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specmesh.api.port import Port
 
 ROLES = ("verifier", "drafter")
 CONFIG = "specmesh.config"
@@ -52,23 +55,30 @@ def blamed(error: ConfigError, ctx: click.Context) -> str:
     return f"{file.path}:{file.lines[error.option]}: {error}"
 
 
-def rereader(ctx: click.Context) -> Callable[[], str]:
-    """What reads a running daemon's file again, and takes over what can change while it runs: the log level.
+def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
+    """What reads a running daemon's files again, and takes over what can change while it runs: the log level, and the
+    API's keys in the file that was named at the start.
 
-    A flag and the environment go before the file then too.
+    A flag and the environment go before the file of settings then too. Where one of the files is wrong it raises
+    ConfigError, and what held goes on.
     """
 
     def reread() -> str:
         from specmesh import config_file, logs
+        from specmesh.api.port import read_keys
 
         known = ctx.meta.get(CONFIG)
-        if known is None:
-            return "there is no file of settings"
-        file = config_file.read(known[0].path, ctx.command)
-        fixed = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-        if ctx.get_parameter_source("log_level") not in fixed:
-            logs.set_level(str(file.values.get("log_level", "info")))
-        return "log-level; everything else holds from the next start"
+        file = config_file.read(known[0].path, ctx.command) if known is not None else None
+        told = []
+        if port is not None and port.keys.file is not None:
+            port.keys.current = read_keys(port.keys.file)
+            told.append(f"{len(port.keys.current)} keys")
+        if file is not None:
+            fixed = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+            if ctx.get_parameter_source("log_level") not in fixed:
+                logs.set_level(str(file.values.get("log_level", "info")))
+            told.append("log-level")
+        return f"{', '.join(told) or 'nothing'}; everything else holds from the next start"
 
     return reread
 

@@ -141,7 +141,7 @@ def verifier(
     where, port = socket or default_socket("verifier"), parse_port(http, api_key_file)
     serve_verifier(
         VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions, port),
-        rereader(click.get_current_context()),
+        rereader(click.get_current_context(), port),
     )
 
 
@@ -201,5 +201,6 @@ def drafter(
     settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
     where, port = socket or default_socket("drafter"), parse_port(http, api_key_file)
     serve_drafter(
-        DrafterSettings(settings, connect, where, min_vocab_overlap, port), rereader(click.get_current_context())
+        DrafterSettings(settings, connect, where, min_vocab_overlap, port),
+        rereader(click.get_current_context(), port),
     )

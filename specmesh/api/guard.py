@@ -1,7 +1,6 @@
 """Who may use the API over TCP: whoever has a key or, where none is set, programs on this machine."""
 
 import hmac
-from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -9,7 +8,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh.api import shapes
-from specmesh.api.port import is_loopback
+from specmesh.api.port import Keys, is_loopback
 from specmesh.errors import Refused
 
 _OPEN = frozenset({"/health"})
@@ -22,9 +21,8 @@ class Guard:
     its visitor's browser, neither under a name of its own that points here (DNS rebinding) nor across origins.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        self._app = app
-        self._keys = tuple(key.encode() for key in keys)
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+        self._app, self._keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -32,21 +30,23 @@ class Guard:
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, headers: Headers, path: str) -> JSONResponse | None:
-        if not self._keys:
+        keys = self._keys.current
+        if not keys:
             origin = headers.get("origin")
             if _is_here(f"//{headers.get('host', '')}") and (origin is None or _is_here(origin)):
                 return None
             return _refused(403, "without an API key only programs on this machine may ask", "forbidden", {})
         scheme, _, told = headers.get("authorization", "").partition(" ")
-        if path in _OPEN or (scheme.lower() == "bearer" and self._is_key(told.strip())):
+        if path in _OPEN or (scheme.lower() == "bearer" and _is_key(told.strip(), keys)):
             return None
         message = "no valid API key: send Authorization: Bearer KEY"
         return _refused(401, message, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
 
-    def _is_key(self, told: str) -> bool:
-        """Compares with every key, so that the time it takes tells nothing."""
-        raw = told.encode("utf-8", "replace")
-        return True in [hmac.compare_digest(raw, key) for key in self._keys]
+
+def _is_key(told: str, keys: tuple[str, ...]) -> bool:
+    """Compares with every key, so that the time it takes tells nothing."""
+    raw = told.encode("utf-8", "replace")
+    return True in [hmac.compare_digest(raw, key.encode()) for key in keys]
 
 
 def _is_here(url: str) -> bool:

@@ -3,7 +3,7 @@
 import ipaddress
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,13 +13,24 @@ MAX_KEYS = 64 * 1024
 """Bytes of a file of keys."""
 
 
+@dataclass(slots=True)
+class Keys:
+    """The keys one of which is asked for; none: this machine only. They may change while requests come, all at once.
+
+    file: where they stand.
+    """
+
+    current: tuple[str, ...] = ()
+    file: Path | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Port:
-    """host and port to listen at, and the keys one of which is asked for; none: this machine only."""
+    """host and port to listen at, and what is asked of whoever comes."""
 
     host: str
     port: int
-    keys: tuple[str, ...] = ()
+    keys: Keys = field(default_factory=Keys)
 
 
 def parse_port(http: str | None, key_file: Path | None) -> Port | None:
@@ -38,7 +49,7 @@ def parse_port(http: str | None, key_file: Path | None) -> Port | None:
     keys = read_keys(key_file) if key_file is not None else ()
     if not keys and not is_loopback(host):
         raise ConfigError(f"--http {http} is open to other machines: set --api-key-file FILE, or use 127.0.0.1", "http")
-    return Port(host, port, keys)
+    return Port(host, port, Keys(keys, key_file))
 
 
 def read_keys(path: Path) -> tuple[str, ...]:

@@ -82,7 +82,8 @@ def judge_port(one: RoleSettings) -> Check:
     except ConfigError as error:
         return fail(GROUP, name, str(error), f"specmesh config show {one.role} --origin")
     assert port is not None, "without --http there are no keys either"
-    return ok(GROUP, name, f"{http}, {len(port.keys) or 'no'} key{'s' * (len(port.keys) != 1)}")
+    count = len(port.keys.current)
+    return ok(GROUP, name, f"{http}, {count or 'no'} key{'s' * (count != 1)}")
 
 
 def judge_file(facts: FileFacts) -> Check:

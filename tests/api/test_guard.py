@@ -7,9 +7,10 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message
 
 from specmesh.api.guard import Guard
+from specmesh.api.port import Keys
 
 
-def asked(keys: tuple[str, ...], path: str = "/stats", **headers: str) -> int:
+def asked(keys: tuple[str, ...] | Keys, path: str = "/stats", **headers: str) -> int:
     """The status of a request with these headers."""
     statuses: list[int] = []
 
@@ -22,7 +23,8 @@ def asked(keys: tuple[str, ...], path: str = "/stats", **headers: str) -> int:
 
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     scope = {"type": "http", "method": "GET", "path": path, "headers": raw, "query_string": b""}
-    asyncio.run(Guard(PlainTextResponse("ok"), keys)(scope, receive, send))
+    held = keys if isinstance(keys, Keys) else Keys(keys)
+    asyncio.run(Guard(PlainTextResponse("ok"), held)(scope, receive, send))
     return statuses[0]
 
 
@@ -58,3 +60,12 @@ def test_keys():
         assert asked(keys, host="localhost", authorization=wrong) == 401
     assert asked(keys, host="localhost") == 401
     assert asked(keys, path="/health", host="box.example") == 200
+
+
+def test_keys_change():
+    """From one request to the next; the old ones open nothing any more."""
+    keys = Keys(("sk-old",))
+    assert asked(keys, authorization="Bearer sk-old") == 200
+    keys.current = ("sk-new",)
+    assert asked(keys, authorization="Bearer sk-old") == 401
+    assert asked(keys, authorization="Bearer sk-new") == 200

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.api.port import Port, parse_port, read_keys
+from specmesh.api.port import Keys, Port, parse_port, read_keys
 from specmesh.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def test_beyond_this_machine(keys: Path):
             parse_port(text, None)
         port = parse_port(text, keys)
         assert port is not None
-        assert port.keys == ("sk-one", "sk-two")
+        assert port.keys == Keys(("sk-one", "sk-two"), keys)
 
 
 @pytest.mark.parametrize(

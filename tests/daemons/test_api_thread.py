@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.api.port import Port
+from specmesh.api.port import Keys, Port
 from specmesh.client import Client
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons import api_thread
@@ -86,7 +86,7 @@ def asked(port: int, **headers: str) -> int:
 def test_port_beside_the_socket(tmp_path: Path):
     """Both answer; the port asks for the key, the socket does not."""
     port = free_port()
-    with ApiThread(tmp_path / "s", Backend(), Port("127.0.0.1", port, ("sk-1",))):
+    with ApiThread(tmp_path / "s", Backend(), Port("127.0.0.1", port, Keys(("sk-1",)))):
         assert Client(tmp_path / "s").get("/stats")
         assert asked(port, Authorization="Bearer sk-1") == 200
         assert asked(port) == 401

@@ -1,12 +1,14 @@
 """The daemons under a service manager: what it hears, through a socket as systemd's is."""
 
+import http.client
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE, Daemon, Mesh, Running, body, complete, generate, until
+from processes import PATIENCE, Daemon, Mesh, Running, body, complete, free_port, generate, until
 
 
 class Manager:
@@ -92,6 +94,45 @@ def test_settings_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     assert f"{file}:1" in str(verifier.events("not_reloaded")[0]["error"])
     complete(verifier, body("a text", 5))
     assert verifier.events("session_opened")
+
+
+def status(port: int, key: str) -> int:
+    """What GET /stats is answered with."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+        connection.request("GET", "/stats", headers={"Authorization": f"Bearer {key}"})
+        return connection.getresponse().status
+
+
+def test_keys_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
+    """SIGHUP: a new key opens the port and the old one no longer; a file that cannot be used changes nothing."""
+    file, settings, port = tmp_path / "keys", tmp_path / "settings.toml", free_port()
+    file.write_text("sk-old\n")
+    file.chmod(0o600)
+    settings.write_text('log-level = "info"\n')
+    options = ("--http", f"127.0.0.1:{port}", "--api-key-file", file, "--config", settings)
+    verifier = mesh.verifier("step_ms=1", *options)
+    manager.until("READY")
+
+    def reload() -> None:
+        verifier.signal(signal.SIGHUP)
+        manager.until("RELOADING")
+        manager.until("READY")
+
+    file.write_text("sk-new\nsk-newer\n")
+    reload()
+    assert [status(port, key) for key in ("sk-old", "sk-new", "sk-newer")] == [401, 200, 200]
+    assert "2 keys" in str(until(lambda: verifier.events("reloaded"), "the reload is logged")[0]["now"])
+
+    settings.write_text('log-level = "warning"\n')
+    file.unlink()
+    reload()
+    file.write_text("")
+    reload()
+    assert [status(port, key) for key in ("sk-old", "sk-new", "sk-newer")] == [401, 200, 200]
+    until(lambda: len(verifier.events("not_reloaded")) == 2, "each reload that failed is one error")
+    assert str(file) in str(verifier.events("not_reloaded")[0]["error"])
+    complete(verifier, body("a text", 5))
+    assert verifier.events("session_opened"), "the log level is not taken over either"
 
 
 def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
