@@ -10,7 +10,7 @@ from typing import NoReturn, TypeVar
 import click
 
 from specmesh.bench.cli import bench
-from specmesh.config_cli import blamed, config
+from specmesh.config_cli import bad_variable, blamed, config
 from specmesh.daemons_cli import drafter, verifier
 from specmesh.doctor.cli import doctor
 from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
@@ -28,7 +28,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            return self._invoked(ctx)
         except ConfigError as error:
             click.echo(f"specmesh: {blamed(error, ctx)}", err=True)
             # launchd starts whatever fails again and again; only an exit code of 0 makes it leave a job alone.
@@ -45,6 +45,12 @@ class _Commands(click.Group):
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             _quiet_exit()
+
+    def _invoked(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.BadParameter as error:
+            raise bad_variable(error) or error from None
 
 
 def _quiet_exit() -> NoReturn:
@@ -96,6 +102,14 @@ def _socket_option(command: F) -> F:
     )(command)
 
 
+def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
+    if value == "auto":
+        return value
+    if value.isdecimal() and int(value) <= MAX_DRAFT_N:
+        return int(value)
+    raise click.BadParameter(f"give auto or a number from 0 to {MAX_DRAFT_N}")
+
+
 @main.command()
 @click.argument("prompt")
 @click.option(
@@ -113,7 +127,14 @@ def _socket_option(command: F) -> F:
 @click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, metavar="K", help="0: off.")
 @click.option("--top-p", type=click.FloatRange(0.0, 1.0), default=1.0, show_default=True, metavar="P", help="1: off.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once.")
-@click.option("--draft-n", default="auto", show_default=True, metavar="auto|N", help="Drafts per step, 16 at most.")
+@click.option(
+    "--draft-n",
+    default="auto",
+    show_default=True,
+    metavar="auto|N",
+    callback=_draft_n,
+    help="Drafts per step, 16 at most.",
+)
 @click.option("--no-draft", is_flag=True, help="The verifier alone.")
 @click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
 @click.option(
@@ -133,7 +154,7 @@ def generate(
     top_k: int,
     top_p: float,
     stop: tuple[str, ...],
-    draft_n: str,
+    draft_n: int | str,
     no_draft: bool,
     show_drafts: bool,
     as_json: bool,
@@ -152,7 +173,7 @@ def generate(
         "top_k": top_k,
         "top_p": top_p,
         "stop": list(stop),
-        "draft_n": 0 if no_draft else _draft_n(draft_n),
+        "draft_n": 0 if no_draft else draft_n,
         "rounds": verbose or show_drafts,
     }
     if seed is not None:
@@ -200,14 +221,6 @@ def chat(
 
 def _stdin_prompt() -> str:
     return sys.stdin.buffer.read().decode("utf-8", "replace")
-
-
-def _draft_n(value: str) -> int | str:
-    if value == "auto":
-        return value
-    if value.isdecimal() and int(value) <= MAX_DRAFT_N:
-        return int(value)
-    raise click.BadParameter(f"give auto or a number from 0 to {MAX_DRAFT_N}", param_hint="--draft-n")
 
 
 @main.command()

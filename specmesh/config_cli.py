@@ -1,23 +1,43 @@
 """`specmesh config`: where settings come from. Thin functions, like those of cli.py."""
 
 import json
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from specmesh.errors import ConfigError
+from specmesh.errors import BadVariable, ConfigError
 
 if TYPE_CHECKING:
     from specmesh.api.port import Port
+    from specmesh.config_file import ConfigFile
 
 ROLES = ("verifier", "drafter")
 CONFIG = "specmesh.config"
-"""Where a command's context keeps the file that was read and its own context, for `blamed`."""
+"""Where a daemon's context keeps its `_Sources`."""
 
 F = TypeVar("F", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """Where a daemon's settings come from: its own context knows which were given how, and perhaps there is a file."""
+
+    command: click.Context
+    file: "ConfigFile | None"
+
+    def of(self, name: str) -> str | None:
+        """What was written where, for a setting by its parameter's name; None for a flag and a default."""
+        source = self.command.get_parameter_source(name)
+        if source is ParameterSource.DEFAULT_MAP and self.file is not None:
+            return f"{self.file.path}:{self.file.lines[name]}"
+        if source is ParameterSource.ENVIRONMENT:
+            return _variable(self.command, name)
+        return None
 
 
 def config_option(command: F) -> F:
@@ -37,22 +57,42 @@ def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
     from specmesh import config_file
 
     path = value if value is not None else config_file.find(ctx.info_name or "")
-    if path is None:
-        return
-    file = config_file.read(path, ctx.command)
-    ctx.default_map = dict(file.values)
-    ctx.meta[CONFIG] = file, ctx
+    file = config_file.read(path, ctx.command) if path is not None else None
+    if file is not None:
+        ctx.default_map = dict(file.values)
+    ctx.meta[CONFIG] = _Sources(ctx, file)
+    for option in config_file.keys(ctx.command).values():
+        name = (option.name or "").upper()
+        if name != "SOCKET" and (told := os.environ.get(f"SPECMESH_{name}")):  # SPECMESH_SOCKET is the clients'
+            meant = f"{ctx.auto_envvar_prefix}_{name}"
+            raise BadVariable(f"SPECMESH_{name}", told, f"there is no such variable: did you mean {meant}?")
 
 
 def blamed(error: ConfigError, ctx: click.Context) -> str:
-    """The error's sentence, with file and line before it where the setting it is about came from there."""
-    known = ctx.meta.get(CONFIG)
-    if known is None or error.option is None:
-        return str(error)
-    file, command = known
-    if command.get_parameter_source(error.option) is not ParameterSource.DEFAULT_MAP:
-        return str(error)
-    return f"{file.path}:{file.lines[error.option]}: {error}"
+    """The error's sentence, with file and line, or the variable, before it where the setting came from there."""
+    known: _Sources | None = ctx.meta.get(CONFIG)
+    place = known.of(error.option) if known is not None and error.option is not None else None
+    return str(error) if place is None else f"{place}: {error}"
+
+
+def bad_variable(error: click.BadParameter) -> BadVariable | None:
+    """What click says of a value, as an error of the variable that it came from; None where it is a flag's."""
+    from specmesh.config_file import example
+
+    ctx, option = error.ctx, error.param
+    if ctx is None or not isinstance(option, click.Option) or option.name is None:
+        return None
+    if ctx.get_parameter_source(option.name) is not ParameterSource.ENVIRONMENT:
+        return None
+    name = _variable(ctx, option.name)
+    why = f"{error.message.rstrip('.')}; for example {name}={example(option)}"
+    return BadVariable(name, os.environ[name], why)
+
+
+def _variable(ctx: click.Context, name: str) -> str:
+    """The environment variable of a setting, by its parameter's name."""
+    own = next((parameter.envvar for parameter in ctx.command.params if parameter.name == name), None)
+    return own if isinstance(own, str) else f"{ctx.auto_envvar_prefix}_{name.upper()}"
 
 
 def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
@@ -67,8 +107,8 @@ def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
         from specmesh import config_file, logs
         from specmesh.api.port import read_keys
 
-        known = ctx.meta.get(CONFIG)
-        file = config_file.read(known[0].path, ctx.command) if known is not None else None
+        known: _Sources = ctx.meta[CONFIG]
+        file = config_file.read(known.file.path, ctx.command) if known.file is not None else None
         told = []
         if port is not None and port.keys.file is not None:
             port.keys.current = read_keys(port.keys.file)
@@ -110,26 +150,25 @@ def show(ctx: click.Context, role: str, path: Path | None, origin: bool, as_json
 
 
 def effective(root: click.Context, role: str, path: Path | None) -> dict[str, tuple[Any, str]]:
-    """Each key's value and where it came from, as the command itself finds them. Raises ConfigError."""
+    """Each key's value and where it came from, as the command itself finds them.
+
+    Raises ConfigError for a file of settings, BadVariable for the environment.
+    """
     from specmesh import config_file
 
     assert isinstance(root.command, click.Group)
     command = root.command.commands[role]
     arguments = ["--config", str(path)] if path is not None else []
-    ctx = command.make_context(role, arguments, parent=root)
-    file = ctx.meta[CONFIG][0] if CONFIG in ctx.meta else None
+    try:
+        ctx = command.make_context(role, arguments, parent=root)
+    except click.BadParameter as error:
+        raise bad_variable(error) or error from None
+    sources: _Sources = ctx.meta[CONFIG]
     found: dict[str, tuple[Any, str]] = {}
     for key, option in config_file.keys(command).items():
         name = option.name or key
         value = ctx.params[name]
-        source = ctx.get_parameter_source(name)
-        if source is ParameterSource.ENVIRONMENT:
-            origin = f"{ctx.auto_envvar_prefix}_{name.upper()}"
-        elif source is ParameterSource.DEFAULT_MAP and file is not None:
-            origin = f"{file.path}:{file.lines[name]}"
-        else:
-            origin = "default"
-        found[key] = (str(value) if isinstance(value, Path) else value), origin
+        found[key] = (str(value) if isinstance(value, Path) else value), sources.of(name) or "default"
     return found
 
 

@@ -151,6 +151,11 @@ def _checked(value: object, key: str, option: click.Option, where: str) -> Any:
         raise ConfigError(f"{where}: {said}; for example {key} = {example}") from None
 
 
+def example(option: click.Option) -> str:
+    """A value that an option takes, as the command line and the environment take it."""
+    return _kind(option)[1].strip('"')
+
+
 def _kind(option: click.Option) -> tuple[str, str]:
     """What TOML value an option takes, and an example of one."""
     default = option.default if isinstance(option.default, int | float | str) else None

@@ -2,6 +2,7 @@
 
 SpecmeshError                 base; `exit_code` is what the command line leaves with
 ├── ConfigError               78  our own settings, model files or sockets are wrong; trying again changes nothing
+│   └── BadVariable           78  a setting in an environment variable
 ├── EngineError                1  a model could not be run
 ├── RequestError               2  a request that can never be served (prompt longer than the context, bad parameter)
 ├── DaemonUnreachable         69  no daemon answers at the socket, or it went away mid-answer
@@ -39,6 +40,13 @@ class ConfigError(SpecmeshError):
     def __init__(self, message: str, option: str | None = None) -> None:
         super().__init__(message)
         self.option = option
+
+
+class BadVariable(ConfigError):
+    """An environment variable holds what its setting cannot be, or stands for none."""
+
+    def __init__(self, name: str, value: str, why: str) -> None:
+        super().__init__(f"{name}={value if len(value) <= 40 else value[:37] + '...'}: {why}")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from specmesh import errors
 CODES = {
     errors.SpecmeshError: 1,
     errors.ConfigError: 78,
+    errors.BadVariable: 78,
     errors.EngineError: 1,
     errors.RequestError: 2,
     errors.PromptTooLong: 2,

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -103,6 +104,21 @@ def run(
         click.echo("\n".join(result.lines()))
 
 
+def _numbers(
+    _: click.Context, __: click.Parameter, text: str, separator: str, least: float, most: float, optional: bool = False
+) -> list[float]:
+    """Numbers out of an option's list; raises BadParameter."""
+    if optional and not text:
+        return []
+    try:
+        values = [float(part) for part in text.split(separator)]
+    except ValueError:
+        values = []
+    if not values or not all(least <= value <= most for value in values):
+        raise click.BadParameter(f"{text!r} is no list of numbers from {least:g} to {most:g} like 1{separator}2")
+    return values
+
+
 @bench.command()
 @click.option(
     "--step-ms",
@@ -121,7 +137,14 @@ def run(
     metavar="MS",
     help="Each draft.",
 )
-@click.option("--alpha", default="0.75", show_default=True, metavar="P[/P...]", help="Probability that a draft stands.")
+@click.option(
+    "--alpha",
+    default="0.75",
+    show_default=True,
+    metavar="P[/P...]",
+    callback=partial(_numbers, separator="/", least=0.0, most=1.0),
+    help="Probability that a draft stands.",
+)
 @click.option("--period", type=click.IntRange(0), default=0, metavar="N", help="Tokens after which alpha is the next.")
 @click.option("--rtt-ms", type=click.FloatRange(0), default=0.3, show_default=True, metavar="MS", help="Round trip.")
 @click.option("--jitter-ms", type=click.FloatRange(0), default=0.0, metavar="MS", help="On top of the round trip.")
@@ -132,7 +155,14 @@ def run(
     help="Milliseconds of a step of 1, 2, ... rows as a JSON list, in place of --step-ms and --row-ms.",
 )
 @click.option("--tokens", type=click.IntRange(8), default=600, show_default=True, metavar="N", help="Per text.")
-@click.option("--lockstep", default="4", show_default=True, metavar="N[,N...]", help="Fixed draft_n to compare with.")
+@click.option(
+    "--lockstep",
+    default="4",
+    show_default=True,
+    metavar="N[,N...]",
+    callback=partial(_numbers, separator=",", least=1, most=16, optional=True),
+    help="Fixed draft_n to compare with.",
+)
 @click.option(
     "--repeats", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Texts of each kind."
 )
@@ -143,13 +173,13 @@ def sim(
     step_ms: float,
     row_ms: float,
     draft_ms: float,
-    alpha: str,
+    alpha: list[float],
     period: int,
     rtt_ms: float,
     jitter_ms: float,
     steps_file: Path | None,
     tokens: int,
-    lockstep: str,
+    lockstep: list[float],
     repeats: int,
     as_json: bool,
 ) -> None:
@@ -161,24 +191,12 @@ def sim(
     from specmesh.bench.progress import bar
 
     steps = simulation.steps_of(step_ms, row_ms, steps_file)
-    alphas = tuple(_numbers(alpha, "/", 0.0, 1.0))
-    fixed = tuple(int(n) for n in _numbers(lockstep, ",", 1, simulation.MOST)) if lockstep else ()
+    fixed = tuple(map(int, lockstep))
     signal.signal(signal.SIGTERM, lambda *_: ctx.exit(143))  # by an exception, so that no daemon is left behind
-    pair = simulation.SimPair(steps, draft_ms / 1e3, rtt_ms / 1e3, jitter_ms / 1e3, alphas, period)
+    pair = simulation.SimPair(steps, draft_ms / 1e3, rtt_ms / 1e3, jitter_ms / 1e3, tuple(alpha), period)
     with bar((2 + len(fixed)) * repeats) as advance:
         result = simulation.simulate(pair, tokens, fixed, repeats, advance)
     if as_json:
         _print_json(result.as_json())
     else:
         click.echo("\n".join(result.lines()))
-
-
-def _numbers(text: str, separator: str, least: float, most: float) -> list[float]:
-    """Numbers out of an option's list; raises BadParameter."""
-    try:
-        values = [float(part) for part in text.split(separator)]
-    except ValueError:
-        values = []
-    if not values or not all(least <= value <= most for value in values):
-        raise click.BadParameter(f"{text!r} is no list of numbers from {least:g} to {most:g} like 1{separator}2")
-    return values

@@ -10,7 +10,7 @@ from specmesh.api.port import parse_port
 from specmesh.config_cli import ROLES, effective
 from specmesh.config_file import config_folders, read
 from specmesh.doctor.check import Check, fail, ok
-from specmesh.errors import ConfigError
+from specmesh.errors import BadVariable, ConfigError
 
 if TYPE_CHECKING:
     import click
@@ -46,18 +46,16 @@ class RoleSettings:
 def in_force(root: "click.Context") -> tuple[list[RoleSettings], list[Check]]:
     """The settings of each daemon for which a file or the environment says something; a failed check for each daemon
     whose environment says something wrong."""
-    import click
-
     found: list[RoleSettings] = []
     wrong: list[Check] = []
     for role in ROLES:
         try:
             values = effective(root, role, None)
+        except BadVariable as error:
+            wrong.append(fail(GROUP, f"{role}'s environment", str(error), f"env | grep {str(error).split('=')[0]}"))
+            continue
         except ConfigError:
             continue  # its file's check says so
-        except click.UsageError as error:
-            wrong.append(fail(GROUP, f"{role}'s environment", error.message, f"env | grep SPECMESH_{role.upper()}"))
-            continue
         if any(origin != "default" for _, origin in values.values()):
             found.append(RoleSettings(role, {key: value for key, (value, _) in values.items()}))
     return found, wrong
