@@ -14,6 +14,7 @@ class ModelSettings:
 
     engine:     auto (drafters only), llama, mlx, ngram or sim.
     model:      a GGUF file, a Hugging Face directory or hub id; `bundled` for a drafter; None where none is needed.
+    ctx:        None means what suits the model.
     threads:    None means one per core.
     gpu_layers: -1 means all.
     chat_template: a file with a Jinja template, instead of the target's own.
@@ -21,7 +22,7 @@ class ModelSettings:
 
     engine: str
     model: str | None
-    ctx: int = 4096
+    ctx: int | None = None
     max_sessions: int = 8
     threads: int | None = None
     gpu_layers: int = 0
@@ -30,7 +31,8 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value that no engine can use."""
-        _at_least("--ctx", self.ctx, 8)
+        if self.ctx is not None:
+            _at_least("--ctx", self.ctx, 8)
         _at_least("--max-sessions", self.max_sessions, 1)
         if self.threads is not None:
             _at_least("--threads", self.threads, 1)

@@ -2,15 +2,35 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import click
+from click.core import ParameterSource
 
 from specmesh.config_cli import config_option, rereader
 from specmesh.errors import about
 from specmesh.models_cli import complete_model, model_path
 
+if TYPE_CHECKING:
+    from specmesh.api.port import Port
+    from specmesh.config import ModelSettings
+
 F = TypeVar("F", bound=Callable[..., object])
+
+
+class _Shared(TypedDict):
+    """What the options that both daemons share bring."""
+
+    socket: Path | None
+    http: str | None
+    api_key_file: Path | None
+    threads: int | None
+    gpu_layers: int
+    gpu: str
+    max_sessions: int
+    ctx: int
+    log_level: str
+    log_format: str
 
 
 def _daemon_options(command: F) -> F:
@@ -59,7 +79,8 @@ def _daemon_options(command: F) -> F:
                 default=4096,
                 show_default=True,
                 metavar="N",
-                help="Tokens one session can hold; memory is reserved for all sessions.",
+                help="Tokens one session can hold; memory is reserved for all sessions. Where it is not given and the "
+                "model was trained with fewer, that many.",
             ),
             click.option(
                 "--log-level",
@@ -116,29 +137,18 @@ def verifier(
     chat_template: Path | None,
     log_decisions: Path | None,
     engine: str,
-    socket: Path | None,
-    http: str | None,
-    api_key_file: Path | None,
-    log_level: str,
-    log_format: str,
-    ctx: int,
-    max_sessions: int,
-    threads: int | None,
-    gpu_layers: int,
-    gpu: str,
+    **shared: Unpack[_Shared],
 ) -> None:
     """Run the verifier: it holds the target model and decides every token."""
-    from specmesh import logs
-    from specmesh.api.port import parse_port
-    from specmesh.config import ModelSettings, VerifierSettings
+    from specmesh.config import VerifierSettings
     from specmesh.daemons.serve import serve_verifier
-    from specmesh.paths import bundled, default_socket
+    from specmesh.paths import bundled
 
-    logs.configure(log_level, log_format)
+    _log(shared)
     with about("model"):
         path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
-    settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required", chat_template)
-    where, port = socket or default_socket("verifier"), parse_port(http, api_key_file)
+    settings = _model(engine, path, shared, chat_template)
+    where, port = _api("verifier", shared)
     serve_verifier(
         VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions, port),
         rereader(click.get_current_context(), port),
@@ -177,30 +187,49 @@ def drafter(
     engine: str,
     model: str | None,
     min_vocab_overlap: float,
-    socket: Path | None,
-    http: str | None,
-    api_key_file: Path | None,
-    log_level: str,
-    log_format: str,
-    ctx: int,
-    max_sessions: int,
-    threads: int | None,
-    gpu_layers: int,
-    gpu: str,
+    **shared: Unpack[_Shared],
 ) -> None:
     """Run a drafter: it guesses the verifier's next tokens."""
-    from specmesh import logs
-    from specmesh.api.port import parse_port
-    from specmesh.config import DrafterSettings, ModelSettings
+    from specmesh.config import DrafterSettings
     from specmesh.daemons.serve import serve_drafter
-    from specmesh.paths import default_socket
 
-    logs.configure(log_level, log_format)
+    _log(shared)
     with about("model"):
         path = model_path(model, engine)
-    settings = ModelSettings(engine, path, ctx, max_sessions, threads, gpu_layers, gpu == "required")
-    where, port = socket or default_socket("drafter"), parse_port(http, api_key_file)
+    settings = _model(engine, path, shared)
+    where, port = _api("drafter", shared)
     serve_drafter(
         DrafterSettings(settings, connect, where, min_vocab_overlap, port),
         rereader(click.get_current_context(), port),
     )
+
+
+def _log(shared: _Shared) -> None:
+    from specmesh import logs
+
+    logs.configure(shared["log_level"], shared["log_format"])
+
+
+def _model(engine: str, path: str | None, shared: _Shared, template: Path | None = None) -> "ModelSettings":
+    """Which model is run, and how. Raises ConfigError."""
+    from specmesh.config import ModelSettings
+
+    source = click.get_current_context().get_parameter_source("ctx")
+    return ModelSettings(
+        engine,
+        path,
+        ctx=None if source is ParameterSource.DEFAULT else shared["ctx"],
+        max_sessions=shared["max_sessions"],
+        threads=shared["threads"],
+        gpu_layers=shared["gpu_layers"],
+        gpu_required=shared["gpu"] == "required",
+        chat_template=template,
+    )
+
+
+def _api(role: str, shared: _Shared) -> "tuple[Path, Port | None]":
+    """Where the API listens: its socket, and its port if there is one. Raises ConfigError."""
+    from specmesh.api.port import parse_port
+    from specmesh.paths import default_socket
+
+    return shared["socket"] or default_socket(role), parse_port(shared["http"], shared["api_key_file"])

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from specmesh import config_file
 from specmesh.cli import main
+from specmesh.config import VerifierSettings
+from specmesh.daemons import serve
 from specmesh.errors import ConfigError
 
 VERIFIER, DRAFTER = main.commands["verifier"], main.commands["drafter"]
@@ -60,6 +62,19 @@ def test_a_flag_beats_all(tmp_path: Path):
     assert done.stderr == "specmesh: SPECMESH_VERIFIER_CTX: --ctx 4 is too small: give 8 or more\n"
     done = specmesh("verifier", "--config", file)
     assert (done.exit_code, done.stderr) == (78, f"specmesh: {file}:1: --ctx 2 is too small: give 8 or more\n")
+
+
+def test_a_chosen_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Only a context that somebody chose, wherever, is kept to; the default may be cut to what suits the model."""
+    started: list[VerifierSettings] = []
+    monkeypatch.setattr(serve, "serve_verifier", lambda settings, _: started.append(settings))
+    file = tmp_path / "verifier.toml"
+    file.write_text("ctx = 4096\n")
+    chosen = [(["--ctx", 4096], {}), ([], {"SPECMESH_VERIFIER_CTX": "4096"}), (["--config", file], {})]
+    for options, env in [*chosen, ([], {})]:
+        done = specmesh("verifier", "--engine", "sim", "--model", "step_ms=1", *options, env=env)
+        assert done.exit_code == 0, done.output
+    assert [settings.model.ctx for settings in started] == [4096, 4096, 4096, None]
 
 
 def test_which_file(folders: list[Path], tmp_path: Path):

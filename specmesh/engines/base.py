@@ -18,6 +18,14 @@ Trimming = Literal["removal", "rollback", "restore", "none"]
 """How the last ids of a sequence are taken back: removed from memory; by states that the library kept of the last step;
 by restoring a saved state and decoding again what stays; or not at all."""
 
+DEFAULT_CTX = 4096
+"""Ids per sequence where nobody chose."""
+
+
+def context_of(chosen: int | None, trained: int) -> int:
+    """Ids per sequence: as chosen, else the default, or as many as the model was trained with where those are fewer."""
+    return min(DEFAULT_CTX, trained or DEFAULT_CTX) if chosen is None else chosen
+
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:

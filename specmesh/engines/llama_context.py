@@ -6,7 +6,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from specmesh.engines.base import EngineInfo, Span
+from specmesh.engines.base import EngineInfo, Span, context_of
 from specmesh.engines.llama_cache import CacheSizes
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings, physical_cores
 from specmesh.engines.llama_probe import open_cache
@@ -82,7 +82,7 @@ class LlamaContext:
 
 
 def _context_size(settings: LlamaSettings, trained: int) -> int:
-    n_ctx = settings.n_ctx or trained
+    n_ctx = context_of(settings.n_ctx, trained)
     if n_ctx * settings.n_seq > _MAX_CELLS:  # llama.cpp's 32-bit count would wrap around
         raise ConfigError(f"{n_ctx} ids x {settings.n_seq} sequences: choose a smaller context")
     if n_ctx > trained:

@@ -31,7 +31,7 @@ _PIECE_BYTES = 256
 class LlamaSettings:
     """How to load a GGUF model.
 
-    n_ctx:        ids per sequence; 0: as many as the model was trained with.
+    n_ctx:        ids per sequence; None: what suits the model.
     n_seq:        sequences held at once, 1 to 256; memory is reserved for n_ctx * n_seq ids.
     threads:      CPU threads; None: one per physical core.
     gpu_layers:   layers put on GPUs; -1: all. Ignored where there is no GPU, unless
@@ -43,7 +43,7 @@ class LlamaSettings:
     """
 
     path: Path
-    n_ctx: int = 4096
+    n_ctx: int | None = None
     n_seq: int = 1
     threads: int | None = None
     gpu_layers: int = -1
@@ -56,9 +56,9 @@ class LlamaSettings:
     def __post_init__(self) -> None:
         if not 1 <= self.n_seq <= _MAX_SEQ:
             raise ConfigError(f"{self.n_seq} sequences: llama.cpp holds 1 to {_MAX_SEQ}")
-        threads = 1 if self.threads is None else self.threads
-        if min(self.n_ctx, self.max_draft) < 0 or min(self.n_batch, threads) < 1:
-            raise ConfigError("need n_ctx >= 0, n_batch >= 1, max_draft >= 0 and threads >= 1")
+        chosen = [value for value in (self.n_ctx, self.threads) if value is not None]
+        if self.max_draft < 0 or min([self.n_batch, *chosen]) < 1:
+            raise ConfigError("need n_ctx, n_batch and threads >= 1, and max_draft >= 0")
 
 
 class LlamaModel:

@@ -13,7 +13,7 @@ import structlog
 from specmesh.config import ModelSettings
 from specmesh.core.verifier_session import MAX_DRAFTS
 from specmesh.core.vocabulary import Vocabulary
-from specmesh.engines.base import DraftEngine, VerifyEngine
+from specmesh.engines.base import DEFAULT_CTX, DraftEngine, VerifyEngine
 from specmesh.errors import ConfigError
 from specmesh.paths import bundled
 
@@ -59,7 +59,7 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
         case "ngram":
             from specmesh.engines.ngram import NgramDrafter
 
-            return NgramDrafter(n_ctx=settings.ctx, n_seq=settings.max_sessions)
+            return NgramDrafter(n_ctx=settings.ctx or DEFAULT_CTX, n_seq=settings.max_sessions)
         case "sim":
             from specmesh.engines.sim import SimDrafter, SimSettings
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
-from specmesh.engines.base import EngineInfo, Trimming
+from specmesh.engines.base import EngineInfo, Trimming, context_of
 from specmesh.engines.mlx_model import MlxSettings, free, load
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import EngineError, LocalProtocolError
@@ -123,7 +123,7 @@ class MlxDrafter:
         self._memories = [MlxSequence(model.module) for _ in range(settings.n_seq)]
         n_vocab = self._warm_up(self._memories[0])
         self._vocabulary, self._encode = model.vocabulary(n_vocab), model.encode
-        n_ctx = settings.n_ctx or model.trained_ctx
+        n_ctx = context_of(settings.n_ctx, model.trained_ctx)
         trimming: Trimming = "removal" if self._memories[0].can_trim else "restore"
         self._info = EngineInfo(model.name, n_ctx, settings.n_batch, settings.n_seq, trimming, model.backend)
         self._sequences = Sequences(settings.n_seq, n_ctx, n_vocab)

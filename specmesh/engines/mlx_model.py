@@ -25,22 +25,22 @@ class MlxSettings:
 
     model:   a directory with config.json, safetensors and tokenizer.json, quantised by mlx-lm or not; or a hub id
              ("org/name"), which mlx-lm finds in its cache or downloads.
-    n_ctx:   ids per sequence; 0: as many as the model was trained with. Memory is taken as sequences grow.
+    n_ctx:   ids per sequence; None: what suits the model. Memory is taken as sequences grow.
     n_seq:   sequences held at once.
     n_batch: most ids of one call, and so of one prefill step.
     device:  where it runs; auto: the GPU where MLX has one.
     """
 
     model: str
-    n_ctx: int = 4096
+    n_ctx: int | None = None
     n_seq: int = 1
     n_batch: int = 512
     device: Literal["auto", "cpu", "gpu"] = "auto"
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value that cannot be."""
-        if self.n_ctx < 0 or min(self.n_seq, self.n_batch) < 1:
-            raise ConfigError("need n_ctx >= 0, n_seq >= 1 and n_batch >= 1")
+        if min(1 if self.n_ctx is None else self.n_ctx, self.n_seq, self.n_batch) < 1:
+            raise ConfigError("need n_ctx, n_seq and n_batch >= 1")
 
 
 @dataclass(frozen=True, slots=True)

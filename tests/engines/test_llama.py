@@ -138,10 +138,13 @@ class TestSettings:
             LlamaVerifier(settings(tiny_gguf, n_ctx=n_ctx))
 
     def test_context_of_the_model(self, tiny_gguf: Path) -> None:
-        """n_ctx 0 takes the context the model was trained with."""
-        engine = LlamaDrafter(settings(tiny_gguf, n_ctx=0))
-        assert engine.info.n_ctx == 512
-        engine.close()
+        """Without n_ctx it is the one the model was trained with; only a chosen one that is longer is warned of."""
+        for chosen, held, warned in ((None, 512, False), (513, 513, True), (512, 512, False)):
+            with capture_logs() as lines:
+                engine = LlamaDrafter(settings(tiny_gguf, n_ctx=chosen))
+            assert engine.info.n_ctx == held
+            assert ("context_beyond_training" in [line["event"] for line in lines]) == warned
+            engine.close()
 
     def test_rows_with_logits_are_bounded(self, tiny_gguf: Path) -> None:
         """max_draft + 1 rows of logits per sequence can be asked for, and no more reach llama.cpp."""

@@ -8,6 +8,7 @@ import pytest
 
 from specmesh.config import ModelSettings
 from specmesh.engines import load
+from specmesh.engines.base import context_of
 from specmesh.errors import ConfigError
 
 APPLE, LINUX, INTEL = ("darwin", "arm64"), ("linux", "x86_64"), ("darwin", "x86_64")
@@ -74,3 +75,9 @@ def test_a_model_is_needed(engine):
     """Only `auto` and ngram do without."""
     with pytest.raises(ConfigError, match="--model"):
         ModelSettings(engine, None)
+
+
+def test_context_of():
+    """As chosen; else the default, or the model's own where that is shorter; a file that does not tell has none."""
+    assert [context_of(None, trained) for trained in (512, 4096, 131072, 0)] == [512, 4096, 4096, 4096]
+    assert [context_of(8192, trained) for trained in (512, 131072)] == [8192, 8192]
