@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from specmesh.client import Client, Json
 from specmesh.errors import RequestError, SpecmeshError
+from specmesh.standard_input import read_text
 
 HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an answer"
 
@@ -53,7 +54,7 @@ def run(client: Client, conversation: Conversation, options: Json) -> None:
     Raises the daemon's error then; in a terminal errors are told and the conversation goes on.
     """
     if not sys.stdin.isatty():
-        text = sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
+        text = read_text().removesuffix("\n")
         if not text:
             raise RequestError("nothing was said: standard input is empty")
         _answer(client, conversation, conversation.said(text) | options)

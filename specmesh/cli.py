@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from specmesh.bench.cli import bench
 from specmesh.config_cli import bad_variable, blamed, config
@@ -164,8 +165,9 @@ def generate(
     """Generate text from PROMPT ('-' reads it from standard input)."""
     from specmesh.client import Client
     from specmesh.generate import Output, run
+    from specmesh.standard_input import read_text
 
-    text = _stdin_prompt() if prompt == "-" else prompt
+    text = read_text() if prompt == "-" else prompt
     body: dict[str, object] = {
         "prompt": text,
         "max_tokens": max_tokens,
@@ -219,10 +221,6 @@ def chat(
     run(Client(socket_path), Conversation(system, raw), options)
 
 
-def _stdin_prompt() -> str:
-    return sys.stdin.buffer.read().decode("utf-8", "replace")
-
-
 @main.command()
 @click.option("--json", "as_json", envvar="SPECMESH_STATS_JSON", is_flag=True, help="Print the snapshot as JSON.")
 @click.option("--watch", is_flag=True, help="Live; where stdout is no terminal, a line at a time. Ctrl-C ends it.")
@@ -235,10 +233,13 @@ def _stdin_prompt() -> str:
     help="Between two looks of --watch.",
 )
 @_socket_option
-def stats(as_json: bool, watch: bool, interval: float, socket_path: Path | None) -> None:
+@click.pass_context
+def stats(ctx: click.Context, as_json: bool, watch: bool, interval: float, socket_path: Path | None) -> None:
     """Show what a daemon is doing."""
     from specmesh.client import Client
 
+    if not watch and ctx.get_parameter_source("interval") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--interval is between two looks of --watch: give both")
     if watch and as_json:
         raise click.UsageError("--watch and --json do not go together: leave one out")
     if watch:

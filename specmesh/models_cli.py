@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -106,20 +107,24 @@ def list_(as_json: bool, folder: Path | None) -> None:
 
 
 @models.command()
-@click.argument("model", metavar="PATH")
+@click.argument("model", metavar="PATH", shell_complete=complete_model)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @_folder_option
 def inspect(model: str, as_json: bool, folder: Path | None) -> None:
-    """Tell what the model at PATH is (a GGUF file, a model directory, or a name of the list).
+    """Tell what the model at PATH is (a GGUF file, a model directory, a name of the list, or `bundled`).
 
-    A GGUF model is loaded to find out whether part of its context can be removed.
+    Of the bundled pair that is the target, as for the verifier. A GGUF model is loaded to find out whether part of its
+    context can be removed.
     """
     from specmesh import logs, model_inspect
     from specmesh.model_store import resolve
-    from specmesh.paths import models_dir
+    from specmesh.paths import bundled, models_dir
 
     logs.configure("error", "auto")
-    report = model_inspect.inspect(Path(resolve(model, (folder or models_dir()).absolute())))
+    named = bundled("target.gguf") if model == "bundled" else resolve(model, (folder or models_dir()).absolute())
+    report = model_inspect.inspect(Path(named))
+    if model == "bundled":
+        report = replace(report, notes=(*report.notes, f"the drafter's: {bundled('drafter.gguf')} and drafter-hf"))
     if as_json:
         import json
 

@@ -15,6 +15,8 @@ from specmesh.bench.assess import assess, factors
 from specmesh.bench.measure import Plan
 from specmesh.bench.prompts import BUILT_IN, read_prompts
 from specmesh.bench.run import ADAPTIVE, ALONE, VARIANTS, Outcome, Sample, aggregate, sample
+from specmesh.bench.sim import steps_of
+from specmesh.bench.steps import as_json, step_tables
 from specmesh.cli import main
 from specmesh.client import Json
 from specmesh.errors import ConfigError
@@ -416,3 +418,28 @@ def test_no_daemon():
 def test_wrong_usage(args: str):
     """Exit 2 from click."""
     assert bench(*args.split()).exit_code == 2
+
+
+def test_steps_of_a_running_verifier(tmp_path: Path):
+    """What `bench steps --json` prints: widths between two measured ones are interpolated, beyond them the slope goes
+    on."""
+    file = tmp_path / "steps.json"
+    tables = step_tables({"steps_ms": {"1": 10.0, "2": 12.0, "4": 20.0, "9": 30.0}})
+    file.write_text(json.dumps(as_json({"model": {"name": "m"}}, tables)))
+    found = [round(seconds * 1e3, 6) for seconds in steps_of(1, 1, file)]
+    assert found == [10, 12, 16, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 42, 44, 46]
+    file.write_text("[10, 40, 12]")
+    assert [round(seconds * 1e3, 6) for seconds in steps_of(1, 1, file)] == [10, 40, 12, *[12] * 14]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "[]", "[0]", "[1, -1]", '["a"]', "[NaN]", '{"a": 1}', '{"steps": []}', '{"steps": [1]}',
+     '{"steps": [{"rows": 2, "ms": 1}]}', '{"steps": [{"rows": 1}]}', '{"steps": [{"rows": 1, "ms": null}]}'],
+)  # fmt: skip
+def test_no_steps(text: str, tmp_path: Path):
+    """Anything else is refused by the file's name."""
+    file = tmp_path / "steps.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"steps\.json"):
+        steps_of(1, 1, file)

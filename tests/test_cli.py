@@ -137,9 +137,18 @@ def test_no_draft(daemon: type[FakeClient]):
 
 
 def test_stdin(daemon: type[FakeClient]):
-    """`-` is standard input to its last byte; bytes that are no UTF-8 become U+FFFD."""
-    run("generate", "-", stdin="a\n€\n".encode() + b"\xff")
-    assert asked(daemon)["prompt"] == "a\n€\n\ufffd"
+    """`-` is standard input to its last byte."""
+    run("generate", "-", stdin="a\n€\n".encode())
+    assert asked(daemon)["prompt"] == "a\n€\n"
+
+
+@pytest.mark.parametrize("command", [("generate", "-"), ("chat",)])
+def test_stdin_that_is_no_text(daemon: type[FakeClient], command: tuple[str, ...]):
+    """Nothing is asked with bytes that are no UTF-8; where the first one is, is told."""
+    done = run(*command, stdin=b"one\ncaf\xe9\n")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert all(word in done.stderr for word in ("not UTF-8", "byte 8, in line 2", "0xe9", "iconv"))
+    assert not [item for item in daemon.asked if isinstance(item, dict)]
 
 
 @pytest.mark.parametrize(
@@ -157,6 +166,8 @@ def test_stdin(daemon: type[FakeClient]):
         "generate x --top-p 1.5",
         "verify",
         "stats --all",
+        "stats --interval 5",
+        "stats --json --interval 5",
         "drafter --engine magic",
         "verifier --gpu maybe",
     ],

@@ -152,7 +152,8 @@ def _numbers(
     "--steps-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Milliseconds of a step of 1, 2, ... rows as a JSON list, in place of --step-ms and --row-ms.",
+    help="What `bench steps --json` printed, or a JSON list of milliseconds of 1, 2, ... rows; in place of --step-ms "
+    "and --row-ms.",
 )
 @click.option("--tokens", type=click.IntRange(8), default=600, show_default=True, metavar="N", help="Per text.")
 @click.option(

@@ -5,6 +5,7 @@ proxy that delays each frame; beside them what the same pair would do if nothing
 """
 
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from specmesh.client import Client
 from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.costs import StepCosts
 from specmesh.core.ideal import Pair, ideal_seconds, solved
 from specmesh.core.policy import Policy
 from specmesh.engines.sim import SimSettings, luck
@@ -53,21 +55,28 @@ class SimPair:
 
 
 def steps_of(step_ms: float, row_ms: float, file: Path | None) -> tuple[float, ...]:
-    """Seconds by number of drafts, from a line or from a file: a JSON list of milliseconds for 1, 2, ... rows.
+    """Seconds by number of drafts, from a line or from a file: what `bench steps --json` printed, or a list of
+    milliseconds for 1, 2, ... rows. A width that is not told costs what a verifier would expect of it.
 
-    Raises ConfigError where the file is none.
+    Raises ConfigError where the file is neither.
     """
     if file is None:
         return tuple((step_ms + row_ms * drafts) / 1e3 for drafts in range(MOST + 1))
     try:
-        values = json.loads(file.read_text())
-        table = [float(value) for value in values]
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{file} is no JSON list of milliseconds per number of rows: {error}") from error
-    if not table or min(table) <= 0:
-        raise ConfigError(f"{file} needs milliseconds above 0 for 1, 2, ... rows")
-    table += table[-1:] * (MOST + 1 - len(table))
-    return tuple(value / 1e3 for value in table[: MOST + 1])
+        told = json.loads(file.read_text())
+        if isinstance(told, dict):
+            table = {int(row["rows"]): float(row["ms"]) for row in told["steps"]}
+        else:
+            table = {rows: float(ms) for rows, ms in enumerate(told, 1)}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else error
+        raise ConfigError(f"{file} is not what `specmesh bench steps --json` prints: {why}") from error
+    if 1 not in table or min(table) < 1 or not all(0 < ms < math.inf for ms in table.values()):
+        raise ConfigError(f"{file} needs milliseconds above 0 for 1 and more rows")
+    costs = StepCosts()
+    for rows, ms in table.items():
+        costs.record(rows, ms / 1e3)
+    return tuple(costs.seconds(drafts + 1) for drafts in range(MOST + 1))
 
 
 @dataclass(frozen=True, slots=True)

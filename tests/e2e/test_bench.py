@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
 from processes import Mesh, body, command, complete
+
+from specmesh.bench.sim import steps_of
 
 
 def test_bench_run(mesh: Mesh):
@@ -28,6 +31,11 @@ def test_bench_run(mesh: Mesh):
     assert done.json["assessment"]
     steps = command("bench", "steps", "--socket", verifier.socket, "--json")
     assert steps.json["steps"][0]["rows"] == 1
+    file = mesh.folder / "steps.json"
+    file.write_text(steps.out)
+    simulated = steps_of(1, 1, file)
+    assert simulated[0] == pytest.approx(steps.json["steps"][0]["ms"] / 1e3)
+    assert len(simulated) == 17
     verifier.stop()
     assert command("bench", "run", "--socket", verifier.socket).code == 69
 

@@ -239,6 +239,15 @@ class TestInspect:
         )
         assert "can trim      yes" in models.process("inspect", "tiny-F32").out
 
+    def test_bundled(self, models: Models) -> None:
+        """The pair that comes along has the daemons' name for it: the verifier's model, and where the drafter's is."""
+        pytest.importorskip("llama_cpp")
+        done = models.process("inspect", "bundled", "--json")
+        assert (done.code, done.err) == (0, "")
+        told = json.loads(done.out)
+        assert (Path(told["path"]).name, told["architecture"]) == ("target.gguf", "llama")
+        assert "drafter.gguf" in told["notes"][0]
+
     def test_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
         """What configuration and headers tell."""
         report = model_inspect.inspect(make_directory(tmp_path / "dir"))
