@@ -2,14 +2,13 @@
 
 import asyncio
 import errno
-import fcntl
 import os
 import socket
 import stat
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,52 +16,9 @@ from starlette.types import ASGIApp
 from specmesh.api.app import create_app
 from specmesh.api.guard import Guard
 from specmesh.api.port import Port
-from specmesh.errors import Busy, ConfigError
-from specmesh.paths import SYSTEM_DIR, check_socket_path, prepare_folder
+from specmesh.errors import ConfigError
+from specmesh.paths import SYSTEM_DIR
 from specmesh.requests import Backend
-
-
-class Instance:
-    """Holds the lock beside a socket: one daemon per socket path, also after a crash (flock, not a pid file)."""
-
-    def __init__(self, path: Path) -> None:
-        check_socket_path(path)
-        prepare_folder(path)
-        self._lock = path.with_name(path.name + ".lock")
-        while not _is_at(file := _locked(self._lock, path), self._lock):
-            file.close()  # whoever held it has gone and taken its file along
-        self._file = file
-
-    def close(self) -> None:
-        """Let the path go."""
-        self._lock.unlink(missing_ok=True)  # while it is locked: nobody else's can be meant
-        self._file.close()
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    """Whether an open file is still the one at `path`."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _locked(lock: Path, path: Path) -> IO[str]:
-    try:
-        file = os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
-    except OSError as error:
-        raise ConfigError(f"cannot write {lock}: {error.strerror}") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        pid = file.read().strip() or "unknown"
-        file.close()
-        raise Busy(f"already running at {path} (pid {pid}): stop it or choose another --socket") from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
 
 
 class ApiThread:

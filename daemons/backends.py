@@ -12,8 +12,11 @@ from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.prompts import prompt_ids
 from specmesh.daemons.verifier import Order, VerifierLoop
 from specmesh.engines.base import VerifyEngine
-from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
+from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
 from specmesh.requests import ClientOrder, Request
+
+GRACE = 1.0
+"""Seconds after its start in which a drafter's verifier counts as not found yet."""
 
 
 class Loading:
@@ -32,7 +35,7 @@ class Loading:
 
     def error(self) -> SpecmeshError:
         """Why nothing can be asked yet."""
-        return Busy(f"the {self.role} is loading its model ({self.share:.0%}): try again in a moment")
+        return Starting(f"the {self.role} is loading its model ({self.share:.0%}): try again in a moment")
 
     def stats(self) -> dict[str, object]:
         """The little there is to show."""
@@ -94,10 +97,11 @@ class DrafterBackend:
     def __init__(self, loading: Loading, mailbox: Mailbox[ClientOrder], address: str) -> None:
         self._loading, self._mailbox, self._address = loading, mailbox, address
         self._loop: DrafterLoop | None = None
+        self._ready = 0.0
 
     def ready(self, loop: DrafterLoop) -> None:
         """Serve from now on."""
-        self._loop = loop
+        self._loop, self._ready = loop, time.monotonic()
 
     @property
     def model(self) -> str:
@@ -110,11 +114,13 @@ class DrafterBackend:
         if self._loop is None:
             return self._loading.error()
         if self._loop.verifier is None:
+            if time.monotonic() < self._ready + GRACE:
+                return Starting(f"the drafter is connecting to {self._address}: try again in a moment")
             return DaemonUnreachable(
                 f"the verifier at {self._address} does not answer: is it running, and reachable from here?"
             )
         if self._loop.vocabulary is None:
-            return Busy("the vocabulary is still being fetched from the verifier: try again in a moment")
+            return Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
         return None
 
     def vocabulary(self) -> Vocabulary:

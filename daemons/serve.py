@@ -21,7 +21,7 @@ import zmq
 from specmesh.api.port import Port
 from specmesh.config import DrafterSettings, VerifierSettings
 from specmesh.core.costs import StepCosts
-from specmesh.daemons.api_thread import ApiThread, Instance
+from specmesh.daemons.api_thread import ApiThread
 from specmesh.daemons.backends import DrafterBackend, Loading, VerifierBackend
 from specmesh.daemons.calibrate import calibrate
 from specmesh.daemons.cost_cache import CostCache, steps_folder
@@ -103,6 +103,7 @@ class Stop:
 def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> None:
     """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start.
 
+    The caller holds the `Instance` of its socket.
     reread: called on SIGHUP; reads the settings again and says what of them holds now.
     """
     _tune_interpreter()
@@ -110,8 +111,6 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
     on_hangup(reread, notifier)
     stop, context = Stop(notifier), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[Order] = Mailbox()
-    with about("socket"):
-        instance = Instance(settings.socket)
     with about("log_decisions"):
         decisions = DecisionLog(settings.log_decisions) if settings.log_decisions is not None else None
     with about("bind"):
@@ -161,7 +160,6 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
             decisions.close()
         socket.close(linger=100)
         context.term()
-        instance.close()
         notifier.close()
 
 
@@ -175,8 +173,6 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
     on_hangup(reread, notifier)
     stop, context = Stop(notifier), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[ClientOrder] = Mailbox()
-    with about("socket"):
-        instance = Instance(settings.socket)
     loading = Loading("drafter", lambda share: _told(notifier, share, stop))
     notifier.loading(0.0)
     backend = DrafterBackend(loading, mailbox, settings.connect)
@@ -217,7 +213,6 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             log.info("stopped", role="drafter")
     finally:
         context.term()
-        instance.close()
         notifier.close()
 
 

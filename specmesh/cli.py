@@ -180,7 +180,9 @@ def generate(
     }
     if seed is not None:
         body["seed"] = seed
-    run(Client(socket_path), body, Output(as_json=as_json, verbose=verbose, show_drafts=show_drafts))
+    run(
+        Client(socket_path, waits=_say_waiting), body, Output(as_json=as_json, verbose=verbose, show_drafts=show_drafts)
+    )
 
 
 @main.command()
@@ -218,7 +220,11 @@ def chat(
     options: dict[str, object] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if max_tokens is not None:
         options["max_tokens"] = max_tokens
-    run(Client(socket_path), Conversation(system, raw), options)
+    run(Client(socket_path, waits=_say_waiting), Conversation(system, raw), options)
+
+
+def _say_waiting(why: str) -> None:
+    click.echo(f"specmesh: {why}: waiting", err=True)
 
 
 @main.command()

@@ -1,18 +1,24 @@
 """Talks to a daemon's local API over its Unix socket. Light: the standard library only, so commands start fast."""
 
+import fcntl
 import http.client
 import json
 import os
 import socket
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import cast
 
 from specmesh import errors
-from specmesh.errors import DaemonUnreachable, SpecmeshError
-from specmesh.paths import candidate_sockets
+from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
+from specmesh.paths import candidate_sockets, lock_of
 
 Json = dict[str, object]
+
+PATIENCE = 300.0
+"""Most seconds that a daemon which is starting is waited for: as long as its service may take to start."""
+POLL = 0.2
 
 _CLASSES: dict[str, type[SpecmeshError]] = {
     "Busy": errors.Busy,
@@ -22,6 +28,7 @@ _CLASSES: dict[str, type[SpecmeshError]] = {
     "PromptTooLong": errors.RequestError,
     "Refused": errors.Refused,
     "RequestError": errors.RequestError,
+    "Starting": errors.Starting,
 }
 
 
@@ -30,11 +37,15 @@ class Client:
 
     With `path` None the first live socket of SPECMESH_SOCKET, the user's runtime folder and the system's is taken.
     timeout: seconds without a byte after which it counts as not answering; None to wait for ever.
-    Every method raises DaemonUnreachable where nobody answers, and the daemon's own error where it refuses.
+    waits:   makes `stream` wait for a daemon that is starting, PATIENCE at most; hears once what for.
+    Every method raises DaemonUnreachable where nobody answers, Starting where it will soon, and the daemon's own error
+    where it refuses.
     """
 
-    def __init__(self, path: Path | None = None, timeout: float | None = None) -> None:
-        self._tried, self._timeout = _candidates(path), timeout
+    def __init__(
+        self, path: Path | None = None, timeout: float | None = None, waits: Callable[[str], None] | None = None
+    ) -> None:
+        self._tried, self._timeout, self._waits = _candidates(path), timeout, waits
 
     def get(self, resource: str) -> Json:
         """GET a JSON resource; also one that answers 503 with a body of ours."""
@@ -54,15 +65,39 @@ class Client:
 
     def stream(self, resource: str, body: Json) -> Generator[Json, None, None]:
         """POST to a resource that answers with server-sent events, and yield them."""
-        connection, response = self._request("POST", resource, body)
+        connection, response = self._started(resource, body)
         try:
-            if response.status != 200:
-                raise _error(_json(response.read()))
             yield from _chunks(response)
         except (OSError, http.client.HTTPException) as error:
             raise DaemonUnreachable(f"the daemon went away while answering ({error})") from None
         finally:
             response.close()
+            connection.close()
+
+    def _started(self, resource: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """A POST that is answered with events; waits for a daemon that is starting where that is wanted."""
+        waits, until = self._waits, time.monotonic() + PATIENCE
+        told = False
+        while True:
+            try:
+                return self._accepted(resource, body)
+            except Starting as error:
+                if waits is None or time.monotonic() > until:
+                    raise
+                if not told:
+                    waits(str(error).removesuffix(": try again in a moment"))
+                told = True
+                time.sleep(POLL)
+
+    def _accepted(self, resource: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection, response = self._request("POST", resource, body)
+        if response.status == 200:
+            return connection, response
+        try:
+            raise _error(_json(response.read()))
+        except (OSError, http.client.HTTPException) as error:
+            raise DaemonUnreachable(f"the daemon went away while answering ({error})") from None
+        finally:
             connection.close()
 
     def _request(
@@ -85,6 +120,8 @@ class Client:
             except OSError:
                 continue
             return connection
+        for path in filter(starting, self._tried):
+            raise Starting(f"the daemon at {path} is starting: try again in a moment")
         tried = ", ".join(str(path) for path in self._tried)
         raise DaemonUnreachable(f"no daemon answers at {tried}: start one (specmesh verifier) or give --socket PATH")
 
@@ -113,6 +150,18 @@ def listens(path: Path) -> bool:
         return isinstance(error, TimeoutError | BlockingIOError)  # its queue is full, so there is somebody
     connection.close()
     return True
+
+
+def starting(path: Path) -> bool:
+    """Whether a daemon has taken a socket's path: where none listens there, it is about to, or has just ended."""
+    try:
+        with lock_of(path).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # no lock, or not ours to look at
+    return False
 
 
 def known_sockets() -> list[Path]:

@@ -14,6 +14,7 @@ from specmesh.models_cli import complete_model, model_path
 if TYPE_CHECKING:
     from specmesh.api.port import Port
     from specmesh.config import ModelSettings
+    from specmesh.daemons.instance import Instance
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -141,7 +142,6 @@ def verifier(
 ) -> None:
     """Run the verifier: it holds the target model and decides every token."""
     from specmesh.config import VerifierSettings
-    from specmesh.daemons.serve import serve_verifier
     from specmesh.paths import bundled
 
     _log(shared)
@@ -149,10 +149,11 @@ def verifier(
         path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
     settings = _model(engine, path, shared, chat_template)
     where, port = _api("verifier", shared)
-    serve_verifier(
-        VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions, port),
-        rereader(click.get_current_context(), port),
-    )
+    reread = rereader(click.get_current_context(), port)
+    with _instance(where):
+        from specmesh.daemons.serve import serve_verifier
+
+        serve_verifier(VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions, port), reread)
 
 
 @click.command()
@@ -191,17 +192,26 @@ def drafter(
 ) -> None:
     """Run a drafter: it guesses the verifier's next tokens."""
     from specmesh.config import DrafterSettings
-    from specmesh.daemons.serve import serve_drafter
 
     _log(shared)
     with about("model"):
         path = model_path(model, engine)
     settings = _model(engine, path, shared)
     where, port = _api("drafter", shared)
-    serve_drafter(
-        DrafterSettings(settings, connect, where, min_vocab_overlap, port),
-        rereader(click.get_current_context(), port),
-    )
+    reread = rereader(click.get_current_context(), port)
+    checked = DrafterSettings(settings, connect, where, min_vocab_overlap, port)
+    with _instance(where):
+        from specmesh.daemons.serve import serve_drafter
+
+        serve_drafter(checked, reread)
+
+
+def _instance(path: Path) -> "Instance":
+    """The only daemon at this socket, known to clients before the rest is imported. Raises Busy, ConfigError."""
+    from specmesh.daemons.instance import Instance
+
+    with about("socket"):
+        return Instance(path)
 
 
 def _log(shared: _Shared) -> None:

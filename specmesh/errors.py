@@ -7,7 +7,8 @@ SpecmeshError                 base; `exit_code` is what the command line leaves 
 ├── RequestError               2  a request that can never be served (prompt longer than the context, bad parameter)
 ├── DaemonUnreachable         69  no daemon answers at the socket, or it went away mid-answer
 ├── Refused                   77  whoever asks may not: no valid key
-├── Busy                      75  try again later: loading, or all sessions taken
+├── Busy                      75  try again later: all sessions taken
+│   └── Starting              75  the daemon is not ready yet, and will be: its model is being loaded
 ├── PullError                  1  a model could not be brought here: wrong checksum, disk full
 │   ├── HubUnreachable        69  the hub does not answer, or is not to be asked
 │   └── TransferInterrupted   75  a transfer broke off; what came is kept, the next attempt goes on from there
@@ -105,6 +106,10 @@ class Busy(SpecmeshError):
     """The daemon cannot serve now and may later."""
 
     exit_code = 75
+
+
+class Starting(Busy):
+    """The daemon cannot serve yet: it starts, or loads its model."""
 
 
 class PullError(SpecmeshError):

@@ -31,6 +31,11 @@ def default_socket(role: str) -> Path:
     return user_runtime_dir() / f"{role}.sock"
 
 
+def lock_of(path: Path) -> Path:
+    """What a daemon locks from before its socket is there until after it has gone."""
+    return path.with_name(f"{path.name}.lock")
+
+
 def candidate_sockets() -> list[Path]:
     """Where a client looks, in order: the user's verifier and drafter, then the system's."""
     return [folder / f"{role}.sock" for folder in (user_runtime_dir(), SYSTEM_DIR) for role in ROLES]

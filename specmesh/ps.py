@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from specmesh.client import Client, Json, known_sockets, listens
+from specmesh.client import Client, Json, known_sockets, listens, starting
 from specmesh.errors import SpecmeshError
 from specmesh.stats_lines import printable
 
@@ -15,10 +15,12 @@ PATIENCE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A daemon at a socket; `stats` is its snapshot, None where it takes connections and does not answer."""
+    """A daemon at a socket; `stats` is its snapshot, None where it does not answer: because it takes connections only,
+    or, if `starting`, not even those yet."""
 
     socket: Path
     stats: Json | None
+    starting: bool = False
 
     @property
     def role(self) -> str:
@@ -39,7 +41,9 @@ class Found:
 
     @property
     def state(self) -> str:
-        """running, loading, or why it is neither."""
+        """running, loading, starting, or that it does not answer."""
+        if self.starting:
+            return "starting"
         if self.stats is None:
             return "does not answer"
         loading = self.stats.get("loading")
@@ -68,6 +72,8 @@ def find(paths: Iterable[Path] | None = None) -> list[Found]:
     found: list[Found] = []
     for path in known_sockets() if paths is None else paths:
         if not listens(path):
+            if starting(path):
+                found.append(Found(path, None, starting=True))
             continue
         try:
             found.append(Found(path, Client(path, PATIENCE).get("/stats")))

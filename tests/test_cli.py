@@ -39,7 +39,7 @@ class FakeClient:
     answers: ClassVar[int] = 0
     """How often `get` answers before the error."""
 
-    def __init__(self, path: Path | None, timeout: float | None = None) -> None:
+    def __init__(self, path: Path | None, timeout: float | None = None, waits: object = None) -> None:
         type(self).asked.append(path)
 
     def complete(self, body: Json) -> Generator[Json, None, None]:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from specmesh import errors
+from specmesh import client, errors
 from specmesh.client import Client, known_sockets, listens
+from specmesh.daemons.instance import Instance
+from specmesh.paths import lock_of
 
 CHUNK = {"choices": [{"text": "A", "finish_reason": None}], "specmesh": {}}
 
@@ -37,6 +39,7 @@ def test_stream(fake_daemon: Callable[..., Path]):
     ("name", "cls"),
     [
         ("Busy", errors.Busy),
+        ("Starting", errors.Starting),
         ("ConfigError", errors.ConfigError),
         ("DaemonUnreachable", errors.DaemonUnreachable),
         ("EngineError", errors.EngineError),
@@ -67,10 +70,10 @@ def test_daemons_errors_are_raised_as_their_class(
 )
 def test_broken_answers_are_unreachable(fake_daemon: Callable[..., Path], answer: tuple[int, bytes] | None):
     """A daemon that goes away or talks nonsense is DaemonUnreachable; what had come was given."""
-    client = Client(fake_daemon({"/v1/completions": answer}))
+    asking = Client(fake_daemon({"/v1/completions": answer}))
     got = []
     with pytest.raises(errors.DaemonUnreachable):
-        got += list(client.complete({}))
+        got += list(asking.complete({}))
     assert len(got) <= 1
 
 
@@ -133,3 +136,38 @@ def test_known_sockets(monkeypatch: pytest.MonkeyPatch):
     assert known_sockets() == [Path("/elsewhere/v.sock"), *usual]
     monkeypatch.setenv("SPECMESH_SOCKET", str(usual[1]))
     assert known_sockets() == [usual[1], usual[0], *usual[2:]]
+
+
+def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+    """First it holds its lock only, then it loads, then it answers: each is waited for, and said once."""
+    answers = {"/v1/completions": (503, json.dumps({"error": {"message": "loading", "code": "Starting"}}).encode())}
+    listening = fake_daemon(answers)
+    path = listening.with_name("late.sock")
+    instance, heard = Instance(path), list[str]()
+    later = [
+        lambda: path.symlink_to(listening),
+        lambda: answers.update({"/v1/completions": (200, sse(CHUNK, "[DONE]"))}),
+    ]
+    monkeypatch.setattr(client.time, "sleep", lambda _: later.pop(0)())
+    assert list(Client(path, waits=heard.append).complete({})) == [CHUNK]
+    assert heard == [f"the daemon at {path} is starting"]
+    instance.close()
+
+
+def test_a_daemon_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Without waiting, and at the end of it, it is told that it starts; where it has gone, that nobody is there."""
+    path = tmp_path / "s"
+    with Instance(path):
+        with pytest.raises(errors.Starting, match="is starting: try again"):
+            Client(path).get("/stats")
+        with pytest.raises(errors.Starting):
+            list(Client(path).complete({}))
+        monkeypatch.setattr(client, "PATIENCE", -1.0)
+        with pytest.raises(errors.Starting):
+            list(Client(path, waits=lambda _: None).complete({}))
+    monkeypatch.setattr(client, "PATIENCE", 300.0)
+    with pytest.raises(errors.DaemonUnreachable, match="no daemon answers"):
+        list(Client(path, waits=lambda _: None).complete({}))
+    lock_of(path).write_text("1")  # a crash leaves it, and nobody holds it
+    with pytest.raises(errors.DaemonUnreachable):
+        Client(path).get("/stats")

@@ -14,6 +14,7 @@ CODES = {
     errors.DaemonUnreachable: 69,
     errors.Refused: 77,
     errors.Busy: 75,
+    errors.Starting: 75,
     errors.PullError: 1,
     errors.HubUnreachable: 69,
     errors.TransferInterrupted: 75,

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from specmesh import ps
 from specmesh.cli import main
+from specmesh.daemons.instance import Instance
 
 STATS = {
     "role": "verifier",
@@ -41,6 +42,14 @@ def test_rows(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch,
     assert rows[0] == ["verifier", "4711", "big?.gguf", "1/8", "1h", "2m", str(paths[0])]
     assert rows[1] == ["drafter", "4712", "loading", "40%", "-", "3s", str(paths[2])]
     assert rows[2] == [hung.stem, "-", "does", "not", "answer", "-", "-", str(hung)]
+
+
+def test_starting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A daemon that has its lock and no socket yet."""
+    with Instance(tmp_path / "drafter.sock"):
+        done = run(monkeypatch, [tmp_path / "drafter.sock"])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[1].split() == ["drafter", "-", "starting", "-", "-", str(tmp_path / "drafter.sock")]
 
 
 def test_json(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):

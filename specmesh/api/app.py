@@ -21,7 +21,7 @@ from specmesh.api import shapes
 from specmesh.api.answer import Batches, Event, Stream, append, error_body, told, whole
 from specmesh.api.body import Body, parse_chat, parse_completion
 from specmesh.api.ping import parse_ping, pinged
-from specmesh.errors import Busy, DaemonUnreachable, PromptTooLong, RequestError, SpecmeshError
+from specmesh.errors import Busy, DaemonUnreachable, PromptTooLong, RequestError, SpecmeshError, Starting
 from specmesh.metrics import Exposition
 from specmesh.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
 
@@ -169,7 +169,9 @@ async def _json(http: HttpRequest) -> object:
 
 async def _specmesh_error(_: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, SpecmeshError)
-    status = {RequestError: 400, PromptTooLong: 400, Busy: 503, DaemonUnreachable: 502}.get(type(error), 500)
+    status = {RequestError: 400, PromptTooLong: 400, Busy: 503, Starting: 503, DaemonUnreachable: 502}.get(
+        type(error), 500
+    )
     headers = {"Retry-After": "1"} if status == 503 else None
     return JSONResponse(error_body(error), status, headers)
 

@@ -56,6 +56,8 @@ def judge(facts: DaemonFacts) -> Check:
     if facts.state == "does not answer":
         told = f"takes connections at {facts.socket} and does not answer"
         return fail(GROUP, name, told, f"kill $(cat '{facts.socket}.lock')  # and see its log")
+    if facts.state == "starting":
+        return ok(GROUP, name, f"at {facts.socket}, starting")
     told = f"{pid}, {facts.state if facts.model is None else printable(facts.model)}"
     if facts.backend is not None:
         told += f" on {printable(facts.backend)}"

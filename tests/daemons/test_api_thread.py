@@ -12,8 +12,8 @@ from specmesh.api.port import Keys, Port
 from specmesh.client import Client
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons import api_thread
-from specmesh.daemons.api_thread import ApiThread, Instance
-from specmesh.errors import Busy, ConfigError
+from specmesh.daemons.api_thread import ApiThread
+from specmesh.errors import ConfigError
 
 
 class Backend:
@@ -102,36 +102,3 @@ def test_port_that_is_taken(tmp_path: Path):
             ApiThread(tmp_path / "s", Backend(), port)
     assert refused.value.option == "http"
     assert not (tmp_path / "s").exists()
-
-
-def test_one_instance_per_socket(tmp_path: Path):
-    """The second is told the pid of the first."""
-    first = Instance(tmp_path / "s")
-    with pytest.raises(Busy, match=r"pid \d+"):
-        Instance(tmp_path / "s")
-    first.close()
-    assert not list(tmp_path.iterdir())
-    Instance(tmp_path / "s").close()
-
-
-def test_a_lock_whose_file_was_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Who waited for the lock of an instance that has just ended locks the new file, not the one nobody sees."""
-    first = Instance(tmp_path / "s")
-    real, tries = api_thread._locked, []
-
-    def slow(lock: Path, path: Path) -> object:
-        file = real(lock, path) if tries else None
-        if file is None:
-            held = lock.open("r+")  # opened before the first one ends, locked after it
-            first.close()
-            tries.append(held)
-            return held
-        return file
-
-    monkeypatch.setattr(api_thread, "_locked", slow)
-    second = Instance(tmp_path / "s")
-    assert tries[0].closed
-    monkeypatch.undo()
-    with pytest.raises(Busy):
-        Instance(tmp_path / "s")
-    second.close()

@@ -26,6 +26,7 @@ GOOD = DaemonFacts("verifier", Path("/s/v.sock"), "running", 7, "big.gguf", "0.1
         ({"backend": "CPU, 2 threads"}, "ok", "big.gguf on CPU, 2 threads"),
         ({"vocabulary": "partial"}, "warn", "in part"),
         ({"vocabulary": "permuted"}, "ok", "big.gguf"),
+        ({"state": "starting", "version": None, "pid": None}, "ok", "at /s/v.sock, starting"),
         ({"state": "does not answer"}, "fail", "does not answer"),
     ],
 )

@@ -26,6 +26,8 @@ from processes import (
     until,
 )
 
+from specmesh.paths import lock_of
+
 PROMPT = "All good things"
 
 
@@ -215,6 +217,7 @@ def test_drafter_without_a_verifier(mesh: Mesh):
     drafter = mesh.drafter(ready=False)
     until(lambda: "loading" not in drafter.stats(), "it runs")
     assert drafter.client.get("/health")["status"] == "unavailable"
+    until(lambda: "does not answer" in str(drafter.client.get("/health").get("reason")), "it has looked for one")
     refused(generate(drafter, PROMPT), 69, mesh.address)
     assert command("stats", "--socket", drafter.socket).code == 0
     assert drafter.stop() == 0
@@ -251,6 +254,26 @@ def test_sigterm_while_loading(mesh: Mesh, role: str):
     until(lambda: "loading" in daemon.stats(), "it loads")
     daemon.signal(signal.SIGTERM)
     assert daemon.wait(8) == 0
+
+
+def test_generate_waits_for_a_daemon_that_starts(mesh: Mesh):
+    """From its lock on: the text comes once the model is loaded, and nothing but the text is on stdout."""
+    verifier = mesh.start("verifier", "--engine", "sim", "--model", "load_s=1", "--bind", mesh.address)
+    until(lock_of(verifier.socket).exists, "it has its lock")
+    done = generate(verifier, PROMPT, "--max-tokens", 5)
+    assert (done.code, done.out) == (0, sim_text(PROMPT, 5) + "\n"), done.err
+
+
+def test_generate_says_what_it_waits_for(mesh: Mesh):
+    """On stderr, and ends when the daemon does."""
+    verifier = mesh.start("verifier", "--engine", "sim", "--model", "load_s=300", "--bind", mesh.address)
+    until(lambda: "loading" in verifier.stats(), "it loads")
+    running = Running(verifier, PROMPT)
+    assert running.process.stderr is not None
+    assert b"the verifier is loading its model (" in running.process.stderr.readline()
+    verifier.kill()
+    done = running.end()
+    assert (done.code, done.out) == (69, "")
 
 
 @pytest.mark.parametrize("with_drafter", [False, True])

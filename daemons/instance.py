@@ -1,0 +1,78 @@
+"""One daemon per socket path. Light, so that the lock is there before what a daemon takes long to import."""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from specmesh.errors import Busy, ConfigError
+from specmesh.paths import check_socket_path, lock_of, prepare_folder
+
+TRIES = 5
+PAUSE = 0.02
+"""Seconds between two tries: a client that looks whether a daemon is starting holds the lock for a moment too."""
+
+
+class Instance:
+    """Holds the lock beside a socket: one daemon per socket path, also after a crash (flock, not a pid file).
+
+    From then on clients know that a daemon is starting there, see `specmesh.client`. Raises Busy where another one
+    holds it, ConfigError where it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        check_socket_path(path)
+        prepare_folder(path)
+        self._lock = lock_of(path)
+        while not _is_at(file := _locked(self._lock, path), self._lock):
+            file.close()  # whoever held it has gone and taken its file along
+        self._file = file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the path go."""
+        self._lock.unlink(missing_ok=True)  # while it is locked: nobody else's can be meant
+        self._file.close()
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Whether an open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _locked(lock: Path, path: Path) -> IO[str]:
+    try:
+        file = os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
+    except OSError as error:
+        raise ConfigError(f"cannot write {lock}: {error.strerror}") from None
+    if not _flocked(file):
+        pid = file.read().strip() or "unknown"
+        file.close()
+        raise Busy(f"already running at {path} (pid {pid}): stop it or choose another --socket")
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _flocked(file: IO[str]) -> bool:
+    for attempt in range(TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(PAUSE if attempt + 1 < TRIES else 0)
+        else:
+            return True
+    return False
