@@ -32,6 +32,7 @@ class _Shared(TypedDict):
     ctx: int
     log_level: str
     log_format: str
+    log_file: Path | None
 
 
 def _daemon_options(command: F) -> F:
@@ -96,6 +97,12 @@ def _daemon_options(command: F) -> F:
                 default="auto",
                 show_default=True,
                 help="auto: for people on a terminal, JSON lines elsewhere.",
+            ),
+            click.option(
+                "--log-file",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help="Log there instead of to stderr; at 16 MiB it is begun anew, and what it held is FILE.1.",
             ),
         ]
     ):
@@ -217,7 +224,8 @@ def _instance(path: Path) -> "Instance":
 def _log(shared: _Shared) -> None:
     from specmesh import logs
 
-    logs.configure(shared["log_level"], shared["log_format"])
+    with about("log_file"):
+        logs.configure(shared["log_level"], shared["log_format"], shared["log_file"])
 
 
 def _model(engine: str, path: str | None, shared: _Shared, template: Path | None = None) -> "ModelSettings":

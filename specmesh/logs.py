@@ -4,16 +4,29 @@ import logging
 import os
 import sys
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Any
 
 import structlog
 
+from specmesh.log_file import LogFile
+
 _least = logging.INFO
 
 
-def configure(level: str, fmt: str) -> None:
-    """Set logging up. fmt: console, json, or auto for what suits stderr."""
+def configure(level: str, fmt: str, file: Path | None = None) -> None:
+    """Set logging up. fmt: console, json, or auto for what suits stderr; file: where stderr goes from now on.
+
+    Raises ConfigError where the file cannot be written.
+    """
     set_level(level)
+    log_file = LogFile(file) if file is not None else None
+
+    def keep_small(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if log_file is not None:
+            log_file.keep_small()
+        return event
+
     console = sys.stderr.isatty() if fmt == "auto" else fmt == "console"
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     render = structlog.dev.ConsoleRenderer(colors=colours) if console else structlog.processors.JSONRenderer()
@@ -22,11 +35,12 @@ def configure(level: str, fmt: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             _drop_below,
+            keep_small,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             render,
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)

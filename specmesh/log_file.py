@@ -1,0 +1,45 @@
+"""A log in a file that does not grow without end, where nobody else sees to it: launchd does not."""
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from specmesh.errors import ConfigError
+
+LIMIT = 16 * 2**20
+"""Bytes at which the file is begun anew; as many are kept of what came before."""
+_STDOUT, _STDERR = 1, 2
+
+
+class LogFile:
+    """Standard output and error of this process in a file, to which libraries and a dying interpreter write as well.
+
+    Raises ConfigError where it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        try:
+            self._begin()
+        except OSError as error:
+            raise ConfigError(f"--log-file {path} cannot be written ({error.strerror}): name another") from None
+
+    def keep_small(self) -> None:
+        """Where the file is full, begin anew; what it held is FILE.1 then.
+
+        The file is renamed and the descriptors led elsewhere: whatever writes meanwhile reaches one file or the other,
+        so that no line is lost. Where that cannot be done the log goes on as it is: it must not stop the daemon.
+        """
+        with self._lock, suppress(OSError):
+            if os.fstat(_STDERR).st_size < LIMIT:
+                return
+            with suppress(FileNotFoundError):  # the last attempt came so far
+                self._path.replace(f"{self._path}.1")
+            self._begin()
+
+    def _begin(self) -> None:
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.dup2(file, _STDOUT)
+        os.dup2(file, _STDERR)
+        os.close(file)

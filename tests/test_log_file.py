@@ -1,0 +1,85 @@
+"""A log that stays small."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specmesh.errors import ConfigError
+from specmesh.log_file import LogFile
+
+MANY_WRITERS = """
+import os, sys, threading
+from pathlib import Path
+import structlog
+from specmesh import log_file, logs
+
+log_file.LIMIT = int(sys.argv[2])
+print("before", file=sys.stderr)
+logs.configure("info", "json", Path(sys.argv[1]))
+
+def ours(name):
+    for number in range(200):
+        structlog.get_logger().info(f"{name} {number}")
+
+def theirs():
+    for number in range(200):
+        os.write(2, b"library %d\\n" % number)
+
+threads = [threading.Thread(target=ours, args=(name,)) for name in "ab"] + [threading.Thread(target=theirs)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("to stdout", flush=True)
+"""
+
+
+def written(path: Path, limit: int) -> "subprocess.CompletedProcess[str]":
+    words = [sys.executable, "-c", MANY_WRITERS, str(path), str(limit)]
+    return subprocess.run(words, check=True, capture_output=True, text=True)
+
+
+def test_no_line_is_lost(tmp_path: Path):
+    """Lines of ours and of libraries, from several threads, with the file begun anew once among them."""
+    path = tmp_path / "a.log"
+    path.write_text("of the last start\n")
+    done = written(path, 30_000)
+    assert (done.stdout, done.stderr) == ("", "before\n")
+    old, new = (tmp_path / "a.log.1").read_text(), path.read_text()
+    lines = (old + new).splitlines()
+    assert old.startswith("of the last start\n")
+    assert old.endswith("\n")
+    assert len(old) >= 30_000 > len(new)
+    for name in ("a", "b"):
+        assert sum(f'"event": "{name} ' in line for line in lines) == 200
+    assert sum(line.startswith("library ") for line in lines) == 200
+    assert lines[-1] == "to stdout"
+    assert len(lines) == 602
+
+
+def test_a_small_file_is_left(tmp_path: Path):
+    """It goes on where it ended."""
+    path = tmp_path / "a.log"
+    for _ in range(2):
+        written(path, 2**20)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.log"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(path.read_text().splitlines()) == 2 * 601
+
+
+def test_it_goes_on_where_it_cannot_begin_anew(tmp_path: Path):
+    """A folder in the way of FILE.1."""
+    (tmp_path / "a.log.1").mkdir()
+    written(tmp_path / "a.log", 100)
+    assert len((tmp_path / "a.log").read_text().splitlines()) == 601
+
+
+def test_it_cannot_be_written(tmp_path: Path):
+    """Told as a setting's error, with nothing done."""
+    before = os.fstat(2)
+    with pytest.raises(ConfigError, match=r"--log-file .* cannot be written"):
+        LogFile(tmp_path / "none" / "a.log")
+    assert os.path.samestat(before, os.fstat(2))
