@@ -63,7 +63,7 @@ def judge(facts: DaemonFacts) -> Check:
         told += f" on {printable(facts.backend)}"
     if facts.version != facts.ours:
         told += f", of version {facts.version or 'unknown'}; installed is {facts.ours}"
-        fix = f"specmesh service stop {facts.role}; specmesh service start {facts.role}  # or stop and start it by hand"
+        fix = f"specmesh service restart {facts.role}  # or stop and start it by hand"
         return warn(GROUP, name, told, fix)
     if facts.peers == 0 and facts.role == "drafter":
         return warn(GROUP, name, f"{told}, has no verifier", "specmesh stats  # and see below: network")

@@ -55,6 +55,11 @@ def _planned(role: str, system: bool, dry_run: bool, root: Path | None) -> "tupl
 def install(role: str, system: bool, dry_run: bool, root: Path | None) -> None:
     """Write the service's files, and its settings where there are none."""
     planned, hand = _planned(role, system, dry_run, root)
+    if system and root is None and sys.platform != "darwin":
+        from specmesh.service.systemd import check_visible
+
+        for why in check_visible():
+            click.echo(f"specmesh: the service will not start: {why}", err=True)
     os.umask(0o022)
     hand.install(planned)
     settings = hand.at(planned.settings)
@@ -84,6 +89,14 @@ def stop(role: str, system: bool, dry_run: bool, root: Path | None) -> None:
     """Stop the service."""
     planned, hand = _planned(role, system, dry_run, root)
     hand.run(planned.stop)
+
+
+@service.command()
+@_common
+def restart(role: str, system: bool, dry_run: bool, root: Path | None) -> None:
+    """Stop the service if it runs, and start it: what has changed in its settings holds then."""
+    planned, hand = _planned(role, system, dry_run, root)
+    hand.restart(planned)
 
 
 @service.command()

@@ -10,9 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from specmesh.config_file import config_folders
-from specmesh.service.plan import File, Scope, Service
+from specmesh.service.plan import Command, File, Scope, Service
 
-TEMPLATES = Path(__file__).parents[1] / "launchd"
+TEMPLATE = Path(__file__).parents[1] / "launchd/job.plist"
+
+_NOT_IN = {Scope.USER: "UserName", Scope.SYSTEM: "LimitLoadToSessionType"}
+"""What in the template is for the other scope only."""
+
+_WAIT = 'n=0; while launchctl print "$0" >/dev/null 2>&1 && [ $n -lt 175 ]; do sleep 0.2; n=$((n + 1)); done'
+"""bootout returns before the job has ended, and until then bootstrap fails: ExitTimeOut and some seconds are enough."""
 
 
 def launchd_service(role: str, scope: Scope, settings: str, domain: str | None = None) -> Service:
@@ -27,7 +33,9 @@ def launchd_service(role: str, scope: Scope, settings: str, domain: str | None =
     jobs = home / "Library" / ("LaunchDaemons" if system else "LaunchAgents")
     logs = home / "Library/Logs/specmesh"
     config = config_folders()[int(system)] / f"{role}.toml"
-    job = jobs / f"{label}.plist"
+    job, log = jobs / f"{label}.plist", logs / f"{role}.log"
+    ended: tuple[Command, ...] = (("launchctl", "bootout", f"{where}/{label}"), ("sh", "-c", _WAIT, f"{where}/{label}"))
+    begun: tuple[Command, ...] = (("launchctl", "bootstrap", where, str(job)),)
     return Service(
         name=label,
         files=(File(job, plist(role, scope, config, logs)), File(config, settings, kept=True)),
@@ -38,18 +46,18 @@ def launchd_service(role: str, scope: Scope, settings: str, domain: str | None =
         prepare=(("mkdir", "-p", str(logs)),),
         reload=(),
         enable=(),
-        unload=(("launchctl", "bootout", f"{where}/{label}"),),
-        uninstalled=(("launchctl", "bootout", f"{where}/{label}"),),
-        start=(("launchctl", "bootstrap", where, str(job)),),
+        unload=ended,
+        uninstalled=ended,
+        start=begun,
+        restart=begun,
         stop=(("launchctl", "bootout", f"{where}/{label}"),),
         status=("launchctl", "print", f"{where}/{label}"),
-        logs=("tail", "-n", "200", str(logs / f"{role}.log")),
+        logs=("sh", "-c", 'cat "$0.1" "$0" 2>/dev/null | tail -n 200', str(log)),
     )
 
 
 def plist(role: str, scope: Scope, config: Path, logs: Path) -> str:
     """The property list's text."""
-    name = "daemon" if scope is Scope.SYSTEM else "agent"
     values = {
         "ROLE": role,
         "LABEL": f"org.specmesh.{role}",
@@ -58,7 +66,8 @@ def plist(role: str, scope: Scope, config: Path, logs: Path) -> str:
         "LOGS": str(logs),
         "USER": os.environ.get("SUDO_USER") or getpass.getuser(),
     }
-    template = plistlib.loads((TEMPLATES / f"{name}.plist").read_bytes())
+    template = plistlib.loads(TEMPLATE.read_bytes())
+    del template[_NOT_IN[scope]]
     return plistlib.dumps(_filled(template, values), sort_keys=False).decode()
 
 

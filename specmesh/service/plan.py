@@ -37,7 +37,7 @@ class Service:
     shared:  what both daemons' services have, and the last one takes with it; `other` is there while the other has one.
     empties: folders that are removed where nothing is left in them.
     prepare, reload, enable: what installing runs, in this order; reload also after uninstalling.
-    unload:  run before `start`, and may fail.
+    unload:  run before `start` and `restart`, and may fail.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Service:
     unload: tuple[Command, ...]
     uninstalled: tuple[Command, ...]
     start: tuple[Command, ...]
+    restart: tuple[Command, ...]
     stop: tuple[Command, ...]
     status: Command
     logs: Command
@@ -82,6 +83,11 @@ class Hand:
         """Start it. Raises EngineError where the manager refuses."""
         self.run(service.unload, may_fail=True)
         self.run(service.start)
+
+    def restart(self, service: Service) -> None:
+        """Stop it if it runs, and start it. Raises EngineError where the manager refuses."""
+        self.run(service.unload, may_fail=True)
+        self.run(service.restart)
 
     def uninstall(self, service: Service) -> None:
         """Stop it and remove everything that it had; what is not there is no error."""

@@ -2,17 +2,22 @@
 
 import grp
 import re
+import stat
 import sys
 from pathlib import Path
 
 import specmesh
 from specmesh.config_file import config_folders
+from specmesh.errors import ConfigError
 from specmesh.service.plan import Command, File, Scope, Service
 
 TEMPLATES = Path(__file__).parents[1] / "systemd"
 
 _HIDDEN = ("/home", "/root", "/run/user")
 """What ProtectHome hides."""
+
+_FLEETING = ("/tmp", "/var/tmp")  # noqa: S108 - not written to
+"""What PrivateTmp hides, and a restart of the machine removes."""
 
 _GPU_GROUPS = ("render", "video")
 
@@ -45,6 +50,7 @@ def systemd_service(role: str, scope: Scope, settings: str) -> Service:
         unload=(),
         uninstalled=((*control, "disable", "--now", name),),
         start=((*control, "start", name),),
+        restart=((*control, "restart", name),),
         stop=((*control, "stop", name),),
         status=(*control, "status", "--no-pager", name),
         logs=("journalctl", *(() if system else ("--user",)), "--unit", name, "--no-pager", "--lines", "200"),
@@ -66,6 +72,24 @@ def unit(role: str, scope: Scope, config: Path) -> str:
     return rendered.replace("SupplementaryGroups=\n", "")
 
 
+def check_visible() -> list[str]:
+    """What keeps the system's service from running this very Python, as sentences; empty where nothing does.
+
+    Raises ConfigError where it can never run from here.
+    """
+    told = []
+    for path in _needed():
+        if path.startswith(tuple(f"{folder}/" for folder in _FLEETING)):
+            raise ConfigError(
+                f"specmesh lies in {path}, which a service of the system does not see and a restart removes: install "
+                "it where it stays, with python3 -m venv /opt/specmesh, and run `service install` from there"
+            )
+        hidden = path.startswith(tuple(f"{folder}/" for folder in _HIDDEN))  # it alone is put back then
+        closed = [one for one in (Path(path), *(() if hidden else Path(path).parents)) if not _open_to_all(one)]
+        told += [f"the user specmesh may not look into {one}: chmod o+rx '{one}'" for one in closed]
+    return list(dict.fromkeys(told))
+
+
 def quoted(argument: str, program: bool = False) -> str:
     """An argument as ExecStart takes it, see systemd.service(5): quotes, and no specifiers or variables.
 
@@ -80,14 +104,26 @@ def quoted(argument: str, program: bool = False) -> str:
 
 def _protect_home() -> str:
     """`yes`, or where Python itself lies in a home: nothing of homes but Python."""
-    source = Path(specmesh.__file__).resolve().parents[1]  # in a checkout of its own, where it is installed editable
-    python = Path(sys.executable).resolve().parents[1]
-    needed = dict.fromkeys([sys.prefix, sys.base_prefix, str(python), str(source)])
-    inside = [path for path in needed if path.startswith(tuple(f"{hidden}/" for hidden in _HIDDEN))]
+    inside = [path for path in _needed() if path.startswith(tuple(f"{hidden}/" for hidden in _HIDDEN))]
     if not inside:
         return "yes"
     paths = (quoted(path.replace(":", "\\:"), program=True) for path in inside)
     return f"tmpfs\nBindReadOnlyPaths={' '.join(paths)}"
+
+
+def _needed() -> list[str]:
+    """Folders without which this Python does not run."""
+    source = Path(specmesh.__file__).resolve().parents[1]  # in a checkout of its own, where it is installed editable
+    python = Path(sys.executable).resolve().parents[1]
+    return list(dict.fromkeys([sys.prefix, sys.base_prefix, str(python), str(source)]))
+
+
+def _open_to_all(folder: Path) -> bool:
+    """Whether any user may go through it; a folder that is not there is somebody else's trouble."""
+    try:
+        return bool(folder.stat().st_mode & stat.S_IXOTH)
+    except FileNotFoundError:
+        return True
 
 
 def _exists(group: str) -> bool:

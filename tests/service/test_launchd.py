@@ -50,7 +50,10 @@ def test_keys_and_types(role: str, scope: Scope):
     assert job["KeepAlive"] == {"SuccessfulExit": False}
     assert job["EnvironmentVariables"]["SPECMESH_LAUNCHD"] == "1"
     assert ("UserName" in job) == (scope is Scope.SYSTEM)
+    assert ("LimitLoadToSessionType" in job) == (scope is Scope.USER)
     assert job["Umask"] == 0o77
+    log = job["ProgramArguments"][job["ProgramArguments"].index("--log-file") + 1]
+    assert job["StandardErrorPath"] == job["StandardOutPath"] == log, "what comes before the daemon logs is there too"
 
 
 def test_any_path_survives():
@@ -67,6 +70,30 @@ def test_a_second_parser_agrees(scope: Scope, tmp_path: Path):
     path.write_text(plist("drafter", scope, Path("/x"), Path("/logs")))
     done = subprocess.run(["plistutil", "-i", path, "-f", "xml"], capture_output=True, check=True)
     assert plistlib.loads(done.stdout) == plistlib.loads(path.read_bytes())
+
+
+def test_waiting_for_the_end(tmp_path: Path):
+    """Until launchctl no longer knows the job; run with a launchctl that knows it twice."""
+    script = tmp_path / "launchctl"
+    script.write_text(f'#!/bin/sh\necho "$*" >> "{tmp_path}/told"\n[ $(wc -l < "{tmp_path}/told") -le 2 ]\n')
+    script.chmod(0o755)
+    _, wait = launchd_service("drafter", Scope.USER, "", domain="gui/501").unload
+    done = subprocess.run(wait, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "told").read_text().splitlines() == ["print gui/501/org.specmesh.drafter"] * 3
+
+
+def test_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The newest lines, also where they have just been moved aside; nothing is wrong where there is one file only."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    log = tmp_path / "Library/Logs/specmesh/drafter.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("newest\n")
+    command = launchd_service("drafter", Scope.USER, "", domain="gui/501").logs
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "newest\n"
+    (log.parent / "drafter.log.1").write_text("".join(f"{number}\n" for number in range(300)))
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert (len(shown), shown[0], shown[-1]) == (200, "101", "newest")
 
 
 def test_domains():

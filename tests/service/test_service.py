@@ -70,7 +70,7 @@ def test_one_of_two_is_uninstalled(root: Path):
     assert not [path for path in root.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("command", ["install", "uninstall", "start", "stop", "status", "logs"])
+@pytest.mark.parametrize("command", ["install", "uninstall", "start", "restart", "stop", "status", "logs"])
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
 def test_dry_run(command: str, role: str, root: Path):
     """Everything is said, nothing is done."""
@@ -90,6 +90,21 @@ def test_plans_of_both_managers(make, root: Path):
     assert {str(hand.at(file.path)) for file in service.files} == {str(root / name) for name in everything(root)}
     hand.uninstall(service)
     assert not [path for path in root.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("make", [systemd_service, lambda *args: launchd_service(*args, domain="gui/501")])
+def test_restart(make):
+    """Whatever ran before has ended when it is started again, and that it did not run is no error."""
+    said: list[str] = []
+    service: Service = make("drafter", Scope.USER, "# settings\n")
+    Hand(said.append, dry=True).restart(service)
+    if service.name == "specmesh-drafter":
+        assert said == ["$ systemctl --user restart specmesh-drafter"]
+    else:
+        bootout, wait, bootstrap = said
+        assert bootout == "$ launchctl bootout gui/501/org.specmesh.drafter"
+        assert "launchctl print" in wait
+        assert bootstrap.startswith("$ launchctl bootstrap gui/501 ")
 
 
 def test_where_nobody_may_write(tmp_path: Path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from specmesh.cli import main
 from specmesh.config_file import keys
@@ -97,6 +98,29 @@ def test_python_in_a_home_stays_visible(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(systemd.sys, "prefix", "/opt/venv")
     monkeypatch.setattr(systemd.sys, "executable", "/opt/venv/bin/python")
     assert "ProtectHome=yes\n" in unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+
+
+def test_a_place_that_does_not_stay(monkeypatch: pytest.MonkeyPatch):
+    """PrivateTmp hides /tmp from the system's service: refused, with where to install instead."""
+    monkeypatch.setattr(systemd.sys, "prefix", "/var/tmp/venv")  # noqa: S108 - not written to
+    monkeypatch.setattr(systemd.sys, "platform", "linux")
+    done = CliRunner().invoke(main, ["service", "install", "verifier", "--system", "--dry-run"])
+    assert done.exit_code == 78, done.output
+    assert "/opt/specmesh" in done.stderr
+
+
+def test_a_place_that_the_service_may_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A warning with the folder to open; in a home, that folder alone counts."""
+    venv = tmp_path / "closed" / "venv"
+    venv.mkdir(parents=True)
+    venv.parent.chmod(0o700)
+    monkeypatch.setattr(systemd, "_FLEETING", ())
+    monkeypatch.setattr(systemd, "_needed", lambda: [str(venv)])
+    assert f"the user specmesh may not look into {venv.parent}: chmod o+rx '{venv.parent}'" in systemd.check_visible()
+    monkeypatch.setattr(systemd, "_HIDDEN", (str(tmp_path),))
+    assert systemd.check_visible() == []
+    venv.chmod(0o700)
+    assert systemd.check_visible() == [f"the user specmesh may not look into {venv}: chmod o+rx '{venv}'"]
 
 
 def test_no_group_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
