@@ -9,7 +9,7 @@ import click
 
 from specmesh.client import Client, Json
 from specmesh.errors import DaemonUnreachable
-from specmesh.stats_lines import printable
+from specmesh.snapshot import printable
 from specmesh.ways import Way, endpoint, way
 
 SCHEMA_VERSION = 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specmesh.client import Client, Json, known_sockets, listens, starting
 from specmesh.errors import SpecmeshError
-from specmesh.stats_lines import printable
+from specmesh.snapshot import Fields, printable
 
 SCHEMA_VERSION = 1
 PATIENCE = 2.0
@@ -23,21 +23,25 @@ class Found:
     starting: bool = False
 
     @property
+    def fields(self) -> Fields:
+        """The fields of its snapshot; none of them is there where it told nothing."""
+        return Fields(self.stats or {})
+
+    @property
     def role(self) -> str:
         """verifier or drafter, by its own word, else by its socket's name."""
-        return str((self.stats or {}).get("role", self.socket.stem))
+        return self.fields.text("role") or self.socket.stem
 
     @property
     def pid(self) -> int | None:
         """Its process id; None where it does not tell."""
-        pid = (self.stats or {}).get("pid")
-        return pid if isinstance(pid, int) else None
+        return _whole(self.fields.number("pid"))
 
     @property
     def model(self) -> str | None:
-        """Its model's name; None while it loads."""
-        model = (self.stats or {}).get("model")
-        return str(model["name"]) if isinstance(model, dict) else None
+        """Its model's name, as it says it; None while it loads."""
+        name = self.fields.part("model").raw.get("name")
+        return str(name) if name is not None else None
 
     @property
     def state(self) -> str:
@@ -46,23 +50,21 @@ class Found:
             return "starting"
         if self.stats is None:
             return "does not answer"
-        loading = self.stats.get("loading")
-        return f"loading {loading:.0%}" if isinstance(loading, int | float) else "running"
+        loading = self.fields.number("loading")
+        return f"loading {loading:.0%}" if loading is not None else "running"
 
     def as_json(self) -> Json:
         """One row of --json."""
-        stats = self.stats or {}
-        sessions = stats.get("sessions")
-        live, most = (sessions["live"], sessions["max"]) if isinstance(sessions, dict) else (None, None)
+        sessions = self.fields.part("sessions")
         return {
             "role": self.role,
             "pid": self.pid,
             "state": self.state,
             "model": self.model,
-            "sessions": live,
-            "max_sessions": most,
-            "uptime_s": stats.get("uptime_s"),
-            "version": stats.get("version"),
+            "sessions": _whole(sessions.number("live")),
+            "max_sessions": _whole(sessions.number("max")),
+            "uptime_s": self.fields.number("uptime_s"),
+            "version": self.fields.text("version") or None,
             "socket": str(self.socket),
         }
 
@@ -105,14 +107,18 @@ def human_seconds(seconds: float) -> str:
     return f"{left}s"
 
 
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)
+
+
 def _row(one: Found) -> tuple[str, ...]:
     told = one.as_json()
-    uptime = told["uptime_s"]
+    uptime = one.fields.number("uptime_s")
     return (
         one.role,
         str(one.pid or "-"),
         printable(one.model or one.state),
         "-" if told["sessions"] is None else f"{told['sessions']}/{told['max_sessions']}",
-        human_seconds(uptime) if isinstance(uptime, int | float) else "-",
+        human_seconds(uptime) if uptime is not None else "-",
         str(one.socket),
     )

@@ -28,7 +28,7 @@ class Fields:
     def text(self, *path: str) -> str:
         """The text at this path. Peers say some of it: what could steer a terminal is replaced."""
         value = self._at(path)
-        return "".join(c if c.isprintable() else "?" for c in str(value)) if value is not None else ""
+        return printable(str(value)) if value is not None else ""
 
     def parts(self, *path: str) -> list["Fields"]:
         """The list of objects at this path."""
@@ -48,6 +48,11 @@ class Fields:
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
         return value
+
+
+def printable(text: str) -> str:
+    """A peer's own words without what a terminal would obey."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _number(value: object) -> float | None:

@@ -1,24 +1,26 @@
-"""A snapshot of a daemon's statistics as plain lines, for `specmesh stats` and, refreshed, its --watch."""
+"""A snapshot of a daemon's statistics as plain lines, for `specmesh stats`."""
 
 from specmesh.client import Json
+from specmesh.snapshot import Fields, printable
 
 
 def rows(snapshot: Json) -> list[tuple[str, str]]:
     """(name, value) pairs, the most interesting first."""
-    if "loading" in snapshot:
-        return [("role", str(snapshot["role"])), ("loading", f"{_number(snapshot['loading']):.0%}")]
-    model, sessions = _dict(snapshot["model"]), _dict(snapshot["sessions"])
-    trip = _dict(snapshot["round_trip_ms"])
+    stats = Fields(snapshot)
+    loading = stats.number("loading")
+    if loading is not None:
+        return [("role", stats.text("role")), ("loading", f"{loading:.0%}")]
+    shares = stats.by_name("busy") | stats.by_name("busy", "drafters")
     common = [
-        ("role", f"{snapshot['role']}, up {_number(snapshot['uptime_s']):.0f} s"),
-        ("model", f"{model['name']} on {model['backend']}"),
-        ("sessions", f"{sessions['live']} live of {sessions['max']}, {sessions['opened']} opened"),
-        ("draft_n", _or_dash(snapshot["draft_n"])),
-        ("round trip", f"p50 {_or_dash(trip['p50'])} ms, p99 {_or_dash(trip['p99'])} ms"),
-        ("bytes/accepted", _or_dash(snapshot["bytes_per_accepted_token"])),
-        ("busy", ", ".join(f"{name} {share}" for name, share in _flat(_dict(snapshot["busy"])))),
+        ("role", f"{stats.text('role')}, up {stats.number('uptime_s') or 0:.0f} s"),
+        ("model", f"{_told(stats, 'model', 'name')} on {_told(stats, 'model', 'backend')}"),
+        ("sessions", "{} live of {}, {} opened".format(*_each(stats.part("sessions"), "live", "max", "opened"))),
+        ("draft_n", _told(stats, "draft_n")),
+        ("round trip", "p50 {} ms, p99 {} ms".format(*_each(stats.part("round_trip_ms"), "p50", "p99"))),
+        ("bytes/accepted", _told(stats, "bytes_per_accepted_token")),
+        ("busy", ", ".join(f"{printable(name)} {share:.0%}" for name, share in shares.items())),
     ]
-    return common + (_verifier(snapshot) if snapshot["role"] == "verifier" else _drafter(snapshot))
+    return common + (_drafter(stats) if stats.text("role") == "drafter" else _verifier(stats))
 
 
 def lines(snapshot: Json) -> list[str]:
@@ -26,56 +28,40 @@ def lines(snapshot: Json) -> list[str]:
     return [f"{name:<15}{value}" for name, value in rows(snapshot)]
 
 
-def printable(text: str) -> str:
-    """A peer's own words without what a terminal would obey."""
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
-def _verifier(snapshot: Json) -> list[tuple[str, str]]:
-    acceptance, totals = _dict(snapshot["acceptance"]), _dict(snapshot["totals"])
-    peers: list[Json] = snapshot["peers"]  # type: ignore[assignment]
+def _verifier(stats: Fields) -> list[tuple[str, str]]:
+    acceptance, totals = stats.part("acceptance"), stats.part("totals")
+    positions = " ".join(f"{rate:.2f}" for rate in acceptance.numbers("per_position"))
     told = [
-        ("acceptance", f"rolling {_or_dash(acceptance['rolling'])}, total {_or_dash(acceptance['total'])}"),
-        ("mean length", str(acceptance["mean_length"])),
-        ("per position", " ".join(f"{rate:.2f}" for rate in acceptance["per_position"]) or "-"),  # type: ignore[attr-defined]
-        ("tokens/s", f"{snapshot['tokens_per_second']}, one-token step {snapshot['one_token_step_ms']} ms"),
-        ("generated", f"{totals['generated']} tokens in {totals['rounds']} rounds"),
-        ("drafts", f"{totals['accepted']} accepted of {totals['drafted']}"),
+        ("acceptance", "rolling {}, total {}".format(*_each(acceptance, "rolling", "total"))),
+        ("mean length", _told(acceptance, "mean_length")),
+        ("per position", positions or "-"),
+        ("tokens/s", "{}, one-token step {} ms".format(*_each(stats, "tokens_per_second", "one_token_step_ms"))),
+        ("generated", "{} tokens in {} rounds".format(*_each(totals, "generated", "rounds"))),
+        ("drafts", "{} accepted of {}".format(*_each(totals, "accepted", "drafted"))),
     ]
-    told += [("drafter", _peer_line(peer)) for peer in peers]
-    return told if peers else [*told, ("drafter", "none attached")]
+    peers = [("drafter", _peer_line(peer)) for peer in stats.parts("peers")]
+    return told + (peers or [("drafter", "none attached")])
 
 
-def _peer_line(peer: Json) -> str:
-    interval = _or_dash(peer["draft_interval_ms"])
-    return printable(f"{peer['drafter']} ({peer['engine']} {peer['model']}), a draft each {interval} ms")
+def _peer_line(peer: Fields) -> str:
+    return "{} ({} {}), a draft each {} ms".format(*_each(peer, "drafter", "engine", "model", "draft_interval_ms"))
 
 
-def _drafter(snapshot: Json) -> list[tuple[str, str]]:
-    verifier, totals = snapshot["verifier"], _dict(snapshot["totals"])
-    where = printable(f"{_dict(verifier)['name']} ({_dict(verifier)['model']})") if verifier else "not connected"
+def _drafter(stats: Fields) -> list[tuple[str, str]]:
+    verifier = stats.part("verifier")
+    where = f"{_told(verifier, 'name')} ({_told(verifier, 'model')})" if verifier.raw else "not connected"
+    counts = _each(stats.part("totals"), "drafted", "accepted", "committed")
     return [
         ("verifier", where),
-        ("drafting", f"{_or_dash(snapshot['draft_ms'])} ms per draft"),
-        ("totals", f"{totals['drafted']} drafted, {totals['accepted']} accepted, {totals['committed']} committed"),
+        ("drafting", f"{_told(stats, 'draft_ms')} ms per draft"),
+        ("totals", "{} drafted, {} accepted, {} committed".format(*counts)),
     ]
 
 
-def _flat(shares: Json) -> list[tuple[str, str]]:
-    """Busy shares, one level of nesting opened."""
-    pairs: list[tuple[str, str]] = []
-    for name, value in shares.items():
-        pairs += _flat(value) if isinstance(value, dict) else [(name, f"{_number(value):.0%}")]
-    return pairs
+def _each(stats: Fields, *names: str) -> list[str]:
+    return [_told(stats, name) for name in names]
 
 
-def _dict(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _or_dash(value: object) -> str:
-    return "-" if value is None else str(value)
+def _told(stats: Fields, *path: str) -> str:
+    """A value as it was told, a dash for none."""
+    return stats.text(*path) or "-"

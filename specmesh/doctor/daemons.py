@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specmesh import __version__, ps
 from specmesh.doctor.check import Check, fail, ok, warn
-from specmesh.stats_lines import printable
+from specmesh.snapshot import Fields, printable
 
 GROUP = "daemons"
 
@@ -40,10 +40,9 @@ def checks(found: Iterable[ps.Found]) -> list[Check]:
 
 def facts_of(one: ps.Found) -> DaemonFacts:
     """What a daemon's snapshot says of it."""
-    stats = one.stats or {}
-    version = str(stats["version"]) if "version" in stats else None
-    backend, vocabulary = _text(stats, "model", "backend"), _text(stats, "vocabulary", "verdict")
-    peers = _peers(stats)
+    stats = one.fields
+    version, peers = stats.text("version") or None, _peers(stats)
+    backend, vocabulary = stats.text("model", "backend") or None, stats.text("vocabulary", "verdict") or None
     return DaemonFacts(
         one.role, one.socket, one.state, one.pid, one.model, version, __version__, peers, backend, vocabulary
     )
@@ -60,7 +59,7 @@ def judge(facts: DaemonFacts) -> Check:
         return ok(GROUP, name, f"at {facts.socket}, starting")
     told = f"{pid}, {facts.state if facts.model is None else printable(facts.model)}"
     if facts.backend is not None:
-        told += f" on {printable(facts.backend)}"
+        told += f" on {facts.backend}"
     if facts.version != facts.ours:
         told += f", of version {facts.version or 'unknown'}; installed is {facts.ours}"
         fix = f"specmesh service restart {facts.role}  # or stop and start it by hand"
@@ -75,16 +74,8 @@ def judge(facts: DaemonFacts) -> Check:
     return ok(GROUP, name, told)
 
 
-def _text(stats: dict[str, object], part: str, field: str) -> str | None:
-    """A field of a part of a snapshot; None where it is not there."""
-    told = stats.get(part)
-    value = told.get(field) if isinstance(told, dict) else None
-    return value if isinstance(value, str) else None
-
-
-def _peers(stats: dict[str, object]) -> int | None:
+def _peers(stats: Fields) -> int | None:
     """How many peers a snapshot tells of; None while it loads."""
-    if "loading" in stats or not stats:
+    if stats.number("loading") is not None or not stats.raw:
         return None
-    peers = stats.get("peers")
-    return len(peers) if isinstance(peers, list) else int(stats.get("verifier") is not None)
+    return len(stats.parts("peers")) if "peers" in stats.raw else int(bool(stats.part("verifier").raw))

@@ -13,7 +13,7 @@ from specmesh.core.policy import PolicyInputs, solve
 from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.doctor.settings import RoleSettings
 from specmesh.ps import Found
-from specmesh.stats_lines import printable
+from specmesh.snapshot import printable
 from specmesh.ways import Way, endpoint, way
 
 GROUP = "network"

@@ -1,6 +1,7 @@
 """The daemons under a service manager: what it hears, through a socket as systemd's is."""
 
 import http.client
+import json
 import signal
 import socket
 from collections.abc import Iterator
@@ -133,6 +134,15 @@ def test_keys_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     assert str(file) in str(verifier.events("not_reloaded")[0]["error"])
     complete(verifier, body("a text", 5))
     assert verifier.events("session_opened"), "the log level is not taken over either"
+
+
+def test_a_log_in_a_file(mesh: Mesh, tmp_path: Path):
+    """What the daemon says from its start to its end; its stderr stays empty."""
+    file = tmp_path / "a.log"
+    verifier = mesh.verifier("step_ms=1", "--log-file", file)
+    assert verifier.stop() == 0
+    assert verifier.text() == ""
+    assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == ["ready", "stopped"]
 
 
 def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
