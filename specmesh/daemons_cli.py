@@ -223,9 +223,14 @@ def _instance(path: Path) -> "Instance":
 
 def _log(shared: _Shared) -> None:
     from specmesh import logs
+    from specmesh.log_file import LogFile
 
-    with about("log_file"):
-        logs.configure(shared["log_level"], shared["log_format"], shared["log_file"])
+    file = None
+    if shared["log_file"] is not None:
+        with about("log_file"):
+            file = LogFile(shared["log_file"])
+        click.get_current_context().call_on_close(file.close)
+    logs.configure(shared["log_level"], shared["log_format"], file)
 
 
 def _model(engine: str, path: str | None, shared: _Shared, template: Path | None = None) -> "ModelSettings":

@@ -20,6 +20,7 @@ class LogFile:
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
+        self._terminal = os.dup(_STDERR) if os.isatty(_STDERR) else None
         try:
             self._begin()
         except OSError as error:
@@ -37,6 +38,11 @@ class LogFile:
             with suppress(FileNotFoundError):  # the last attempt came so far
                 self._path.replace(f"{self._path}.1")
             self._begin()
+
+    def close(self) -> None:
+        """Give stderr back to the terminal, if it was one: whoever sits there shall see how the command ends."""
+        if self._terminal is not None:
+            os.dup2(self._terminal, _STDERR)
 
     def _begin(self) -> None:
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 from collections.abc import MutableMapping
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -14,13 +13,9 @@ from specmesh.log_file import LogFile
 _least = logging.INFO
 
 
-def configure(level: str, fmt: str, file: Path | None = None) -> None:
-    """Set logging up. fmt: console, json, or auto for what suits stderr; file: where stderr goes from now on.
-
-    Raises ConfigError where the file cannot be written.
-    """
+def configure(level: str, fmt: str, log_file: LogFile | None = None) -> None:
+    """Set logging up. fmt: console, json, or auto for what suits stderr; log_file: what stderr leads to, if to one."""
     set_level(level)
-    log_file = LogFile(file) if file is not None else None
 
     def keep_small(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         if log_file is not None:

@@ -1,6 +1,7 @@
 """A log that stays small."""
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from specmesh import log_file, logs
 
 log_file.LIMIT = int(sys.argv[2])
 print("before", file=sys.stderr)
-logs.configure("info", "json", Path(sys.argv[1]))
+logs.configure("info", "json", log_file.LogFile(Path(sys.argv[1])))
 
 def ours(name):
     for number in range(200):
@@ -83,3 +84,15 @@ def test_it_cannot_be_written(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"--log-file .* cannot be written"):
         LogFile(tmp_path / "none" / "a.log")
     assert os.path.samestat(before, os.fstat(2))
+
+
+def test_a_terminal_sees_how_it_ends(tmp_path: Path):
+    """The error that a daemon ends with is not in the file only, where somebody looks on."""
+    ours, theirs = pty.openpty()
+    command = ["verifier", "--engine", "sim", "--model", "step_ms=never", "--bind", "tcp://127.0.0.1:1"]
+    options = ["--socket", str(tmp_path / "s"), "--log-file", str(tmp_path / "a.log")]
+    done = subprocess.run([sys.executable, "-m", "specmesh", *command, *options], stderr=theirs, check=False)
+    os.close(theirs)
+    told = os.read(ours, 4096)
+    os.close(ours)
+    assert (done.returncode, told.startswith(b"specmesh: ")) == (78, True)
