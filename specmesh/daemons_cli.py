@@ -148,18 +148,18 @@ def verifier(
     **shared: Unpack[_Shared],
 ) -> None:
     """Run the verifier: it holds the target model and decides every token."""
-    from specmesh.config import VerifierSettings
     from specmesh.paths import bundled
 
-    _log(shared)
-    with about("model"):
-        path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
-    settings = _model(engine, path, shared, chat_template)
     where, port = _api("verifier", shared)
-    reread = rereader(click.get_current_context(), port)
     with _instance(where):
+        from specmesh.config import VerifierSettings
         from specmesh.daemons.serve import serve_verifier
 
+        _log(shared)
+        with about("model"):
+            path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
+        settings = _model(engine, path, shared, chat_template)
+        reread = rereader(click.get_current_context(), port)
         serve_verifier(VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions, port), reread)
 
 
@@ -198,19 +198,17 @@ def drafter(
     **shared: Unpack[_Shared],
 ) -> None:
     """Run a drafter: it guesses the verifier's next tokens."""
-    from specmesh.config import DrafterSettings
-
-    _log(shared)
-    with about("model"):
-        path = model_path(model, engine)
-    settings = _model(engine, path, shared)
     where, port = _api("drafter", shared)
-    reread = rereader(click.get_current_context(), port)
-    checked = DrafterSettings(settings, connect, where, min_vocab_overlap, port)
     with _instance(where):
+        from specmesh.config import DrafterSettings
         from specmesh.daemons.serve import serve_drafter
 
-        serve_drafter(checked, reread)
+        _log(shared)
+        with about("model"):
+            path = model_path(model, engine)
+        settings = _model(engine, path, shared)
+        reread = rereader(click.get_current_context(), port)
+        serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap, port), reread)
 
 
 def _instance(path: Path) -> "Instance":

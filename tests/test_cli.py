@@ -14,6 +14,7 @@ import specmesh
 from specmesh import client as client_module
 from specmesh.cli import main
 from specmesh.client import Json
+from specmesh.daemons.instance import Instance
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
 
 HEAVY = [
@@ -277,3 +278,11 @@ def test_version():
     """--version prints the package's version."""
     done = run("--version")
     assert (done.exit_code, done.stdout) == (0, f"specmesh {specmesh.__version__}\n")
+
+
+def test_a_daemon_has_its_lock_before_it_loads_much(tmp_path: Path):
+    """So that clients soon know that it is starting: one that finds the lock taken has loaded nothing heavy."""
+    with Instance(tmp_path / "s"):
+        options = ("--engine", "sim", "--model", "step_ms=1", "--socket", str(tmp_path / "s"))
+        modules = loaded("verifier", *options, code=75)
+    assert not {name for name in modules for heavy in HEAVY if name == heavy or name.startswith(f"{heavy}.")}
