@@ -8,8 +8,8 @@ SHORT_CONTEXT = 1024
 """Ids; steps over fewer are of one kind, then each doubling is another."""
 
 ENOUGH, OPTIMISM = 8, 0.4
-"""Measurements of a width after which it is taken for what it shows; how much cheaper, relatively, one may be hoped to
-be that was never measured."""
+"""Measurements of a width after which it is taken for what it shows; twice how much cheaper, relatively, it may be
+hoped to be after one."""
 
 
 class StepCosts:
@@ -71,15 +71,25 @@ class StepCosts:
         """Expected seconds of a step of `rows` rows over so much context; 0 before the first measurement."""
         return self._in(_bucket(context), rows)
 
-    def hopeful(self, rows: int, context: int = 0) -> float:
-        """The same for choosing a width: cheaper by what too few measurements may hide.
+    def hopeful(self, most: int, context: int = 0) -> list[float]:
+        """Expected seconds of 1, 2, ... `most` rows for choosing a width: less by what too few measurements may hide,
+        where that leaves a width no cheaper than narrower ones.
 
         What disturbs a measurement makes it longer, and a width that once looked dear is never run again, so never
         measured again: optimism is what finds out (bandits: Lai and Robbins, 1985).
         """
+        found, dearest = list[float](), 0.0
+        for rows in range(1, most + 1):
+            expected = self.seconds(rows, context)
+            hoped = expected * (1 - self._hope(rows)) if rows > 1 else expected
+            found.append(max(hoped, min(expected, dearest)))
+            dearest = max(dearest, expected)
+        return found
+
+    def _hope(self, rows: int) -> float:
+        """By how much, relatively, a width may be cheaper than measured."""
         measured = sum(curve.measured(rows) for curve in self._curves.values())
-        hope = OPTIMISM * max(1 / (measured + 1) - 1 / (ENOUGH + 1), 0.0)
-        return self.seconds(rows, context) * (1 - hope)
+        return OPTIMISM * max(1 / (measured + 1) - 1 / (ENOUGH + 1), 0.0) if measured else 0.0
 
     def _in(self, bucket: int, rows: int) -> float:
         curve = self._curves.get(bucket)

@@ -268,8 +268,7 @@ class Pacing:
         rates = self.acceptance.rates()[: self._most + 1]
         rates += rates[-1:] * (self._most + 1 - len(rates))
         pause, alone = self._costs.pause(drafting=True), self._costs.pause(drafting=False)
-        hopeful = (self._costs.hopeful(k + 1, self._frontier) for k in range(1, self._most + 1))
-        steps = (self._seconds(1) + pause, *(seconds + pause for seconds in hopeful))
+        steps = tuple(seconds + pause for seconds in self._costs.hopeful(self._most + 1, self._frontier))
         restart = max(seconds - (drafts - 1) * interval, interval)
         return PolicyInputs(steps, tuple(rates), interval, restart, self._seconds(1) + alone)
 

@@ -121,28 +121,39 @@ def test_costs_are_never_negative(steps):
 
 
 def test_hope_ends_with_knowledge():
-    """The less a width was measured, the cheaper it may be hoped to be; what was measured enough is what it shows."""
-    costs, hoped = StepCosts(), []
-    costs.record(1, 0.010)
-    costs.record(9, 0.018)
-    hoped.append(costs.hopeful(4))
+    """The less a width was measured, the cheaper it may be hoped to be; what was measured enough is what it shows, and
+    what never was is interpolated, no more."""
+    costs, hoped = measured({1: 0.010, 3: 0.011, 9: 0.018}), []
+    assert costs.hopeful(4) == [costs.seconds(rows) for rows in (1, 2, 3, 4)]
     for _ in range(ENOUGH):
-        costs.record(4, 0.013)
-        hoped.append(costs.hopeful(4))
-    assert hoped[0] == pytest.approx(costs.seconds(4) * (1 - OPTIMISM * ENOUGH / (ENOUGH + 1)))
-    assert hoped == sorted(hoped)
-    assert hoped[-1] == costs.seconds(4) == 0.013
+        costs.record(4, 0.015)
+        hoped.append(costs.hopeful(4)[3])
+    assert hoped[0] == pytest.approx(0.015 * (1 - OPTIMISM * (1 / 2 - 1 / (ENOUGH + 1))))
+    assert hoped == sorted(set(hoped))
+    assert hoped[-1] == costs.seconds(4) == 0.015
+
+
+@PROFILE
+@given(st.dictionaries(st.integers(1, 17), st.floats(0.001, 1), min_size=1))
+def test_hope_makes_no_width_cheaper_than_narrower_ones(table):
+    """Else it would make a bad width of one that is known to be good. Where a width was measured to be cheaper than a
+    narrower one it stays so; one row is never hoped to be cheaper."""
+    costs = measured(table)
+    hoped, expected = costs.hopeful(17), [costs.seconds(rows) for rows in range(1, 18)]
+    assert hoped[0] == expected[0]
+    assert all(hope <= known for hope, known in zip(hoped, expected, strict=True))
+    for width in range(1, 17):
+        assert hoped[width] >= min(expected[width], max(expected[:width]))
 
 
 def test_a_width_that_looked_dear_once_is_measured_again():
     """Whoever takes the width that is hoped to be best finds out what was measured at a bad moment."""
     true = {1: 0.037, 2: 0.048, 3: 0.056, 4: 0.062, 5: 0.089}
-    worth = {rows: sum(0.8**i for i in range(rows)) for rows in true}
-    costs = StepCosts()
-    for rows, seconds in true.items():
-        costs.record(rows, seconds * (1.18 if rows == 4 else 1.0))
+    worth = [sum(0.8**i for i in range(rows)) for rows in true]
+    costs = measured(true | {4: 1.18 * true[4]})
     for _ in range(60):
-        best = max(true, key=lambda rows: worth[rows] / costs.hopeful(rows))
+        hoped = costs.hopeful(5)
+        best = max(true, key=lambda rows: worth[rows - 1] / hoped[rows - 1])
         costs.record(best, true[best])
     assert best == 4
     assert costs.seconds(4) == true[4]

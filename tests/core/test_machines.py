@@ -607,7 +607,7 @@ def test_simulation_is_not_vacuous():
     seen, accepted = Counter(), 0
     for seed in range(6):
         world = endless(seed=seed, faults=Faults(0.1, 0.1, 0.2, 0.1), round_trip=0.02)
-        for number, drafter in enumerate([Drafter(life=1.5), Drafter(hostile=True)]):
+        for number, drafter in enumerate([Drafter(life=1.5), Drafter(hostile=True), Drafter(accuracy=0.0)]):
             world.open(SessionParams(SamplingParams(), 120), [drafter, Drafter()], (*PROMPT, number))
         check(world.run())
         seen += world.seen
