@@ -123,8 +123,10 @@ def test_costs_are_never_negative(steps):
 def test_hope_ends_with_knowledge():
     """The less a width was measured, the cheaper it may be hoped to be; what was measured enough is what it shows, and
     what never was is interpolated, no more."""
-    costs, hoped = measured({1: 0.010, 3: 0.011, 9: 0.018}), []
-    assert costs.hopeful(4) == [costs.seconds(rows) for rows in (1, 2, 3, 4)]
+    costs, hoped = measured({1: 0.010, 9: 0.018}), []
+    assert costs.hopeful(8) == [costs.seconds(rows) for rows in range(1, 9)]
+    for _ in range(ENOUGH):
+        costs.record(3, 0.011)
     for _ in range(ENOUGH):
         costs.record(4, 0.015)
         hoped.append(costs.hopeful(4)[3])
