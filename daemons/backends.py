@@ -2,18 +2,16 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 from specmesh import __version__
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.prompts import prompt_ids
 from specmesh.daemons.verifier import Order, VerifierLoop
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
-from specmesh.requests import ClientOrder, Request
+from specmesh.requests import ClientOrder
 
 GRACE = 1.0
 """Seconds after its start in which a drafter's verifier counts as not found yet."""
@@ -57,14 +55,12 @@ class VerifierBackend:
     def __init__(self, loading: Loading, mailbox: Mailbox[Order]) -> None:
         self._loading, self._mailbox = loading, mailbox
         self._vocabulary: Vocabulary | None = None
-        self._encode: Callable[[Request], Sequence[int]] | None = None
         self.model = ""
         self._loop: VerifierLoop | None = None
 
     def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
         """Serve from now on."""
         self._vocabulary, self.model = engine.vocabulary, engine.info.model
-        self._encode = partial(prompt_ids, engine)
         self._loop = loop
 
     def not_ready(self) -> SpecmeshError | None:
@@ -75,10 +71,6 @@ class VerifierBackend:
         """The target's."""
         assert self._vocabulary is not None, "asked only once ready"
         return self._vocabulary
-
-    def encoder(self) -> Callable[[Request], Sequence[int]] | None:
-        """The target's tokenizer and chat template."""
-        return self._encode
 
     def submit(self, order: ClientOrder) -> None:
         """Into the loop's mailbox."""
@@ -128,10 +120,6 @@ class DrafterBackend:
         assert self._loop is not None, "asked only once ready"
         assert self._loop.vocabulary is not None, "asked only once ready"
         return self._loop.vocabulary
-
-    def encoder(self) -> Callable[[Request], Sequence[int]] | None:
-        """None: prompts are encoded by the verifier."""
-        return None
 
     def submit(self, order: ClientOrder) -> None:
         """Into the loop's mailbox."""

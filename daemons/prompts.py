@@ -1,10 +1,101 @@
-"""A request's prompt as ids."""
+"""Prompts as ids, made on a thread of their own: a long text takes seconds, and sessions must not wait for it."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from specmesh.engines.base import ChatEncoder, VerifyEngine
-from specmesh.errors import RequestError
-from specmesh.requests import Request
+from specmesh.errors import Busy, EngineError, RequestError, SpecmeshError
+from specmesh.requests import Client, Request
+
+MAX_WAITING = 64
+"""Most prompts that wait at once, whoever sent them: a drafter's may have half a megabyte each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """A request on its way to a session. owner is the drafter whose client asked; None for a client of this daemon."""
+
+    request: Request
+    client: Client
+    owner: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What became of an opening's prompt: its ids, or why it has none."""
+
+    opening: Opening
+    ids: Sequence[int] | SpecmeshError
+
+
+class PromptLine:
+    """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread.
+
+    The loop adds, takes and withdraws. One owner may have `most` prompts here that were not taken yet.
+    """
+
+    def __init__(self, engine: VerifyEngine, deliver: Callable[[Encoded], None], most: int) -> None:
+        self._engine, self._deliver, self._most = engine, deliver, most
+        self._waiting: list[Opening] = []
+        self._begun: list[Opening] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="prompts", daemon=True)
+        self._thread.start()
+
+    def add(self, opening: Opening) -> None:
+        """Put a prompt into the line; raises Busy where its owner, or everybody together, has too many there."""
+        with self._changed:
+            here = [other.owner for other in (*self._waiting, *self._begun)]
+            if here.count(opening.owner) >= self._most or len(here) >= MAX_WAITING:
+                raise Busy("too many prompts wait for their turn already: try again")
+            self._waiting.append(opening)
+            self._changed.notify()
+
+    def take(self, opening: Opening) -> bool:
+        """Take an opening out that was delivered; False where it was withdrawn meanwhile."""
+        return bool(self.withdraw(lambda other: other is opening))
+
+    def withdraw(self, unwanted: Callable[[Opening], bool]) -> list[Opening]:
+        """Take out those whose session nobody wants any more, and return them."""
+        with self._changed:
+            gone = [opening for opening in (*self._begun, *self._waiting) if unwanted(opening)]
+            self._begun = [opening for opening in self._begun if opening not in gone]
+            self._waiting = [opening for opening in self._waiting if opening not in gone]
+        return gone
+
+    def close(self, timeout: float) -> bool:
+        """End the thread after the prompt it is at; whether it ended within `timeout` seconds."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (opening := self._next()) is not None:
+            encoded = Encoded(opening, self._encoded(opening.request))
+            if not self._closed:  # else nobody listens any more
+                self._deliver(encoded)
+
+    def _next(self) -> Opening | None:
+        """The oldest that waits, once there is one; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if self._closed:
+                return None
+            opening = self._waiting.pop(0)
+            self._begun.append(opening)
+            return opening
+
+    def _encoded(self, request: Request) -> Sequence[int] | SpecmeshError:
+        try:
+            return prompt_ids(self._engine, request)
+        except SpecmeshError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
+            return EngineError(f"the prompt could not be encoded ({type(error).__name__}: {error})")
 
 
 def prompt_ids(engine: VerifyEngine, request: Request) -> Sequence[int]:

@@ -6,7 +6,7 @@ accept, how long to wait and with whom to step is decided there.
 
 import itertools
 import time
-from functools import partial
+from collections.abc import Sequence
 from typing import assert_never
 
 import structlog
@@ -15,14 +15,11 @@ import zmq
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.admission import check_prompt
-from specmesh.core.chat import ChatMessage
 from specmesh.core.costs import StepCosts
 from specmesh.core.pool import pick_drafter
 from specmesh.core.probes import PROBES
 from specmesh.core.report import session_report
-from specmesh.core.sampling import SamplingParams
-from specmesh.core.stop import check_stops
-from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams, TargetLimits, VerifierSession
+from specmesh.core.verifier_session import MAX_DRAFTS, TargetLimits, VerifierSession
 from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed
@@ -30,15 +27,15 @@ from specmesh.daemons.live import Closing, Live
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.peers import U32, DrafterPeer, Link
 from specmesh.daemons.policy_solver import PolicySolver, Solved
-from specmesh.daemons.prompts import prompt_ids
-from specmesh.daemons.remote_client import RemoteClient, opened
+from specmesh.daemons.prompts import Encoded, Opening, PromptLine
+from specmesh.daemons.remote_client import RemoteClient, opened, requested
 from specmesh.daemons.router import Router
 from specmesh.daemons.stepper import Stepper
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
-from specmesh.requests import Cancel, Client, ClientOrder, Failed, Finished, Probe, Request, Started, Submit, Tokens
+from specmesh.requests import Cancel, ClientOrder, Failed, Finished, Probe, Started, Submit, Tokens
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
@@ -52,8 +49,10 @@ FLUSH_INTERVAL = 0.005
 DRAIN = 10.0
 """Seconds that sessions get to finish after SIGTERM."""
 
+ENCODE_PATIENCE = 1.0
+"""Seconds that a prompt being encoded, which nobody waits for any more, may hold up the end."""
 
-Order = ClientOrder | Decoded | DecodeFailed | Solved
+Order = ClientOrder | Encoded | Decoded | DecodeFailed | Solved
 
 
 class VerifierLoop:
@@ -71,7 +70,7 @@ class VerifierLoop:
         self._name, self._router, self._mailbox = name, Router(socket), mailbox
         self._address = self._router.address
         self._vocabulary, self._info = engine.vocabulary, engine.info
-        self._prompt_ids = partial(prompt_ids, engine)
+        self._prompts = PromptLine(engine, mailbox.put, engine.info.n_seq)
         self._fingerprint = engine.vocabulary.fingerprint()
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
         self._notes = DecisionNotes(decisions)
@@ -103,8 +102,12 @@ class VerifierLoop:
                 self._order(order, time.monotonic())
             self._receive()
             self._tick(time.monotonic())
+        for order in self._mailbox.drain():
+            if isinstance(order, Submit):
+                order.client.hear(Failed(_stopping()))
         self._policies.close()
-        return self._stepper.close(DRAIN)
+        encoded = self._prompts.close(ENCODE_PATIENCE)
+        return self._stepper.close(DRAIN) and encoded
 
     @property
     def progress(self) -> int:
@@ -119,6 +122,8 @@ class VerifierLoop:
     def _drained(self) -> bool:
         if self._stopping is None:
             return False
+        for opening in self._prompts.withdraw(lambda _: True):
+            opening.client.hear(Failed(_stopping()))
         if not self._sessions and not self._closing:
             return True
         if time.monotonic() - self._stopping < DRAIN:
@@ -140,8 +145,12 @@ class VerifierLoop:
     def _order(self, order: Order, now: float) -> None:
         match order:
             case Submit(request, client):
-                self._open(request, client, None, now)
+                self._open(Opening(request, client, None), now)
+            case Encoded(opening, ids):
+                if self._prompts.take(opening):
+                    self._begin(opening, ids, now)
             case Cancel(client):
+                self._prompts.withdraw(lambda opening: opening.client is client)
                 for live in [live for live in self._sessions.values() if live.client is client]:
                     self._carry_out(live, live.machine.handle(ev.Cancelled("cancelled"), now))
             case Probe():
@@ -201,9 +210,24 @@ class VerifierLoop:
 
     # --- sessions
 
-    def _open(self, request: Request, client: Client, owner: bytes | None, now: float) -> None:
+    def _open(self, opening: Opening, now: float) -> None:
+        """Begin a session, at once where the prompt is ids, else as soon as it is."""
+        ids = opening.request.prompt_ids
         try:
-            live = self._new_session(request, client, owner, now)
+            if self._stopping is not None:
+                raise _stopping()
+            if ids is None:
+                self._prompts.add(opening)
+        except SpecmeshError as error:
+            opening.client.hear(Failed(error))
+            return
+        if ids is not None:
+            self._begin(opening, ids, now)
+
+    def _begin(self, opening: Opening, ids: Sequence[int] | SpecmeshError, now: float) -> None:
+        request, client, owner = opening.request, opening.client, opening.owner
+        try:
+            live = self._new_session(opening, ids, now)
         except SpecmeshError as error:
             client.hear(Failed(error))
             return
@@ -222,16 +246,16 @@ class VerifierLoop:
         elif live.machine.may_draft:
             self._find_drafter(live)
 
-    def _new_session(self, request: Request, client: Client, owner: bytes | None, now: float) -> Live:
-        if self._stopping is not None:
-            raise Busy("the verifier is stopping: try again when it is back")
-        ids = self._prompt_ids(request)
+    def _new_session(self, opening: Opening, ids: Sequence[int] | SpecmeshError, now: float) -> Live:
+        if isinstance(ids, SpecmeshError):
+            raise ids
         check_prompt(ids, self._limits)
         if not self._free:
             raise Busy(f"all {self._info.n_seq} sessions are taken: try again, or start with more --max-sessions")
-        machine = VerifierSession(ids, request.params, self._limits, self._costs, self._acceptance, now)
+        params, owner = opening.request.params, opening.owner
+        machine = VerifierSession(ids, params, self._limits, self._costs, self._acceptance, now)
         machine.followed = owner is not None
-        return Live(next(self._ids), self._free.pop(), machine, client, owner)
+        return Live(next(self._ids), self._free.pop(), machine, opening.client, owner)
 
     def _find_drafter(self, live: Live) -> None:
         length = len(live.machine.prefix)
@@ -388,6 +412,7 @@ class VerifierLoop:
         self.stats.reconnects.lost()
         self._unpublished = True
         log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
+        self._prompts.withdraw(lambda opening: opening.owner == identity)
         for live in list(self._sessions.values()):
             if live.drafter == identity:
                 live.drafter = None
@@ -402,22 +427,21 @@ class VerifierLoop:
                 self._find_drafter(live)
 
     def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:
-        sampling = SamplingParams(order.temperature, order.top_k, order.top_p, order.seed)
-        draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
         identity = peer.identity
-        client = RemoteClient(lambda message: self._router.send(identity, message), order.ref, sampling, order.rounds)
+        client = RemoteClient(lambda message: self._router.send(identity, message), order)
         try:
-            stops = check_stops(order.stop)
+            request = requested(order)
         except SpecmeshError as error:
             client.hear(Failed(error))
             return
-        params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, stops)
-        chat = tuple(ChatMessage(told.get("role", ""), told.get("content", "")) for told in order.messages)
-        request = Request(order.prompt, tuple(order.ids) or None, params, order.rounds, chat)
-        self._open(request, client, identity, now)
+        self._open(Opening(request, client, identity), now)
 
     def _closed_by(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
         self._closing.told(close.session, peer.identity, close.drafted, close.draft_s, now)
         live = self._sessions.get(close.session)
         if live is not None and live.owner == peer.identity:
             self._carry_out(live, live.machine.handle(ev.Cancelled("cancelled"), now))
+
+
+def _stopping() -> Busy:
+    return Busy("the verifier is stopping: try again when it is back")

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -199,10 +199,6 @@ class Backend(Protocol):
 
     def vocabulary(self) -> Vocabulary:
         """The verifier's vocabulary; only once ready."""
-        ...
-
-    def encoder(self) -> Callable[[Request], Sequence[int]] | None:
-        """What makes ids of a request's prompt, safe from any thread; None where only the verifier can."""
         ...
 
     def submit(self, order: ClientOrder) -> None:

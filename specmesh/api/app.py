@@ -104,7 +104,7 @@ class _Api:
         if reason is not None:
             raise reason
         shape = shapes.shape(chat, time.time(), self._backend.model)
-        request = replace(await self._encoded(body.request), id=shape.id)
+        request = replace(body.request, id=shape.id)
         batches, stops, headers = self._events(request), request.params.stop, {"X-Request-Id": shape.id}
         if not body.stream:
             answer = await whole(batches, shape, self._backend.vocabulary(), stops, http.is_disconnected)
@@ -112,15 +112,6 @@ class _Api:
         first = await anext(batches)  # likewise
         stream = Stream(shape, self._backend.vocabulary(), stops, body.usage_apart)
         return StreamingResponse(stream.events(first, batches), headers=headers, media_type="text/event-stream")
-
-    async def _encoded(self, request: Request) -> Request:
-        """The request with ids in place of text, where this daemon can: seconds of work for a long one, done here so
-        that the loop and its sessions need not wait."""
-        encode = self._backend.encoder()
-        if encode is None or request.prompt_ids is not None:
-            return request
-        ids = await asyncio.to_thread(encode, request)
-        return replace(request, prompt=None, prompt_ids=tuple(ids), messages=())
 
     async def _events(self, request: Request) -> Batches:
         """A session's events, as many as came together; leaving early cancels it. Raises the daemon's refusal."""

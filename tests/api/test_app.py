@@ -27,7 +27,6 @@ from specmesh.requests import (
     LocalClient,
     Peer,
     Probe,
-    Request,
     Started,
     Submit,
     Tokens,
@@ -48,10 +47,6 @@ class FakeDaemon:
         self.orders: list[ClientOrder] = []
         self.peers: tuple[Peer, ...] = ()
         self.cancelled = asyncio.Event()
-        self.encode: Callable[[Request], list[int]] | None = None
-
-    def encoder(self) -> Callable[[Request], list[int]] | None:
-        return self.encode
 
     def not_ready(self) -> SpecmeshError | None:
         return self.reason
@@ -396,16 +391,6 @@ def test_nothing_of_a_stop_string_is_shown(stream: bool):
     else:
         text = answer.json()["choices"][0]["text"]  # type: ignore[index]
     assert text == "AB"
-
-
-def test_encoding_happens_beside_the_loop():
-    """Where the daemon has a tokenizer, the loop gets ids."""
-    daemon = FakeDaemon(*EVENTS)
-    daemon.encode = lambda request: [len(request.messages), 7]
-    chat(daemon)
-    [order] = daemon.orders
-    assert isinstance(order, Submit)
-    assert (order.request.prompt_ids, order.request.messages, order.request.prompt) == ((1, 7), (), None)
 
 
 @pytest.mark.parametrize(

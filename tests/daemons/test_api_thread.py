@@ -27,9 +27,6 @@ class Backend:
     def vocabulary(self) -> Vocabulary:
         return Vocabulary((), frozenset())
 
-    def encoder(self) -> None:
-        return None
-
     def submit(self, _: object) -> None:
         raise AssertionError("nothing is asked here")
 

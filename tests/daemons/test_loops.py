@@ -14,6 +14,7 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
+from specmesh.core.chat import ChatMessage
 from specmesh.core.costs import StepCosts
 from specmesh.core.drafter_session import SHADOW
 from specmesh.core.prefix import Prefix
@@ -172,6 +173,13 @@ class Bench:
         self._ends.append(made.socket.close)
         return made
 
+    def dealer(self) -> "ScriptedDrafter":
+        """A drafter that says what the test tells it to, and that the verifier knows."""
+        made = ScriptedDrafter(connect_dealer(self.context, self.address))
+        self._ends.append(lambda: made.socket.close(linger=0))
+        made.hello()
+        return made
+
     def _run(
         self, loop: VerifierLoop | DrafterLoop, mailbox: "Mailbox[object]", close: Callable[[], None]
     ) -> "Running":
@@ -252,6 +260,39 @@ class Scripted:
 
     def raw(self, *parts: bytes) -> None:
         self.socket.send_multipart([self.peer, *parts])
+
+
+class ScriptedDrafter:
+    """A DEALER under the test's control."""
+
+    def __init__(self, dealer: "zmq.Socket[bytes]") -> None:
+        self.socket = dealer
+
+    def hello(self, name: str = "scripted") -> None:
+        """Say HELLO until WELCOME comes."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if self.socket.poll(100, zmq.POLLOUT):
+                self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
+                self.expect(m.Welcome)
+                return
+        raise AssertionError("no connection")
+
+    def expect(self, *kinds: type[m.Message]) -> m.Message:
+        """The next message of these kinds; others are skipped, PINGs answered."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if self.socket.poll(100):
+                message = decode(self.socket.recv())
+                if isinstance(message, m.Ping):
+                    self.say(m.Pong(message.number, 1))
+                if isinstance(message, kinds):
+                    return message
+        raise AssertionError(f"none of {kinds} came")
+
+    def say(self, *messages: m.Message) -> None:
+        for message in messages:
+            self.socket.send(encode(message))
 
 
 @pytest.fixture
@@ -366,6 +407,131 @@ def test_draft_engine_failure_changes_nothing(bench: Bench):
         client = asked.ask(request(60))
         assert isinstance(client.end(), Finished)
         assert client.ids == truth(60)
+
+
+class SlowReader(Flaky):
+    """A target that takes its time over texts with the word slow."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        super().__init__(settings)
+        self.reading, self.go_on = threading.Event(), threading.Event()
+
+    def encode(self, text: str) -> list[int]:
+        if "slow" in text:
+            self.reading.set()
+            assert self.go_on.wait(PATIENCE)
+        return super().encode(text)
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        return self.encode("".join(message.content for message in messages))
+
+
+def ask_for(ref: int, prompt: str = "", *, max_tokens: int = 20, ids: Sequence[int] = ()) -> m.Open:
+    return m.Open(ref, prompt, max_tokens, 0.0, 0, 1.0, 0, 0, ids=list(ids))
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+@pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
+def test_a_slow_prompt_holds_up_nobody(bench: Bench, socket_of: str, chat: bool):
+    """While a prompt is encoded others are opened and served, at both sockets; then it has its turn."""
+    engine = SlowReader(SimSettings())
+    verifier, drafter = bench.verifier(engine), bench.drafter()
+    attach(verifier, drafter)
+    said = (ChatMessage("user", "slow"),) if chat else ()
+    slow = (verifier if socket_of == "verifier" else drafter).ask(
+        Request("slow" * (not chat), None, SessionParams(SamplingParams(), 20, 4), messages=said)
+    )
+    assert engine.reading.wait(PATIENCE)
+    for side in (verifier, drafter):
+        client = side.ask(request(40))
+        assert isinstance(client.end(), Finished)
+        assert client.ids == truth(40)
+    engine.go_on.set()
+    assert isinstance(slow.end(), Finished)
+    assert slow.ids == truth(20, tuple(b"slow"))
+
+
+def test_order_of_sessions_with_slow_prompts(bench: Bench):
+    """An OPEN that is ready overtakes one that is not; in each session OPENED, SYNC and TRUTH keep their order."""
+    engine = SlowReader(SimSettings())
+    bench.verifier(engine)
+    peer = bench.dealer()
+    peer.say(ask_for(1, "slow"), ask_for(2, ids=PROMPT), m.Close(0, 0, 0.0))
+    sessions = (m.Opened, m.Sync, m.Truth, m.Done)
+    for ref in (2, 1):
+        opened, sync, truth_ = (peer.expect(*sessions) for _ in range(3))
+        assert isinstance(opened, m.Opened)
+        assert opened.ref == ref
+        assert isinstance(sync, m.Sync)
+        assert isinstance(truth_, m.Truth)
+        assert opened.session == sync.session == truth_.session
+        while not isinstance(done := peer.expect(*sessions), m.Done):
+            assert done.session == opened.session
+        engine.go_on.set()
+
+
+def test_client_that_leaves_a_slow_prompt(bench: Bench):
+    """At the verifier its session never begins; at the drafter it is closed as soon as it has."""
+    engine = SlowReader(SimSettings(step_ms=1))
+    verifier, drafter = bench.verifier(engine), bench.drafter()
+    attach(verifier, drafter)
+    slow = Request("slow", None, SessionParams(SamplingParams(), 8000, 4))
+    for side in (verifier, drafter):
+        client = side.ask(slow)
+        assert engine.reading.wait(PATIENCE)
+        side.cancel(client)
+        assert isinstance(side.ask(request(3)).end(), Finished)  # so the loop has heard of it
+    engine.go_on.set()
+    ended = lambda: verifier.loop.snapshot(0.0)["sessions"]["ended"]  # type: ignore[index] # noqa: E731
+    until(lambda: ended().get("cancelled") == 1, "the drafter's session is closed")
+    assert sum(ended().values()) == 3
+    assert not verifier.loop.snapshot(0.0)["sessions"]["live"]  # type: ignore[index]
+
+
+def test_drafter_that_starts_anew_under_a_slow_prompt(bench: Bench):
+    """Another HELLO closes what was before: the OPEN is forgotten, and the next one served."""
+    engine = SlowReader(SimSettings())
+    bench.verifier(engine)
+    peer = bench.dealer()
+    peer.say(ask_for(1, "slow"))
+    assert engine.reading.wait(PATIENCE)
+    peer.hello("another")
+    peer.say(ask_for(2, "also slow"))
+    engine.go_on.set()
+    opened = peer.expect(m.Opened)
+    assert opened.ref == 2  # type: ignore[union-attr]
+    assert opened.prompt_tokens == len(b"also slow")  # type: ignore[union-attr]
+
+
+def test_more_slow_prompts_than_sessions(bench: Bench):
+    """A drafter has as many prompts in the line as there are sessions; the next is Busy, and others are served."""
+    engine = SlowReader(SimSettings(n_seq=2))
+    bench.verifier(engine)
+    peer, other = bench.dealer(), bench.dealer()
+    peer.say(*(ask_for(ref, "slow") for ref in (1, 2, 3)))
+    error = peer.expect(m.Error)
+    assert (error.code, error.ref) == ("busy", 3)  # type: ignore[union-attr]
+    other.say(ask_for(4, ids=PROMPT))
+    assert other.expect(m.Opened).ref == 4  # type: ignore[union-attr]
+    other.expect(m.Done)
+    engine.go_on.set()
+    assert [peer.expect(m.Opened).ref for _ in range(2)] == [1, 2]  # type: ignore[union-attr]
+
+
+def test_stopping_under_a_slow_prompt(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Its client is told at once, and the end is not held up."""
+    monkeypatch.setattr(verifier_module, "ENCODE_PATIENCE", 0.0)
+    engine = SlowReader(SimSettings())
+    verifier = bench.verifier(engine)
+    peer = bench.dealer()
+    peer.say(ask_for(1, "slow"))
+    assert engine.reading.wait(PATIENCE)
+    client = verifier.ask(Request("slow", None, SessionParams(SamplingParams(), 5)))
+    verifier.stop()
+    refusal = client.error()
+    assert isinstance(refusal, Busy)
+    assert peer.expect(m.Error) == m.Error("busy", str(refusal), 1)
+    engine.go_on.set()
 
 
 def test_cancel_frees_the_place(bench: Bench):

@@ -1,15 +1,21 @@
-"""Which ids a request continues."""
+"""Which ids a request continues, and the line that makes them."""
+
+import queue
+import threading
+from collections.abc import Iterator
 
 import pytest
 
 from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import SessionParams
-from specmesh.daemons.prompts import prompt_ids
+from specmesh.daemons import prompts
+from specmesh.daemons.prompts import Encoded, Opening, PromptLine, prompt_ids
 from specmesh.engines.sim import SimSettings, SimVerifier
-from specmesh.errors import RequestError
+from specmesh.errors import Busy, EngineError, RequestError
 from specmesh.requests import Request
 
+PATIENCE = 20.0
 PARAMS = SessionParams(SamplingParams(), 1)
 SAID = (ChatMessage("user", "hi"),)
 
@@ -34,3 +40,109 @@ def test_an_engine_that_cannot_chat():
     assert prompt_ids(NoChat(), Request("text", None, PARAMS)) == list(b"text")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="cannot chat"):
         prompt_ids(NoChat(), Request(None, None, PARAMS, False, SAID))  # type: ignore[arg-type]
+
+
+class Gate(SimVerifier):
+    """A target whose tokenizer waits to be let on."""
+
+    def __init__(self) -> None:
+        super().__init__(SimSettings())
+        self.begun: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.go_on = threading.Semaphore(0)
+
+    def encode(self, text: str) -> list[int]:
+        self.begun.put(text)
+        assert self.go_on.acquire(timeout=PATIENCE)
+        if text == "defect":
+            raise ZeroDivisionError(text)
+        return super().encode(text)
+
+
+class Line:
+    """A line of at most 2 prompts an owner, and what it delivers."""
+
+    def __init__(self) -> None:
+        self.engine = Gate()
+        self.delivered: queue.SimpleQueue[Encoded] = queue.SimpleQueue()
+        self.line = PromptLine(self.engine, self.delivered.put, 2)
+
+    def add(self, text: str, owner: bytes | None = None) -> Opening:
+        opening = Opening(Request(text, None, PARAMS), None, owner)  # type: ignore[arg-type]
+        self.line.add(opening)
+        return opening
+
+    def next(self) -> Encoded:
+        """Let the prompt at hand be encoded."""
+        self.engine.go_on.release()
+        return self.delivered.get(timeout=PATIENCE)
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    made = Line()
+    yield made
+    made.engine.go_on.release(100)
+    assert made.line.close(PATIENCE)
+
+
+def test_one_after_the_other(line: Line):
+    """In the order they came, each taken once."""
+    first, second = line.add("a"), line.add("b")
+    told = line.next()
+    assert (told.opening, told.ids) == (first, list(b"a"))
+    assert line.line.take(first)
+    assert not line.line.take(first)
+    assert line.next() == Encoded(second, list(b"b"))
+
+
+def test_what_cannot_be_encoded_is_an_error(line: Line):
+    """The client's own mistakes as they are, others as the engine's; the line goes on."""
+    line.add("\udcff")
+    assert isinstance(line.next().ids, RequestError)
+    line.add("defect")
+    error = line.next().ids
+    assert isinstance(error, EngineError)
+    assert "ZeroDivisionError" in str(error)
+    line.add("a", b"drafter")
+    assert line.next().ids == list(b"a")
+
+
+def test_an_owner_has_its_bound(line: Line):
+    """Until a prompt is taken it counts, being encoded or done; other owners have their own count."""
+    first, _ = line.add("a", b"one"), line.add("b", b"one")
+    with pytest.raises(Busy):
+        line.add("c", b"one")
+    line.add("d", b"two")
+    line.next()
+    with pytest.raises(Busy):
+        line.add("c", b"one")
+    assert line.line.take(first)
+    line.add("c", b"one")
+
+
+def test_all_together_have_a_bound(line: Line, monkeypatch: pytest.MonkeyPatch):
+    """However many owners there are."""
+    monkeypatch.setattr(prompts, "MAX_WAITING", 3)
+    for owner in (b"one", b"two", b"three"):
+        line.add("a", owner)
+    with pytest.raises(Busy):
+        line.add("a", b"four")
+
+
+def test_withdrawn(line: Line):
+    """What waits is not encoded; what was begun is delivered and cannot be taken."""
+    begun, waiting = line.add("a", b"one"), line.add("b", b"one")
+    last = line.add("c", b"two")
+    assert line.engine.begun.get(timeout=PATIENCE) == "a"
+    assert line.line.withdraw(lambda opening: opening.owner == b"one") == [begun, waiting]
+    assert line.next().opening is begun
+    assert not line.line.take(begun)
+    assert line.next().opening is last
+    assert line.engine.begun.get(timeout=PATIENCE) == "c"
+
+
+def test_closing_under_a_prompt(line: Line):
+    """Whether the thread has ended is told, so that nobody frees the model under it."""
+    line.add("a")
+    line.engine.begun.get(timeout=PATIENCE)
+    assert not line.line.close(0.0)

@@ -1,21 +1,38 @@
 """What a drafter hears of a session that its own client asked for."""
 
+from dataclasses import replace
+
+import pytest
+
+from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
-from specmesh.daemons.remote_client import RemoteClient, opened
-from specmesh.errors import Busy, EngineError, PromptTooLong
-from specmesh.requests import ClientEvent, Failed, Finished, Started, Tokens
+from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
+from specmesh.daemons.remote_client import RemoteClient, opened, requested
+from specmesh.errors import Busy, EngineError, PromptTooLong, RequestError
+from specmesh.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.wire import messages as m
 
 PARAMS = SamplingParams(0.5, 40, 0.9, 7)
+ORDER = m.Open(9, "hi", 20, 0.5, 40, 0.9, 7, m.DRAFT_N_AUTO)
 
 
 def said(*events: ClientEvent, rounds: bool = True) -> list[m.ControlMessage]:
     """The messages that these events lead to."""
     told: list[m.ControlMessage] = []
-    client = RemoteClient(told.append, 9, PARAMS, rounds)
+    client = RemoteClient(told.append, replace(ORDER, rounds=rounds))
     for event in events:
         client.hear(event)
     return told
+
+
+def test_what_is_asked_for():
+    """OPEN's fields as a request; numbers that no session can have are brought into range."""
+    assert requested(ORDER) == Request("hi", None, SessionParams(PARAMS, 20, None))
+    more = replace(ORDER, max_tokens=0, draft_n=60_000, rounds=True, ids=[1, 2], messages=[{"role": "user"}])
+    params = SessionParams(PARAMS, 1, MAX_DRAFTS)
+    assert requested(more) == Request("hi", (1, 2), params, True, (ChatMessage("user", ""),))
+    with pytest.raises(RequestError):
+        requested(replace(ORDER, stop=["x"] * 17))
 
 
 def test_start_is_opened_with_ref_and_parameters():
