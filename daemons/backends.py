@@ -10,7 +10,7 @@ from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.verifier import Order, VerifierLoop
 from specmesh.engines.base import VerifyEngine
-from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
+from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError, Starting
 from specmesh.requests import ClientOrder
 
 GRACE = 1.0
@@ -20,19 +20,22 @@ GRACE = 1.0
 class Loading:
     """What the API shows before the loop exists. `goes_on` hears of the progress, and says whether to go on."""
 
-    def __init__(self, role: str, goes_on: Callable[[float], bool]) -> None:
+    def __init__(self, role: str, goes_on: Callable[[float, int], bool]) -> None:
         self.role = role
-        self.share = 0.0
+        self.share, self.fetched = 0.0, 0
         self._goes_on = goes_on
         self._begun = time.monotonic()
 
-    def progress(self, share: float) -> bool:
-        """An engine tells how much of its model is loaded; False asks it to stop."""
-        self.share = share
-        return self._goes_on(share)
+    def progress(self, share: float, fetched: int = 0, /) -> bool:
+        """An engine tells how much of its model is loaded, or of the bytes it has downloaded; False asks it to stop."""
+        self.share, self.fetched = share, fetched
+        return self._goes_on(share, fetched)
 
     def error(self) -> SpecmeshError:
         """Why nothing can be asked yet."""
+        if self.fetched:
+            so_far = f"{self.fetched / 1e6:.0f} MB so far"
+            return Busy(f"the {self.role} is downloading its model ({so_far}): try again when it is here")
         return Starting(f"the {self.role} is loading its model ({self.share:.0%}): try again in a moment")
 
     def stats(self) -> dict[str, object]:

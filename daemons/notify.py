@@ -40,9 +40,10 @@ class Notifier:
         """Whether anybody listens."""
         return self._socket is not None
 
-    def loading(self, share: float) -> None:
-        """The model is being loaded, `share` of it so far: give it more time."""
-        self._send(f"STATUS=loading {share:.0%}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}")
+    def loading(self, share: float, fetched: int = 0) -> None:
+        """The model is being loaded, `share` of it so far, or downloaded, `fetched` bytes so far: give it more time."""
+        status = f"downloading, {fetched / 1e6:.0f} MB so far" if fetched else f"loading {share:.0%}"
+        self._send(f"STATUS={status}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}")
 
     def ready(self, status: str) -> None:
         """Requests are served from now on."""

@@ -119,7 +119,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         log.warning(
             "wire_not_encrypted", bind=settings.bind, meaning="whoever reaches the port reads and sends prompts"
         )
-    loading = Loading("verifier", lambda share: _told(notifier, share, stop))
+    loading = Loading("verifier", lambda share, fetched: _told(notifier, share, fetched, stop))
     notifier.loading(0.0)
     backend = VerifierBackend(loading, mailbox)
     try:
@@ -173,7 +173,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
     on_hangup(reread, notifier)
     stop, context = Stop(notifier), zmq.Context[zmq.Socket[bytes]]()
     mailbox: Mailbox[ClientOrder] = Mailbox()
-    loading = Loading("drafter", lambda share: _told(notifier, share, stop))
+    loading = Loading("drafter", lambda share, fetched: _told(notifier, share, fetched, stop))
     notifier.loading(0.0)
     backend = DrafterBackend(loading, mailbox, settings.connect)
     with about("connect"):
@@ -219,9 +219,9 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
 T = TypeVar("T")
 
 
-def _told(notifier: Notifier, share: float, stop: Stop) -> bool:
+def _told(notifier: Notifier, share: float, fetched: int, stop: Stop) -> bool:
     """Tell how much of a model is loaded; whether to go on."""
-    notifier.loading(share)
+    notifier.loading(share, fetched)
     return not stop.asked
 
 

@@ -27,6 +27,14 @@ def context_of(chosen: int | None, trained: int) -> int:
     return min(DEFAULT_CTX, trained or DEFAULT_CTX) if chosen is None else chosen
 
 
+class Progress(Protocol):
+    """Told how far the loading of a model is, from any thread."""
+
+    def __call__(self, share: float, fetched: int = 0, /) -> bool | None:
+        """The share that is loaded, 0.0 to 1.0, or the bytes that a download has brought so far; False gives up."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
     """Facts about a loaded model.

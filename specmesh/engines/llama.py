@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
-from specmesh.engines.base import EngineInfo, Span
+from specmesh.engines.base import EngineInfo, Progress, Span
 from specmesh.engines.llama_context import LlamaContext
-from specmesh.engines.llama_model import LlamaModel, LlamaSettings, Progress
+from specmesh.engines.llama_model import LlamaModel, LlamaSettings
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
-__all__ = ["LlamaDrafter", "LlamaSettings", "LlamaVerifier", "Progress"]
+__all__ = ["LlamaDrafter", "LlamaSettings", "LlamaVerifier"]
 
 
 class LlamaVerifier:

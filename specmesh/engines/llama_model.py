@@ -4,7 +4,7 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,12 @@ import structlog
 
 from specmesh.core.chat import ChatMessage
 from specmesh.core.vocabulary import Vocabulary
+from specmesh.engines.base import Progress
 from specmesh.engines.llama_chat import ChatTemplate, chat_template
 from specmesh.engines.llama_library import LOG, PINNED, gpu_devices, library
 from specmesh.errors import ConfigError, EngineError, RequestError
 
 log = structlog.get_logger("specmesh.engines.llama")
-
-Progress = Callable[[float], bool | None]
-"""Called while a model loads with the fraction done, 0.0 to 1.0; False cancels, an exception passes."""
 
 _MAX_SEQ = 256
 _GGUF_VERSIONS = (2, 3)

@@ -13,7 +13,7 @@ import structlog
 from specmesh.config import ModelSettings
 from specmesh.core.verifier_session import MAX_DRAFTS
 from specmesh.core.vocabulary import Vocabulary
-from specmesh.engines.base import DEFAULT_CTX, DraftEngine, VerifyEngine
+from specmesh.engines.base import DEFAULT_CTX, DraftEngine, Progress, VerifyEngine
 from specmesh.errors import ConfigError
 from specmesh.paths import bundled
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("specmesh")
 
 BUNDLED = "bundled"
-
-Progress = Callable[[float], bool]
-"""Called with the share loaded so far, 0..1; False gives up."""
 
 
 def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:

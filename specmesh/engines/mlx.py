@@ -1,15 +1,15 @@
 """MLX as drafter: Apple Silicon natively, and the same code on Linux."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
-from specmesh.engines.base import EngineInfo, Trimming, context_of
-from specmesh.engines.mlx_model import MlxSettings, free, load
+from specmesh.engines.base import EngineInfo, Progress, Trimming, context_of
+from specmesh.engines.mlx_model import MlxSettings, Report, free, load
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import EngineError, LocalProtocolError
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from specmesh.engines.mlx_sequence import MlxRow, MlxSequence
 
 __all__ = ["MlxDrafter", "MlxSettings"]
-
-Progress = Callable[[float], bool | None]
-"""Called before and after the model is loaded with 0.0 and 1.0; False cancels."""
 
 
 class MlxDrafter:
@@ -35,9 +32,10 @@ class MlxDrafter:
         self._memories: list[MlxSequence] = []
         self._closed = False
         try:
-            self._report(progress, 0.0)
-            self._load(settings)
-            self._report(progress, 1.0)
+            report = Report(progress)
+            report(0.0)
+            self._load(settings, report)
+            report(1.0)
         except BaseException:
             self.close()
             raise
@@ -116,8 +114,8 @@ class MlxDrafter:
         if self._closed:
             raise EngineError("the model is closed")
 
-    def _load(self, settings: MlxSettings) -> None:
-        model = load(settings)
+    def _load(self, settings: MlxSettings, report: Report) -> None:
+        model = load(settings, report)
         from specmesh.engines.mlx_sequence import MlxSequence  # noqa: PLC0415 - MLX itself, known to be there by now
 
         self._memories = [MlxSequence(model.module) for _ in range(settings.n_seq)]
@@ -155,8 +153,3 @@ class MlxDrafter:
         self._memories[seq].clear()
         self._sequences.set(seq, 0)
         self._rows[seq] = None
-
-    @staticmethod
-    def _report(progress: Progress | None, share: float) -> None:
-        if progress is not None and progress(share) is False:
-            raise EngineError("loading the model was cancelled")

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specmesh.core.vocabulary import Vocabulary
+from specmesh.engines.base import Progress
 from specmesh.engines.hf_vocabulary import padded, token_bytes
-from specmesh.errors import ConfigError
+from specmesh.engines.mlx_download import download
+from specmesh.errors import ConfigError, EngineError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _ANY_LENGTH = 2**31 - 1
 _SMALL = 64 * 2**20
 """Bytes of weights below which half precision saves no time anywhere."""
+_PART = 64 * 2**20
+"""Bytes of weights that are read between two reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,19 @@ class MlxModel:
         return Vocabulary(known, ends)
 
 
-def load(settings: MlxSettings) -> MlxModel:
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Passes progress on; raises EngineError where it is to be given up."""
+
+    progress: Progress | None
+
+    def __call__(self, share: float, fetched: int = 0) -> None:
+        """As `Progress`."""
+        if self.progress is not None and self.progress(share, fetched) is False:
+            raise EngineError("loading the model was cancelled")
+
+
+def load(settings: MlxSettings, report: Report) -> MlxModel:
     """Load the model on this thread, which must make all further calls. Raises ConfigError where that cannot be."""
     where = check_model(settings.model)
     try:
@@ -90,11 +106,14 @@ def load(settings: MlxSettings) -> MlxModel:
         raise ConfigError(f"MLX cannot be used here ({error}): pip install '.[mlx]'") from error
     device = _device(mx, settings.device)
     try:
-        loaded: Any = mlx_lm.load(where, return_config=True)
+        folder = Path(where) if Path(where).is_dir() else download(where, report)
+        loaded: Any = mlx_lm.load(str(folder), lazy=True, return_config=True)
+        _evaluate(mx, loaded[0], report)
+    except EngineError:
+        raise
     except Exception as error:  # mlx-lm, its model classes and the hub have no common error
         raise ConfigError(f"{settings.model} could not be loaded by mlx-lm ({_told(error)}){_advice(where)}") from error
     module, tokenizer, config = loaded
-    _widen(mx, module)
     name = Path(where).resolve().name if Path(where).is_dir() else where
     return MlxModel(module, tokenizer, config, name, f"MLX {version('mlx')}, {device}")
 
@@ -141,6 +160,25 @@ def _device(mx: Any, wanted: str) -> str:
     return str(mx.device_info().get("device_name", "GPU"))
 
 
+def _evaluate(mx: Any, module: Any, report: Report) -> None:
+    """Read the weights, which MLX has only looked at so far, part after part."""
+    from mlx.utils import tree_flatten  # noqa: PLC0415
+
+    _widen(mx, module)
+    parameters: Any = tree_flatten(module.parameters())
+    size = sum(values.nbytes for _, values in parameters)
+    part: list[Any] = []
+    done = held = 0
+    for _, values in parameters:
+        part.append(values)
+        held += values.nbytes
+        if held >= _PART or done + held == size:
+            mx.eval(part)
+            done += held
+            part, held = [], 0
+            report(done / size)
+
+
 def _widen(mx: Any, module: Any) -> None:
     """Compute in single precision where it costs nothing: on a CPU, whose half precision is slower, and small models.
 
@@ -152,7 +190,6 @@ def _widen(mx: Any, module: Any) -> None:
     size = sum(values.nbytes for _, values in parameters)
     if mx.default_device().type != mx.gpu or size < _SMALL:
         module.set_dtype(mx.float32)
-        mx.eval(module.parameters())
 
 
 def _told(error: Exception) -> str:

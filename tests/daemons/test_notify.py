@@ -38,6 +38,8 @@ def test_states(manager: socket.socket):
     notifier.reloaded()  # not yet ready, and not by that
     notifier.loading(0.43)
     assert heard(manager) == {"STATUS": "loading 43%", "EXTEND_TIMEOUT_USEC": "300000000"}
+    notifier.loading(0.0, 1_230_000_000)
+    assert heard(manager) == {"STATUS": "downloading, 1230 MB so far", "EXTEND_TIMEOUT_USEC": "300000000"}
     notifier.ready("a model")
     assert heard(manager) == {"READY": "1", "STATUS": "a model"}
     notifier.status("busy")

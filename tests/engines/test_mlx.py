@@ -24,7 +24,7 @@ mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 pytest.importorskip("llama_cpp")
 
-from specmesh.engines import mlx_sequence  # noqa: E402
+from specmesh.engines import mlx_model, mlx_sequence  # noqa: E402
 from specmesh.engines.mlx import MlxDrafter, MlxSettings  # noqa: E402
 
 pytestmark = pytest.mark.models
@@ -298,12 +298,22 @@ def test_context_of_the_model(make_hf: Callable[..., Path]):
     drafter.close()
 
 
+def test_loading_is_told_part_by_part(make_hf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+    """After each part of the weights, up to the whole: whoever waits sees that it gets on."""
+    monkeypatch.setattr(mlx_model, "_PART", 4096)
+    told: list[float] = []
+    MlxDrafter(MlxSettings(str(make_hf("own-llama", "llama", seed=5))), lambda share, _: told.append(share)).close()
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (0.0, 1.0)
+    assert len({share for share in told if 0 < share < 1}) > 5
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_loading_can_be_given_up(make_hf: Callable[..., Path], share: float):
     """A progress callback that says no ends the loading."""
     settings = MlxSettings(str(make_hf("own-llama", "llama", seed=5)))
     with pytest.raises(EngineError, match="cancelled"):
-        MlxDrafter(settings, lambda done: done != share)
+        MlxDrafter(settings, lambda done, _: done != share)
 
 
 @pytest.mark.parametrize(
