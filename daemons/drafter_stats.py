@@ -11,6 +11,7 @@ from specmesh.daemons.peers import Link
 from specmesh.daemons.transport import Traffic
 from specmesh.daemons.verifier_stats import SCHEMA_VERSION
 from specmesh.engines.base import EngineInfo
+from specmesh.logs import dropped
 from specmesh.wire.messages import Welcome
 
 
@@ -92,6 +93,7 @@ class DrafterStats:
             "bytes_per_accepted_token": round(wire_bytes / self.accepted, 1) if self.accepted else None,
             "busy": {"drafter": round(self.busy.share(now), 3), "verifier": round(link.busy, 3)},
             "round_trip_ms": link.round_trip_ms(),
+            "log_lines_dropped": dropped(),
             "wire": {
                 "frames_sent": traffic.frames_sent,
                 "frames_received": traffic.frames_received,

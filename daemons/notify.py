@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from specmesh.logs import leave
+
 log = structlog.get_logger("specmesh")
 
 LOADING_EXTENSION = 300.0
@@ -110,7 +112,7 @@ class Watchdog:
         notifier: Notifier,
         interval: float = 5.0,
         checks: int = 24,
-        end: Callable[[int], object] = os._exit,
+        end: Callable[[int], object] = leave,
     ) -> None:
         self._progress, self._notifier = progress, notifier
         self._interval = notifier.watchdog / 2 if notifier.watchdog is not None else interval

@@ -14,6 +14,7 @@ from specmesh.daemons.live import Live
 from specmesh.daemons.peers import DrafterPeer
 from specmesh.daemons.transport import Traffic
 from specmesh.engines.base import EngineInfo
+from specmesh.logs import dropped
 
 SCHEMA_VERSION = 1
 ROLLING_ROUNDS = 256
@@ -164,6 +165,7 @@ class VerifierStats:
             "peers": [peer.describe() for peer in peers],
             "reconnects": self.reconnects.count,
             "handshake_failures": {"hello": self.strangers, "version": traffic.rejected["version"]},
+            "log_lines_dropped": dropped(),
             "wire": {
                 "frames_sent": traffic.frames_sent,
                 "frames_received": traffic.frames_received,

@@ -228,6 +228,7 @@ def _log(shared: _Shared) -> None:
         with about("log_file"):
             file = LogFile(shared["log_file"])
         click.get_current_context().call_on_close(file.close)
+        click.get_current_context().call_on_close(logs.flush)  # called first
     logs.configure(shared["log_level"], shared["log_format"], file)
 
 

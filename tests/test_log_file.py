@@ -34,6 +34,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
+logs.flush()
 print("to stdout", flush=True)
 """
 

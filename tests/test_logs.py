@@ -24,6 +24,7 @@ def _as_before() -> Iterator[None]:
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    logs.flush()
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 

@@ -92,6 +92,7 @@ def test_verifier(snapshots):
         ("specmesh_frames_rejected_total", ("reason", "magic")): 1,
         ("specmesh_handshake_failures_total", ("reason", "version")): 0,
         ("specmesh_drafter_reconnects_total",): 0,
+        ("specmesh_log_lines_dropped_total",): 0,
         ("specmesh_wire_bytes_total", ("direction", "sent")): 100,
         ("specmesh_wire_frames_total", ("direction", "received")): 1,
         ("specmesh_busy_ratio", ("side", "drafter")): 0.25,

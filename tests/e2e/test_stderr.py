@@ -1,0 +1,93 @@
+"""Daemons whose log cannot be written: they serve on."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from processes import PATIENCE, SPECMESH, Mesh, cache, command, environment, sim_text, until
+
+from specmesh.client import Client
+
+NEEDS_FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+PROMPT = "All good things"
+
+
+@contextmanager
+def _into(path: str) -> Iterator[int]:
+    opened = os.open(path, os.O_WRONLY)
+    yield opened
+    os.close(opened)
+
+
+@contextmanager
+def _pipe_without_reader() -> Iterator[int]:
+    end, into = os.pipe()
+    os.close(end)
+    yield into
+    os.close(into)
+
+
+@contextmanager
+def _full_pipe() -> Iterator[int]:
+    end, into = os.pipe()
+    os.set_blocking(into, False)
+    try:
+        while True:
+            os.write(into, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(into, True)
+    yield into
+    os.close(into)
+    os.close(end)
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.parametrize(
+    "stderr",
+    [
+        pytest.param(lambda: _into("/dev/full"), id="full disk", marks=NEEDS_FULL),
+        pytest.param(_pipe_without_reader, id="closed pipe"),
+        pytest.param(_full_pipe, id="full pipe"),
+    ],
+)
+def test_a_log_that_cannot_be_written(mesh: Mesh, stderr: Callable[[], AbstractContextManager[int]], role: str):
+    """The daemon starts, serves, counts what it could not log, and stops as ever."""
+    path = mesh.folder / "mute.sock"
+    words = ["verifier", "--model", "step_ms=1", "--bind", mesh.address]
+    if role == "drafter":
+        mesh.verifier("step_ms=1")
+        words = ["drafter", "--model", "draft_ms=0.1", "--connect", mesh.address]
+    with stderr() as log:
+        words = [*SPECMESH, *words, "--engine", "sim", "--socket", str(path)]
+        mute = subprocess.Popen(words, stderr=log, stdin=subprocess.DEVNULL, env=environment(cache(mesh.folder)))
+        try:
+            client = Client(path)
+            until(lambda: client.get("/health").get("status") == "ok", "it serves")
+            done = command("generate", PROMPT, "--max-tokens", 20, "--socket", path)
+            assert done.out == sim_text(PROMPT, 20) + "\n"
+            if stderr is not _full_pipe:
+                until(lambda: client.get("/stats")["log_lines_dropped"], "what it dropped is counted")
+            mute.terminate()
+            assert mute.wait(PATIENCE) == 0
+        finally:
+            mute.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_closed_stderr(mesh: Mesh):
+    """Its descriptor goes to nobody else: nothing that is opened later gets what is written there."""
+    path = mesh.folder / "mute.sock"
+    words = [*SPECMESH, "verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", mesh.address]
+    shell = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *words, "--socket", str(path)]
+    mute = subprocess.Popen(shell, stdin=subprocess.DEVNULL, env=environment(cache(mesh.folder)))
+    try:
+        until(lambda: Client(path).get("/health").get("status") == "ok", "it serves")
+        assert Path(f"/proc/{mute.pid}/fd/2").readlink() == Path(os.devnull)
+        mute.terminate()
+        assert mute.wait(PATIENCE) == 0
+    finally:
+        mute.kill()
