@@ -96,6 +96,12 @@ class DrafterLoop:
 
     def run(self) -> None:
         """Draft until stopped; raises ConfigError when the verifier refuses this drafter for good."""
+        try:
+            self._draft()
+        finally:
+            self._dealer.send(m.Bye())
+
+    def _draft(self) -> None:
         while not self._stopping:
             self._turns += 1
             self._receive()
@@ -340,6 +346,9 @@ class DrafterLoop:
                 self._ask(self._introduction.answered(message, now))
             case m.Error():
                 self._error(message, now)
+            case m.Bye():
+                if self._welcome is not None:
+                    self._lost("stopped")
             case m.Ping(number, progress, busy):
                 self._link.progress, self._link.busy = progress, busy
                 self._dealer.send(m.Pong(number, self._turns & U32, self.stats.busy.share(now)))

@@ -105,6 +105,8 @@ class VerifierLoop:
         for order in self._mailbox.drain():
             if isinstance(order, Submit):
                 order.client.hear(Failed(_stopping()))
+        for identity in self._peers:
+            self._router.send(identity, m.Bye())
         self._policies.close()
         encoded = self._prompts.close(ENCODE_PATIENCE)
         return self._stepper.close(DRAIN) and encoded
@@ -343,6 +345,8 @@ class VerifierLoop:
                     pass
                 case m.Hello():
                     self._hello(identity, message, now)
+                case m.Bye():
+                    self._peer_gone(identity, "stopped")
                 case _ if peer is None:
                     self.stats.strangers += 1
                     self._router.send(identity, m.Error("hello", "introduce yourself with HELLO first"))

@@ -41,6 +41,7 @@ class Kind(IntEnum):
     PING = 24
     PONG = 25
     ROUND = 26
+    BYE = 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,11 @@ class Round:
     accepted: int
 
 
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The sender stops: nothing more comes from it on this connection."""
+
+
 TokenMessage = Draft | Truth | Sync | Nack | Shadow
-ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Round
+ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Round | Bye
 Message = TokenMessage | ControlMessage

@@ -21,6 +21,7 @@ from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.verifier_session import SessionParams
 from specmesh.core.vocabulary import Vocabulary
+from specmesh.daemons import peers
 from specmesh.daemons import verifier as verifier_module
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
@@ -152,7 +153,7 @@ class Bench:
         mailbox: Mailbox[object] = Mailbox()
         router = bind_router(self.context, self.address, insecure=False)
         loop = VerifierLoop("v", router, engine, mailbox, StepCosts())  # type: ignore[arg-type]
-        return self._run(loop, mailbox, lambda: router.close(linger=0))
+        return self._run(loop, mailbox, lambda: router.close(linger=100))
 
     def drafter(self, engine: DraftEngine | None = None, cache: VocabularyCache | None = None) -> "Running":
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
@@ -173,11 +174,13 @@ class Bench:
         self._ends.append(made.socket.close)
         return made
 
-    def dealer(self) -> "ScriptedDrafter":
-        """A drafter that says what the test tells it to, and that the verifier knows."""
+    def dealer(self, *, known: bool = True) -> "ScriptedDrafter":
+        """A drafter that says what the test tells it to; the verifier knows it, or is connected at least."""
         made = ScriptedDrafter(connect_dealer(self.context, self.address))
         self._ends.append(lambda: made.socket.close(linger=0))
-        made.hello()
+        made.connected()
+        if known:
+            made.hello()
         return made
 
     def _run(
@@ -191,15 +194,14 @@ class Bench:
 
         thread = threading.Thread(target=run, name="loop")
         thread.start()
-        running = Running(loop, mailbox, thread)
-
-        def end() -> None:
-            running.stop()
-            close()
-            mailbox.close()
-
-        self._ends.append(end)
+        running = Running(loop, mailbox, thread, close)
+        self._ends.append(running.end)
         return running
+
+    def end(self, running: "Running") -> None:
+        """Stop a loop and close its socket, as its process does."""
+        self._ends.remove(running.end)
+        running.end()
 
     def close(self) -> None:
         for end in reversed(self._ends):
@@ -210,8 +212,14 @@ class Bench:
 class Running:
     """A loop that runs."""
 
-    def __init__(self, loop: VerifierLoop | DrafterLoop, mailbox: "Mailbox[object]", thread: threading.Thread) -> None:
-        self.loop, self._mailbox, self._thread = loop, mailbox, thread
+    def __init__(
+        self,
+        loop: VerifierLoop | DrafterLoop,
+        mailbox: "Mailbox[object]",
+        thread: threading.Thread,
+        close: Callable[[], None],
+    ) -> None:
+        self.loop, self._mailbox, self._thread, self._close = loop, mailbox, thread, close
 
     def ask(self, what: Request, client: Hearing | None = None) -> Hearing:
         client = client or Hearing()
@@ -234,6 +242,12 @@ class Running:
         self._mailbox.put(Cancel(Hearing()))  # type: ignore[arg-type]
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the loop does not end"
+
+    def end(self) -> None:
+        """Stop, and give back what it used."""
+        self.stop()
+        self._close()
+        self._mailbox.close()
 
 
 class Scripted:
@@ -268,15 +282,14 @@ class ScriptedDrafter:
     def __init__(self, dealer: "zmq.Socket[bytes]") -> None:
         self.socket = dealer
 
+    def connected(self) -> None:
+        """Wait until somebody listens."""
+        assert self.socket.poll(1000 * PATIENCE, zmq.POLLOUT), "no connection"
+
     def hello(self, name: str = "scripted") -> None:
-        """Say HELLO until WELCOME comes."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if self.socket.poll(100, zmq.POLLOUT):
-                self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
-                self.expect(m.Welcome)
-                return
-        raise AssertionError("no connection")
+        """Say HELLO and wait for WELCOME."""
+        self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
+        self.expect(m.Welcome)
 
     def expect(self, *kinds: type[m.Message]) -> m.Message:
         """The next message of these kinds; others are skipped, PINGs answered."""
@@ -532,6 +545,83 @@ def test_stopping_under_a_slow_prompt(bench: Bench, monkeypatch: pytest.MonkeyPa
     assert isinstance(refusal, Busy)
     assert peer.expect(m.Error) == m.Error("busy", str(refusal), 1)
     engine.go_on.set()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence tells nobody anything."""
+    monkeypatch.setattr(peers, "SILENCE", 1e9)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_drafter_that_stops_says_so(bench: Bench):
+    """The verifier detaches it at once and goes on alone; the drafter's own client has its error."""
+    verifier, drafter = bench.verifier(Flaky(SimSettings(step_ms=1))), bench.drafter()
+    attach(verifier, drafter)
+    own, other = drafter.ask(request(8000)), verifier.ask(request(300))
+    while not (own.ids and other.ids):
+        own.next()
+        other.next()
+    drafter.stop()
+    until(lambda: not verifier.loop.snapshot(0.0)["peers"], "the verifier knows")
+    assert isinstance(own.error(), DaemonUnreachable)
+    assert isinstance(other.end(), Finished)
+    assert other.ids == truth(300)
+    until(lambda: verifier.loop.snapshot(0.0)["sessions"]["live"] == 0, "its client's session ends")  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_verifier_that_stops_says_so(bench: Bench):
+    """Its drafter looks for it anew at once, and finds the next one."""
+    first, drafter = bench.verifier(), bench.drafter()
+    attach(first, drafter)
+    bench.end(first)
+    until(lambda: drafter.loop.verifier is None, "the drafter knows")
+    assert isinstance(drafter.ask(request()).error(), DaemonUnreachable)
+    bench.verifier()
+    until(lambda: drafter.loop.verifier is not None, "it is welcome again")
+    client = drafter.ask(request(40))
+    assert isinstance(client.end(), Finished)
+    assert client.ids == truth(40)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_bye_concerns_its_sender_only(bench: Bench):
+    """Its own session ends; one that it drafted for is another's now, and that one's own goes on."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
+    leaving = bench.dealer()
+    client = verifier.ask(request(400, None))
+    announced = leaving.expect(m.Opened)
+    staying = bench.dealer()
+    leaving.say(ask_for(1, ids=PROMPT, max_tokens=8000))
+    staying.say(ask_for(2, ids=PROMPT, max_tokens=400))
+    leaving.expect(m.Opened)
+    assert staying.expect(m.Opened).ref == 2  # type: ignore[union-attr]
+    leaving.say(m.Bye(), m.Bye())
+    again = staying.expect(m.Opened)
+    assert (again.session, again.ref) == (announced.session, 0)  # type: ignore[union-attr]
+    assert [peer["drafter"] for peer in verifier.loop.snapshot(0.0)["peers"]] == ["scripted"]  # type: ignore[attr-defined]
+    assert {staying.expect(m.Done).finish_reason for _ in range(2)} == {"length"}  # type: ignore[union-attr]
+    assert isinstance(client.end(), Finished)
+    assert client.ids == truth(400)
+
+
+def test_bye_of_a_stranger(bench: Bench):
+    """It is not asked to introduce itself: it leaves."""
+    bench.verifier()
+    peer = bench.dealer(known=False)
+    peer.say(m.Bye(), m.Hello("late", "scripted", "none", "", 0, 4096))
+    assert isinstance(peer.expect(m.Error, m.Welcome), m.Welcome)
+
+
+def test_bye_without_a_welcome(bench: Bench):
+    """A drafter that nobody has welcomed goes on asking."""
+    router = bench.router()
+    drafter = bench.drafter()
+    router.expect(m.Hello)
+    router.say(m.Bye(), welcome())
+    until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
+    assert drafter.loop.stats.reconnects.count == 0
 
 
 def test_cancel_frees_the_place(bench: Bench):

@@ -54,6 +54,16 @@ def test_drafter_killed_while_the_command_runs(verifier: Daemon, drafters: Mesh)
     assert running.end() == Done(0, sim_text(PROMPT, 150) + "\n", "")
 
 
+def test_daemons_that_are_stopped_say_so(mesh: Mesh):
+    """SIGTERM: the other side knows the reason, and does not wait for silence to tell it."""
+    verifier, drafter = mesh.verifier(), mesh.drafter()
+    drafter.stop()
+    assert [gone["reason"] for gone in until(lambda: verifier.events("drafter_gone"), "it is noted")] == ["stopped"]
+    drafter = mesh.drafter(name="second")
+    verifier.stop()
+    assert [lost["reason"] for lost in until(lambda: drafter.events("verifier_lost"), "it is noted")] == ["stopped"]
+
+
 def test_restarted_drafter_drafts_in_the_same_session(verifier: Daemon, drafters: Mesh):
     """After kill -9 and restart the drafter's drafts are accepted within 2 s, in the session that was running."""
     drafter = drafters.drafter()

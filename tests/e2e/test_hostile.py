@@ -279,14 +279,16 @@ def test_repeated_hello_is_welcomed_again(verifier: Daemon, chosen: Peer, vocabu
 def test_sessions_of_a_hostile_owner_end_with_it(verifier: Daemon, peer: Peer, vocabulary: Vocabulary):
     """OPEN with absurd parameters is refused with its ref, or bounded; CLOSE ends the session."""
     peer.join(vocabulary)
-    peer.say(m.Open(11, "", 5, 0.0, 0, 1.0, 1, 4))
-    peer.say(m.Open(12, "", 5, 0.0, 0, 1.0, 1, 4, ids=[256]))
-    peer.say(m.Open(13, "x" * 9000, 5, 0.0, 0, 1.0, 1, 4))
-    peer.say(m.Open(15, "many", 5, 0.0, 0, 1.0, 1, 4, stop=["a"] * 100_000))
-    for ref in (11, 12, 13, 15):
+    for order in (
+        m.Open(11, "", 5, 0.0, 0, 1.0, 1, 4),
+        m.Open(12, "", 5, 0.0, 0, 1.0, 1, 4, ids=[256]),
+        m.Open(13, "x" * 9000, 5, 0.0, 0, 1.0, 1, 4),
+        m.Open(15, "many", 5, 0.0, 0, 1.0, 1, 4, stop=["a"] * 100_000),
+    ):
+        peer.say(order)
         answer = peer.expect(m.Error)
         assert isinstance(answer, m.Error)
-        assert (answer.code, answer.ref) == ("request", ref)
+        assert (answer.code, answer.ref) == ("request", order.ref)
     peer.say(m.Open(14, "endless", 2**32 - 1, 0.0, 0, 1.0, 1, 0xFFFF))
     opened = peer.expect(m.Opened)
     assert isinstance(opened, m.Opened)

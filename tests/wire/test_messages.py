@@ -15,8 +15,9 @@ def test_messages_are_frozen_values(cls):
     """A message cannot be changed after it was made, and has no place for other fields."""
     message = cls(*[0] * len(fields(cls)))
     assert message == cls(*[0] * len(fields(cls)))
-    with pytest.raises(FrozenInstanceError):
-        setattr(message, fields(cls)[0].name, 1)
+    for field in fields(cls)[:1]:  # BYE has none
+        with pytest.raises(FrozenInstanceError):
+            setattr(message, field.name, 1)
     assert not hasattr(message, "__dict__")
 
 
