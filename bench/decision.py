@@ -21,7 +21,7 @@ from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import solve
-from specmesh.daemons.serve import SWITCH_INTERVAL
+from specmesh.daemons.process import SWITCH_INTERVAL
 
 STEP, ROW, INTERVAL, ROUND_TRIP, MOST = 0.0342, 0.001, 0.0052, 0.005, 16
 
