@@ -22,10 +22,11 @@ from specmesh.core.report import session_report
 from specmesh.core.verifier_session import MAX_DRAFTS, TargetLimits, VerifierSession
 from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.decision_notes import DecisionNotes
+from specmesh.daemons.drafters import Drafters
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.live import Closing, Live
 from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.peers import U32, DrafterPeer, Link
+from specmesh.daemons.peers import DrafterPeer
 from specmesh.daemons.policy_solver import PolicySolver, Solved
 from specmesh.daemons.prompts import Encoded, Opening, PromptLine
 from specmesh.daemons.remote_client import RemoteClient, opened, requested
@@ -81,7 +82,6 @@ class VerifierLoop:
         self._costs, self._acceptance = costs, RollingAcceptance()
         self._sessions: dict[int, Live] = {}
         self._closing = Closing()
-        self._peers: dict[bytes, DrafterPeer] = {}
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
         self._free = list(reversed(range(engine.info.n_seq)))
         self._policies = PolicySolver(mailbox.put)
@@ -90,6 +90,7 @@ class VerifierLoop:
         self._unpublished = True
         self._stopping: float | None = None
         self.stats = VerifierStats(time.monotonic())
+        self._drafters = Drafters(self._router, self.stats.round_trips)
 
     # --- the loop
 
@@ -105,8 +106,7 @@ class VerifierLoop:
         for order in self._mailbox.drain():
             if isinstance(order, Submit):
                 order.client.hear(Failed(_stopping()))
-        for identity in self._peers:
-            self._router.send(identity, m.Bye())
+        self._drafters.bye()
         self._policies.close()
         encoded = self._prompts.close(ENCODE_PATIENCE)
         return self._stepper.close(DRAIN) and encoded
@@ -137,7 +137,8 @@ class VerifierLoop:
 
     def _timeout(self, now: float) -> float:
         """Seconds the loop may sleep, once the engine has what it can do."""
-        until = min((peer.link.next_ping for peer in self._peers.values()), default=now + 1.0)
+        due = self._drafters.next_ping()
+        until = now + 1.0 if due is None else due
         until = min(until, self._closing.next_deadline() or until, self._next_snapshot if self._unpublished else until)
         if self._router.behind:
             until = min(until, now + FLUSH_INTERVAL)
@@ -156,10 +157,7 @@ class VerifierLoop:
                 for live in [live for live in self._sessions.values() if live.client is client]:
                     self._carry_out(live, live.machine.handle(ev.Cancelled("cancelled"), now))
             case Probe():
-                order.sent(peer.end for peer in self._peers.values())
-                for peer in self._peers.values():
-                    busy, answer = self.stats.busy.share(now), order.answer(peer.end)
-                    self._router.send(peer.identity, peer.link.probe(now, self._turns, busy, answer))
+                self._drafters.probe(order, now, self._turns, self.stats.busy.share(now))
             case Decoded():
                 self._decoded(order, now)
             case DecodeFailed(error):
@@ -175,11 +173,9 @@ class VerifierLoop:
         self._router.flush()
         for identity in self._router.unreachable():
             self._peer_gone(identity, "unreachable")
-        for peer in list(self._peers.values()):
-            if peer.link.silent(now):
-                self._peer_gone(peer.identity, "silent")
-            elif now >= peer.link.next_ping:
-                self._router.send(peer.identity, peer.link.ping(now, self._turns, self.stats.busy.share(now)))
+        for identity in self._drafters.silent(now):
+            self._peer_gone(identity, "silent")
+        self._drafters.ping(now, self._turns, self.stats.busy.share(now))
         self._closing.expire(now)
         if not self._sessions:
             self.stats.throughput.idle()
@@ -261,7 +257,7 @@ class VerifierLoop:
 
     def _find_drafter(self, live: Live) -> None:
         length = len(live.machine.prefix)
-        fitting = [identity for identity, peer in self._peers.items() if peer.hello.n_ctx > length]
+        fitting = self._drafters.holding(length)
         chosen = pick_drafter(fitting, (other.drafter for other in self._sessions.values()))
         if chosen is not None:
             params = live.machine.params.sampling
@@ -269,7 +265,7 @@ class VerifierLoop:
             self._attach(live, chosen)
 
     def _attach(self, live: Live, identity: bytes) -> None:
-        peer = self._peers.get(identity)
+        peer = self._drafters.get(identity)
         if peer is None:
             return  # it went away while it was being told
         live.drafter = identity
@@ -306,7 +302,7 @@ class VerifierLoop:
         machine = live.machine
         self.stats.ended(machine, reason, now)
         report = session_report(machine, self._costs, now)
-        peer = self._peers.get(live.drafter) if live.drafter is not None else None
+        peer = self._drafters.get(live.drafter)
         report["drafter"] = peer.hello.drafter if peer is not None else None
         finished = Finished(reason, tuple(machine.prefix[: machine.n_prompt]), report)
         log.info("session_finished", session=live.id, reason=reason, **live.summary())
@@ -322,7 +318,7 @@ class VerifierLoop:
         return self.stats.picture(
             self._info,
             list(self._sessions.values()),
-            list(self._peers.values()),
+            list(self._drafters),
             self._costs,
             self._router.traffic,
             now,
@@ -337,7 +333,7 @@ class VerifierLoop:
     def _receive(self) -> None:
         for identity, message, size in self._router.receive():
             now = time.monotonic()
-            peer = self._peers.get(identity)
+            peer = self._drafters.get(identity)
             if peer is not None:
                 peer.link.last_heard = now
             match message:
@@ -367,14 +363,10 @@ class VerifierLoop:
                 self._closed_by(peer, message, now)
             case m.Vocab(start):
                 self._router.send(peer.identity, vocabulary_chunk(self._vocabulary, start))
-            case m.Ping(number, progress, busy):
-                peer.link.progress, peer.link.busy = progress, busy
-                self._router.send(peer.identity, m.Pong(number, self._turns & U32, self.stats.busy.share(now)))
+            case m.Ping():
+                self._drafters.pinged(peer, message, self._turns, self.stats.busy.share(now))
             case m.Pong():
-                round_trip = peer.link.pong(message, now)
-                if round_trip is not None:
-                    peer.arrivals.record_round_trip(round_trip)
-                    self.stats.round_trips.record(round_trip)
+                self._drafters.ponged(peer, message, now)
             case _:
                 self._router.traffic.rejected["direction"] += 1
 
@@ -387,18 +379,17 @@ class VerifierLoop:
         self._carry_out(live, live.machine.handle(event, now))
 
     def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
-        known = self._peers.get(identity)
+        known = self._drafters.get(identity)
         if known is not None and known.hello == hello:
             known.link.last_heard = now
             self._router.send(identity, self._welcome())  # it asked more than once while nobody listened
             return
         self._peer_gone(identity, "hello again")
-        peer = DrafterPeer(identity, hello, Link(now), address=self._router.inlet.sender())
-        self._peers[identity] = peer
+        self._drafters.add(identity, hello, now)
         self.stats.reconnects.came()
         self._unpublished = True
         self._router.send(identity, self._welcome())
-        self._router.send(identity, peer.link.ping(now, self._turns, 0.0))
+        self._drafters.ping(now, self._turns, self.stats.busy.share(now))
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
         self._find_drafters()
 
@@ -409,8 +400,7 @@ class VerifierLoop:
 
     def _peer_gone(self, identity: bytes, reason: str) -> None:
         """Forget a drafter: its own sessions end, the others go on alone or with another drafter."""
-        peer = self._peers.pop(identity, None)
-        self._router.forget(identity)
+        peer = self._drafters.remove(identity)
         if peer is None:
             return
         self.stats.reconnects.lost()

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,8 +151,8 @@ class Bench:
 
     def verifier(self, engine: SimVerifier | None = None) -> "Running":
         engine = engine or Flaky(SimSettings())
-        mailbox: Mailbox[object] = Mailbox()
         router = bind_router(self.context, self.address, insecure=False)
+        mailbox: Mailbox[object] = Mailbox()
         loop = VerifierLoop("v", router, engine, mailbox, StepCosts())  # type: ignore[arg-type]
         return self._run(loop, mailbox, lambda: router.close(linger=100))
 
@@ -578,7 +579,14 @@ def test_a_verifier_that_stops_says_so(bench: Bench):
     bench.end(first)
     until(lambda: drafter.loop.verifier is None, "the drafter knows")
     assert isinstance(drafter.ask(request()).error(), DaemonUnreachable)
-    bench.verifier()
+
+    def next_one() -> bool:
+        with suppress(ConfigError):  # ZeroMQ lets an address go when it comes to it
+            bench.verifier()
+            return True
+        return False
+
+    until(next_one, "the address is free")
     until(lambda: drafter.loop.verifier is not None, "it is welcome again")
     client = drafter.ask(request(40))
     assert isinstance(client.end(), Finished)

@@ -1,0 +1,74 @@
+"""The drafters attached to a verifier: who is there, PINGs to them, and who has gone silent."""
+
+from collections.abc import Iterator
+
+from specmesh.core.stats import Histogram
+from specmesh.daemons.peers import U32, DrafterPeer, Link
+from specmesh.daemons.router import Router
+from specmesh.requests import Probe
+from specmesh.wire import messages as m
+
+
+class Drafters:
+    """DrafterPeers by the identity of their connection, in the order they came."""
+
+    def __init__(self, router: Router, round_trips: Histogram) -> None:
+        self._router, self._round_trips = router, round_trips
+        self._peers: dict[bytes, DrafterPeer] = {}
+
+    def __iter__(self) -> Iterator[DrafterPeer]:
+        return iter(list(self._peers.values()))
+
+    def get(self, identity: bytes | None) -> DrafterPeer | None:
+        """The drafter of this connection, if it is attached."""
+        return self._peers.get(identity) if identity is not None else None
+
+    def add(self, identity: bytes, hello: m.Hello, now: float) -> None:
+        """Attach the drafter whose HELLO was just received."""
+        self._peers[identity] = DrafterPeer(identity, hello, Link(now), address=self._router.inlet.sender())
+
+    def remove(self, identity: bytes) -> DrafterPeer | None:
+        """Forget a drafter, and what is kept for it; None where there was none."""
+        self._router.forget(identity)
+        return self._peers.pop(identity, None)
+
+    def holding(self, length: int) -> list[bytes]:
+        """Those whose model can hold more than `length` ids."""
+        return [identity for identity, peer in self._peers.items() if peer.hello.n_ctx > length]
+
+    def next_ping(self) -> float | None:
+        """When the next PING is due."""
+        return min((peer.link.next_ping for peer in self._peers.values()), default=None)
+
+    def ping(self, now: float, progress: int, busy: float) -> None:
+        """PING each drafter that has had none for a while."""
+        for peer in self._peers.values():
+            if now >= peer.link.next_ping:
+                self._router.send(peer.identity, peer.link.ping(now, progress, busy))
+
+    def silent(self, now: float) -> list[bytes]:
+        """Drafters that were not heard for too long."""
+        return [identity for identity, peer in self._peers.items() if peer.link.silent(now)]
+
+    def probe(self, order: Probe, now: float, progress: int, busy: float) -> None:
+        """Send each the PING that somebody asked for."""
+        order.sent(peer.end for peer in self._peers.values())
+        for peer in self._peers.values():
+            self._router.send(peer.identity, peer.link.probe(now, progress, busy, order.answer(peer.end)))
+
+    def pinged(self, peer: DrafterPeer, ping: m.Ping, progress: int, busy: float) -> None:
+        """Answer a drafter's PING."""
+        peer.link.progress, peer.link.busy = ping.progress, ping.busy
+        self._router.send(peer.identity, m.Pong(ping.number, progress & U32, busy))
+
+    def ponged(self, peer: DrafterPeer, pong: m.Pong, now: float) -> None:
+        """Learn from a drafter's PONG."""
+        round_trip = peer.link.pong(pong, now)
+        if round_trip is not None:
+            peer.arrivals.record_round_trip(round_trip)
+            self._round_trips.record(round_trip)
+
+    def bye(self) -> None:
+        """Tell them that this verifier stops."""
+        for identity in self._peers:
+            self._router.send(identity, m.Bye())
