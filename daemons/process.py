@@ -19,6 +19,7 @@ import zmq
 from specmesh.daemons.backends import Loading
 from specmesh.daemons.notify import Notifier, Watchdog
 from specmesh.errors import SpecmeshError, about
+from specmesh.logs import flush
 
 log = structlog.get_logger("specmesh")
 
@@ -71,6 +72,7 @@ class Process:
     ) -> None:
         self.context.term()
         self.notifier.close()
+        flush()  # what went wrong is told after what led there
 
     @property
     def name(self) -> str:
