@@ -23,9 +23,7 @@ class LogWriter:
     Any thread may write, and a signal handler too: nothing here waits for a lock.
     """
 
-    def __init__(
-        self, stream: TextIO, tell: Callable[[int], None], prepare: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, stream: TextIO, tell: Callable[[int], None], prepare: Callable[[], None] | None = None) -> None:
         self._stream, self._tell, self._prepare = stream, tell, prepare
         try:
             self._file: int | None = stream.fileno()
