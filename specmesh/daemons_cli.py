@@ -1,5 +1,7 @@
 """`specmesh verifier` and `specmesh drafter`. Nothing of a daemon is imported before one is run."""
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
@@ -215,8 +217,21 @@ def _instance(path: Path) -> "Instance":
     """The only daemon at this socket, known to clients before the rest is imported. Raises Busy, ConfigError."""
     from specmesh.daemons.instance import Instance
 
+    _hold_standard_streams()
     with about("socket"):
         return Instance(path)
+
+
+def _hold_standard_streams() -> None:
+    """Where whoever started us has closed one of them, let /dev/null have its descriptor: else the next file that is
+    opened would, and get what is written there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest one that is free
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def _log(shared: _Shared) -> None:

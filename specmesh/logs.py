@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 from collections.abc import MutableMapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 import structlog
@@ -24,8 +23,6 @@ def configure(level: str, fmt: str, log_file: LogFile | None = None) -> None:
     """Set logging up. fmt: console, json, or auto for what suits stderr; log_file: what stderr leads to, if to one."""
     global _writer  # noqa: PLW0603 - there is one log
     set_level(level)
-    if sys.stderr is None:  # closed by whoever started us: something must hold its descriptor, or a socket would
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if _writer is None:
         atexit.register(flush)
     _writer = LogWriter(sys.stderr, _say_dropped, log_file.keep_small if log_file is not None else None)

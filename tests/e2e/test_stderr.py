@@ -78,15 +78,16 @@ def test_a_log_that_cannot_be_written(mesh: Mesh, stderr: Callable[[], AbstractC
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_a_closed_stderr(mesh: Mesh):
-    """Its descriptor goes to nobody else: nothing that is opened later gets what is written there."""
+def test_closed_standard_streams(mesh: Mesh):
+    """Their descriptors go to nobody else: nothing that is opened later gets what is written there."""
     path = mesh.folder / "mute.sock"
     words = [*SPECMESH, "verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", mesh.address]
-    shell = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *words, "--socket", str(path)]
+    shell = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words, "--socket", str(path)]
     mute = subprocess.Popen(shell, stdin=subprocess.DEVNULL, env=environment(cache(mesh.folder)))
     try:
         until(lambda: Client(path).get("/health").get("status") == "ok", "it serves")
-        assert Path(f"/proc/{mute.pid}/fd/2").readlink() == Path(os.devnull)
+        for number in range(3):
+            assert Path(f"/proc/{mute.pid}/fd/{number}").readlink() == Path(os.devnull)
         mute.terminate()
         assert mute.wait(PATIENCE) == 0
     finally:
