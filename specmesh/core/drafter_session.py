@@ -23,7 +23,7 @@ GROUP = 2
 LEAST_USE = 0.01
 """Drafts that would stand less often than this are not worth their bytes."""
 
-FIRST_CHUNK = 32
+FIRST_CHUNK = 8
 CHUNK_SECONDS = 0.1
 """A long prompt is taken in by chunks of about this long, begun with FIRST_CHUNK ids: between them the drafter listens,
 and a slow machine must not look dead."""
@@ -91,16 +91,17 @@ class DrafterSession:
         """What the draft model should do next, if anything: take in what it has not seen, then guess."""
         if self._n_truth > self._n_ctx:
             return None
-        pending = len(self._known) - self._held
-        if pending > self._chunk:
+        drafts = self._may_draft(round_trip)
+        wanted = len(self._known) if drafts else self._followed()
+        missing = wanted - self._held
+        if missing > self._chunk:
             return ev.Predict(tuple(self._known[self._held : self._held + self._chunk]), guess=False)
-        if pending and self._may_draft(round_trip):
-            return ev.Predict(tuple(self._known[self._held : len(self._known)]), guess=True)
-        followed = self._n_truth - 1 - (0 if self.draft_n else self._shadow)
-        if self._held < followed:
-            # Nothing is asked for: stay close to the truth, so that drafting can start at once.
-            return ev.Predict(tuple(self._known[self._held : followed]), guess=False)
-        return None
+        return ev.Predict(tuple(self._known[self._held : wanted]), guess=drafts) if missing > 0 else None
+
+    def _followed(self) -> int:
+        """How much is taken in where nothing is drafted: all but what is shadowed, and the id that a guess begins
+        with, so that drafting can start at once."""
+        return self._n_truth - 1 - (0 if self.draft_n else self._shadow)
 
     def plan_shadow(self) -> ev.Predict | None:
         """What the draft model should do when `plan` has nothing for it and no other session either: take in one id and

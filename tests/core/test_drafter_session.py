@@ -362,6 +362,15 @@ def test_known_ids_are_shadowed():
     assert made.plan_shadow() is None
 
 
+def test_a_long_truth_goes_in_by_chunks_up_to_its_shadows():
+    """However small its chunks are, none of them takes in an id that is to be guessed."""
+    made, text = session(draft_n=0, n_batch=2), tuple(range(14))
+    made.handle(told(*text, after=PROMPT, draft_n=0), 0.0)
+    fed, effects = shadow(made, *[1] * SHADOW)
+    assert [len(ids) for ids in fed[:-SHADOW]] == [2, 2, 2, 2]
+    assert effects == [ev.SendShadow(9, crc(*PROMPT, *text[:6]), (1,) * SHADOW)]
+
+
 def test_shadows_wait_for_each_other():
     """Truth that comes one id at a time is shadowed when there are enough for a frame, and again after as many."""
     made, known, sent = session(draft_n=0), PROMPT, []
