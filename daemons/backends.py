@@ -109,11 +109,9 @@ class DrafterBackend:
         if self._loop is None:
             return self._loading.error()
         if self._loop.verifier is None:
-            if time.monotonic() < self._ready + GRACE:
+            if self._loop.refusal is None and time.monotonic() < self._ready + GRACE:
                 return Starting(f"the drafter is connecting to {self._address}: try again in a moment")
-            return DaemonUnreachable(
-                f"the verifier at {self._address} does not answer: is it running, and reachable from here?"
-            )
+            return DaemonUnreachable(self._loop.trouble)
         if self._loop.vocabulary is None:
             return Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
         return None

@@ -1,25 +1,77 @@
 """The drafter's end of the wire: messages to and from the one verifier it is connected to."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import zmq
 
-from specmesh.daemons.transport import Inlet, Traffic
+from specmesh.daemons.curve import Handshake, next_handshake
+from specmesh.daemons.transport import Inlet, Traffic, close_dealer
 from specmesh.errors import ConfigError, FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
 MAX_FRAMES_PER_TURN = 64
 
+LOOK_INTERVAL = 0.2
+"""Seconds between two looks at how handshakes ended; also until a refused connection is tried again, because somebody
+may be allowing this drafter's key just now."""
+
+LONGEST_RETRY = 1.0
+"""Seconds between two tries that fail for another reason."""
+
+_MEANINGS: dict[Handshake, str] = {
+    Handshake.KEY: "it does not allow this machine's key: run `specmesh keys allow KEY --name NAME` there, with what "
+    "`specmesh keys show` prints here",
+    Handshake.MECHANISM: "one of the two has keys and the other has none: run `specmesh keys new` where they are "
+    "missing, or give both --insecure-no-auth",
+    Handshake.BROKEN: "nothing answers there with the key that is known for it: is it running, and is its key, which "
+    "`specmesh keys show` prints there, the one that `specmesh keys list` shows here?",
+}
+_MEANINGS[Handshake.CRYPTOGRAPHY] = _MEANINGS[Handshake.BROKEN]
+
 
 class Dealer:
-    """A connected DEALER. `connect` opens one; a fresh one replaces a connection that went silent."""
+    """A connected DEALER. `connect` opens one; a fresh one replaces a connection that went silent or was refused.
+
+    libzmq gives up for good after most refusals, and after others tries again without a pause; see `look`.
+    """
 
     def __init__(self, connect: "Callable[[], zmq.Socket[bytes]]", address: str) -> None:
         self._connect, self._address = connect, address
         self.socket = connect()
         self.inlet = Inlet(self.socket)
         self.traffic = Traffic()
+        self.refusal: str | None = None
+        self.next_look = 0.0
+        self._retry: float | None = None
+        self._pause = LOOK_INTERVAL
+
+    def look(self, now: float) -> str | None:
+        """Why the verifier refuses this drafter, where it began to since the last look; tries again in time.
+
+        `refusal` says so as long as it lasts. To be called from `next_look` on.
+        """
+        if now < self.next_look:
+            return None
+        self.next_look = now + LOOK_INTERVAL
+        if self._retry is not None:
+            if now >= self._retry:
+                self.reconnect()
+            return None
+        ended = self._last_handshake()
+        if ended is None or (ended is Handshake.BROKEN and not self.encrypted):
+            return None  # without keys a broken handshake is a broken connection, and libzmq connects again
+        if ended is Handshake.DONE:
+            self.refusal, self._pause = None, LOOK_INTERVAL
+            return None
+        self.traffic.refused[ended] += 1
+        with contextlib.suppress(zmq.ZMQError):
+            self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
+        self._retry = now + self._pause
+        self._pause = LOOK_INTERVAL if ended is Handshake.KEY else min(2 * self._pause, LONGEST_RETRY)
+        before, self.refusal = self.refusal, f"no way into the verifier at {self._address}: {_MEANINGS[ended]}"
+        return self.refusal if self.refusal != before else None
 
     def send(self, message: m.Message) -> int:
         """Send and return the bytes handed over; 0 when the verifier is not there or does not keep up.
@@ -52,12 +104,25 @@ class Dealer:
     def reconnect(self) -> None:
         """Open a fresh connection, by which the verifier knows nothing of the old one."""
         self.close(linger=0)
+        self._retry = None
         self.socket = self._connect()
         self.inlet = Inlet(self.socket)
 
     def close(self, linger: int = 100) -> None:
         """Give the connection back; what is on its way has `linger` milliseconds to leave."""
-        self.socket.close(linger=linger)
+        close_dealer(self.socket, linger)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether keys are used."""
+        return self.socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
+
+    def _last_handshake(self) -> Handshake | None:
+        """How the newest handshake ended; None where none has since the last call."""
+        newest, monitor = None, self.socket.get_monitor_socket()
+        while (ended := next_handshake(monitor)) is not None:
+            newest = ended
+        return newest
 
     def _decoded(self, frame: bytes) -> m.Message | None:
         try:

@@ -88,6 +88,17 @@ class DrafterLoop:
         return self._welcome
 
     @property
+    def trouble(self) -> str:
+        """Why there is no verifier, as far as that is known."""
+        silent = f"the verifier at {self._address} does not answer: is it running, and reachable from here?"
+        return self.refusal or silent
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the verifier, or our own keys, keep this drafter out."""
+        return self._dealer.refusal
+
+    @property
     def vocabulary(self) -> Vocabulary | None:
         """The verifier's vocabulary, once it is known and suits."""
         return self._introduction.vocabulary
@@ -140,9 +151,14 @@ class DrafterLoop:
         due = self._link.next_ping if self._welcome is not None else self._next_hello
         if self._unpublished:
             due = min(due, self._next_snapshot)
-        return max(min(due - now, 1.0), 0.0)
+        return max(min(due, self._dealer.next_look) - now, 0.0)
 
     def _tick(self, now: float) -> None:
+        refusal = self._dealer.look(now)
+        if refusal is not None:
+            log.warning("refused", error=refusal)
+            if self._welcome is not None:
+                self._lost("refused")
         if self._welcome is None:
             if now >= self._next_hello:
                 self._say_hello(now)
@@ -239,8 +255,7 @@ class DrafterLoop:
     def _open(self, asked: Asked) -> None:
         """Ask the verifier for a session."""
         if self._welcome is None:
-            text = f"the verifier at {self._address} does not answer: is it running, and reachable from here?"
-            asked.client.hear(Failed(DaemonUnreachable(text)))
+            asked.client.hear(Failed(DaemonUnreachable(self.trouble)))
             return
         ref = next(self._refs) & U32
         try:
@@ -314,7 +329,7 @@ class DrafterLoop:
 
     def _say_hello(self, now: float) -> None:
         self._next_hello, self._hellos = now + HELLO_INTERVAL, self._hellos + 1
-        if self._hellos == UNANSWERED:
+        if self._hellos == UNANSWERED and self._dealer.refusal is None:
             log.warning("verifier_not_answering", connect=self._address, meaning="trying on; is it running there?")
         self._dealer.send(self._introduction.hello(self._name))
 
@@ -425,4 +440,4 @@ class DrafterLoop:
             [live.machine for live in self._sessions.values()],
             self._dealer.traffic,
             now,
-        ) | {"address": self._address}
+        ) | {"address": self._address, "encrypted": self._dealer.encrypted, "refusal": self._dealer.refusal}

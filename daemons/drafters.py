@@ -25,11 +25,13 @@ class Drafters:
 
     def add(self, identity: bytes, hello: m.Hello, now: float) -> None:
         """Attach the drafter whose HELLO was just received."""
-        self._peers[identity] = DrafterPeer(identity, hello, Link(now), address=self._router.inlet.sender())
+        key = self._router.attach(identity)
+        peer = DrafterPeer(identity, hello, Link(now), address=self._router.inlet.sender(), key=key)
+        self._peers[identity] = peer
 
     def remove(self, identity: bytes) -> DrafterPeer | None:
         """Forget a drafter, and what is kept for it; None where there was none."""
-        self._router.forget(identity)
+        self._router.detach(identity)
         return self._peers.pop(identity, None)
 
     def holding(self, length: int) -> list[bytes]:

@@ -77,13 +77,14 @@ class Link:
 
 @dataclass(slots=True)
 class DrafterPeer:
-    """A drafter attached to this verifier."""
+    """A drafter attached to this verifier; `key` is what its key is called here, empty where it has no name."""
 
     identity: bytes
     hello: Hello
     link: Link
     arrivals: Arrivals = field(default_factory=Arrivals)
     address: str = ""
+    key: str = ""
 
     @property
     def end(self) -> Peer:
@@ -96,6 +97,7 @@ class DrafterPeer:
         return {
             "drafter": self.hello.drafter,
             "address": self.address,
+            "key": self.key or None,
             "engine": self.hello.engine,
             "model": self.hello.model,
             "round_trip_ms": self.link.round_trip_ms(),

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from specmesh.daemons.auth import Guard
+from specmesh.daemons.curve import Connection, user_of
 from specmesh.daemons.transport import Inlet, Traffic, plain
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
@@ -25,15 +27,29 @@ class _Backlog:
     size: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A drafter's end of the wire: the key that it has proved, and its connection where that is known."""
+
+    key: str
+    connection: Connection | None
+
+
 class Router:
     """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same.
 
+    With a guard, a frame counts only where its sender's key is allowed now, whatever its handshake has proved before.
     What a drafter cannot take at once is kept for it, in order: ZeroMQ would drop it, and a lost DONE is for ever.
     """
 
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(self, socket: "zmq.Socket[bytes]", guard: Guard | None = None) -> None:
         self.socket, self.inlet = socket, Inlet(socket)
         self.traffic = Traffic()
+        self._guard = guard
+        self._allowed: frozenset[str] = frozenset()
+        if guard is not None:
+            self.traffic.refused, self._allowed = guard.failures, guard.allowed
+        self._ends: dict[bytes, _End] = {}
         self._unreachable: list[bytes] = []
         self._backlogs: dict[bytes, _Backlog] = {}
 
@@ -69,6 +85,40 @@ class Router:
         """Keep nothing for this drafter any more."""
         self._backlogs.pop(identity, None)
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether keys are used."""
+        return self._guard is not None
+
+    @property
+    def guarded(self) -> bool:
+        """Whether strangers are kept out still, where they are to be."""
+        return self._guard is None or self._guard.alive
+
+    def attach(self, identity: bytes) -> str:
+        """Remember whose the last message was, who is a drafter from now on; what its key is called, if it has one."""
+        if self._guard is None:
+            return ""
+        frame = self.inlet.last()
+        self._ends[identity] = end = _End(user_of(frame), Connection.of(frame))
+        return self._guard.names.get(end.key, "")
+
+    def detach(self, identity: bytes) -> None:
+        """It is none any more."""
+        self._ends.pop(identity, None)
+        self.forget(identity)
+
+    def expelled(self) -> list[bytes]:
+        """Drafters whose key has been revoked since the last call; nothing reaches them any more."""
+        if self._guard is None or self._guard.allowed is self._allowed:
+            return []
+        self._allowed = self._guard.allowed
+        gone = {identity: end for identity, end in self._ends.items() if end.key not in self._allowed}
+        for end in gone.values():
+            if end.connection is not None:
+                end.connection.cut()
+        return list(gone)
+
     def _hand_over(self, identity: bytes, frame: bytes) -> bool:
         """Whether ZeroMQ took the frame."""
         try:
@@ -97,8 +147,23 @@ class Router:
                 self.traffic.rejected["parts"] += 1
                 continue
             identity, frame = parts
+            if self._guard is not None and not self._admitted(identity, self._guard):
+                self.traffic.rejected["key"] += 1
+                continue
             self.traffic.received(len(frame))
             yield identity, self._decoded(identity, frame), len(frame)
+
+    def _admitted(self, identity: bytes, guard: Guard) -> bool:
+        """Whether the last message's sender may speak, and as this drafter: identities are the peers' own choice."""
+        frame = self.inlet.last()
+        key = user_of(frame)
+        if key not in guard.allowed:
+            connection = Connection.of(frame)
+            if connection is not None:
+                connection.cut()
+            return False
+        known = self._ends.get(identity)
+        return known is None or known.key == key
 
     @property
     def address(self) -> str:

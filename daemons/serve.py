@@ -8,11 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import structlog
+import zmq
 
 from specmesh.api.port import Port
 from specmesh.config import DrafterSettings, VerifierSettings
 from specmesh.core.costs import StepCosts
 from specmesh.daemons.api_thread import ApiThread
+from specmesh.daemons.auth import Guard
 from specmesh.daemons.backends import DrafterBackend, VerifierBackend
 from specmesh.daemons.calibrate import calibrate
 from specmesh.daemons.cost_cache import CostCache, steps_folder
@@ -20,11 +22,12 @@ from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.process import Process
-from specmesh.daemons.transport import bind_router, connect_dealer
+from specmesh.daemons.transport import bind_router, close_dealer, connect_dealer
 from specmesh.daemons.verifier import Order, VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache, default_folder
 from specmesh.engines.load import load_drafter, load_verifier
 from specmesh.errors import about
+from specmesh.keys import KeyFolder, find_keys
 from specmesh.requests import ClientOrder
 
 log = structlog.get_logger("specmesh")
@@ -42,14 +45,15 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
             with about("log_decisions"):
                 decisions = DecisionLog(settings.log_decisions)
             ends.callback(decisions.close)
-        with about("bind"):
-            socket = bind_router(process.context, settings.bind, settings.insecure)
-        ends.callback(socket.close, linger=100)
-        if settings.insecure:
-            log.warning(
-                "wire_not_encrypted", bind=settings.bind, meaning="whoever reaches the port reads and sends prompts"
-            )
         mailbox: Mailbox[Order] = Mailbox()
+        keys = _keys(settings)
+        with about("keys"):
+            guard = Guard(process.context, keys, mailbox.wake) if keys is not None else None
+        with about("bind"):
+            socket = bind_router(process.context, settings.bind, settings.insecure, guard)
+        ends.callback(socket.close, linger=100)
+        if guard is not None:
+            ends.callback(guard.close)
         backend = VerifierBackend(process.loading, mailbox)
         ends.enter_context(ApiThread(settings.socket, backend, settings.port))
         engine = process.loaded(lambda: load_verifier(settings.model, process.loading.progress))
@@ -61,7 +65,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         cache.store(costs.table())
         if decisions is not None:
             decisions.begin(engine.info.model)
-        loop = VerifierLoop(process.name, socket, engine, mailbox, costs, decisions)
+        loop = VerifierLoop(process.name, socket, engine, mailbox, costs, decisions, guard)
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         _hash_in_background(settings.model.model, lambda digest: setattr(loop.stats, "model_hash", digest))
         loop.stats.publish(loop.snapshot(time.monotonic()))
@@ -70,6 +74,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
             "ready",
             role="verifier",
             bind=settings.bind,
+            encrypted=keys is not None,
             socket=str(settings.socket),
             model=engine.info.model,
             backend=engine.info.backend,
@@ -91,8 +96,13 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
     reread: as for a verifier.
     """
     with Process("drafter", reread) as process, ExitStack() as ends:
+        keys = _keys(settings)
+
+        def connect() -> zmq.Socket[bytes]:
+            return connect_dealer(process.context, settings.connect, settings.insecure, keys)
+
         with about("connect"):
-            connect_dealer(process.context, settings.connect).close(linger=0)  # a bad address is told before loading
+            close_dealer(connect())  # a bad address, or bad keys, are told before loading
         mailbox: Mailbox[ClientOrder] = Mailbox()
         backend = DrafterBackend(process.loading, mailbox, settings.connect)
         ends.enter_context(ApiThread(settings.socket, backend, settings.port))
@@ -102,7 +112,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         ends.callback(engine.close)
         loop = DrafterLoop(
             process.name,
-            lambda: connect_dealer(process.context, settings.connect),
+            connect,
             settings.connect,
             engine,
             mailbox,
@@ -117,6 +127,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             "ready",
             role="drafter",
             connect=settings.connect,
+            encrypted=keys is not None,
             socket=str(settings.socket),
             model=engine.info.model,
             backend=engine.info.backend,
@@ -125,6 +136,18 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         with process.watched(loop, f"{engine.info.model} for {settings.connect}"):
             loop.run()
     log.info("stopped", role="drafter")
+
+
+def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
+    """The keys that the wire is to be used with; None where there are none, or none are wanted."""
+    if settings.insecure:
+        log.warning(
+            "wire_not_encrypted",
+            meaning="no keys are asked for: whoever reaches the port, or is in between, reads and sends prompts",
+        )
+        return None
+    with about("keys"):
+        return find_keys(settings.keys)
 
 
 def _opened(port: Port | None) -> dict[str, object]:

@@ -8,12 +8,15 @@ import re
 import select
 from collections import Counter
 from typing import TypeVar
-from urllib.parse import urlparse
 
 import zmq
 
+from specmesh.daemons.auth import Guard
+from specmesh.daemons.curve import protect_client, unwatch, watch
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.errors import ConfigError
+from specmesh.keys import KeyFolder
+from specmesh.privacy import check_bind, check_connect
 from specmesh.wire.codec import MAX_FRAME
 
 T = TypeVar("T")
@@ -30,8 +33,6 @@ _OPTIONS = {
     zmq.TCP_KEEPALIVE: 1,
     zmq.IPV6: 1,
 }
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_EVERYWHERE = ("*", "0.0.0.0", "::")  # noqa: S104  (refused, not used)
 
 
 class Traffic:
@@ -41,6 +42,8 @@ class Traffic:
         self.frames_sent = self.frames_received = 0
         self.bytes_sent = self.bytes_received = 0
         self.rejected: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        """Handshakes that failed, by their reason."""
 
     def sent(self, size: int) -> None:
         """Count a frame that was handed to the socket."""
@@ -53,37 +56,60 @@ class Traffic:
         self.bytes_received += size
 
 
-def bind_router(context: zmq.Context[zmq.Socket[bytes]], address: str, insecure: bool) -> zmq.Socket[bytes]:
-    """A ROUTER bound to one address, beyond loopback only where `insecure`; raises ConfigError."""
-    _require_private(address, insecure)
+def bind_router(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, insecure: bool, guard: Guard | None = None
+) -> zmq.Socket[bytes]:
+    """A ROUTER bound to one address, beyond loopback only with a guard or where `insecure`; raises ConfigError."""
+    check_bind(address, keyed=guard is not None, insecure=insecure)
     socket = context.socket(zmq.ROUTER)
     _configure(socket)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     try:
+        if guard is not None:
+            guard.protect(socket)
         socket.bind(address)
-    except zmq.ZMQError as error:
+    except (ConfigError, zmq.ZMQError) as error:
+        if guard is not None:
+            guard.close()
         socket.close()
+        if isinstance(error, ConfigError):
+            raise
         if error.errno == zmq.EADDRINUSE:
             raise ConfigError(f"{address} is in use: stop what listens there or choose another --bind") from None
         raise ConfigError(f"cannot bind {address}: {error.strerror}") from None
     return socket
 
 
-def connect_dealer(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
-    """A DEALER that connects, and reconnects, to a verifier; raises ConfigError for an address that is none."""
-    _parse(address, "--connect")
+def connect_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, insecure: bool = False, keys: KeyFolder | None = None
+) -> zmq.Socket[bytes]:
+    """A DEALER that connects, and reconnects, to the verifier whose key is known for this address; raises ConfigError.
+
+    Its monitor (`get_monitor_socket`) tells of its handshakes; `close_dealer` closes both.
+    """
+    server = keys.verifier_at(address) if keys is not None else None
+    check_connect(address, keyed=server is not None, insecure=insecure)
     socket = context.socket(zmq.DEALER)
     _configure(socket)
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.RECONNECT_IVL, 100)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
+    if keys is not None and server is not None:
+        protect_client(socket, keys.identity(), server)
+    watch(socket)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
-        socket.close()
+        close_dealer(socket)
         raise ConfigError(f"cannot connect to {address}: {error.strerror}") from None
     return socket
+
+
+def close_dealer(socket: zmq.Socket[bytes], linger: int = 0) -> None:
+    """Close a DEALER and its monitor; what is on its way has `linger` milliseconds to leave."""
+    unwatch(socket, socket.get_monitor_socket())
+    socket.close(linger=linger)
 
 
 class Inlet:
@@ -116,6 +142,11 @@ class Inlet:
             return ""
         return plain(f"tcp://[{host}]" if ":" in host else f"tcp://{host}") if host else ""
 
+    def last(self) -> zmq.Frame:
+        """The last message, for what libzmq knows of its sender; only after `receive` gave one."""
+        assert self._last is not None, "nothing was received yet"
+        return self._last
+
     def wait(self, mailbox: Mailbox[T], seconds: float) -> None:
         """Sleep until there may be a message or an item in the mailbox, at most `seconds`.
 
@@ -139,27 +170,3 @@ def plain(address: str) -> str:
 def _configure(socket: zmq.Socket[bytes]) -> None:
     for option, value in _OPTIONS.items():
         socket.setsockopt(option, value)
-
-
-def _parse(address: str, option: str) -> str:
-    """The host of tcp://HOST:PORT; raises ConfigError."""
-    parts = urlparse(address)
-    try:
-        port = parts.port
-    except ValueError:
-        port = None
-    if parts.scheme != "tcp" or not parts.hostname or not port:
-        raise ConfigError(f"{option} {address!r} is not an address: write tcp://HOST:PORT, like tcp://127.0.0.1:7071")
-    return parts.hostname
-
-
-def _require_private(address: str, insecure: bool) -> None:
-    host = _parse(address, "--bind")
-    if host in _EVERYWHERE:
-        raise ConfigError(f"--bind {address} would listen on every network: name the one address to listen on")
-    if host not in _LOOPBACK and not insecure:
-        raise ConfigError(
-            f"--bind {address} listens beyond this machine and the wire is not encrypted yet: bind "
-            "tcp://127.0.0.1:PORT behind an SSH tunnel, or add --insecure-no-auth on a network you trust "
-            "(a tailnet, a direct cable)"
-        )

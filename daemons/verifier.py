@@ -20,6 +20,7 @@ from specmesh.core.pool import pick_drafter
 from specmesh.core.probes import PROBES
 from specmesh.core.report import session_report
 from specmesh.core.verifier_session import MAX_DRAFTS, TargetLimits, VerifierSession
+from specmesh.daemons.auth import Guard
 from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.drafters import Drafters
@@ -67,8 +68,9 @@ class VerifierLoop:
         mailbox: Mailbox[Order],
         costs: StepCosts,
         decisions: DecisionLog | None = None,
+        guard: Guard | None = None,
     ) -> None:
-        self._name, self._router, self._mailbox = name, Router(socket), mailbox
+        self._name, self._router, self._mailbox = name, Router(socket, guard), mailbox
         self._address = self._router.address
         self._vocabulary, self._info = engine.vocabulary, engine.info
         self._prompts = PromptLine(engine, mailbox.put, engine.info.n_seq)
@@ -114,7 +116,7 @@ class VerifierLoop:
     @property
     def progress(self) -> int:
         """Changes while the loop turns and the engine gets on; for a watchdog, from any thread."""
-        return -1 if self._stepper.overdue(time.monotonic()) else self._turns
+        return -1 if self._stepper.overdue(time.monotonic()) or not self._router.guarded else self._turns
 
     def stop(self) -> None:
         """Take no new sessions and end when the live ones have; a signal handler may call this."""
@@ -173,6 +175,8 @@ class VerifierLoop:
         self._router.flush()
         for identity in self._router.unreachable():
             self._peer_gone(identity, "unreachable")
+        for identity in self._router.expelled():
+            self._peer_gone(identity, "revoked")
         for identity in self._drafters.silent(now):
             self._peer_gone(identity, "silent")
         self._drafters.ping(now, self._turns, self.stats.busy.share(now))
@@ -322,7 +326,7 @@ class VerifierLoop:
             self._costs,
             self._router.traffic,
             now,
-        ) | {"address": self._address}
+        ) | {"address": self._address, "encrypted": self._router.encrypted}
 
     # --- the wire
 

@@ -164,7 +164,11 @@ class VerifierStats:
             "round_trip_ms": peers[0].link.round_trip_ms() if peers else {"p50": None, "p99": None},
             "peers": [peer.describe() for peer in peers],
             "reconnects": self.reconnects.count,
-            "handshake_failures": {"hello": self.strangers, "version": traffic.rejected["version"]},
+            "handshake_failures": {
+                "hello": self.strangers,
+                "version": traffic.rejected["version"],
+                **traffic.refused,
+            },
             "log_lines_dropped": dropped(),
             "wire": {
                 "frames_sent": traffic.frames_sent,

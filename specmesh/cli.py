@@ -16,6 +16,7 @@ from specmesh.daemons_cli import drafter, verifier
 from specmesh.doctor.cli import doctor
 from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
 from specmesh.explain.cli import explain
+from specmesh.keys_cli import keys
 from specmesh.models_cli import models
 from specmesh.service.cli import service
 
@@ -90,6 +91,7 @@ main.add_command(bench)
 main.add_command(config)
 main.add_command(service)
 main.add_command(doctor)
+main.add_command(keys)
 
 
 def _socket_option(command: F) -> F:

@@ -45,8 +45,10 @@ class ModelSettings:
 class VerifierSettings:
     """Settings of `specmesh verifier`.
 
+    insecure:      no keys, although others may reach the address.
     log_decisions: the file that its decisions are appended to; None for none.
     port:          where the API listens besides `socket`.
+    keys:          the folder with its keys; None for the usual ones.
     """
 
     model: ModelSettings
@@ -55,25 +57,38 @@ class VerifierSettings:
     insecure: bool = False
     log_decisions: Path | None = None
     port: Port | None = None
+    keys: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError where keys are given and not wanted."""
+        _one_of_both(self.keys, self.insecure)
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
-    """Settings of `specmesh drafter`; `port` is where the API listens besides `socket`."""
+    """Settings of `specmesh drafter`; port, insecure, keys: as for a verifier."""
 
     model: ModelSettings
     connect: str
     socket: Path
     min_vocab_overlap: float = LEAST_OVERLAP
     port: Port | None = None
+    insecure: bool = False
+    keys: Path | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a share that is none."""
+        """Raise ConfigError for a share that is none, or where keys are given and not wanted."""
+        _one_of_both(self.keys, self.insecure)
         if not 0 < self.min_vocab_overlap <= 1:
             raise ConfigError(
                 f"--min-vocab-overlap {self.min_vocab_overlap} is no share: give more than 0, at most 1",
                 "min_vocab_overlap",
             )
+
+
+def _one_of_both(keys: Path | None, insecure: bool) -> None:
+    if keys is not None and insecure:
+        raise ConfigError("--keys and --insecure-no-auth contradict each other: leave one out", "keys")
 
 
 def _at_least(option: str, value: int, least: int) -> None:

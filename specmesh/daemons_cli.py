@@ -35,6 +35,8 @@ class _Shared(TypedDict):
     log_level: str
     log_format: str
     log_file: Path | None
+    keys: Path | None
+    insecure_no_auth: bool
 
 
 def _daemon_options(command: F) -> F:
@@ -57,6 +59,17 @@ def _daemon_options(command: F) -> F:
                 type=click.Path(path_type=Path),
                 metavar="FILE",
                 help="Keys for --http, one per line, one of which clients must send; only you may be able to read it.",
+            ),
+            click.option(
+                "--keys",
+                type=click.Path(path_type=Path),
+                metavar="DIR",
+                help="The folder with this machine's keys (default: the user's, then the system's; see `keys`).",
+            ),
+            click.option(
+                "--insecure-no-auth",
+                is_flag=True,
+                help="Use no keys, also beyond this machine: whoever is in between reads and changes everything.",
             ),
             click.option("--threads", type=int, metavar="N", help="CPU threads (default: one per core)."),
             click.option(
@@ -121,11 +134,6 @@ def _daemon_options(command: F) -> F:
 )
 @click.option("--bind", default="tcp://127.0.0.1:7071", show_default=True, help="Where drafters connect.")
 @click.option(
-    "--insecure-no-auth",
-    is_flag=True,
-    help="Allow a --bind address beyond this machine although the wire is not encrypted.",
-)
-@click.option(
     "--chat-template",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -143,7 +151,6 @@ def _daemon_options(command: F) -> F:
 def verifier(
     model: str | None,
     bind: str,
-    insecure_no_auth: bool,
     chat_template: Path | None,
     log_decisions: Path | None,
     engine: str,
@@ -162,7 +169,8 @@ def verifier(
             path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
         settings = _model(engine, path, shared, chat_template)
         reread = rereader(click.get_current_context(), port)
-        serve_verifier(VerifierSettings(settings, bind, where, insecure_no_auth, log_decisions, port), reread)
+        insecure, keys = shared["insecure_no_auth"], shared["keys"]
+        serve_verifier(VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys), reread)
 
 
 @click.command()
@@ -210,7 +218,8 @@ def drafter(
             path = model_path(model, engine)
         settings = _model(engine, path, shared)
         reread = rereader(click.get_current_context(), port)
-        serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap, port), reread)
+        insecure, keys = shared["insecure_no_auth"], shared["keys"]
+        serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap, port, insecure, keys), reread)
 
 
 def _instance(path: Path) -> "Instance":

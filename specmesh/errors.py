@@ -2,7 +2,8 @@
 
 SpecmeshError                 base; `exit_code` is what the command line leaves with
 ├── ConfigError               78  our own settings, model files or sockets are wrong; trying again changes nothing
-│   └── BadVariable           78  a setting in an environment variable
+│   ├── BadVariable           78  a setting in an environment variable
+│   └── InsecureKeys          77  keys that others can read or change, or a wire that would let strangers in
 ├── EngineError                1  a model could not be run
 ├── RequestError               2  a request that can never be served (prompt longer than the context, bad parameter)
 ├── DaemonUnreachable         69  no daemon answers at the socket, or it went away mid-answer
@@ -48,6 +49,12 @@ class BadVariable(ConfigError):
 
     def __init__(self, name: str, value: str, why: str) -> None:
         super().__init__(f"{name}={value if len(value) <= 40 else value[:37] + '...'}: {why}")
+
+
+class InsecureKeys(ConfigError):
+    """Keys that others can read or change, or a wire that would let strangers in: nothing is started with them."""
+
+    exit_code = 77
 
 
 @contextmanager

@@ -8,6 +8,7 @@ CODES = {
     errors.SpecmeshError: 1,
     errors.ConfigError: 78,
     errors.BadVariable: 78,
+    errors.InsecureKeys: 77,
     errors.EngineError: 1,
     errors.RequestError: 2,
     errors.PromptTooLong: 2,

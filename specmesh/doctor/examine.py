@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from specmesh import ps
-from specmesh.doctor import daemons, models, network, services, settings, sockets, software
+from specmesh.doctor import daemons, keys, models, network, services, settings, sockets, software
 from specmesh.doctor.check import Check
 
 if TYPE_CHECKING:
@@ -22,5 +22,6 @@ def examine(root: "click.Context") -> list[Check]:
         *sockets.checks(),
         *daemons.checks(running),
         *services.checks(),
+        *keys.checks(),
         *network.checks(in_force, running),
     ]

@@ -3,15 +3,18 @@
 import errno
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from specmesh.client import Json
 from specmesh.core.costs import StepCosts
 from specmesh.core.policy import PolicyInputs, solve
 from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.doctor.settings import RoleSettings
+from specmesh.errors import ConfigError
+from specmesh.keys import find_keys
 from specmesh.ps import Found
 from specmesh.snapshot import printable
 from specmesh.ways import Way, endpoint, way
@@ -67,13 +70,15 @@ class LinkFacts:
     steps: tuple[float, ...]
 
 
-def checks(settings: Iterable[RoleSettings], found: Iterable[Found]) -> list[Check]:
+def checks(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Check]:
     """Look at the addresses in the settings and of the daemons that run, and at the daemons' links."""
     running = [one.stats for one in found if one.stats is not None and "loading" not in one.stats]
     addresses = _addresses(settings, running)
     attached = {str(stats["address"]): stats.get("verifier") is not None for stats in running if _drafts(stats)}
     told = [judge_reach(_tried(address, attached.get(address))) for role, address in addresses if role == "drafter"]
-    told += [check for role, address in addresses if (check := judge_wire(role, address, _way(address))) is not None]
+    for role, address in addresses:
+        wire = judge_wire(role, address, _way(address), _encrypted(role, address, settings, running))
+        told += [wire] if wire is not None else []
     told += [judge_link(link) for stats in running for link in links(stats)]
     return told or [ok(GROUP, "addresses", "none leads beyond this machine, and no link is up")]
 
@@ -109,15 +114,18 @@ def judge_reach(facts: ReachFacts) -> Check:
     return fail(GROUP, name, told, fix)
 
 
-def judge_wire(role: str, address: str, kind: Way) -> Check | None:
+def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | None:
     """Who could read along; None on this machine alone, where nobody can."""
-    told, fix = f"{address} ({kind})", "ssh -N -L 7071:127.0.0.1:7071 VERIFIER  # a tunnel, or use a tailnet"
+    name, told = f"{role}'s wire", f"{address} ({kind})"
+    if encrypted:
+        return ok(GROUP, name, f"{told}: encrypted, for allowed keys only")
     match kind:
         case Way.SAME_MACHINE:
             return None
         case Way.TAILNET:
-            return ok(GROUP, f"{role}'s wire", f"{told}: encrypted by the tailnet, which all its members can reach")
-    return warn(GROUP, f"{role}'s wire", f"{told}: prompts and texts cross it unencrypted", fix)
+            return ok(GROUP, name, f"{told}: encrypted by the tailnet, which all its members can reach")
+    fix = "specmesh keys new  # on both machines, and allow the drafter's on the verifier's"
+    return warn(GROUP, name, f"{told}: prompts and texts cross it unencrypted", fix)
 
 
 def judge_link(facts: LinkFacts) -> Check:
@@ -180,6 +188,21 @@ def _addresses(settings: Iterable[RoleSettings], running: Iterable[Json]) -> lis
     found = [(one.role, one.text(keys[one.role])) for one in settings]
     found += [(str(stats["role"]), str(stats.get("address", ""))) for stats in running]
     return [(role, address) for role, address in dict.fromkeys(found) if address]
+
+
+def _encrypted(role: str, address: str, settings: Sequence[RoleSettings], running: Sequence[Json]) -> bool:
+    """Whether keys are used for this address: as the daemon that runs says, or else as one would find them."""
+    told = [
+        stats.get("encrypted") for stats in running if stats.get("role") == role and stats.get("address") == address
+    ]
+    if told:
+        return bool(told[0])
+    [one, *_] = [one for one in settings if one.role == role]
+    named = one.text("keys")
+    try:
+        return one.text("insecure-no-auth") != "True" and find_keys(Path(named) if named else None) is not None
+    except ConfigError:
+        return False  # the group of keys says so
 
 
 def _drafts(stats: Json) -> bool:

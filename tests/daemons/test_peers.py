@@ -71,6 +71,7 @@ def test_description_of_a_drafter():
     assert peer.describe() == {
         "drafter": "mac:1",
         "address": "tcp://192.0.2.7",
+        "key": None,
         "engine": "llama",
         "model": "small.gguf",
         "round_trip_ms": {"p50": None, "p99": None},

@@ -3,12 +3,15 @@
 import errno
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from specmesh.doctor import network
 from specmesh.doctor.network import LinkFacts, Reach, ReachFacts, judge_link, judge_reach, judge_wire, links, reach_of
 from specmesh.doctor.settings import RoleSettings
+from specmesh.keys import KeyFolder
+from specmesh.ps import Found
 from specmesh.ways import Way
 
 LAN = ReachFacts("tcp://192.168.1.5:7071", Reach.OPEN, Way.LOCAL)
@@ -68,9 +71,12 @@ def test_errors_of_connecting(error: OSError, reach: Reach):
     [(Way.SAME_MACHINE, None), (Way.TAILNET, "ok"), (Way.LOCAL, "warn"), (Way.ROUTED, "warn")],
 )
 def test_wire(way: Way, status: str | None):
-    """Beyond this machine the wire is unencrypted, except within a tailnet."""
-    check = judge_wire("verifier", "tcp://somewhere:7071", way)
+    """Beyond this machine the wire is unencrypted without keys, except within a tailnet."""
+    check = judge_wire("verifier", "tcp://somewhere:7071", way, encrypted=False)
     assert (check.status if check is not None else None) == status
+    keyed = judge_wire("verifier", "tcp://somewhere:7071", way, encrypted=True)
+    assert keyed is not None
+    assert (keyed.status, "allowed keys" in keyed.found) == ("ok", True)
 
 
 STEPS = tuple(0.034 + 0.001 * drafts for drafts in range(9))
@@ -126,6 +132,21 @@ def test_a_verifier_that_listens_beyond():
     """A bind address of settings is judged without anything running."""
     [check] = network.checks([RoleSettings("verifier", {"bind": "tcp://192.168.1.5:7071"})], [])
     assert (check.name, check.status) == ("verifier's wire", "warn")
+
+
+def test_whether_keys_are_used(tmp_path: Path):
+    """A running daemon says so itself; of settings it is found out: keys, none, none wanted."""
+    folder = KeyFolder(tmp_path / "keys")
+    folder.new()
+    address = "tcp://192.168.1.5:7071"
+    here = {"bind": address, "keys": str(folder.path)}
+    for values, status in ((here, "ok"), (here | {"insecure-no-auth": True}, "warn"), ({"bind": address}, "warn"),
+                           (here | {"keys": "/nowhere"}, "warn")):  # fmt: skip
+        [check] = network.checks([RoleSettings("verifier", values)], [])
+        assert check.status == status, values
+    stats: dict[str, object] = {"role": "verifier", "address": address, "encrypted": True, "peers": [], "steps_ms": {}}
+    [check] = network.checks([RoleSettings("verifier", {"bind": address})], [Found(tmp_path, stats)])
+    assert check.status == "ok"
 
 
 def test_nothing_to_look_at():

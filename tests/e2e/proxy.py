@@ -13,13 +13,15 @@ T = TypeVar("T")
 class Proxy:
     """Listens on a loopback port of its own, `port`, and forwards to `target`; runs on a thread until closed.
 
-    to_target, to_source: bytes forwarded in each direction. delay: seconds that each way takes.
+    to_target, to_source: bytes forwarded in each direction. delay: seconds that each way takes. captured: what a
+    listener would have, the bytes to the target and those back.
     """
 
     def __init__(self, target: int, delay: float = 0.0) -> None:
         self.delay = delay
         self.to_target = self.to_source = 0
         self.connections = 0
+        self.captured = bytearray(), bytearray()
         self._target = target
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,6 +99,7 @@ class Proxy:
                     break
                 sink.write(data)
                 await sink.drain()
+                self.captured[0 if to_target else 1].extend(data)
                 if to_target:
                     self.to_target += len(data)
                 else:

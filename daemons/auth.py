@@ -1,0 +1,185 @@
+"""Who may connect to a verifier: the ZAP handler that libzmq asks about each key, and a test that it is asked.
+
+libzmq lets every key in where no handler is asked, and says nothing. So a socket is tried before it listens: an unknown
+key and no key must be refused, our own must not. What breaks later fails closed: without a handler nobody gets in.
+"""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+import zmq
+from zmq.auth import Authenticator
+from zmq.utils import z85
+
+from specmesh.daemons.curve import DOMAIN, Handshake, next_handshake, protect_client, protect_server, unwatch, watch
+from specmesh.errors import ConfigError, InsecureKeys
+from specmesh.keys import Identity, KeyFolder, Listing, new_identity
+
+log = structlog.get_logger("specmesh.auth")
+
+LOOK_INTERVAL = 0.2
+"""Seconds between two looks at the list of drafters."""
+
+PATIENCE = 5.0
+"""Seconds that a handshake of the self-test may take."""
+
+STUCK = 10.0
+"""Seconds without a turn after which the handler counts as dead."""
+
+NAMED = 16
+"""Most refused keys that the log names in a minute: whoever invents keys must not fill a disk."""
+
+
+class _Zap(Authenticator):
+    """pyzmq's handler; the User-Id of a message is the sender's key as we write keys."""
+
+    def curve_user_id(self, client_public_key: bytes) -> str:
+        return client_public_key.hex()
+
+
+class Guard:
+    """Lets in whose key is on the list of drafters, and this machine's own. Answers libzmq on a thread of its own.
+
+    `allowed` is replaced as a whole where the list has changed, after which `wake` is called. `failures` counts
+    handshakes that failed, by their reason.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyFolder, wake: Callable[[], None]) -> None:
+        """Read the keys; raises ConfigError where they are wrong."""
+        self._context, self._keys, self._wake = context, keys, wake
+        self._identity = keys.identity()
+        self._stamp = keys.stamp(Listing.DRAFTERS)
+        self.names: dict[str, str] = {}
+        self.allowed = self._read()
+        self.failures: Counter[str] = Counter()
+        self._named: dict[str, float] = {}
+        self._listening = False
+        self._closing = threading.Event()
+        self._turned = time.monotonic()
+        self._thread: threading.Thread | None = None
+        self._close: Callable[[], None] = lambda: None
+
+    @property
+    def alive(self) -> bool:
+        """Whether keys are still asked about; a verifier whose guard is dead should end."""
+        return self._thread is not None and self._thread.is_alive() and time.monotonic() - self._turned < STUCK
+
+    def protect(self, socket: zmq.Socket[bytes]) -> None:
+        """Guard this socket, which is not bound yet, from now on. Raises InsecureKeys where it would not hold."""
+        protect_server(socket, self._identity)
+        zap = _Zap(self._context)
+        zap.configure_curve_callback(DOMAIN, self)
+        zap.start()
+        monitor = watch(socket)
+
+        def close() -> None:
+            socket.disable_monitor()  # while it is read
+            self._closing.set()
+            thread.join()
+            monitor.close(linger=0)
+            zap.stop()
+
+        self._close = close
+        self._thread = thread = threading.Thread(target=self._run, args=(zap, monitor), name="auth", daemon=True)
+        thread.start()
+        try:
+            self._prove(socket)
+        except InsecureKeys:
+            self.close()
+            raise
+        self.failures.clear()
+        self._listening = True
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a key, as libzmq writes it, may connect; pyzmq's handler calls this."""
+        told = z85.decode(key).hex()
+        if domain == DOMAIN and told in self.allowed:
+            return True
+        self._name(told)
+        return False
+
+    def close(self) -> None:
+        """Let nobody in any more; to be called before the socket is closed."""
+        self._close()
+        self._close = lambda: None
+
+    def _run(self, zap: _Zap, monitor: zmq.Socket[bytes]) -> None:
+        poller = zmq.Poller()
+        poller.register(zap.zap_socket, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
+        with asyncio.Runner() as runner:  # pyzmq's handler is a coroutine, which waits for nothing
+            while not self._closing.is_set():
+                self._turned = time.monotonic()
+                for ready, _ in poller.poll(int(LOOK_INTERVAL * 1e3)):
+                    if ready is monitor:
+                        self._count(next_handshake(monitor))
+                    else:
+                        runner.run(zap.handle_zap_message(zap.zap_socket.recv_multipart()))
+                self._look()
+
+    def _count(self, ended: Handshake | None) -> None:
+        if ended is not None and ended is not Handshake.DONE:
+            self.failures[ended] += 1
+
+    def _look(self) -> None:
+        """Take the list over where it has changed; a list that is wrong changes nothing, and is told."""
+        stamp = self._keys.stamp(Listing.DRAFTERS)
+        if stamp == self._stamp:
+            return
+        self._stamp, before = stamp, self.allowed
+        try:
+            self.allowed = self._read()
+        except (ConfigError, OSError) as error:
+            log.error("drafters_not_read", error=str(error), meaning="those allowed before still are")
+            return
+        log.info("drafters_read", allowed=len(self.names), new=len(self.allowed - before),
+                 revoked=len(before - self.allowed))  # fmt: skip
+        self._wake()
+
+    def _read(self) -> frozenset[str]:
+        self.names = self._keys.listed(Listing.DRAFTERS)
+        return frozenset(self.names) | {self._identity.public.hex()}
+
+    def _name(self, key: str) -> None:
+        """Log a refused key, each once a minute, and not too many."""
+        now = time.monotonic()
+        self._named = {known: told for known, told in self._named.items() if now - told < 60.0}
+        if self._listening and key not in self._named and len(self._named) < NAMED:
+            self._named[key] = now
+            log.warning("drafter_refused", key=key, meaning="to let it in: specmesh keys allow KEY --name NAME")
+
+    def _prove(self, socket: zmq.Socket[bytes]) -> None:
+        """Try this very socket on a port of its own, which is closed again; raises InsecureKeys."""
+        socket.bind("tcp://127.0.0.1:*")
+        endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        try:
+            for what, identity, right in (
+                ("an unknown key", new_identity(), Handshake.KEY),
+                ("no key", None, Handshake.MECHANISM),
+                ("this machine's own key", self._identity, Handshake.DONE),
+            ):
+                ended = self._attempt(endpoint, identity)
+                if ended is not right:
+                    told = {Handshake.DONE: "was let in", None: "got no answer"}.get(ended, f"was refused ({ended})")
+                    raise InsecureKeys(f"the self-test of the wire failed, so nothing listens: {what} {told}")
+        finally:
+            socket.unbind(endpoint)
+
+    def _attempt(self, endpoint: str, identity: Identity | None) -> Handshake | None:
+        """How the handshake of a client with these keys ends; None where it does not."""
+        client = self._context.socket(zmq.DEALER)
+        client.setsockopt(zmq.LINGER, 0)
+        client.setsockopt(zmq.IPV6, 1)
+        if identity is not None:
+            protect_client(client, identity, self._identity.public)
+        monitor = watch(client)
+        try:
+            client.connect(endpoint)
+            return next_handshake(monitor, PATIENCE)
+        finally:
+            unwatch(client, monitor)
+            client.close()

@@ -1,0 +1,65 @@
+"""Whether an address may be listened at or connected to: the one place that decides what needs keys."""
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit
+
+from specmesh.errors import ConfigError
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def host_of(address: str, option: str) -> str:
+    """The host of tcp://HOST:PORT; raises ConfigError that names the option for anything else."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), None, None
+    if parts.scheme != "tcp" or not host or not port:
+        raise ConfigError(f"{option} {address!r} is not an address: write tcp://HOST:PORT, like tcp://127.0.0.1:7071")
+    return host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine can be at the other end; a tunnel counts as one."""
+    return host in _LOOPBACK
+
+
+def check_bind(address: str, *, keyed: bool, insecure: bool) -> None:
+    """Raise ConfigError where a verifier may not listen at this address: every network never, beyond loopback only
+    with keys, or where `insecure` says that its user wants none."""
+    host = host_of(address, "--bind")
+    if _means_everywhere(host):
+        raise ConfigError(f"--bind {address} would listen on every network: name the one address to listen on")
+    if not (is_loopback(host) or keyed or insecure):
+        raise ConfigError(
+            f"--bind {address} listens beyond this machine, and without keys the wire is not encrypted: "
+            "run `specmesh keys new`, then allow the drafter's key; or bind tcp://127.0.0.1:PORT behind an SSH tunnel; "
+            "or add --insecure-no-auth on a network whose every member you trust"
+        )
+
+
+def check_connect(address: str, *, keyed: bool, insecure: bool) -> None:
+    """Raise ConfigError where a drafter may not connect to this address: beyond loopback only to a verifier whose key
+    it knows, or where `insecure` says that its user wants none."""
+    host = host_of(address, "--connect")
+    if not (is_loopback(host) or keyed or insecure):
+        raise ConfigError(
+            f"--connect {address} leads beyond this machine, and no key is known for that verifier: "
+            f"run `specmesh keys new`, then `specmesh keys allow KEY --verifier {address}` with what "
+            "`specmesh keys show` prints there; or add --insecure-no-auth on a network whose every member you trust"
+        )
+
+
+def _means_everywhere(host: str) -> bool:
+    """Whether binding this host would listen on all networks, however that is written: *, 0.0.0.0, 0, [::], ..."""
+    if host == "*":
+        return True
+    try:
+        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST | socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        return False  # a name, or nothing at all: binding tells
+    addresses = (ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found)
+    plain = ((one.ipv4_mapped or one) if isinstance(one, ipaddress.IPv6Address) else one for one in addresses)
+    return any(one.is_unspecified for one in plain)

@@ -1,0 +1,285 @@
+"""The guard of a verifier's socket: who gets in, at once; and that nobody does where it is dead or was forgotten."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from specmesh.daemons import auth
+from specmesh.daemons.auth import Guard
+from specmesh.daemons.curve import Handshake, next_handshake, protect_client, unwatch, watch
+from specmesh.daemons.router import Router
+from specmesh.daemons.transport import bind_router
+from specmesh.errors import ConfigError, InsecureKeys
+from specmesh.keys import Identity, KeyFolder, Listing, new_identity
+from specmesh.wire import messages as m
+from specmesh.wire.codec import encode
+
+PATIENCE = 20.0
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+class Gate:
+    """A guarded router with an allow list, and clients of every kind."""
+
+    def __init__(self, path: Path) -> None:
+        self.context = zmq.Context[zmq.Socket[bytes]]()
+        self.keys = KeyFolder(path)
+        self.identity = self.keys.new()
+        self.friend = new_identity()
+        self.keys.allow(Listing.DRAFTERS, self.friend.public.hex(), "friend")
+        self.woken = threading.Event()
+        self.guard = Guard(self.context, self.keys, self.woken.set)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        self._clients: list[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = []
+
+    def open(self) -> None:
+        """Listen."""
+        self.router = Router(bind_router(self.context, self.address, False, self.guard), self.guard)
+
+    def client(
+        self, identity: Identity | None, server: bytes | None = None, routing_id: bytes = b""
+    ) -> "tuple[zmq.Socket[bytes], zmq.Socket[bytes]]":
+        """A DEALER with these keys, connecting, and its monitor."""
+        client = self.context.socket(zmq.DEALER)
+        client.setsockopt(zmq.LINGER, 0)
+        client.setsockopt(zmq.IMMEDIATE, 1)
+        if routing_id:
+            client.setsockopt(zmq.ROUTING_ID, routing_id)
+        if identity is not None:
+            protect_client(client, identity, server or self.identity.public)
+        monitor = watch(client)
+        client.connect(self.address)
+        self._clients.append((client, monitor))
+        return self._clients[-1]
+
+    def ends(self, identity: Identity | None, server: bytes | None = None) -> Handshake | None:
+        """How such a client's handshake ends."""
+        return next_handshake(self.client(identity, server)[1], PATIENCE)
+
+    def say(self, client: "zmq.Socket[bytes]", message: m.Message) -> list[tuple[bytes, m.Message | None, int]]:
+        """Send, and what the router makes of it."""
+        assert client.poll(int(PATIENCE * 1e3), zmq.POLLOUT)
+        client.send(encode(message))
+        assert self.router.socket.poll(int(PATIENCE * 1e3))
+        return list(self.router.receive())
+
+    def leave(self, client: "zmq.Socket[bytes]") -> None:
+        """This client goes."""
+        for known, monitor in [one for one in self._clients if one[0] is client]:
+            unwatch(known, monitor)
+            known.close()
+            self._clients.remove((known, monitor))
+
+    def close(self) -> None:
+        for client, _ in list(self._clients):
+            self.leave(client)
+        self.guard.close()
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Gate]:
+    """One that does not listen yet."""
+    made = Gate(tmp_path / "keys")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def gate(closed: Gate) -> Gate:
+    closed.open()
+    return closed
+
+
+def test_who_gets_in(gate: Gate):
+    """A listed key and our own do; an unknown one, none, and one that expects another verifier do not, and are
+    counted."""
+    assert gate.ends(gate.friend) is Handshake.DONE
+    assert gate.ends(gate.identity) is Handshake.DONE
+    assert gate.ends(new_identity()) is Handshake.KEY
+    assert gate.ends(None) is Handshake.MECHANISM
+    assert gate.ends(gate.friend, new_identity().public) is Handshake.BROKEN
+    until(lambda: {"key", "mechanism", "cryptography"} <= set(gate.guard.failures), "failures are counted")
+
+
+def test_allowed_and_revoked_while_it_runs(gate: Gate):
+    """The list is followed: a new key gets in, a revoked one does not, and the loop is woken each time."""
+    stranger = new_identity()
+    assert gate.ends(stranger) is Handshake.KEY
+    gate.keys.allow(Listing.DRAFTERS, stranger.public.hex(), "stranger")
+    assert gate.woken.wait(PATIENCE)
+    assert gate.ends(stranger) is Handshake.DONE
+    gate.woken.clear()
+    gate.keys.revoke("stranger")
+    assert gate.woken.wait(PATIENCE)
+    assert gate.ends(stranger) is Handshake.KEY
+    assert gate.ends(gate.friend) is Handshake.DONE
+
+
+def test_a_wrong_list_changes_nothing(gate: Gate):
+    """A list that others may write, or that is none, leaves those allowed who were; one that is gone, nobody."""
+    assert gate.ends(gate.friend) is Handshake.DONE
+    path = gate.keys.path / "drafters"
+    before, stamp = gate.guard.allowed, gate.keys.stamp(Listing.DRAFTERS)
+    path.write_text(path.read_text() + f"{new_identity().public.hex()} mallory\n")
+    path.chmod(0o666)
+    assert gate.keys.stamp(Listing.DRAFTERS) != stamp
+    until(lambda: gate.guard._stamp == gate.keys.stamp(Listing.DRAFTERS), "the guard has looked")
+    assert gate.guard.allowed == before
+    path.unlink()
+    until(lambda: gate.guard.allowed != before, "the guard has looked again")
+    assert gate.guard.allowed == {gate.identity.public.hex()}
+
+
+def test_wrong_keys_at_the_start(closed: Gate):
+    """Nothing begins with keys that others can read, or with a list that is none."""
+    (closed.keys.path / "drafters").chmod(0o660)
+    with pytest.raises(InsecureKeys):
+        Guard(closed.context, closed.keys, closed.woken.set)
+    (closed.keys.path / "drafters").chmod(0o600)
+    (closed.keys.path / "drafters").write_text("mac\n")
+    with pytest.raises(ConfigError, match="drafters:1"):
+        Guard(closed.context, closed.keys, closed.woken.set)
+
+
+def test_a_dead_handler_lets_nobody_in(gate: Gate):
+    """Without the handler's thread an allowed key gets no answer, or is refused; and the guard says that it is dead."""
+    assert gate.ends(gate.friend) is Handshake.DONE
+    assert gate.guard.alive
+    assert gate.router.guarded
+    gate.guard._closing.set()
+    until(lambda: not gate.guard.alive, "the thread ends")
+    assert not gate.router.guarded
+    assert gate.router.socket.getsockopt(zmq.HANDSHAKE_IVL) == 5000
+    _, monitor = gate.client(gate.friend)
+    assert next_handshake(monitor, PATIENCE) is Handshake.BROKEN
+
+
+def without_domain(server: "zmq.Socket[bytes]", identity: Identity) -> None:
+    """CURVE as one might think it is enough."""
+    server.setsockopt(zmq.CURVE_SERVER, 1)
+    server.setsockopt(zmq.CURVE_SECRETKEY, identity.secret)
+
+
+def without_curve(server: "zmq.Socket[bytes]", identity: Identity) -> None:
+    """A ZAP domain alone, which asks for no key."""
+    server.setsockopt(zmq.ZAP_DOMAIN, auth.DOMAIN.encode())
+    server.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
+def of_another_domain(server: "zmq.Socket[bytes]", identity: Identity) -> None:
+    """A domain that the handler does not know."""
+    without_domain(server, identity)
+    server.setsockopt(zmq.ZAP_DOMAIN, b"*")
+    server.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (without_domain, "own key was refused"),
+        (without_curve, "an unknown key was refused"),
+        (of_another_domain, "own key was refused"),
+    ],
+)
+def test_the_self_test_finds_what_a_bad_edit_leaves_open(
+    closed: Gate, monkeypatch: pytest.MonkeyPatch, broken: Callable[..., None], said: str
+):
+    """A socket that lets strangers in, or nobody, is never bound to its address."""
+    monkeypatch.setattr(auth, "protect_server", broken)
+    with pytest.raises(InsecureKeys, match=said):
+        bind_router(closed.context, closed.address, False, closed.guard)
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(closed.address.rpartition(":")[2]))) != 0
+
+
+def test_a_handler_that_fails_is_found_at_the_start(closed: Gate, monkeypatch: pytest.MonkeyPatch):
+    """A handler that lets everybody in, and one that breaks."""
+    monkeypatch.setattr(Guard, "callback", lambda *_: True)
+    with pytest.raises(InsecureKeys, match="an unknown key was let in"):
+        bind_router(closed.context, closed.address, False, closed.guard)
+
+
+def test_messages_carry_their_senders_key(gate: Gate):
+    """A frame counts while its sender's key is allowed; the name of the key is told when a drafter is attached."""
+    client, _ = gate.client(gate.friend)
+    [(identity, message, _)] = gate.say(client, m.Ping(1, 1))
+    assert isinstance(message, m.Ping)
+    assert gate.router.attach(identity) == "friend"
+
+
+def test_a_revoked_drafter_is_cut_off(gate: Gate):
+    """It is named once, its connection ends, and what it had sent does not count; the other is not touched."""
+    other = new_identity()
+    gate.keys.allow(Listing.DRAFTERS, other.public.hex(), "other")
+    until(lambda: "other" in gate.guard.names.values(), "the guard has looked")
+    client, monitor = gate.client(gate.friend)
+    [(identity, _, _)] = gate.say(client, m.Ping(1, 1))
+    gate.router.attach(identity)
+    theirs, _ = gate.client(other)
+    [(second, _, _)] = gate.say(theirs, m.Ping(1, 1))
+    gate.router.attach(second)
+    assert gate.router.expelled() == []
+    gate.keys.revoke("friend")
+    until(lambda: gate.friend.public.hex() not in gate.guard.allowed, "the guard has looked")
+    client.send(encode(m.Ping(2, 1)))
+    assert gate.router.socket.poll(int(PATIENCE * 1e3))
+    assert list(gate.router.receive()) == []
+    assert gate.router.traffic.rejected["key"] == 1
+    assert gate.router.expelled() == [identity]
+    assert gate.router.expelled() == []
+    ended = [next_handshake(monitor, PATIENCE) for _ in range(2)]
+    assert ended == [Handshake.DONE, Handshake.KEY]
+    [(again, _, _)] = gate.say(theirs, m.Ping(3, 1))
+    assert again == second
+
+
+def test_a_silent_revoked_drafter_is_cut_off(gate: Gate):
+    """One that sends nothing more loses its connection all the same."""
+    client, monitor = gate.client(gate.friend)
+    [(identity, _, _)] = gate.say(client, m.Ping(1, 1))
+    gate.router.attach(identity)
+    assert next_handshake(monitor, PATIENCE) is Handshake.DONE
+    gate.keys.revoke("friend")
+    until(lambda: gate.router.expelled() == [identity], "it is named")
+    assert next_handshake(monitor, PATIENCE) is Handshake.KEY
+
+
+def test_an_identity_belongs_to_its_key(gate: Gate):
+    """Identities are the peers' own choice: another allowed key that takes one over is not heard as that drafter."""
+    other = new_identity()
+    gate.keys.allow(Listing.DRAFTERS, other.public.hex(), "other")
+    until(lambda: "other" in gate.guard.names.values(), "the guard has looked")
+    client, _ = gate.client(gate.friend, routing_id=b"me")
+    [(identity, _, _)] = gate.say(client, m.Ping(1, 1))
+    assert identity == b"me"
+    gate.router.attach(identity)
+    gate.leave(client)
+    until(lambda: not gate.router.send(b"me", m.Ping(1, 1)), "it has left")
+    thief, _ = gate.client(other, routing_id=b"me")
+    assert gate.say(thief, m.Ping(1, 1)) == []
+    assert gate.router.traffic.rejected["key"] == 1
+    gate.router.detach(identity)
+    assert len(gate.say(thief, m.Ping(1, 1))) == 1
+
+
+def test_invented_keys_do_not_fill_the_log(gate: Gate, monkeypatch: pytest.MonkeyPatch):
+    """A key is named once in a minute, and so many at most."""
+    named: list[str] = []
+    monkeypatch.setattr(auth.log, "warning", lambda event, key, **_: named.append(key))
+    for number in range(2 * auth.NAMED):
+        for _ in range(2):
+            gate.guard._name(f"{number:064x}")
+    assert named == [f"{number:064x}" for number in range(auth.NAMED)]

@@ -1,0 +1,240 @@
+"""Keys on the wire, with the real daemons: who gets in, who is cut off, what a listener sees, and what is refused."""
+
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from processes import Daemon, Done, Mesh, Stream, body, command, complete, free_port, generate, sim_ids, sim_text, until
+from proxy import Proxy
+
+from specmesh.client import Json
+from specmesh.keys import KeyFolder, Listing
+
+PROMPT = "Nobody reads along"
+DRAFTER = "draft_ms=0.5,alpha=0.9"
+
+
+class Keys:
+    """Folders of keys: one for the verifier, and one per drafter, which knows the verifier's key."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self.verifier = KeyFolder(mesh.folder / "verifier.keys")
+        self.public = self.verifier.new().public.hex()
+
+    def drafter(self, name: str, port: int | None = None, *, allowed: bool = True, server: str = "") -> Path:
+        """A drafter's folder; it expects this verifier, or `server`'s key, at the mesh's port or another."""
+        folder = KeyFolder(self._mesh.folder / f"{name}.keys")
+        key = folder.new().public.hex()
+        folder.allow(Listing.VERIFIERS, server or self.public, f"tcp://127.0.0.1:{port or self._mesh.port}")
+        if allowed:
+            self.run("allow", key, "--name", name)
+        return folder.path
+
+    def run(self, *words: object) -> Done:
+        """`specmesh keys` on the verifier's folder."""
+        done = command("keys", words[0], "--keys", self.verifier.path, *words[1:])
+        assert done.code == 0, done.err
+        return done
+
+
+@pytest.fixture
+def keys(mesh: Mesh) -> Keys:
+    return Keys(mesh)
+
+
+def peers(verifier: Daemon) -> list[object]:
+    """The names of the keys of its drafters."""
+    told: list[Json] = verifier.stats()["peers"]  # type: ignore[assignment]
+    return sorted(str(peer["key"]) for peer in told)
+
+
+def failures(verifier: Daemon, reason: str) -> int:
+    """Handshakes that failed at it for this reason."""
+    return verifier.stats()["handshake_failures"].get(reason, 0)  # type: ignore[attr-defined]
+
+
+def every(verifier: Daemon) -> int:
+    """Handshakes that failed at it."""
+    return sum(verifier.stats()["handshake_failures"].values())  # type: ignore[attr-defined]
+
+
+def test_pair_with_keys(mesh: Mesh, keys: Keys):
+    """Verifier and drafter with keys: the same text at both sockets, drafts accepted; the drafter's name is told."""
+    verifier = mesh.verifier("", "--keys", keys.verifier.path)
+    drafter = mesh.drafter(DRAFTER, "--keys", keys.drafter("mac"))
+    for daemon in (verifier, drafter):
+        stream = complete(daemon, body(PROMPT, 60, draft_n=4))
+        assert stream.text == sim_text(PROMPT, 60)
+        assert sum(stream.accepted) > 0
+        assert [event["encrypted"] for event in daemon.events("ready")] == [True]
+    assert peers(verifier) == ["mac"]
+
+
+def test_one_machine_needs_no_lists(mesh: Mesh, keys: Keys):
+    """Both daemons of one user: the key that is there serves for both, and no list is needed."""
+    verifier = mesh.verifier("", "--keys", keys.verifier.path)
+    mesh.drafter(DRAFTER, "--keys", keys.verifier.path)
+    assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+
+
+@pytest.mark.parametrize("reason", ["key", "mechanism", "cryptography"])
+def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str):
+    """An unknown key, none, and another verifier's key: no drafter is attached, its socket says why, the verifier's
+    text goes on; an unknown key joins by itself once it is allowed."""
+    verifier = mesh.verifier("", "--keys", keys.verifier.path)
+    options: dict[str, tuple[object, ...]] = {
+        "key": ("--keys", keys.drafter("mac", allowed=False)),
+        "mechanism": ("--insecure-no-auth",),
+        "cryptography": ("--keys", keys.drafter("lost", server="ab" * 32)),
+    }
+    drafter = mesh.drafter(DRAFTER, *options[reason], ready=False)
+    until(lambda: failures(verifier, reason) > 1, "it is refused, and tries again")
+    until(lambda: drafter.stats().get("refusal"), "it knows why")
+    asked = generate(drafter, PROMPT)
+    assert (asked.code, asked.out) == (69, "")
+    assert {"key": "specmesh keys allow", "mechanism": "specmesh keys new", "cryptography": "specmesh keys list"}[
+        reason
+    ] in asked.err
+    assert peers(verifier) == []
+    assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+    if reason == "key":
+        [refused] = verifier.events("drafter_refused")
+        keys.run("allow", refused["key"], "--name", "mac")
+        mesh.attached(drafter)
+        until(lambda: drafter.stats()["refusal"] is None, "nothing is refused any more")
+        assert complete(drafter, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+
+
+def test_revoked_while_it_drafts(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy]):
+    """A revoked drafter is cut off in the middle of a text, which goes on with the other; that one notices nothing.
+    Allowed again, it comes back by itself."""
+    verifier, link = mesh.verifier("step_ms=4", "--keys", keys.verifier.path), proxy(mesh.port)
+    lost = mesh.drafter(DRAFTER, "--keys", keys.drafter("lost", link.port), port=link.port, name="lost")
+    with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
+        stream.read(while_=lambda: sum(stream.accepted) < 8)
+        kept = mesh.drafter(DRAFTER, "--keys", keys.drafter("kept"), name="kept")
+        connections = link.connections
+        keys.run("revoke", "lost")
+        until(lambda: peers(verifier) == ["kept"], "it is gone", 10)
+        until(lambda: link.connections > connections, "its connection was cut, and it tries again")
+        known = len(stream.accepted)
+        stream.read(while_=lambda: sum(stream.accepted[known:]) < 8)
+        until(lambda: lost.stats().get("refusal"), "it knows why")
+    assert stream.text == sim_text(PROMPT, len(stream.ids))
+    assert [event["reason"] for event in verifier.events("drafter_gone")] == ["revoked"]
+    assert (kept.events("verifier_lost"), kept.stats()["reconnects"]) == ([], 0)
+    keys.run("allow", KeyFolder(mesh.folder / "lost.keys").identity().public.hex(), "--name", "lost")
+    mesh.attached(lost)
+
+
+def test_revoked_with_its_own_client(mesh: Mesh, keys: Keys):
+    """A session that a revoked drafter asked for ends at once: its client has no more text than it had."""
+    verifier = mesh.verifier("step_ms=8", "--keys", keys.verifier.path)
+    drafter = mesh.drafter(DRAFTER, "--keys", keys.drafter("mac"))
+    with Stream(drafter, body(PROMPT, 4000)) as stream:
+        stream.read(5)
+        keys.run("revoke", "mac")
+        with pytest.raises(Exception, match="verifier"):
+            stream.read()
+    assert sim_text(PROMPT, 4000).startswith(stream.text)
+    until(lambda: verifier.live() == 0, "the session ends")
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_what_a_listener_sees(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy], keyed: bool):
+    """Neither prompt nor text nor ids are in what crosses the wire; without keys all three are, so this test would see
+    them."""
+    verifier, link = mesh.verifier("", *(("--keys", keys.verifier.path) if keyed else ())), proxy(mesh.port)
+    options = ("--keys", keys.drafter("mac", link.port)) if keyed else ()
+    drafter = mesh.drafter(DRAFTER, *options, port=link.port)
+    for daemon in (verifier, drafter):
+        stream = complete(daemon, body(PROMPT, 60, draft_n=4, rounds=True))
+        assert stream.text == sim_text(PROMPT, 60)
+    until(lambda: verifier.live() == 0 and drafter.live() == 0, "the sessions end")
+    seen = bytes(link.captured[0]) + bytes(link.captured[1])
+    said = sim_ids(PROMPT, 60)
+    ids = [struct.pack("<2i", *said[at : at + 2]) for at in range(len(said) - 1)]
+    found = [PROMPT.encode() in seen, any(pair in seen for pair in ids), b"sim-target" in seen]
+    assert found == [not keyed] * 3
+
+
+def test_a_replay_does_not_get_in(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy]):
+    """The bytes of a good drafter, sent once more by somebody else: the handshake fails, nobody is attached."""
+    verifier, link = mesh.verifier("", "--keys", keys.verifier.path), proxy(mesh.port)
+    drafter = mesh.drafter(DRAFTER, "--keys", keys.drafter("mac", link.port), port=link.port)
+    complete(drafter, body(PROMPT, 30))
+    before = every(verifier)
+    with socket.create_connection(("127.0.0.1", mesh.port)) as replay:
+        replay.sendall(bytes(link.captured[0]))
+        until(lambda: every(verifier) > before, "the handshake fails")
+    assert peers(verifier) == ["mac"]
+
+
+def test_a_broken_list_changes_nothing(mesh: Mesh, keys: Keys):
+    """A list that was broken by hand keeps those in who were; the next right one holds."""
+    verifier = mesh.verifier("", "--keys", keys.verifier.path)
+    mesh.drafter(DRAFTER, "--keys", keys.drafter("mac"))
+    listing = keys.verifier.path / "drafters"
+    right = listing.read_text()
+    listing.write_text("all of them\n")
+    until(lambda: verifier.events("drafters_not_read"), "it is told")
+    assert peers(verifier) == ["mac"]
+    listing.write_text(right)
+    until(lambda: verifier.events("drafters_read"), "it is read again")
+    assert peers(verifier) == ["mac"]
+
+
+def start(folder: Path, role: str, *options: object) -> Done:
+    """A daemon that should not start."""
+    model = "step_ms=1" if role == "verifier" else DRAFTER
+    return command(role, "--engine", "sim", "--model", model, "--socket", folder / "x.sock", *options)
+
+
+def spoil_mode(folder: KeyFolder) -> str:
+    (folder.path / "secret.key").chmod(0o644)
+    return "chmod 600"
+
+
+def spoil_link(folder: KeyFolder) -> str:
+    (folder.path / "secret.key").rename(folder.path / "elsewhere")
+    (folder.path / "secret.key").symlink_to(folder.path / "elsewhere")
+    return "symbolic link"
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.parametrize("spoil", [spoil_mode, spoil_link])
+def test_unsafe_keys_are_refused(mesh: Mesh, keys: Keys, role: str, spoil: Callable[[KeyFolder], str]):
+    """A secret that others can read, or that lies elsewhere: exit 77, and how to mend it."""
+    said = spoil(keys.verifier)
+    where = {"verifier": "--bind", "drafter": "--connect"}[role]
+    done = start(mesh.folder, role, where, f"tcp://127.0.0.1:{free_port()}", "--keys", keys.verifier.path)
+    assert done.code == 77, done.err
+    assert said in done.err
+    assert "secret.key" in done.err
+
+
+@pytest.mark.parametrize(
+    ("role", "options", "said"),
+    [
+        ("verifier", ("--bind", "tcp://192.0.2.1:7071"), "specmesh keys new"),
+        ("verifier", ("--bind", "tcp://0:7071", "--insecure-no-auth"), "every network"),
+        ("drafter", ("--connect", "tcp://192.0.2.1:7071"), "specmesh keys allow"),
+        ("drafter", ("--keys", "/nowhere"), "specmesh keys new --keys /nowhere"),
+        ("drafter", ("--keys", "/nowhere", "--insecure-no-auth"), "leave one out"),
+    ],
+)
+def test_what_needs_keys_says_so(mesh: Mesh, role: str, options: tuple[str, ...], said: str):
+    """Beyond this machine without keys: exit 78, before any model is loaded."""
+    done = start(mesh.folder, role, *options)
+    assert done.code == 78, done.err
+    assert said in done.err
+
+
+def test_no_keys_says_what_it_means(mesh: Mesh):
+    """--insecure-no-auth is told in the log, in words."""
+    verifier = mesh.verifier("", "--insecure-no-auth")
+    [told] = verifier.events("wire_not_encrypted")
+    assert "reads and sends prompts" in str(told["meaning"])

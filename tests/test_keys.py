@@ -1,0 +1,209 @@
+"""The folder of keys: what is in it, and what is refused."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import zmq
+from zmq.utils import z85
+
+from specmesh import keys
+from specmesh.errors import ConfigError, InsecureKeys
+from specmesh.keys import KeyFolder, Listing, find_keys, parse_key
+
+KEY, OTHER = "ab" * 32, "cd" * 32
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> KeyFolder:
+    """A folder with a key."""
+    made = KeyFolder(tmp_path / "keys")
+    made.new()
+    return made
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_new_key(tmp_path: Path):
+    """The secret is for its owner alone, whatever the umask; the public key is ZeroMQ's, and read back."""
+    before = os.umask(0)
+    try:
+        folder = KeyFolder(tmp_path / "deep" / "keys")
+        made = folder.new()
+    finally:
+        os.umask(before)
+    assert (mode(folder.path), mode(folder.path / "secret.key")) == (0o700, 0o600)
+    assert z85.decode(zmq.curve_public(z85.encode(made.secret))) == made.public
+    assert folder.identity() == made
+    assert made.secret.hex() not in repr(made)
+
+
+def test_a_key_is_not_replaced_by_accident(folder: KeyFolder):
+    """A second `new` is refused, and the key stays; with `replace` there is another."""
+    first = folder.identity()
+    with pytest.raises(ConfigError, match="there already"):
+        folder.new()
+    assert folder.identity() == first
+    assert folder.new(replace=True) != first
+
+
+def test_lists(folder: KeyFolder):
+    """Keys come on a list and off it, by key, by name and by address; a file others cannot read."""
+    assert folder.listed(Listing.DRAFTERS) == {}
+    folder.allow(Listing.DRAFTERS, KEY, "mac")
+    folder.allow(Listing.DRAFTERS, OTHER, "studio")
+    folder.allow(Listing.VERIFIERS, KEY, "tcp://192.0.2.1:7071")
+    assert folder.listed(Listing.DRAFTERS) == {KEY: "mac", OTHER: "studio"}
+    assert mode(folder.path / "drafters") == 0o600
+    assert folder.revoke("nobody") == []
+    assert folder.revoke("studio") == [(Listing.DRAFTERS, "studio")]
+    assert folder.revoke(KEY) == [(Listing.DRAFTERS, "mac"), (Listing.VERIFIERS, "tcp://192.0.2.1:7071")]
+    assert [folder.listed(listing) for listing in Listing] == [{}, {}]
+
+
+def test_a_name_is_one_keys(folder: KeyFolder):
+    """A name that has a key is not given to another by accident: the old key would stay allowed, or vanish."""
+    folder.allow(Listing.DRAFTERS, KEY, "mac")
+    with pytest.raises(ConfigError, match="revoke mac"):
+        folder.allow(Listing.DRAFTERS, OTHER, "mac")
+    folder.allow(Listing.DRAFTERS, OTHER, "mac", replace=True)
+    assert folder.listed(Listing.DRAFTERS) == {OTHER: "mac"}
+    folder.allow(Listing.DRAFTERS, OTHER, "studio")
+    assert folder.listed(Listing.DRAFTERS) == {OTHER: "studio"}
+
+
+def test_changes_at_once_are_all_kept(folder: KeyFolder):
+    """Eight writers at once: nobody's key is lost."""
+    threads = [
+        threading.Thread(target=folder.allow, args=(Listing.DRAFTERS, f"{number:064x}", f"n{number}"))
+        for number in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(folder.listed(Listing.DRAFTERS)) == 8
+    assert {path.name for path in folder.path.iterdir()} == {"secret.key", "drafters"}
+
+
+def test_the_stamp_changes_with_the_list(folder: KeyFolder):
+    """Each change is seen by it, also one that leaves the size as it was."""
+    stamps = [folder.stamp(Listing.DRAFTERS)]
+    for word, label in ((KEY, "mac"), (OTHER, "mac")):
+        folder.allow(Listing.DRAFTERS, word, label, replace=True)
+        stamps.append(folder.stamp(Listing.DRAFTERS))
+    (folder.path / "drafters").unlink()
+    assert stamps[0] == folder.stamp(Listing.DRAFTERS) == ()
+    assert len(set(stamps)) == 3
+
+
+def test_whose_key_a_drafter_expects(folder: KeyFolder):
+    """The one listed for the address; on this machine its own, because the verifier there has it too; else none."""
+    folder.allow(Listing.VERIFIERS, KEY, "tcp://BIGBOX:7071")
+    assert folder.verifier_at("tcp://bigbox:7071") == bytes.fromhex(KEY)
+    assert folder.verifier_at("tcp://bigbox:7072") is None
+    assert folder.verifier_at("tcp://127.0.0.1:7071") == folder.identity().public
+    folder.allow(Listing.VERIFIERS, OTHER, "tcp://127.0.0.1:7071")
+    assert folder.verifier_at("tcp://127.0.0.1:7071") == bytes.fromhex(OTHER)
+
+
+@pytest.mark.parametrize("name", ["secret.key", "drafters", "verifiers"])
+@pytest.mark.parametrize("right", [0o640, 0o604, 0o620, 0o602, 0o601])
+def test_open_files_are_refused(folder: KeyFolder, name: str, right: int):
+    """A file that others may read or write is refused, with the command that mends it."""
+    for listing in Listing:
+        folder.allow(listing, KEY, "tcp://192.0.2.1:7071")
+    path = folder.path / name
+    path.chmod(right)
+    with pytest.raises(InsecureKeys, match=f"chmod 600 {path}") as caught:
+        _ = folder.identity(), [folder.listed(listing) for listing in Listing]
+    assert caught.value.exit_code == 77
+
+
+def test_an_open_folder_is_refused(folder: KeyFolder):
+    """A folder that others may write could hold anybody's files."""
+    folder.path.chmod(0o720)
+    with pytest.raises(InsecureKeys, match=f"chmod 700 {folder.path}"):
+        folder.identity()
+
+
+def test_other_files_are_refused(folder: KeyFolder, tmp_path: Path):
+    """A symbolic link, a pipe and a folder in a key's place."""
+    path, away = folder.path / "secret.key", tmp_path / "away"
+    path.rename(away)
+    path.symlink_to(away)
+    with pytest.raises(InsecureKeys, match="symbolic link"):
+        folder.identity()
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(InsecureKeys, match="no regular file"):
+        folder.identity()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_other_peoples_files_are_refused(folder: KeyFolder):
+    """A file of another user; root reads those of the folder's owner, whose service it looks after."""
+    os.chown(folder.path / "secret.key", 12345, 12345)
+    with pytest.raises(InsecureKeys, match="user 12345"):
+        folder.identity()
+    os.chown(folder.path, 12345, 12345)
+    folder.identity()
+    folder.allow(Listing.DRAFTERS, KEY, "mac")
+    assert (folder.path / "drafters").stat().st_uid == 12345
+
+
+@pytest.mark.parametrize("text", ["", "xy" * 32, "ab" * 31, "ab" * 32 + "\n" + "cd" * 32])
+def test_a_file_without_a_key(folder: KeyFolder, text: str):
+    """A secret file with anything but one key."""
+    (folder.path / "secret.key").write_text(text)
+    with pytest.raises(ConfigError, match="holds no key"):
+        folder.identity()
+
+
+@pytest.mark.parametrize("line", ["mac", KEY, f"{KEY[:-1]} mac", f"mac {KEY}", f"{KEY} a b", "\0"])
+def test_a_wrong_list(folder: KeyFolder, line: str):
+    """A line that is none is told with its number."""
+    folder.allow(Listing.DRAFTERS, OTHER, "mac")
+    with (folder.path / "drafters").open("a") as file:
+        file.write(f"# a comment\n\n{line}\n")
+    with pytest.raises(ConfigError, match="drafters:4"):
+        folder.listed(Listing.DRAFTERS)
+
+
+@pytest.mark.parametrize("text", ["", "ab", "ab" * 33, "-" * 64, "g" * 64])
+def test_what_is_no_key(text: str):
+    """Anything but 64 hexadecimal digits; case and space around do not matter."""
+    with pytest.raises(ConfigError, match="specmesh keys show"):
+        parse_key(text)
+    assert parse_key(f" {KEY.upper()}\n") == KEY
+
+
+def test_where_keys_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The folder named, which must have a key; else the user's, else the system's; no keys are no error."""
+    user, system, named = (KeyFolder(tmp_path / name) for name in ("user", "system", "named"))
+    monkeypatch.setattr(keys, "key_folders", lambda: [user.path, system.path])
+    assert find_keys(None) is None
+    system.new()
+    assert find_keys(None) == system
+    user.new()
+    assert find_keys(None) == user
+    with pytest.raises(ConfigError, match="specmesh keys new --keys"):
+        find_keys(named.path)
+    named.new()
+    assert find_keys(named.path) == named
+
+
+def test_the_service_managers_credential(folder: KeyFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """LoadCredential's secret goes before the folder's; its rights are the manager's affair."""
+    other = KeyFolder(tmp_path / "other")
+    made = other.new()
+    (other.path / "secret.key").rename(tmp_path / "specmesh.key")
+    (tmp_path / "specmesh.key").chmod(0o440)
+    monkeypatch.setattr(keys, "key_folders", lambda: [tmp_path / "user", folder.path])
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert folder.identity() == made
+    assert find_keys(None) == folder
+    assert find_keys(other.path) == other

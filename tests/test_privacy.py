@@ -1,0 +1,37 @@
+"""Which addresses need keys."""
+
+import pytest
+
+from specmesh.errors import ConfigError
+from specmesh.privacy import check_bind, check_connect, host_of, is_loopback
+
+EVERYWHERE = ["*", "0.0.0.0", "0", "0.0", "0x0", "[::]", "[::0]", "[0:0:0:0:0:0:0:0]", "[::ffff:0.0.0.0]"]  # noqa: S104
+BEYOND = ["192.0.2.1", "example.org", "[2001:db8::1]", "127.0.0.2", "eth0", "localhost.example.org"]
+
+
+@pytest.mark.parametrize("host", EVERYWHERE)
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("insecure", [False, True])
+def test_never_on_every_network(host: str, keyed: bool, insecure: bool):
+    """However it is written, every network is refused, with keys too."""
+    with pytest.raises(ConfigError, match="every network"):
+        check_bind(f"tcp://{host}:7071", keyed=keyed, insecure=insecure)
+
+
+@pytest.mark.parametrize("host", BEYOND)
+def test_beyond_loopback_needs_keys_or_a_word(host: str):
+    """Another host than this one needs keys, or --insecure-no-auth, on both sides; the refusal says how."""
+    for check, option in ((check_bind, "--bind"), (check_connect, "--connect")):
+        with pytest.raises(ConfigError, match=rf"{option}.*specmesh keys new.*--insecure-no-auth"):
+            check(f"tcp://{host}:7071", keyed=False, insecure=False)
+        check(f"tcp://{host}:7071", keyed=True, insecure=False)
+        check(f"tcp://{host}:7071", keyed=False, insecure=True)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_loopback_needs_nothing(host: str):
+    """This machine alone needs no keys, and may have them."""
+    for check in (check_bind, check_connect):
+        check(f"tcp://{host}:7071", keyed=False, insecure=False)
+        check(f"tcp://{host}:7071", keyed=True, insecure=False)
+    assert is_loopback(host_of(f"tcp://{host}:7071", "--bind"))
