@@ -23,8 +23,8 @@ LONGEST_RETRY = 1.0
 _MEANINGS: dict[Handshake, str] = {
     Handshake.KEY: "it does not allow this machine's key: run `specmesh keys allow KEY --name NAME` there, with what "
     "`specmesh keys show` prints here",
-    Handshake.MECHANISM: "one of the two has keys and the other has none: run `specmesh keys new` where they are "
-    "missing, or give both --insecure-no-auth",
+    Handshake.MECHANISM: "one of the two has keys and the other has none: run `specmesh pair` there and then here "
+    "(or `specmesh keys new` where they are missing), or give both --insecure-no-auth",
     Handshake.BROKEN: "nothing answers there with the key that is known for it: is it running, and is its key, which "
     "`specmesh keys show` prints there, the one that `specmesh keys list` shows here?",
 }

@@ -18,6 +18,7 @@ from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
 from specmesh.explain.cli import explain
 from specmesh.keys_cli import keys
 from specmesh.models_cli import models
+from specmesh.pair_cli import pair
 from specmesh.service.cli import service
 
 INTERRUPTED = 130
@@ -92,6 +93,7 @@ main.add_command(config)
 main.add_command(service)
 main.add_command(doctor)
 main.add_command(keys)
+main.add_command(pair)
 
 
 def _socket_option(command: F) -> F:

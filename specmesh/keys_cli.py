@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from specmesh.errors import ConfigError, InsecureKeys
+
 if TYPE_CHECKING:
     from specmesh.keys import KeyFolder
 
@@ -42,6 +44,18 @@ def folder_of(path: Path | None, system: bool) -> "KeyFolder":
     from specmesh.keys import KeyFolder, key_folders
 
     return KeyFolder(path or key_folders()[int(system)])
+
+
+def with_key(folder: "KeyFolder", system: bool) -> "tuple[KeyFolder, bool]":
+    """The folder, with a key made where there was none; whether there was none."""
+    try:
+        folder.identity()
+    except InsecureKeys:
+        raise
+    except ConfigError:
+        folder.new(owner=_service_user() if system else None)
+        return folder, True
+    return folder, False
 
 
 @keys.command()
@@ -91,8 +105,6 @@ def allow(key: str, name: str | None, verifier: str | None, path: Path | None, s
 @folder_options
 def revoke(who: str, path: Path | None, system: bool) -> None:
     """Take back what was allowed, by a name, an address or a key; a connection that is up is cut."""
-    from specmesh.errors import ConfigError
-
     folder = folder_of(path, system)
     gone = folder.revoke(who)
     if not gone:

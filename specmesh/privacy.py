@@ -34,9 +34,9 @@ def check_bind(address: str, *, keyed: bool, insecure: bool) -> None:
         raise ConfigError(f"--bind {address} would listen on every network: name the one address to listen on")
     if not (is_loopback(host) or keyed or insecure):
         raise ConfigError(
-            f"--bind {address} listens beyond this machine, and without keys the wire is not encrypted: "
-            "run `specmesh keys new`, then allow the drafter's key; or bind tcp://127.0.0.1:PORT behind an SSH tunnel; "
-            "or add --insecure-no-auth on a network whose every member you trust"
+            f"--bind {address} listens beyond this machine, and without keys the wire is not encrypted: run "
+            "`specmesh pair` here and on the drafter's machine (or `specmesh keys new`); or bind tcp://127.0.0.1:PORT "
+            "behind an SSH tunnel; or add --insecure-no-auth on a network whose every member you trust"
         )
 
 
@@ -47,8 +47,8 @@ def check_connect(address: str, *, keyed: bool, insecure: bool) -> None:
     if not (is_loopback(host) or keyed or insecure):
         raise ConfigError(
             f"--connect {address} leads beyond this machine, and no key is known for that verifier: "
-            f"run `specmesh keys new`, then `specmesh keys allow KEY --verifier {address}` with what "
-            "`specmesh keys show` prints there; or add --insecure-no-auth on a network whose every member you trust"
+            f"run `specmesh pair` there and then here (or `specmesh keys new` and `specmesh keys allow KEY --verifier "
+            f"{address}`); or add --insecure-no-auth on a network whose every member you trust"
         )
 
 

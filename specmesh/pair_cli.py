@@ -1,0 +1,138 @@
+"""`specmesh pair`: introduces a verifier's machine and a drafter's to each other. Thin functions."""
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from specmesh.keys_cli import folder_of, folder_options, with_key
+
+if TYPE_CHECKING:
+    from specmesh.keys import KeyFolder
+    from specmesh.pairing import Introduction
+
+
+@click.command()
+@click.argument("host", required=False)
+@click.argument("code", required=False)
+@click.option(
+    "--address",
+    metavar="HOST[:PORT]",
+    help="On the verifier's machine: where to wait (default: where the verifier's settings listen, or else this "
+    "machine's address in its network; port 7072).",
+)
+@folder_options
+@click.pass_context
+def pair(
+    ctx: click.Context, host: str | None, code: str | None, address: str | None, path: Path | None, system: bool
+) -> None:
+    """Introduce two machines to each other. On the verifier's, without arguments: shows a code. On the drafter's, with
+    the HOST and CODE shown there. Keys are made where there are none."""
+    if host is not None and address is not None:
+        raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
+    folder, made = with_key(folder_of(path, system), system)
+    if host is None:
+        _wait(ctx, folder, address, made)
+    else:
+        _ask(folder, host, code or click.prompt("Code", err=True))
+
+
+def _wait(ctx: click.Context, folder: "KeyFolder", address: str | None, made: bool) -> None:
+    """The verifier's side."""
+    from specmesh.config_cli import effective
+    from specmesh.errors import ConfigError
+    from specmesh.keys import Listing
+    from specmesh.pairing import PORT, Introduction, new_code, wait
+    from specmesh.privacy import check_bind, is_loopback
+    from specmesh.ways import endpoint
+
+    bind = str(effective(ctx.find_root(), "verifier", None)["bind"][0])
+    listens, wire_port = endpoint(bind)
+    host, port = _endpoint(address or ("" if is_loopback(listens) else listens) or _own_address(), PORT)
+    check_bind(f"tcp://{_bracketed(host)}:{port}", keyed=True, insecure=False)
+    mine, code = (
+        Introduction("verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0),
+        new_code(),
+    )
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigError(f"cannot wait at {host}:{port} ({error.strerror}): name another --address") from None
+    told = _bracketed(host) if port == PORT else f"{_bracketed(host)}:{port}"
+    click.echo(f"On the drafter's machine, within five minutes:\n\n  specmesh pair {told} {code}\n")
+    with listener:
+        theirs = wait(listener, code, mine, lambda theirs: _admit(folder, theirs), _told_failure)
+    name = folder.listed(Listing.DRAFTERS)[theirs.key]
+    click.echo(f"Paired with {name}. To take it back: specmesh keys revoke {name}")
+    if made:
+        click.echo("This machine has a key now, which a verifier that runs already uses from its next start on.")
+    if is_loopback(listens):
+        click.echo(
+            f"The verifier listens on this machine only: start it with --bind tcp://{_bracketed(host)}:{wire_port}"
+        )
+
+
+def _ask(folder: "KeyFolder", host: str, code: str) -> None:
+    """The drafter's side."""
+    from specmesh.errors import DaemonUnreachable, Refused
+    from specmesh.keys import Listing
+    from specmesh.pairing import PORT, Introduction, WrongCode, ask
+
+    name, port = _endpoint(host, PORT)
+    mine = Introduction("drafter", folder.identity().public.hex(), socket.gethostname())
+    try:
+        with socket.create_connection((name, port), 5.0) as connection:
+            theirs = ask(connection, code, mine)
+    except WrongCode:
+        raise Refused(
+            "that is not the code shown there: look again, and mind that it is good for three tries"
+        ) from None
+    except OSError as error:
+        raise DaemonUnreachable(
+            f"nobody waits at {name}:{port} ({error.strerror or error}): run `specmesh pair` on the verifier's machine "
+            "first; a code is good once, for five minutes"
+        ) from None
+    address = f"tcp://{_bracketed(name)}:{theirs.port}"
+    folder.allow(Listing.VERIFIERS, theirs.key, address, replace=True)
+    click.echo(f"Paired with {theirs.name}. Start the drafter with --connect {address}")
+
+
+def _admit(folder: "KeyFolder", theirs: "Introduction") -> None:
+    """Allow the drafter, under a name that is no other key's."""
+    from specmesh.keys import Listing
+
+    taken = {label for key, label in folder.listed(Listing.DRAFTERS).items() if key != theirs.key}
+    names = (theirs.name if number == 1 else f"{theirs.name}-{number}" for number in range(1, len(taken) + 2))
+    name = next(name for name in names if name not in taken)
+    folder.allow(Listing.DRAFTERS, theirs.key, name)
+
+
+def _told_failure(what: str, left: int) -> None:
+    click.echo(f"specmesh: {what}; {left} tries left", err=True)
+
+
+def _endpoint(text: str, port: int) -> tuple[str, int]:
+    """HOST or HOST:PORT; raises ConfigError."""
+    from specmesh.errors import ConfigError
+    from specmesh.ways import endpoint
+
+    bare = text.count(":") > 1 and not text.startswith("[")
+    host, told = endpoint(f"tcp://[{text}]" if bare else f"tcp://{text}")
+    if not host:
+        raise ConfigError(f"{text!r} is no address: write HOST or HOST:PORT")
+    return host, told or port
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _own_address() -> str:
+    """The address by which this machine reaches others; nothing is sent for it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

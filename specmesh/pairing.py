@@ -1,0 +1,206 @@
+"""Two machines learn each other's public keys, by a short code that a person reads on one and types on the other.
+
+The code never crosses the network. SPAKE2 makes a strong key of it, which both sides share where both had the same
+code; by that key each encrypts what it says of itself. Who does not know the code can try one per connection, and
+learns nothing else from it.
+
+Lines over TCP, at most MAX_LINE bytes each:
+
+drafter   "specmesh pair 1 " and the message of SPAKE2's side A, in hexadecimal
+verifier  the message of side B
+drafter   its introduction, encrypted
+verifier  its own, or "no" where the drafter's could not be read
+
+The drafter uses the key first: so a verifier has counted the try before it says whether the code was right.
+"""
+
+import base64
+import json
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from cryptography.fernet import Fernet, InvalidToken
+from spake2 import SPAKE2_A, SPAKE2_B
+
+from specmesh.errors import Busy, Refused, RemoteProtocolError
+
+PORT = 7072
+"""Where a verifier waits to be paired, unless told otherwise."""
+
+LIFETIME = 300.0
+"""Seconds that a code is good for."""
+
+TRIES = 3
+"""Wrong codes after which the right one is not taken either."""
+
+PATIENCE = 10.0
+"""Seconds for the whole exchange with one peer: nobody else is heard meanwhile."""
+
+MAX_LINE = 4096
+
+_GREETING = b"specmesh pair 1 "
+_SIDES = {"idA": b"specmesh drafter", "idB": b"specmesh verifier"}
+_MESSAGE = re.compile(rb"[0-9a-f]{66}")
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+class WrongCode(RemoteProtocolError):
+    """What the other side said of itself cannot be read: it had another code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a side says of itself. key: its public one. port: where a verifier listens for drafters; 0 of a drafter."""
+
+    role: str
+    key: str
+    name: str
+    port: int = 0
+
+
+def new_code() -> str:
+    """Eight random digits in two groups."""
+    number = secrets.randbelow(10**8)
+    return f"{number // 10**4:04}-{number % 10**4:04}"
+
+
+def wait(
+    listener: socket.socket,
+    code: str,
+    mine: Introduction,
+    admit: Callable[[Introduction], None],
+    failed: Callable[[str, int], None],
+    lifetime: float = LIFETIME,
+) -> Introduction:
+    """Wait as a verifier for the drafter with this code, once; `admit` is called before it is told that it was right.
+
+    failed: called with what was wrong with a peer, and how many tries are left.
+    Raises Refused after too many tries, Busy where nobody came in time.
+    """
+    end, spent = time.monotonic() + lifetime, 0
+
+    def spend() -> None:
+        nonlocal spent
+        spent += 1
+
+    while spent < TRIES and (left := end - time.monotonic()) > 0:
+        listener.settimeout(left)
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            break
+        with connection:
+            try:
+                return offer(_Lines(connection), code, mine, spend, admit)
+            except (RemoteProtocolError, OSError) as error:
+                failed(str(error), TRIES - spent)
+    if spent >= TRIES:
+        raise Refused(
+            f"{TRIES} tries with another code, and nobody was let in: run `specmesh pair` again for a new one"
+        )
+    raise Busy("nobody came, and the code is no longer good: run `specmesh pair` again for a new one")
+
+
+def offer(
+    lines: "_Lines", code: str, mine: Introduction, spend: Callable[[], None], admit: Callable[[Introduction], None]
+) -> Introduction:
+    """The verifier's side of one exchange; `spend` is called before anything is told that a guess could be tried on."""
+    greeting = lines.read()
+    if not greeting.startswith(_GREETING):
+        raise RemoteProtocolError("something came that is no drafter of this version")
+    side = SPAKE2_B(_password(code), **_SIDES)
+    message = side.start()
+    box = _box(side, greeting.removeprefix(_GREETING))
+    spend()
+    lines.write(message.hex().encode())
+    try:
+        theirs = _opened(box, lines.read(), "drafter")
+    except WrongCode:
+        lines.write(b"no")
+        raise
+    admit(theirs)
+    lines.write(_sealed(box, mine))
+    return theirs
+
+
+def ask(connection: socket.socket, code: str, mine: Introduction) -> Introduction:
+    """The drafter's side; raises WrongCode, RemoteProtocolError where something else answers, OSError where it left."""
+    lines = _Lines(connection)
+    side = SPAKE2_A(_password(code), **_SIDES)
+    lines.write(_GREETING + side.start().hex().encode())
+    box = _box(side, lines.read())
+    lines.write(_sealed(box, mine))
+    return _opened(box, lines.read(), "verifier")
+
+
+def _password(code: str) -> bytes:
+    return re.sub(r"[\s-]", "", code).encode()
+
+
+def _box(side: "SPAKE2_A | SPAKE2_B", message: bytes) -> Fernet:
+    """What only both sides can open."""
+    if not _MESSAGE.fullmatch(message):
+        raise RemoteProtocolError("what answers there is no `specmesh pair`")
+    try:
+        key = side.finish(bytes.fromhex(message.decode()))
+    except Exception as error:  # noqa: BLE001  (the library has many for what is no point of its curve)
+        raise RemoteProtocolError(f"the other side breaks the exchange ({type(error).__name__})") from None
+    return Fernet(base64.urlsafe_b64encode(key))
+
+
+def _sealed(box: Fernet, mine: Introduction) -> bytes:
+    return box.encrypt(json.dumps(asdict(mine)).encode())
+
+
+def _opened(box: Fernet, line: bytes, role: str) -> Introduction:
+    try:
+        told = json.loads(box.decrypt(line))
+    except (InvalidToken, ValueError):
+        raise WrongCode("the other side had another code") from None
+    match told:
+        case {"role": str(said), "key": str(key), "name": str(name), "port": int(port)}:
+            if said == role and _KEY.fullmatch(key) and 0 <= port < 2**16:
+                return Introduction(said, key, _name(name, role), port)
+    raise RemoteProtocolError(f"the other side does not introduce itself as a {role}")
+
+
+def _name(told: str, role: str) -> str:
+    """A machine's name as one word that a list can hold and a terminal show."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", told).strip("-.")[:64] or role
+
+
+class _Lines:
+    """Lines over a connection, all of them together within PATIENCE seconds; raises OSError, RemoteProtocolError."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._end = time.monotonic() + PATIENCE
+        self._kept = b""
+
+    def write(self, line: bytes) -> None:
+        """Send a line."""
+        self._arm()
+        self._connection.sendall(line + b"\n")
+
+    def read(self) -> bytes:
+        """The next line, without its end."""
+        while b"\n" not in self._kept:
+            self._arm()
+            more = self._connection.recv(MAX_LINE)
+            if not more:
+                raise ConnectionResetError("the other side has left")
+            self._kept += more
+            if len(self._kept) > MAX_LINE:
+                raise RemoteProtocolError("something came that is no line of ours")
+        line, _, self._kept = self._kept.partition(b"\n")
+        return line
+
+    def _arm(self) -> None:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the other side takes too long")
+        self._connection.settimeout(left)

@@ -1,0 +1,258 @@
+"""The exchange of keys by a code: who knows it is let in, once; nobody else learns or changes anything."""
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from spake2 import SPAKE2_A
+
+from specmesh import pairing
+from specmesh.errors import Busy, Refused, RemoteProtocolError, SpecmeshError
+from specmesh.pairing import TRIES, Introduction, WrongCode, ask, new_code, wait
+
+CODE, WRONG = "0123-4567", "0123-4568"
+BOX = Introduction("verifier", "ab" * 32, "bigbox", 7071)
+MAC = Introduction("drafter", "cd" * 32, "mac")
+
+
+class Verifier:
+    """One that waits, on a thread of its own; `end` is what came of it."""
+
+    def __init__(self, lifetime: float = 60.0, mine: Introduction = BOX) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listener.getsockname()
+        self.admitted: list[Introduction] = []
+        self.failures: list[tuple[str, int]] = []
+        self._came: Introduction | SpecmeshError | None = None
+        self._thread = threading.Thread(target=self._wait, args=(lifetime, mine))
+        self._thread.start()
+
+    def _wait(self, lifetime: float, mine: Introduction) -> None:
+        with self._listener:
+            try:
+                self._came = wait(
+                    self._listener,
+                    CODE,
+                    mine,
+                    self.admitted.append,
+                    lambda *told: self.failures.append(told),
+                    lifetime,
+                )
+            except SpecmeshError as error:
+                self._came = error
+
+    def end(self) -> Introduction | SpecmeshError | None:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self._came
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, 10)
+
+    def ask(self, code: str, mine: Introduction = MAC) -> Introduction:
+        with self.connect() as connection:
+            return ask(connection, code, mine)
+
+    def close(self) -> None:
+        while self._thread.is_alive():
+            with suppress(OSError, SpecmeshError):
+                self.ask(WRONG)
+
+
+@pytest.fixture
+def verifier() -> Iterator[Verifier]:
+    made = Verifier()
+    yield made
+    made.close()
+
+
+def test_codes_are_short_and_differ():
+    """Eight digits, all of them random."""
+    codes = {new_code() for _ in range(200)}
+    assert len(codes) > 190
+    assert all(re.fullmatch(r"\d{4}-\d{4}", code) for code in codes)
+    assert {digit for code in codes for digit in code} == set("0123456789-")
+
+
+@pytest.mark.parametrize("typed", [CODE, "01234567", " 0123 4567 "])
+def test_the_right_code(verifier: Verifier, typed: str):
+    """Each side has the other's introduction, the verifier's list has the drafter before the drafter is told."""
+    assert verifier.ask(typed) == BOX
+    assert verifier.end() == MAC
+    assert verifier.admitted == [MAC]
+
+
+def test_a_code_is_good_once(verifier: Verifier):
+    """After it was used nobody is heard any more."""
+    verifier.ask(CODE)
+    verifier.end()
+    with pytest.raises(OSError, match=r".*"):
+        verifier.ask(CODE)
+
+
+def test_three_tries(verifier: Verifier):
+    """Wrong codes are refused and counted; after the third the right one is refused too."""
+    for _ in range(TRIES):
+        with pytest.raises(WrongCode):
+            verifier.ask(WRONG)
+    assert isinstance(verifier.end(), Refused)
+    assert [left for _, left in verifier.failures] == [2, 1, 0]
+    assert verifier.admitted == []
+    with pytest.raises(OSError, match=r".*"):
+        verifier.ask(CODE)
+
+
+def test_the_right_code_after_a_wrong_one(verifier: Verifier):
+    """A slip of the finger is forgiven."""
+    with pytest.raises(WrongCode):
+        verifier.ask(WRONG)
+    assert verifier.ask(CODE) == BOX
+
+
+def test_a_try_that_is_broken_off_counts(verifier: Verifier):
+    """Who leaves once it could try a guess has used one: what is told then could not be taken back."""
+    for _ in range(TRIES):
+        with verifier.connect() as connection:
+            connection.sendall(b"specmesh pair 1 " + SPAKE2_A(b"01234567").start().hex().encode() + b"\n")
+            assert connection.recv(1)
+    assert isinstance(verifier.end(), Refused)
+
+
+def test_a_code_ages():
+    """Nobody in time: the code is no longer good."""
+    verifier = Verifier(lifetime=0.05)
+    assert isinstance(verifier.end(), Busy)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"\n",
+        b"GET / HTTP/1.1\r\nHost: bigbox\r\n\r\n",
+        b"specmesh pair 2 " + b"41" * 33 + b"\n",
+        b"specmesh pair 1 \n",
+        b"specmesh pair 1 " + b"zz" * 33 + b"\n",
+        b"specmesh pair 1 41" + b"00" * 32 + b"\n",
+        b"specmesh pair 1 41" + b"01" + b"00" * 31 + b"\n",
+        b"specmesh pair 1 41" + b"ff" * 32 + b"\n",
+        b"specmesh pair 1 42" + b"11" * 32 + b"\n",
+        b"x" * 100_000,
+    ],
+)
+def test_strangers_cost_no_try(verifier: Verifier, said: bytes):
+    """Port scanners, browsers and points that are none are sent away; the code stays as good as it was."""
+    for _ in range(TRIES + 1):
+        with verifier.connect() as connection, suppress(OSError):
+            connection.sendall(said)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(4096):
+                pass
+    assert verifier.ask(CODE) == BOX
+    assert [left for _, left in verifier.failures] == [TRIES] * (TRIES + 1)
+
+
+def test_a_silent_stranger_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch):
+    """One that says nothing, or one byte at a time, is sent away in time."""
+    monkeypatch.setattr(pairing, "PATIENCE", 0.2)
+    verifier = Verifier()
+    with verifier.connect() as stranger:
+        assert stranger.recv(1) == b""
+    monkeypatch.setattr(pairing, "PATIENCE", 10.0)
+    assert verifier.ask(CODE) == BOX
+    assert verifier.failures[0][1] == TRIES
+
+
+def lines_between(verifier: Verifier, change: Callable[[int, bytes], bytes]) -> tuple[list[bytes], object]:
+    """An exchange through somebody in the middle, who reads every line, and may change it; what the drafter got."""
+    seen: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as middle:
+
+        def carry() -> None:
+            here, _ = middle.accept()
+            with here, verifier.connect() as there, here.makefile("rb") as left, there.makefile("rb") as right:
+                for number in range(4):
+                    source, sink = (left, there) if number % 2 == 0 else (right, here)
+                    seen.append(source.readline())
+                    if not seen[-1]:
+                        return
+                    sink.sendall(change(number, seen[-1]))
+
+        thread = threading.Thread(target=carry)
+        thread.start()
+        with socket.create_connection(middle.getsockname(), 10) as connection:
+            try:
+                got: object = ask(connection, CODE, MAC)
+            except (SpecmeshError, OSError) as error:
+                got = error
+        thread.join(10)
+    return seen, got
+
+
+def test_what_a_listener_sees(verifier: Verifier):
+    """Neither the code nor the keys nor the names cross in the clear."""
+    seen, got = lines_between(verifier, lambda _, line: line)
+    assert got == BOX
+    whole = b"".join(seen)
+    for secret in (b"01234567", CODE.encode(), BOX.key.encode(), MAC.key.encode(), b"bigbox"):
+        assert secret not in whole
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_changed_line_pairs_nobody_wrongly(verifier: Verifier, number: int):
+    """A line that somebody in the middle has changed: the drafter takes nobody for the verifier, and the other way."""
+
+    def change(at: int, line: bytes) -> bytes:
+        place = len(line) // 2
+        other = b"a" if line[place : place + 1] != b"a" else b"b"
+        return line[:place] + other + line[place + 1 :] if at == number else line
+
+    _, got = lines_between(verifier, change)
+    assert isinstance(got, SpecmeshError | OSError)
+    assert verifier.admitted in ([], [MAC])
+    assert verifier.admitted == ([MAC] if number == 3 else [])
+
+
+def test_our_own_words_are_no_answer():
+    """A peer that sends everything back as it came is no verifier."""
+    with socket.create_server(("127.0.0.1", 0)) as mirror:
+
+        def reflect() -> None:
+            connection, _ = mirror.accept()
+            with connection:
+                connection.sendall(connection.recv(4096).removeprefix(b"specmesh pair 1 "))
+                connection.recv(4096)
+
+        thread = threading.Thread(target=reflect)
+        thread.start()
+        with socket.create_connection(mirror.getsockname(), 10) as connection, pytest.raises(RemoteProtocolError):
+            ask(connection, CODE, MAC)
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        Introduction("verifier", "cd" * 32, "mac"),
+        Introduction("drafter", "cd" * 31, "mac"),
+        Introduction("drafter", "CD" * 32, "mac"),
+        Introduction("drafter", "cd" * 32, "mac", 70000),
+    ],
+)
+def test_introductions_are_checked(verifier: Verifier, mine: Introduction):
+    """Who knows the code can still say nonsense: it is not admitted."""
+    with pytest.raises((RemoteProtocolError, OSError)):
+        verifier.ask(CODE, mine)
+    assert verifier.admitted == []
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"), [("Ann's Mac\x1b[2J", "Ann-s-Mac-2J"), ("", "drafter"), ("x" * 99, "x" * 64)]
+)
+def test_names_are_made_harmless(verifier: Verifier, said: str, kept: str):
+    """A name becomes one word that a terminal can show."""
+    verifier.ask(CODE, Introduction("drafter", "cd" * 32, said))
+    assert verifier.admitted == [Introduction("drafter", "cd" * 32, kept)]
