@@ -34,11 +34,17 @@ _MEANINGS[Handshake.CRYPTOGRAPHY] = _MEANINGS[Handshake.BROKEN]
 class Dealer:
     """A connected DEALER. `connect` opens one; a fresh one replaces a connection that went silent or was refused.
 
+    changed: whether `connect` would expect another verifier than it did, because the keys here have changed.
     libzmq gives up for good after most refusals, and after others tries again without a pause; see `look`.
     """
 
-    def __init__(self, connect: "Callable[[], zmq.Socket[bytes]]", address: str) -> None:
-        self._connect, self._address = connect, address
+    def __init__(
+        self,
+        connect: "Callable[[], zmq.Socket[bytes]]",
+        address: str,
+        changed: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._connect, self._address, self._changed = connect, address, changed
         self.socket = connect()
         self.inlet = Inlet(self.socket)
         self.traffic = Traffic()
@@ -55,6 +61,9 @@ class Dealer:
         if now < self.next_look:
             return None
         self.next_look = now + LOOK_INTERVAL
+        if self._changed():
+            self.reconnect()
+            return f"the key known for the verifier at {self._address} was changed or revoked here"
         if self._retry is not None:
             if now >= self._retry:
                 self.reconnect()
@@ -66,8 +75,7 @@ class Dealer:
             self.refusal, self._pause = None, LOOK_INTERVAL
             return None
         self.traffic.refused[ended] += 1
-        with contextlib.suppress(zmq.ZMQError):
-            self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
+        self._leave()
         self._retry = now + self._pause
         self._pause = LOOK_INTERVAL if ended is Handshake.KEY else min(2 * self._pause, LONGEST_RETRY)
         before, self.refusal = self.refusal, f"no way into the verifier at {self._address}: {_MEANINGS[ended]}"
@@ -102,15 +110,25 @@ class Dealer:
             yield self._decoded(parts[0]), len(parts[0])
 
     def reconnect(self) -> None:
-        """Open a fresh connection, by which the verifier knows nothing of the old one."""
+        """Open a fresh connection, by which the verifier knows nothing of the old one; later, where keys forbid it."""
+        try:
+            fresh = self._connect()
+        except ConfigError as error:
+            self._leave()
+            self.refusal, self._retry = str(error), 0.0
+            return
         self.close(linger=0)
         self._retry = None
-        self.socket = self._connect()
-        self.inlet = Inlet(self.socket)
+        self.socket, self.inlet = fresh, Inlet(fresh)
 
     def close(self, linger: int = 100) -> None:
         """Give the connection back; what is on its way has `linger` milliseconds to leave."""
         close_dealer(self.socket, linger)
+
+    def _leave(self) -> None:
+        """Disconnect, and connect no more by this socket."""
+        with contextlib.suppress(zmq.ZMQError):
+            self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
 
     @property
     def encrypted(self) -> bool:

@@ -52,7 +52,8 @@ class DrafterLoop:
     """One drafter attached to one verifier. Everything runs on the thread that calls `run`.
 
     connect() opens a fresh DEALER to the verifier at `address`. least_overlap is the share of tokens that must have a
-    counterpart in the verifier's vocabulary, which is kept in `cache`.
+    counterpart in the verifier's vocabulary, which is kept in `cache`. changed: whether `connect` would expect another
+    verifier now.
     """
 
     def __init__(
@@ -64,8 +65,9 @@ class DrafterLoop:
         mailbox: Mailbox[ClientOrder],
         least_overlap: float = LEAST_OVERLAP,
         cache: VocabularyCache | None = None,
+        changed: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._name, self._dealer, self._address = name, Dealer(connect, address), address
+        self._name, self._dealer, self._address = name, Dealer(connect, address, changed), address
         self._engine, self._mailbox = engine, mailbox
         self._introduction = Introduction(engine, address, least_overlap, cache, mailbox.wake)
         self._link = Link(time.monotonic())

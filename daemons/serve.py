@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import structlog
-import zmq
 
 from specmesh.api.port import Port
 from specmesh.config import DrafterSettings, VerifierSettings
@@ -22,7 +21,7 @@ from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.process import Process
-from specmesh.daemons.transport import bind_router, close_dealer, connect_dealer
+from specmesh.daemons.transport import Route, bind_router, close_dealer
 from specmesh.daemons.verifier import Order, VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache, default_folder
 from specmesh.engines.load import load_drafter, load_verifier
@@ -97,12 +96,9 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
     """
     with Process("drafter", reread) as process, ExitStack() as ends:
         keys = _keys(settings)
-
-        def connect() -> zmq.Socket[bytes]:
-            return connect_dealer(process.context, settings.connect, settings.insecure, keys)
-
+        route = Route(process.context, settings.connect, settings.insecure, keys)
         with about("connect"):
-            close_dealer(connect())  # a bad address, or bad keys, are told before loading
+            close_dealer(route.open())  # a bad address, or bad keys, are told before loading
         mailbox: Mailbox[ClientOrder] = Mailbox()
         backend = DrafterBackend(process.loading, mailbox, settings.connect)
         ends.enter_context(ApiThread(settings.socket, backend, settings.port))
@@ -112,12 +108,13 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         ends.callback(engine.close)
         loop = DrafterLoop(
             process.name,
-            connect,
+            route.open,
             settings.connect,
             engine,
             mailbox,
             settings.min_vocab_overlap,
             VocabularyCache(default_folder()),
+            route.changed,
         )
         ends.callback(loop.close)
         process.stop.then(loop.stop, mailbox.wakeup_fd)

@@ -15,7 +15,7 @@ from specmesh.daemons.auth import Guard
 from specmesh.daemons.curve import protect_client, unwatch, watch
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.errors import ConfigError
-from specmesh.keys import KeyFolder
+from specmesh.keys import KeyFolder, Listing
 from specmesh.privacy import check_bind, check_connect
 from specmesh.wire.codec import MAX_FRAME
 
@@ -87,7 +87,7 @@ def connect_dealer(
 
     Its monitor (`get_monitor_socket`) tells of its handshakes; `close_dealer` closes both.
     """
-    server = keys.verifier_at(address) if keys is not None else None
+    server, identity = (keys.verifier_at(address), keys.identity()) if keys is not None else (None, None)
     check_connect(address, keyed=server is not None, insecure=insecure)
     socket = context.socket(zmq.DEALER)
     _configure(socket)
@@ -95,8 +95,8 @@ def connect_dealer(
     socket.setsockopt(zmq.RECONNECT_IVL, 100)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
-    if keys is not None and server is not None:
-        protect_client(socket, keys.identity(), server)
+    if identity is not None and server is not None:
+        protect_client(socket, identity, server)
     watch(socket)
     try:
         socket.connect(address)
@@ -104,6 +104,37 @@ def connect_dealer(
         close_dealer(socket)
         raise ConfigError(f"cannot connect to {address}: {error.strerror}") from None
     return socket
+
+
+class Route:
+    """The way to one verifier, by the key that is known for its address now; None of `keys` where none are used."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        insecure: bool = False,
+        keys: KeyFolder | None = None,
+    ) -> None:
+        self._context, self._address, self._insecure, self._keys = context, address, insecure, keys
+        self._stamp: tuple[int, ...] = ()
+        self._server: bytes | None = None
+
+    def open(self) -> zmq.Socket[bytes]:
+        """A fresh DEALER; raises ConfigError where no key is known and one is needed."""
+        if self._keys is not None:
+            self._stamp, self._server = self._keys.stamp(Listing.VERIFIERS), self._keys.verifier_at(self._address)
+        return connect_dealer(self._context, self._address, self._insecure, self._keys)
+
+    def changed(self) -> bool:
+        """Whether another key is known for the verifier than when it was opened, or none; a damaged list is none."""
+        if self._keys is None or self._stamp == (stamp := self._keys.stamp(Listing.VERIFIERS)):
+            return False
+        self._stamp = stamp
+        try:
+            return self._keys.verifier_at(self._address) != self._server
+        except ConfigError:
+            return False
 
 
 def close_dealer(socket: zmq.Socket[bytes], linger: int = 0) -> None:

@@ -160,6 +160,19 @@ def test_revoked_with_its_own_client(mesh: Mesh, keys: Keys):
     until(lambda: verifier.live() == 0, "the session ends")
 
 
+def test_a_verifier_that_is_trusted_no_more(mesh: Mesh, keys: Keys):
+    """Revoked at the drafter, the verifier is left at once; trusted again, it is found again, without a restart."""
+    verifier, folder = mesh.verifier("", "--keys", keys.verifier.path), keys.drafter("mac")
+    drafter = mesh.drafter(DRAFTER, "--keys", folder)
+    assert command("keys", "revoke", mesh.address, "--keys", folder).code == 0
+    until(lambda: drafter.stats()["verifier"] is None, "it has left")
+    until(lambda: drafter.stats().get("refusal"), "it says why")
+    assert generate(drafter, PROMPT).code == 69
+    assert command("keys", "allow", keys.public, "--verifier", mesh.address, "--keys", folder).code == 0
+    mesh.attached(drafter)
+    assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+
+
 @pytest.mark.parametrize("keyed", [True, False])
 def test_what_a_listener_sees(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy], keyed: bool):
     """Neither prompt nor text nor ids are in what crosses the wire; without keys all three are, so this test would see
