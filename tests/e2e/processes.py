@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,9 +96,11 @@ def cache(folder: Path) -> dict[str, str]:
 class Daemon:
     """A running verifier or drafter; its stderr goes to `log`."""
 
-    def __init__(self, role: str, socket_path: Path, args: list[object], log: Path) -> None:
+    def __init__(
+        self, role: str, socket_path: Path, args: list[object], log: Path, program: Sequence[str] = SPECMESH
+    ) -> None:
         self.role, self.socket, self.log = role, socket_path, log
-        words = [*SPECMESH, role, "--socket", str(socket_path), *map(str, args)]
+        words = [*program, role, "--socket", str(socket_path), *map(str, args)]
         with log.open("ab") as stderr:
             env = environment(cache(log.parent))
             self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, env=env)
@@ -165,11 +167,11 @@ class Mesh:
     def address(self) -> str:
         return f"tcp://127.0.0.1:{self.port}"
 
-    def start(self, role: str, *args: object, name: str | None = None) -> Daemon:
+    def start(self, role: str, *args: object, name: str | None = None, program: Sequence[str] = SPECMESH) -> Daemon:
         """Start a daemon with these options; does not wait for it."""
         name = name or role
         log = self.folder / f"{len(self.daemons)} {name}.log"
-        daemon = Daemon(role, self.folder / f"{name[:12]}.sock", list(args), log)
+        daemon = Daemon(role, self.folder / f"{name[:12]}.sock", list(args), log, program)
         self.daemons.append(daemon)
         return daemon
 

@@ -4,6 +4,7 @@ import re
 import socket
 import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -215,6 +216,47 @@ def test_a_broken_list_changes_nothing(mesh: Mesh, keys: Keys):
     listing.write_text(right)
     until(lambda: verifier.events("drafters_read"), "it is read again")
     assert peers(verifier) == ["mac"]
+
+
+def edited(change: str) -> list[str]:
+    """`specmesh` with a line of specmesh/daemons/auth.py changed, as by a bad edit or a defect."""
+    program = "from specmesh.daemons import auth\n{}\nfrom specmesh.cli import main\nmain()"
+    return [sys.executable, "-c", program.format(change)]
+
+
+def test_a_dead_handler_lets_nobody_in(mesh: Mesh, keys: Keys):
+    """The thread that answers libzmq has ended: an allowed key, an unknown one and none are all kept out, and the text
+    goes on."""
+    dies = "prove = auth.Guard._prove\nauth.Guard._prove = lambda *both: (prove(*both), both[0]._closing.set())"
+    options = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address, "--keys", keys.verifier.path)
+    verifier = mesh.start("verifier", *options, program=edited(dies)).ready()
+    kinds = {
+        "allowed": ("--keys", keys.drafter("allowed")),
+        "unknown": ("--keys", keys.drafter("unknown", allowed=False)),
+        "none": ("--insecure-no-auth",),
+    }
+    drafters = [mesh.drafter(DRAFTER, *words, name=name, ready=False) for name, words in kinds.items()]
+    for drafter in drafters:
+        until(lambda drafter=drafter: drafter.stats().get("refusal"), "it is kept out")
+        assert drafter.stats()["verifier"] is None
+    assert peers(verifier) == []
+    assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "auth.protect_server = lambda socket, identity: None",
+        "auth.Guard.callback = lambda guard, domain, key: True",
+        "auth.DOMAIN = '*'",
+    ],
+)
+def test_an_open_door_is_found_before_it_is_one(mesh: Mesh, keys: Keys, change: str):
+    """A verifier that would let strangers in, or nobody at all, does not listen: exit 77."""
+    options = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address, "--keys", keys.verifier.path)
+    verifier = mesh.start("verifier", *options, program=edited(change))
+    assert verifier.wait() == 77
+    assert "the self-test of the wire failed, so nothing listens" in verifier.text()
 
 
 class Pairing:
