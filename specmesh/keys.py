@@ -233,7 +233,8 @@ class KeyFolder:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK):
                 raise InsecureKeys(f"{path} is a symbolic link: put the file itself there") from None
-            raise InsecureKeys(f"{path} cannot be read ({error.strerror}): is it yours?") from None
+            mend = f"sudo chown -R {os.geteuid()} {shlex.quote(str(self.path))}"
+            raise InsecureKeys(f"{path} cannot be read ({error.strerror}); if it is yours: {mend}") from None
         with os.fdopen(descriptor, "rb") as file:
             folder = self.path.stat()
             _require_safe(self.path, folder, folder.st_uid, forbidden=0o022)

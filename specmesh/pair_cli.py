@@ -29,48 +29,53 @@ def pair(
 ) -> None:
     """Introduce two machines to each other. On the verifier's, without arguments: shows a code. On the drafter's, with
     the HOST and CODE shown there. Keys are made where there are none."""
+    from specmesh.config_cli import effective
+
     if host is not None and address is not None:
         raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
-    folder, made = with_key(folder_of(path, system), system)
+    settings = effective(ctx.find_root(), "verifier" if host is None else "drafter", None)
+    configured = None if system else settings["keys"][0]
+    folder, made = with_key(folder_of(path or (Path(configured) if configured else None), system), system)
     if host is None:
-        _wait(ctx, folder, address, made)
+        _wait(folder, str(settings["bind"][0]), address, made)
     else:
         _ask(folder, host, code or click.prompt("Code", err=True))
 
 
-def _wait(ctx: click.Context, folder: "KeyFolder", address: str | None, made: bool) -> None:
-    """The verifier's side."""
-    from specmesh.config_cli import effective
-    from specmesh.errors import ConfigError
+def _wait(folder: "KeyFolder", bind: str, address: str | None, made: bool) -> None:
+    """The verifier's side; `bind` is where the verifier itself listens, `made` whether its key is new."""
     from specmesh.keys import Listing
     from specmesh.pairing import PORT, Introduction, new_code, wait
-    from specmesh.privacy import check_bind, is_loopback
+    from specmesh.privacy import is_loopback
     from specmesh.ways import endpoint
 
-    bind = str(effective(ctx.find_root(), "verifier", None)["bind"][0])
     listens, wire_port = endpoint(bind)
-    host, port = _endpoint(address or ("" if is_loopback(listens) else listens) or _own_address(), PORT)
-    check_bind(f"tcp://{_bracketed(host)}:{port}", keyed=True, insecure=False)
-    mine, code = (
-        Introduction("verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0),
-        new_code(),
-    )
-    try:
-        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise ConfigError(f"cannot wait at {host}:{port} ({error.strerror}): name another --address") from None
-    told = _bracketed(host) if port == PORT else f"{_bracketed(host)}:{port}"
-    click.echo(f"On the drafter's machine, within five minutes:\n\n  specmesh pair {told} {code}\n")
-    with listener:
+    alone = is_loopback(listens)
+    host, port = _endpoint(address or (_own_address() if alone else listens), PORT)
+    mine = Introduction("verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0)
+    with _listener(host, port) as listener:
+        code, shown = new_code(), _bracketed(host) + (f":{port}" if port != PORT else "")
+        click.echo(f"On the drafter's machine, within five minutes:\n\n  specmesh pair {shown} {code}\n")
         theirs = wait(listener, code, mine, lambda theirs: _admit(folder, theirs), _told_failure)
     name = folder.listed(Listing.DRAFTERS)[theirs.key]
     click.echo(f"Paired with {name}. To take it back: specmesh keys revoke {name}")
     if made:
         click.echo("This machine has a key now, which a verifier that runs already uses from its next start on.")
-    if is_loopback(listens):
-        click.echo(
-            f"The verifier listens on this machine only: start it with --bind tcp://{_bracketed(host)}:{wire_port}"
-        )
+    if alone:
+        start = f"--bind tcp://{_bracketed(host)}:{wire_port}"
+        click.echo(f"The verifier listens on this machine only: start it with {start}")
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Where the drafter is waited for; raises ConfigError."""
+    from specmesh.errors import ConfigError
+    from specmesh.privacy import check_one_network
+
+    check_one_network(f"tcp://{_bracketed(host)}:{port}", "--address")
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigError(f"cannot wait at {host}:{port} ({error.strerror}): name another --address") from None
 
 
 def _ask(folder: "KeyFolder", host: str, code: str) -> None:

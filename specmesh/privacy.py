@@ -26,12 +26,18 @@ def is_loopback(host: str) -> bool:
     return host in _LOOPBACK
 
 
+def check_one_network(address: str, option: str) -> str:
+    """The host to listen at; raises ConfigError where that would be on every network."""
+    host = host_of(address, option)
+    if _means_everywhere(host):
+        raise ConfigError(f"{option} {address} would listen on every network: name the one address to listen on")
+    return host
+
+
 def check_bind(address: str, *, keyed: bool, insecure: bool) -> None:
     """Raise ConfigError where a verifier may not listen at this address: every network never, beyond loopback only
     with keys, or where `insecure` says that its user wants none."""
-    host = host_of(address, "--bind")
-    if _means_everywhere(host):
-        raise ConfigError(f"--bind {address} would listen on every network: name the one address to listen on")
+    host = check_one_network(address, "--bind")
     if not (is_loopback(host) or keyed or insecure):
         raise ConfigError(
             f"--bind {address} listens beyond this machine, and without keys the wire is not encrypted: run "

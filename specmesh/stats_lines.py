@@ -18,6 +18,7 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
         ("draft_n", _told(stats, "draft_n")),
         ("round trip", "p50 {} ms, p99 {} ms".format(*_each(stats.part("round_trip_ms"), "p50", "p99"))),
         ("bytes/accepted", _told(stats, "bytes_per_accepted_token")),
+        ("wire", "encrypted, for allowed keys only" if stats.raw.get("encrypted") else "not encrypted"),
         ("busy", ", ".join(f"{printable(name)} {share:.0%}" for name, share in shares.items())),
     ]
     return common + (_drafter(stats) if stats.text("role") == "drafter" else _verifier(stats))
@@ -49,7 +50,11 @@ def _peer_line(peer: Fields) -> str:
 
 def _drafter(stats: Fields) -> list[tuple[str, str]]:
     verifier = stats.part("verifier")
-    where = f"{_told(verifier, 'name')} ({_told(verifier, 'model')})" if verifier.raw else "not connected"
+    where = (
+        f"{_told(verifier, 'name')} ({_told(verifier, 'model')})"
+        if verifier.raw
+        else stats.text("refusal") or "not connected"
+    )
     counts = _each(stats.part("totals"), "drafted", "accepted", "committed")
     return [
         ("verifier", where),

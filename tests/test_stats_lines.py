@@ -58,6 +58,9 @@ def test_drafter_with_and_without_a_verifier():
     for told, where in ((welcome, "spark:1 (big.gguf)"), (None, "not connected")):
         picture = stats.picture(INFO, told, None, Link(0.0), [], Traffic(), 3.0)
         assert dict(rows(picture))["verifier"] == where
+        assert dict(rows(picture))["wire"] == "not encrypted"
+    refused = dict(rows(picture | {"encrypted": True, "refusal": "no way into it"}))
+    assert (refused["verifier"], refused["wire"]) == ("no way into it", "encrypted, for allowed keys only")
 
 
 def test_lines_are_aligned():

@@ -298,6 +298,20 @@ def test_pair(mesh: Mesh):
     assert f"keys revoke {peers(verifier)[0]}" in ended.out
 
 
+def test_pair_waits_at_one_address(mesh: Mesh):
+    """Every network is refused here too, and so is an address that is not this machine's."""
+    for address, said in (("0.0.0.0", "every network"), ("192.0.2.1", "cannot wait at 192.0.2.1:7072")):  # noqa: S104
+        done = command("pair", "--keys", mesh.folder / "box.keys", "--address", address)
+        assert (done.code, said in done.err) == (78, True), done.err
+
+
+def test_pair_uses_the_keys_of_the_settings(mesh: Mesh):
+    """The folder that the daemon's settings name is the one that is paired."""
+    folder = mesh.folder / "named.keys"
+    done = command("pair", "--address", "0.0.0.0", env={"SPECMESH_VERIFIER_KEYS": str(folder)})  # noqa: S104
+    assert (done.code, (folder / "secret.key").exists()) == (78, True), done.err
+
+
 def start(folder: Path, role: str, *options: object) -> Done:
     """A daemon that should not start."""
     model = "step_ms=1" if role == "verifier" else DRAFTER
