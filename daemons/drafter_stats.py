@@ -94,6 +94,7 @@ class DrafterStats:
             "busy": {"drafter": round(self.busy.share(now), 3), "verifier": round(link.busy, 3)},
             "round_trip_ms": link.round_trip_ms(),
             "log_lines_dropped": dropped(),
+            "handshake_failures": dict(traffic.refused),
             "wire": {
                 "frames_sent": traffic.frames_sent,
                 "frames_received": traffic.frames_received,

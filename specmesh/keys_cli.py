@@ -1,6 +1,7 @@
 """`specmesh keys`: this machine's key, and whom it trusts. Thin functions, like those of cli.py."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 
 SERVICE_USER = "specmesh"
-"""Whose the keys of the machine's own service are."""
+"""Who runs the machine's own service; on a Mac it is the user who installs it with sudo."""
 
 
 @click.group()
@@ -143,8 +144,9 @@ def _service_user() -> tuple[int, int] | None:
 
     if os.geteuid() != 0:
         return None
+    name = os.environ.get("SUDO_USER", "root") if sys.platform == "darwin" else SERVICE_USER
     try:
-        found = pwd.getpwnam(SERVICE_USER)
+        found = pwd.getpwnam(name)
     except KeyError:
         return None
     return found.pw_uid, found.pw_gid

@@ -48,7 +48,9 @@ class _Told:
 
 COUNTERS = (
     _Told("drafter_reconnects", "Connections of drafter and verifier after one was lost.", ("reconnects",)),
-    _Told("handshake_failures", "Frames of peers that were not introduced.", ("handshake_failures",), "reason"),
+    _Told(
+        "handshake_failures", "Peers that did not get in, or were not introduced.", ("handshake_failures",), "reason"
+    ),
     _Told("frames_rejected", "Frames refused.", ("wire", "rejected"), "reason"),
     _Told("log_lines_dropped", "Log lines that could not be written.", ("log_lines_dropped",)),
     _Told("stray_frames", "Frames for sessions that are over or another drafter's.", ("wire", "stray")),

@@ -1,11 +1,16 @@
 """`specmesh keys`."""
 
 import json
+import os
+import pwd
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 
+from specmesh import keys_cli
 from specmesh.cli import main
 from specmesh.keys import KeyFolder, Listing
 
@@ -88,3 +93,19 @@ def test_open_keys_are_refused(run: Keys):
     run("new")
     (run.folder.path / "secret.key").chmod(0o644)
     assert "chmod 600" in run("show", code=77).stderr
+
+
+def test_the_services_keys_are_its_users(monkeypatch: pytest.MonkeyPatch):
+    """With --system root makes keys that the service's user can read; without that user they are root's own."""
+    found = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
+    asked: list[str] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: asked.append(name) or found)
+    assert keys_cli._service_user() == (found.pw_uid, found.pw_gid)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setenv("SUDO_USER", "ann")
+    keys_cli._service_user()
+    assert asked == ["specmesh", "ann"]
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert keys_cli._service_user() is None

@@ -134,8 +134,8 @@ def test_a_wrong_list_changes_nothing(gate: Gate):
     assert gate.ends(gate.friend) is Handshake.DONE
     path = gate.keys.path / "drafters"
     before, stamp = gate.guard.allowed, gate.keys.stamp(Listing.DRAFTERS)
-    path.write_text(path.read_text() + f"{new_identity().public.hex()} mallory\n")
     path.chmod(0o666)
+    path.write_text(path.read_text() + f"{new_identity().public.hex()} mallory\n")
     assert gate.keys.stamp(Listing.DRAFTERS) != stamp
     until(lambda: gate.guard._stamp == gate.keys.stamp(Listing.DRAFTERS), "the guard has looked")
     assert gate.guard.allowed == before
