@@ -22,7 +22,10 @@ class Wire:
         self.said.append((identity, message))
         return 1
 
-    def forget(self, identity: bytes) -> None:
+    def attach(self, identity: bytes) -> str:
+        return f"{identity.decode()}'s key"
+
+    def detach(self, identity: bytes) -> None:
         self.forgotten.append(identity)
 
 
@@ -47,7 +50,7 @@ def test_who_is_there(drafters: Drafters, wire: Wire):
     assert drafters.get(None) is drafters.get(b"nobody") is None
     removed = drafters.remove(b"small")
     assert removed is not None
-    assert removed.address == "tcp://here"
+    assert (removed.address, removed.key) == ("tcp://here", "small's key")
     assert drafters.remove(b"small") is None
     assert wire.forgotten == [b"small", b"small"]
     assert [peer.hello.drafter for peer in drafters] == ["large"]
