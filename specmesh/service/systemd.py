@@ -29,6 +29,7 @@ def systemd_service(role: str, scope: Scope, settings: str) -> Service:
     config = (Path("/etc/specmesh") if system else config_folders()[0]) / f"{role}.toml"
     units = Path("/etc/systemd/system") if system else Path.home() / ".config/systemd/user"
     control: Command = ("systemctl",) if system else ("systemctl", "--user")
+    forgiven: Command = (*control, "reset-failed", name)  # a person's starts count towards StartLimitBurst too
     files = (File(units / f"{name}.service", unit(role, scope, config)), File(config, settings, kept=True))
     prepare: tuple[Command, ...] = ()
     shared: list[File | Path] = []
@@ -47,8 +48,8 @@ def systemd_service(role: str, scope: Scope, settings: str) -> Service:
         prepare=prepare,
         reload=((*control, "daemon-reload"),),
         enable=((*control, "enable", name),),
-        unload=(),
-        uninstalled=((*control, "disable", "--now", name),),
+        unload=(forgiven,),
+        uninstalled=((*control, "stop", name), forgiven, (*control, "disable", name)),
         start=((*control, "start", name),),
         restart=((*control, "restart", name),),
         stop=((*control, "stop", name),),

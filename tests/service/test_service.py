@@ -99,12 +99,21 @@ def test_restart(make):
     service: Service = make("drafter", Scope.USER, "# settings\n")
     Hand(said.append, dry=True).restart(service)
     if service.name == "specmesh-drafter":
-        assert said == ["$ systemctl --user restart specmesh-drafter"]
+        forgiven = "$ systemctl --user reset-failed specmesh-drafter"  # or the fifth within minutes is refused
+        assert said == [forgiven, "$ systemctl --user restart specmesh-drafter"]
     else:
         bootout, wait, bootstrap = said
         assert bootout == "$ launchctl bootout gui/501/org.specmesh.drafter"
         assert "launchctl print" in wait
         assert bootstrap.startswith("$ launchctl bootstrap gui/501 ")
+
+
+def test_nothing_of_systemd_is_left():
+    """A unit that has failed is forgotten as well: after it has stopped, and while systemd still knows it."""
+    said: list[str] = []
+    Hand(said.append, dry=True).uninstall(systemd_service("verifier", Scope.SYSTEM, ""))
+    words = [line.split()[2] for line in said if line.startswith("$ systemctl")]
+    assert words == ["stop", "reset-failed", "disable", "daemon-reload"]
 
 
 def test_where_nobody_may_write(tmp_path: Path):
