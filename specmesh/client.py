@@ -113,17 +113,21 @@ class Client:
             raise DaemonUnreachable(f"the daemon does not answer ({error}): see its log") from None
 
     def _connect(self) -> http.client.HTTPConnection:
+        closed = []
         for path in self._tried:
             connection = _UnixConnection(path, self._timeout)
             try:
                 connection.connect()
-            except OSError:
+            except OSError as error:
+                if isinstance(error, PermissionError):
+                    closed.append(path)
                 continue
             return connection
         for path in filter(starting, self._tried):
             raise Starting(f"the daemon at {path} is starting: try again in a moment")
         tried = ", ".join(str(path) for path in self._tried)
-        raise DaemonUnreachable(f"no daemon answers at {tried}: start one (specmesh verifier) or give --socket PATH")
+        told = f"no daemon answers at {tried}: start one (specmesh verifier) or give --socket PATH"
+        raise DaemonUnreachable(told + (f"; {_closed(closed[0].parent)}" if closed else ""))
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -139,6 +143,15 @@ class _UnixConnection(http.client.HTTPConnection):
         except OSError:
             self.sock.close()
             raise
+
+
+def _closed(folder: Path) -> str:
+    """What to do about a socket that this user may not open."""
+    told = f"what runs in {folder} is closed to this user"
+    try:
+        return f"{told}: join the group {folder.group()} and log in again"
+    except (OSError, KeyError):
+        return told
 
 
 def listens(path: Path) -> bool:

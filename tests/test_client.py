@@ -92,6 +92,19 @@ def test_nobody_there(fake_daemon: Callable[..., Path], monkeypatch: pytest.Monk
     assert places == sorted(places)
 
 
+def test_not_for_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A daemon whose socket is somebody else's is not said to be missing only."""
+
+    def refused(self: socket.socket, address: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    with pytest.raises(errors.DaemonUnreachable, match=f"join the group {tmp_path.group()} and log in again"):
+        Client(tmp_path / "verifier.sock").get("/stats")
+    with pytest.raises(errors.DaemonUnreachable, match=r"gone is closed to this user$"):
+        Client(tmp_path / "gone/verifier.sock").get("/stats")
+
+
 def test_first_live_socket_is_taken(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
     """A stale socket is passed over for one that answers; SPECMESH_SOCKET and an argument come before all."""
     live = fake_daemon({"/stats": (200, b'{"who": "live"}')})

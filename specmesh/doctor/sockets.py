@@ -1,5 +1,6 @@
 """Sockets: whose folders they lie in, whether paths fit, and what a dead daemon left behind."""
 
+import grp
 import os
 import stat
 from dataclasses import dataclass
@@ -14,7 +15,11 @@ GROUP = "sockets"
 
 @dataclass(frozen=True, slots=True)
 class FolderFacts:
-    """A folder for sockets. mode: its permission bits; owner, me: user ids. error: why it cannot be looked at."""
+    """A folder for sockets.
+
+    mode: its permission bits; owner, me: user ids. error: why it cannot be looked at. group: whose members may look
+    into it, where this user may not.
+    """
 
     path: Path
     there: bool
@@ -23,6 +28,7 @@ class FolderFacts:
     me: int = 0
     mode: int = 0o700
     error: str | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +71,11 @@ def judge_user_folder(facts: FolderFacts) -> Check:
 
 
 def judge_system_folder(facts: FolderFacts) -> Check:
-    """The folder of the machine's own daemons: any may look, only its owner may write."""
+    """The folder of the machine's own daemons: its group may look, only its owner may write."""
     name, path = "system's folder", facts.path
+    if facts.group is not None:
+        told = f"{path} is closed to this user: what runs there is not seen"
+        return warn(GROUP, name, told, f'sudo usermod --append --groups {facts.group} "$USER"  # and log in again')
     if facts.is_folder and not facts.mode & 0o002:
         return ok(GROUP, name, f"{path} (mode {facts.mode:o})")
     return fail(GROUP, name, f"{path} can be written by anybody (mode {facts.mode:o})", f"sudo chmod o-w '{path}'")
@@ -103,7 +112,15 @@ def _folder(path: Path) -> FolderFacts:
     except OSError as error:
         return FolderFacts(path, there=True, error=error.strerror or str(error))
     mode = stat.S_IMODE(found.st_mode)
-    return FolderFacts(path, True, stat.S_ISDIR(found.st_mode), found.st_uid, os.getuid(), mode)
+    group = None if os.access(path, os.X_OK) else _group(found.st_gid)
+    return FolderFacts(path, True, stat.S_ISDIR(found.st_mode), found.st_uid, os.getuid(), mode, group=group)
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
 
 
 def _socket(path: Path) -> SocketFacts | None:

@@ -48,6 +48,13 @@ def test_system_folder(mode: int, status: str):
     assert judge_system_folder(replace(FOLDER, mode=mode, owner=0)).status == status
 
 
+def test_system_folder_of_a_group():
+    """Who is not in it sees no daemon there, and is told why."""
+    check = judge_system_folder(replace(FOLDER, mode=0o750, owner=0, group="specmesh"))
+    assert check.status == "warn"
+    assert "--groups specmesh" in str(check.fix)
+
+
 @pytest.mark.parametrize(("size", "status"), [(103, "ok"), (104, "fail")])
 def test_length(size: int, status: str):
     """103 bytes fit everywhere."""
