@@ -87,16 +87,27 @@ def resolve(value: str, root: Path) -> str:
     """
     path = Path(value)
     if path.is_absolute():
-        if path.exists():
+        if _exists(path):
             return value
         raise ConfigError(f"no model file {value}: check the path")
     found = entries(root)
     for entry in found:
         if entry.name == value:
             return str(entry.path)
-    if path.exists():
+    if _exists(path):
         return value
     return str(_by_end(value, found, root).path)
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file; raises ConfigError where this user cannot know."""
+    try:
+        return path.exists()
+    except PermissionError:
+        told = "this user may not look there, and a service of the system sees no home: keep models in /srv"
+        raise ConfigError(f"the model {path} cannot be read: {told}") from None
+    except OSError as error:
+        raise ConfigError(f"no model file {path}: {error.strerror}") from None
 
 
 def _by_end(value: str, found: list[Entry], root: Path) -> Entry:

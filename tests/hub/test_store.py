@@ -109,6 +109,19 @@ class TestResolve:
         with pytest.raises(ConfigError, match=r"2 models.*me/tiny/tiny-F32.gguf, you/tiny-F32.gguf"):
             resolve("tiny-F32", filled)
 
+    def test_out_of_sight(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A path that cannot be looked at, as a home is for the system's service, is told as settings are."""
+        with pytest.raises(ConfigError, match="too long"):
+            resolve("/" + "a" * 300, tmp_path)
+
+        def refused(path: Path) -> bool:
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr(Path, "exists", refused)
+        for value in ("/home/ada/model.gguf", "model.gguf"):
+            with pytest.raises(ConfigError, match="sees no home: keep models in /srv"):
+                resolve(value, tmp_path)
+
     def test_daemons_take_names(self, filled: Path, models: Models) -> None:
         """A verifier whose --model is no name and no path: exit 78, one line, what was tried."""
         for role in ("verifier", "drafter"):
