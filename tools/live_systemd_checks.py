@@ -1,0 +1,321 @@
+"""What the units do under a real systemd. Started by live_systemd.sh inside the world that it makes, and only there."""
+
+import json
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+PATIENCE = 30.0
+EXAMPLES = Path(__file__).parent / "systemd/examples"
+UNIT = "specmesh-verifier"
+SETTINGS = Path("/etc/specmesh/verifier.toml")
+DROP_IN = Path(f"/etc/systemd/system/{UNIT}.service.d/live.conf")
+BUNDLED = 'model = "bundled"\nthreads = 1\n'
+
+Done = subprocess.CompletedProcess[str]
+failures: list[str] = []
+
+
+def check(what: str, held: bool, found: object = "") -> None:
+    """Say whether it held, and go on."""
+    print(f"{'ok  ' if held else 'FAIL'} {what}" + (f": {found}" if found != "" else ""), flush=True)
+    if not held:
+        failures.append(what)
+
+
+def run(*words: str, user: str = "root") -> Done:
+    """A command, as this user."""
+    home = pwd.getpwnam(user)
+    env = {"PATH": os.environ["PATH"], "HOME": home.pw_dir, "USER": user, "LANG": "C.UTF-8"}
+    runtime = f"/run/user/{home.pw_uid}"
+    if Path(runtime).is_dir() and user != "root":
+        env["XDG_RUNTIME_DIR"] = runtime
+    switch = [] if user == "root" else ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
+    return subprocess.run([*switch, *words], capture_output=True, text=True, env=env, check=False, cwd="/")
+
+
+def service(command: str, role: str = "verifier") -> Done:
+    """`specmesh service` for the machine's own."""
+    return run("specmesh", "service", command, role, "--system")
+
+
+def generate(*options: str, user: str = "root") -> Done:
+    """A short text from the daemon that runs."""
+    return run("specmesh", "generate", "def f(n):", "--max-tokens", "8", *options, user=user)
+
+
+def shown(key: str, unit: str = UNIT) -> str:
+    """A property of a unit."""
+    return run("systemctl", "show", unit, "--property", key, "--value").stdout.strip()
+
+
+def state(unit: str = UNIT) -> str:
+    """Whether it runs, how it ended, its exit code, and how often it was started again."""
+    return " ".join(shown(key, unit) for key in ("ActiveState", "Result", "ExecMainStatus", "NRestarts"))
+
+
+def send(number: int) -> str:
+    """Signal the daemon; its pid."""
+    pid = shown("MainPID")
+    os.kill(int(pid), number)
+    return pid
+
+
+def until(condition: Callable[[], bool], patience: float = PATIENCE) -> bool:
+    """Whether it comes to hold."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def restarted(former: str) -> bool:
+    """Whether another process is ready."""
+    return until(lambda: shown("ActiveState") == "active" and shown("MainPID") not in ("0", former))
+
+
+def drop_in(text: str) -> None:
+    """Put this over the unit; an empty one takes it away."""
+    DROP_IN.parent.mkdir(exist_ok=True)
+    DROP_IN.write_text(text)
+    run("systemctl", "daemon-reload")
+
+
+def wrong_settings() -> None:
+    """78 ends the service."""
+    done = service("start")
+    check("without a model: not started", done.returncode == 1, state())
+    time.sleep(3)  # longer than RestartSec
+    check("wrong settings are not tried again", state() == "failed exit-code 78 0", state())
+    SETTINGS.write_text('model = "/root/model.gguf"\n')
+    service("start")
+    check("nor is a model in a home", state() == "failed exit-code 78 0", state())
+
+
+def readiness() -> None:
+    """Active once a text can be generated, however long that takes."""
+    SETTINGS.write_text(BUNDLED)
+    done = service("start")
+    first = generate()
+    check("started means that it generates", (done.returncode, first.returncode) == (0, 0), done.stderr + first.stderr)
+    check("its status names the model", shown("StatusText").startswith("target on tcp://"), shown("StatusText"))
+    service("stop")
+    SETTINGS.write_text('engine = "sim"\nmodel = "load_s=8"\n')
+    drop_in("[Service]\nTimeoutStartSec=4\n")
+    run("systemctl", "start", "--no-block", UNIT)
+    check("loading is told", until(lambda: shown("StatusText") == "loading 0%"), shown("StatusText"))
+    check("and is not yet started", shown("ActiveState") == "activating")
+    check("loading takes longer than TimeoutStartSec", until(lambda: shown("ActiveState") == "active"), state())
+    drop_in("")
+    SETTINGS.write_text(BUNDLED)
+    service("restart")
+
+
+def confinement() -> None:
+    """What the daemon may do and see."""
+    pid = shown("MainPID")
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    check("no capability", int(status["CapBnd"], 16) == int(status["CapEff"], 16) == 0)
+    check("no new privileges, and a filter", (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2"))
+    inside = run("nsenter", "--target", pid, "--mount", "sh", "-c", "ls /home /root; touch /etc/x /usr/x /srv/x")
+    check("homes are hidden, and little can be written", inside.stdout.split() == ["/home:", "/root:"])
+    refused = inside.stderr.count("Read-only file system")
+    check("neither /etc nor /usr nor /srv", refused == 3)
+
+
+def users() -> None:
+    """Root and the members of the group reach the socket, and nobody else."""
+    run("useradd", "--create-home", "--groups", "specmesh", "member")
+    run("useradd", "--create-home", "other")
+    for user in ("root", "member"):
+        check(f"{user} generates", generate(user=user).returncode == 0)
+        check(f"{user} sees statistics", "role           verifier" in run("specmesh", "stats", user=user).stdout)
+        doctor = run("specmesh", "doctor", user=user)
+        check(f"the doctor finds no fault as {user}", "0 fail" in doctor.stdout, doctor.stdout.splitlines()[-1])
+    done = generate(user="other")
+    refused = done.returncode == 69 and "join the group specmesh" in done.stderr
+    check("another user may not", refused, done.stderr.rpartition("; ")[2].strip())
+    found = run("specmesh", "doctor", user="other").stdout
+    check("and the doctor says why", "is closed to this user" in found)
+
+
+def failing() -> None:
+    """What is started again, and what is left alone."""
+    former = send(signal.SIGKILL)
+    check("killed: started again", restarted(former) and generate().returncode == 0, state())
+    drop_in("[Service]\nWatchdogSec=4\n")
+    service("restart")
+    former = send(signal.SIGSTOP)
+    check("stuck: killed by the watchdog", until(lambda: shown("Result") == "watchdog"), state())
+    check("and started again", restarted(former) and generate().returncode == 0, state())
+    former = shown("MainPID")
+    time.sleep(10)
+    check("what gets on is left alone", shown("MainPID") == former)
+    drop_in("")
+    fine = [service("restart").returncode for _ in range(7)]
+    check("seven restarts by hand", fine == [0] * 7, fine)
+    drop_in("[Service]\nExecStartPre=/bin/false\n")
+    service("restart")
+    check("what keeps failing is left alone", until(lambda: shown("ActiveState") == "failed"), state())
+    drop_in("")
+    check("and starts once asked to", service("start").returncode == 0, state())
+
+
+def reload() -> None:
+    """SIGHUP reads the settings again."""
+    SETTINGS.write_text(BUNDLED + 'log-level = "debug"\n')
+    done = run("systemctl", "reload", UNIT)
+    check("settings are read again", done.returncode == 0 and shown("ActiveState") == "active")
+    former = shown("MainPID")
+    SETTINGS.write_text(BUNDLED + 'log-level = "loud"\n')
+    run("systemctl", "reload", UNIT)
+    time.sleep(0.5)
+    check("wrong ones change nothing", (shown("ActiveState"), shown("MainPID")) == ("active", former))
+    logs = service("logs").stdout
+    check("the log tells both", "reloaded" in logs and "not_reloaded" in logs)
+    SETTINGS.write_text(BUNDLED)
+
+
+def draining() -> None:
+    """A stop lets texts end."""
+    words = ["specmesh", "generate", "def f(n):", "--max-tokens", "600", "--json"]
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/")
+    until(lambda: '"live": 1' in run("specmesh", "stats", "--json").stdout)
+    done = service("stop")
+    out, _ = running.communicate(timeout=PATIENCE)
+    told = json.loads(out)
+    check("stop lets a text end", (running.returncode, told["generated_tokens"]) == (0, 600))
+    check("and leaves it inactive", done.returncode == 0 and state().startswith("inactive success"), state())
+    check("its socket has gone", not Path("/run/specmesh/verifier.sock").exists())
+
+
+def examples() -> None:
+    """The drop-ins."""
+    keys = Path("/etc/specmesh/api-keys")
+    keys.write_text("a-key-of-the-live-test-0\n")
+    keys.chmod(0o600)
+    drop_in((EXAMPLES / "http.conf").read_text())
+    check("http.conf", service("restart").returncode == 0, state())
+    answers = [asked(key) for key in (None, "wrong", "a-key-of-the-live-test-0")]
+    check("only the credential's key opens the port", answers == [401, 401, 200], answers)
+    keys.unlink()
+    drop_in((EXAMPLES / "memory-deny-write-execute.conf").read_text())
+    check("memory-deny-write-execute.conf", service("restart").returncode == 0 and generate().returncode == 0, state())
+    drop_in((EXAMPLES / "lan.conf").read_text())
+    check("lan.conf", service("restart").returncode == 0 and generate().returncode == 0, state())
+    drop_in((EXAMPLES / "gpu-required.conf").read_text())
+    service("restart")
+    check("gpu-required.conf, without one", state() == "failed exit-code 78 0", state())
+    drop_in("")
+
+
+def asked(key: str | None) -> int:
+    """The port's answer to this key."""
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    request = urllib.request.Request("http://127.0.0.1:8080/v1/models", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310 - the line above
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def addresses() -> None:
+    """A tailnet's address can be reached, one of the internet cannot."""
+    for address, reached in (("100.64.0.7", True), ("203.0.113.5", False)):
+        run("ip", "address", "add", f"{address}/32", "dev", "lo")
+        SETTINGS.write_text(f'{BUNDLED}bind = "tcp://{address}:7071"\ninsecure-no-auth = true\n')
+        service("restart")
+        try:
+            socket.create_connection((address, 7071), 3.0).close()
+            found = True
+        except TimeoutError:
+            found = False
+        check(f"{address} is {'' if reached else 'not '}reached", found is reached, state())
+    SETTINGS.write_text(BUNDLED)
+    service("restart")
+
+
+def drafter() -> None:
+    """The other daemon, its own socket, and a start of the machine."""
+    Path("/etc/specmesh/drafter.toml").write_text(BUNDLED)
+    check("a drafter starts", service("start", "drafter").returncode == 0, shown("StatusText", "specmesh-drafter"))
+    check("and drafts", until(drafted))
+    asked = generate("--socket", "/run/specmesh/drafter.sock", user="member")
+    check("and is asked itself", asked.returncode == 0, asked.stderr)
+    for role in ("verifier", "drafter"):
+        service("stop", role)
+    run("systemctl", "start", "multi-user.target")
+    units = (UNIT, "specmesh-drafter")
+    check("both start with the machine", until(lambda: all(shown("ActiveState", unit) == "active" for unit in units)))
+
+
+def drafted() -> bool:
+    """Whether a text has been drafted for."""
+    return bool(json.loads(generate("--draft-n", "4", "--json").stdout)["drafted"])
+
+
+def user_units() -> None:
+    """The same for one user, under a systemd of that user's."""
+    service("stop")  # it has the port
+    number = pwd.getpwnam("other").pw_uid
+    started = run("systemctl", "start", f"user@{number}.service")
+    check("a user's systemd", started.returncode == 0, started.stderr)
+    mine = ("specmesh", "service")
+    run(*mine, "install", "verifier", user="other")
+    Path("/home/other/.config/specmesh/verifier.toml").write_text(BUNDLED)
+    done = run(*mine, "start", "verifier", user="other")
+    check("a user's own service", done.returncode == 0 and generate(user="other").returncode == 0, done.stderr)
+    doctored = run("specmesh", "doctor", user="other").stdout
+    check(
+        "is seen by the doctor",
+        any("verifier (user)" in line and "enabled, active" in line for line in doctored.splitlines()),
+    )
+    run(*mine, "uninstall", "verifier", user="other")
+    left = [path for path in Path("/home/other/.config").rglob("*") if not path.is_dir()]
+    check("is uninstalled", not left, left)
+
+
+def uninstalled() -> None:
+    """Also of a daemon that has just failed."""
+    service("start")
+    send(signal.SIGKILL)
+    for role in ("verifier", "drafter"):
+        service("uninstall", role)
+    folders = [Path(name) for name in ("/run/specmesh", "/var/lib/specmesh", "/var/cache/specmesh", "/etc/specmesh")]
+    folders += [Path("/etc/sysusers.d/specmesh.conf"), *Path("/etc/systemd/system").rglob("specmesh-*.service")]
+    check("nothing is left", not [path for path in folders if path.exists()], folders[5:])
+    known = run("systemctl", "list-units", "--all", "--plain", "--no-legend", "specmesh-*").stdout
+    check("and systemd knows nothing of it", not known, known.strip())
+
+
+def main() -> None:
+    """Every part in turn: each leaves the verifier installed, with good settings."""
+    if Path("/proc/1/comm").read_text().strip() != "systemd" or "container=docker" not in Path(
+        "/proc/1/environ"
+    ).read_text().split("\0"):
+        sys.exit("run tools/live_systemd.sh, which starts this")
+    print(run("systemctl", "--version").stdout.splitlines()[0])
+    for role in ("verifier", "drafter"):
+        done = service("install", role)
+        check(f"install {role}", done.returncode == 0, done.stderr)
+    for part in (
+        wrong_settings, readiness, confinement, users, failing, reload, draining, examples, addresses, drafter,
+        user_units, uninstalled,
+    ):  # fmt: skip
+        part()
+    sys.exit(f"{len(failures)} did not hold: {'; '.join(failures)}" if failures else 0)
+
+
+main()
