@@ -121,6 +121,8 @@ class Client:
             except OSError as error:
                 if isinstance(error, PermissionError):
                     closed.append(path)
+                elif self._waits is not None and starting(path):
+                    break  # it comes before those that answer
                 continue
             return connection
         for path in filter(starting, self._tried):

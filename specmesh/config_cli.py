@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,11 +62,24 @@ def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
     if file is not None:
         ctx.default_map = dict(file.values)
     ctx.meta[CONFIG] = _Sources(ctx, file)
-    for option in config_file.keys(ctx.command).values():
-        name = (option.name or "").upper()
-        if name != "SOCKET" and (told := os.environ.get(f"SPECMESH_{name}")):  # SPECMESH_SOCKET is the clients'
-            meant = f"{ctx.auto_envvar_prefix}_{name}"
-            raise BadVariable(f"SPECMESH_{name}", told, f"there is no such variable: did you mean {meant}?")
+    _check_variables(ctx)
+
+
+def _check_variables(ctx: click.Context) -> None:
+    """Raise BadVariable for one that looks like a setting of this daemon and is none."""
+    own = f"{ctx.auto_envvar_prefix}_"
+    known = [(option.name or "").upper() for option in ctx.command.params]
+    for name, told in os.environ.items():
+        if not told or name == "SPECMESH_SOCKET":  # that one is the clients'
+            continue
+        if name.startswith(own) and (said := name.removeprefix(own)) not in known:
+            meant = get_close_matches(said, known, 1)
+        elif name.startswith("SPECMESH_") and name.removeprefix("SPECMESH_") in known:
+            meant = [name.removeprefix("SPECMESH_")]
+        else:
+            continue
+        hint = f"did you mean {own}{meant[0]}?" if meant else f"see specmesh {ctx.info_name} --help"
+        raise BadVariable(name, told, f"there is no such variable: {hint}")
 
 
 def blamed(error: ConfigError, ctx: click.Context) -> str:

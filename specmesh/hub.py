@@ -13,7 +13,7 @@ from typing import Any
 
 from specmesh.errors import ConfigError, HubUnreachable, PullError, RequestError, SpecmeshError, TransferInterrupted
 
-_INSTALL = 'pip install ".[hub]"'
+_INSTALL = 'pip install "specmesh[hub]"'
 _TIMEOUT = 30.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")

@@ -167,6 +167,22 @@ def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch
     instance.close()
 
 
+def test_one_that_is_starting_comes_before_those_after_it(
+    fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+):
+    """A verifier that was just started is waited for although its drafter, later on the list, answers already; who does
+    not wait is answered by that one."""
+    drafter = fake_daemon({"/v1/completions": (502, b"{}"), "/stats": (200, b'{"who": "drafter"}')})
+    verifier = drafter.with_name("v.sock")
+    monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
+    monkeypatch.setattr(client, "candidate_sockets", lambda: [verifier, drafter])
+    with Instance(verifier):
+        assert Client().get("/stats") == {"who": "drafter"}
+        monkeypatch.setattr(client, "PATIENCE", -1.0)
+        with pytest.raises(errors.Starting, match=r"v\.sock is starting"):
+            list(Client(waits=lambda _: None).complete({}))
+
+
 def test_a_daemon_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Without waiting, and at the end of it, it is told that it starts; where it has gone, that nobody is there."""
     path = tmp_path / "s"

@@ -176,6 +176,8 @@ BAD = [
         ("drafter", "SPECMESH_DRAFTER_MIN_VOCAB_OVERLAP", "2", ["SPECMESH_DRAFTER_MIN_VOCAB_OVERLAP=0.9"]),
         ("verifier", "SPECMESH_VERIFIER_INSECURE_NO_AUTH", "perhaps", ["boolean"]),
         ("verifier", "SPECMESH_CTX", "4096", ["did you mean SPECMESH_VERIFIER_CTX?"]),
+        ("verifier", "SPECMESH_VERIFIER_CTXX", "4096", ["did you mean SPECMESH_VERIFIER_CTX?"]),
+        ("drafter", "SPECMESH_DRAFTER_NOTHING", "1", ["see specmesh drafter --help"]),
         ("config show drafter", "SPECMESH_DRAFTER_CTX", "abc", ["SPECMESH_DRAFTER_CTX=4096"]),
         ("generate x", "SPECMESH_GENERATE_DRAFT_N", "some", ["0 to 16", "SPECMESH_GENERATE_DRAFT_N=auto"]),
         ("bench sim", "SPECMESH_BENCH_SIM_ALPHA", "2", ["SPECMESH_BENCH_SIM_ALPHA=0.75"]),

@@ -243,7 +243,7 @@ def test_without_matplotlib(log: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = explain(log, "--out", tmp_path / "plot.png")
     assert (done.exit_code, done.stdout) == (78, "")
-    assert "pip install '.[explain]'" in done.stderr
+    assert "pip install 'specmesh[explain]'" in done.stderr
     assert done.stderr.count("\n") == 1
     assert explain(log).exit_code == 0
 

@@ -68,7 +68,7 @@ def judge_llama(facts: LlamaFacts) -> Check:
     name = "llama.cpp"
     if facts.version is None:
         if facts.needed:
-            return warn(GROUP, name, "not installed, and no MLX either", "pip install '.[llama]'")
+            return warn(GROUP, name, "not installed, and no MLX either", "pip install 'specmesh[llama]'")
         return ok(GROUP, name, "not installed; only GGUF models need it")
     told = f"llama-cpp-python {facts.version}"
     if facts.version != facts.pinned:
@@ -93,7 +93,7 @@ def judge_mlx(facts: MlxFacts) -> Check:
     name = "mlx"
     if facts.version is None:
         if facts.apple:
-            return warn(GROUP, name, "not installed; it drafts fastest on Apple Silicon", "pip install '.[mlx]'")
+            return warn(GROUP, name, "not installed; it drafts fastest on Apple Silicon", "pip install 'specmesh[mlx]'")
         return ok(GROUP, name, "not installed; it is for Apple Silicon")
     if facts.error is not None:
         return fail(GROUP, name, facts.error, "pip install --force-reinstall '.[mlx]'")

@@ -13,7 +13,7 @@ from specmesh.errors import ConfigError
 PINNED = "0.3.36"
 """The llama-cpp-python release whose struct layouts this package was written against."""
 
-_INSTALL = 'pip install ".[llama]"'
+_INSTALL = 'pip install "specmesh[llama]"'
 # ggml.h's enum ggml_log_level; the constants named in the bindings' own logger are outdated.
 _WARN, _ERROR, _CONTINUED = 3, 4, 5
 _GPU_TYPES = (1, 2)

@@ -103,7 +103,7 @@ def load(settings: MlxSettings, report: Report) -> MlxModel:
         import mlx.core as mx  # noqa: PLC0415 - seconds, and a missing library is told as a setting that is wrong
         import mlx_lm  # noqa: PLC0415
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"MLX cannot be used here ({error}): pip install '.[mlx]'") from error
+        raise ConfigError(f"MLX cannot be used here ({error}): pip install 'specmesh[mlx]'") from error
     device = _device(mx, settings.device)
     try:
         folder = Path(where) if Path(where).is_dir() else download(where, report)
@@ -123,7 +123,7 @@ def default_device() -> str:
     try:
         import mlx.core as mx  # noqa: PLC0415 - as above
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"MLX cannot be used here ({error}): pip install '.[mlx]'") from error
+        raise ConfigError(f"MLX cannot be used here ({error}): pip install 'specmesh[mlx]'") from error
     return _device(mx, "auto")
 
 

@@ -60,7 +60,7 @@ def _figure(file: DecisionFile, summary: Summary) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError("plots need matplotlib: pip install '.[explain]', or leave --out out") from None
+        raise ConfigError("plots need matplotlib: pip install 'specmesh[explain]', or leave --out out") from None
     curves = series(file)
     figure = Figure(figsize=(10, 13), layout="constrained")
     axes = figure.subplots(5, 1)

@@ -114,6 +114,11 @@ class Hand:
             if not done.returncode:
                 continue
             why = done.stderr.strip() or done.stdout.strip()
+            if "Failed to connect to bus" in why:
+                raise EngineError(
+                    "there is no systemd for this user here (no login session, or a container): log in as this user, "
+                    "use --system, or start the daemon by hand: `specmesh service install --dry-run` shows how"
+                )
             if not may_fail:
                 raise EngineError(f"{' '.join(command)} failed: {why}")
             self.say(f"  it said: {why}")

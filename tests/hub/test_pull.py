@@ -289,7 +289,7 @@ class TestRefused:
         (tmp_path / "blocked/huggingface_hub.py").write_text("raise ImportError('not here')\n")
         done = models.process("pull", "me/tiny", PYTHONPATH=str(tmp_path / "blocked"))
         assert (done.code, len(lines(done.err))) == (78, 1)
-        assert 'pip install ".[hub]"' in done.err
+        assert 'pip install "specmesh[hub]"' in done.err
 
 
 def test_bare_listing(hub: HubServer, models: Models) -> None:

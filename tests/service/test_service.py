@@ -1,5 +1,6 @@
 """Installing and uninstalling in a scratch root."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from specmesh import config_file
 from specmesh.cli import main
-from specmesh.errors import ConfigError
+from specmesh.errors import ConfigError, EngineError
 from specmesh.service.launchd import launchd_service
 from specmesh.service.plan import Hand, Scope, Service
 from specmesh.service.systemd import systemd_service
@@ -127,3 +128,13 @@ def test_where_nobody_may_write(tmp_path: Path):
 def test_the_command_is_this_python(root: Path):
     """A virtual environment, pipx and `uv tool` all have one of their own."""
     assert sys.executable in specmesh("install", "drafter", "--dry-run", "--root", root).output.replace("\\", "")
+
+
+def test_no_session_of_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What systemctl says without one is told as what to do."""
+    fake = tmp_path / "systemctl"
+    fake.write_text("#!/bin/sh\necho 'Failed to connect to bus: No such file or directory' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(EngineError, match=r"no systemd for this user here .* --dry-run"):
+        Hand(print).run([("systemctl", "--user", "daemon-reload")])
