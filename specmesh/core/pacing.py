@@ -44,23 +44,31 @@ FAR = 3.0
 
 @dataclass(slots=True)
 class _Trial:
-    """Rounds with drafts since `since`: how many, their tokens, and the sum of the squares of these."""
+    """Rounds with drafts: how many, their seconds, their tokens, and the sum of the squares of these.
 
-    since: float
+    `since` is when the newest of them ended; None where the rounds after it had no drafts, or do not count.
+    """
+
+    since: float | None = None
+    seconds: float = 0.0
     rounds: int = 0
     tokens: int = 0
     squares: int = 0
 
-    def add(self, tokens: int) -> None:
-        self.rounds += 1
-        self.tokens += tokens
-        self.squares += tokens * tokens
+    def add(self, tokens: int, now: float) -> None:
+        """A round that began when the last ended, if that one counts."""
+        if self.since is not None:
+            self.seconds += now - self.since
+            self.rounds += 1
+            self.tokens += tokens
+            self.squares += tokens * tokens
+        self.since = now
 
-    def slower(self, alone: float, now: float) -> bool:
+    def slower(self, alone: float) -> bool:
         """Whether the target alone, at `alone` seconds a token, would have been faster by more than luck explains: one
         standard deviation of the tokens of so many rounds."""
         spread = sqrt(max(self.squares - self.tokens * self.tokens / self.rounds, 0.0))
-        return (self.tokens + spread) * alone < now - self.since
+        return (self.tokens + spread) * alone < self.seconds
 
 
 @dataclass(slots=True)
@@ -111,7 +119,7 @@ class Pacing:
         self._waiting_since: float | None = None
         self._rounds_off = 0
         self._probing = False
-        self._trial: _Trial | None = None
+        self._trial = _Trial()
         self._benched, self._next_benched = 0, BENCHED
         self._solved = float("-inf")  # when a policy was last asked for
         self._patience = SOLVE_INTERVAL
@@ -298,8 +306,13 @@ class Pacing:
             self._anchor = (now, end)
 
     def judged(self, *, right: bool) -> None:
-        """It has become known whether one more guess would have stood that no step verified."""
-        self.acceptance.record(1, int(right))
+        """It has become known whether one more guess would have stood that no step verified.
+
+        A drafter may say what the text says already, and be turned on by it. So one that has failed a trial is not
+        believed until it has passed one.
+        """
+        if self._next_benched == BENCHED:
+            self.acceptance.record(1, int(right))
 
     def stepped(
         self, frontier: int, tested: int, accepted: int, *, flushed: bool, now: float, shared: bool = False
@@ -332,20 +345,17 @@ class Pacing:
         The policy believes its estimates; this believes the clock. What steps with others took says nothing.
         """
         if not self.draft_n or self.policy is None or shared or self._probing:
-            self._trial = None
-            return
-        if self._trial is None:
-            self._trial = _Trial(now)
+            self._trial.since = None  # it goes on with the next rounds that count: drafting may come in short spells
             return
         trial = self._trial
-        trial.add(tokens)
+        trial.add(tokens, now)
         if trial.rounds < TRIAL:
             return
-        self._trial = None
+        self._trial = _Trial()
         alone = self._seconds(1) + self._costs.pause(drafting=False)
         if not self._costs.knows_pause(drafting=False):
             self._benched = COMPARISON
-        elif trial.slower(alone, now):
+        elif trial.slower(alone):
             self._benched, self._next_benched = self._next_benched, min(2 * self._next_benched, LONGEST_BENCHED)
         else:
             self._next_benched = BENCHED

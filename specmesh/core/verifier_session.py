@@ -238,12 +238,14 @@ class VerifierSession:
 
         chain: each is built on those before it, so the first wrong one ends what they tell.
         """
-        for position, token in enumerate(ids[: len(self.prefix) - base], base):
-            [said] = self.prefix[position : position + 1]
-            if position >= self._judged:
-                self._judged = position + 1
-                self._pacing.judged(right=token == said)
-            if chain and token != said:
+        known = max(min(self._judged, len(self.prefix)) - base, 0)
+        if chain and tuple(ids[:known]) != tuple(self.prefix[base : base + len(ids[:known])]):
+            return
+        said = self.prefix[base + known : base + len(ids)]
+        for position, (token, true) in enumerate(zip(ids[known:], said, strict=False), base + known):
+            self._judged = position + 1
+            self._pacing.judged(right=token == true)
+            if chain and token != true:
                 return
 
     def _insert_known(self, event: ev.Drafted) -> int | None:

@@ -128,3 +128,19 @@ def test_the_pause_without_drafting_is_measured_first():
     asked = rounds(pace, TRIAL + COMPARISON + 1, 1.2 * STEP)
     assert asked.count(0) == COMPARISON
     assert asked[-1] > 0
+
+
+def test_guesses_that_repeat_the_text_do_not_keep_a_useless_drafter():
+    """A drafter whose shadows are always right, because it was told the text, and whose drafts are always wrong is on
+    for less and less of the time, though each spell is shorter than a trial."""
+    pace, now, asked = pacing(), 0.0, []
+    for number in range(1, 3000):
+        drafts = min(pace.draft_n, 1)
+        now += (1 + 2 * drafts) * STEP
+        pace.stepped(number, drafts, 0, flushed=True, now=now)
+        for _ in range(8 if number % 8 == 0 else 0):
+            pace.judged(right=True)
+        reconsider(pace, now)
+        asked.append(drafts)
+    assert sum(asked[:100]) > 10
+    assert sum(asked[1000:]) < 200  # probes
