@@ -130,17 +130,29 @@ def test_the_pause_without_drafting_is_measured_first():
     assert asked[-1] > 0
 
 
-def test_guesses_that_repeat_the_text_do_not_keep_a_useless_drafter():
-    """A drafter whose shadows are always right, because it was told the text, and whose drafts are always wrong is on
-    for less and less of the time, though each spell is shorter than a trial."""
-    pace, now, asked = pacing(), 0.0, []
-    for number in range(1, 3000):
-        drafts = min(pace.draft_n, 1)
-        now += (1 + 2 * drafts) * STEP
-        pace.stepped(number, drafts, 0, flushed=True, now=now)
-        for _ in range(8 if number % 8 == 0 else 0):
-            pace.judged(right=True)
-        reconsider(pace, now)
-        asked.append(drafts)
-    assert sum(asked[:100]) > 10
-    assert sum(asked[1000:]) < 200  # probes
+def test_a_trial_goes_on_over_short_spells():
+    """Rounds with drafts count although there are others between them, which do not."""
+    pace, now = pacing(), 0.0
+    for number in range(1, 200):
+        off = number % 10 > 6
+        if off:
+            pace.draft_n = 0
+        now += (1 if off else 3) * STEP
+        pace.stepped(number, 0 if off else 2, 0 if off else 1, flushed=True, now=now)
+        if pace._benched:
+            break
+    assert TRIAL < number < 2 * TRIAL
+
+
+def test_who_failed_a_trial_is_not_believed():
+    """Guesses of known ids may be the text repeated: they count no more until a trial with drafts has been passed."""
+    pace = pacing()
+    slow = rounds(pace, TRIAL + 2, 3 * STEP)
+    assert slow[-1] == 0
+    before = pace.acceptance.pooled()
+    pace.judged(right=True)
+    assert pace.acceptance.pooled() == before
+    rounds(pace, BENCHED + TRIAL + 2, STEP, (TRIAL + 2) * 3 * STEP)
+    before = pace.acceptance.pooled()
+    pace.judged(right=True)
+    assert pace.acceptance.pooled() > before
