@@ -17,7 +17,7 @@ from zmq.utils import z85
 
 from specmesh.daemons.curve import DOMAIN, Handshake, next_handshake, protect_client, protect_server, unwatch, watch
 from specmesh.errors import ConfigError, InsecureKeys
-from specmesh.keys import Identity, KeyFolder, Listing, new_identity
+from specmesh.keys import SECRET, Identity, KeyFolder, Listing, new_identity
 
 log = structlog.get_logger("specmesh.auth")
 
@@ -52,7 +52,8 @@ class Guard:
         """Read the keys; raises ConfigError where they are wrong."""
         self._context, self._keys, self._wake = context, keys, wake
         self._identity = keys.identity()
-        self._stamp = keys.stamp(Listing.DRAFTERS)
+        self._stamp = self._stamped()
+        self._trouble = ""
         self.names: dict[str, str] = {}
         self.allowed = self._read()
         self.failures: Counter[str] = Counter()
@@ -127,21 +128,30 @@ class Guard:
 
     def _look(self) -> None:
         """Take the list over where it has changed; a list that is wrong changes nothing, and is told."""
-        stamp = self._keys.stamp(Listing.DRAFTERS)
+        stamp, before = self._stamped(), self.allowed
         if stamp == self._stamp:
             return
-        self._stamp, before = stamp, self.allowed
         try:
             self.allowed = self._read()
-        except (ConfigError, OSError) as error:
-            log.error("drafters_not_read", error=str(error), meaning="those allowed before still are")
+        except (ConfigError, OSError) as error:  # looked at again next time: it may be the moment's trouble
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                log.error("drafters_not_read", error=self._trouble, meaning="those allowed before still are")
             return
+        self._stamp, self._trouble = stamp, ""
         log.info("drafters_read", allowed=len(self.names), new=len(self.allowed - before),
                  revoked=len(before - self.allowed))  # fmt: skip
         self._wake()
 
+    def _stamped(self) -> tuple[int, ...]:
+        return self._keys.stamp(Listing.DRAFTERS) + self._keys.stamp(SECRET)
+
     def _read(self) -> frozenset[str]:
+        """Who is let in: the list, and this machine's own key unless it was replaced, perhaps because it leaked."""
         self.names = self._keys.listed(Listing.DRAFTERS)
+        if self._keys.identity() != self._identity:
+            log.warning("key_replaced", meaning="the old one lets nobody in; restart the verifier to use the new one")
+            return frozenset(self.names)
         return frozenset(self.names) | {self._identity.public.hex()}
 
     def _name(self, key: str) -> None:

@@ -113,7 +113,7 @@ class Dealer:
         """Open a fresh connection, by which the verifier knows nothing of the old one; later, where keys forbid it."""
         try:
             fresh = self._connect()
-        except ConfigError as error:
+        except (ConfigError, OSError, zmq.ZMQError) as error:
             self._leave()
             self.refusal, self._retry = str(error), 0.0
             return

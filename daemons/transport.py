@@ -35,6 +35,10 @@ _OPTIONS = {
 }
 
 
+MAX_PARTS = 3
+"""One more than a message of ours has with its sender's identity: enough to know that it is none."""
+
+
 class Traffic:
     """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted)."""
 
@@ -130,11 +134,12 @@ class Route:
         """Whether another key is known for the verifier than when it was opened, or none; a damaged list is none."""
         if self._keys is None or self._stamp == (stamp := self._keys.stamp(Listing.VERIFIERS)):
             return False
-        self._stamp = stamp
         try:
-            return self._keys.verifier_at(self._address) != self._server
-        except ConfigError:
-            return False
+            changed = self._keys.verifier_at(self._address) != self._server
+        except (ConfigError, OSError):
+            return False  # looked at again next time
+        self._stamp = stamp
+        return changed
 
 
 def close_dealer(socket: zmq.Socket[bytes], linger: int = 0) -> None:
@@ -154,14 +159,15 @@ class Inlet:
         self._last: zmq.Frame | None = None
 
     def receive(self) -> list[bytes] | None:
-        """The parts of the next message; None when there is none now."""
+        """The parts of the next message, of many no more than the first MAX_PARTS; None when there is none now."""
         if not self._poller.poll(0):
             return None
         part = self._socket.recv(zmq.NOBLOCK, copy=False)
         parts = [part.bytes]
         while part.more:
             part = self._socket.recv(zmq.NOBLOCK, copy=False)
-            parts.append(part.bytes)
+            if len(parts) < MAX_PARTS:
+                parts.append(part.bytes)
         self._last = part
         return parts
 

@@ -32,10 +32,13 @@ from specmesh.ways import endpoint
 MAX_SIZE = 2**20
 """Bytes of a file of keys; a larger one is something else."""
 
+_FIRST_PERSON = 1000
+"""User ids below are those of services (SYS_UID_MAX of login.defs)."""
+
 CREDENTIAL = "specmesh.key"
 """What systemd's LoadCredential= calls the secret key, in place of the folder's."""
 
-_SECRET = "secret.key"  # noqa: S105  (a file's name)
+SECRET = "secret.key"  # noqa: S105  (a file's name)
 _KEY = re.compile(r"[0-9a-f]{64}")
 _LABEL = re.compile(r"[^\s#]\S{0,254}")
 
@@ -45,6 +48,10 @@ class Listing(StrEnum):
 
     DRAFTERS = "drafters"
     VERIFIERS = "verifiers"
+
+    def same(self, one: str, other: str) -> bool:
+        """Whether two labels mean the same, however an address is spelt."""
+        return endpoint(one) == endpoint(other) if self is Listing.VERIFIERS else one == other
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +76,20 @@ def key_folders() -> list[Path]:
 def find_keys(named: Path | None) -> "KeyFolder | None":
     """The folder `named`, or else the first usual one with a key in it; None where there are no keys.
 
-    Raises ConfigError where the folder named has none.
+    Raises ConfigError where the folder named has none, InsecureKeys where this user may not look.
     """
     if named is not None:
-        if not os.path.lexists(named / _SECRET) and _credential() is None:
+        if not _there(named / SECRET) and _credential() is None:
             raise ConfigError(f"--keys {named}: no key is there: make one with `specmesh keys new --keys {named}`")
         return KeyFolder(named)
     user, system = key_folders()
-    if os.path.lexists(user / _SECRET):
+    if _there(user / SECRET):
         return KeyFolder(user)
-    return KeyFolder(system) if _credential() is not None or os.path.lexists(system / _SECRET) else None
+    if _credential() is not None or os.path.lexists(system / SECRET):
+        return KeyFolder(system)
+    if os.geteuid() < _FIRST_PERSON:  # for a person the system's keys are somebody else's
+        _there(system / SECRET)
+    return None
 
 
 def parse_key(text: str) -> str:
@@ -109,21 +120,21 @@ class KeyFolder:
             raise ConfigError(f"{self.path} cannot be made ({error.strerror})") from None
         identity = new_identity()
         with self._changing():
-            if os.path.lexists(self.path / _SECRET) and not replace:
+            if _there(self.path / SECRET) and not replace:
                 raise ConfigError(
-                    f"{self.path / _SECRET} is there already: `specmesh keys show` prints its public key; "
+                    f"{self.path / SECRET} is there already: `specmesh keys show` prints its public key; "
                     "--force makes another, which every peer must then be told"
                 )
             text = "# The secret key of this machine for specmesh: whoever has it passes for this machine.\n"
-            self._store(_SECRET, text + identity.secret.hex() + "\n")
+            self._store(SECRET, text + identity.secret.hex() + "\n")
         return identity
 
     def identity(self) -> Identity:
         """This machine's own keys; raises ConfigError where there are none."""
         credential = _credential()
-        path = credential or self.path / _SECRET
+        path = credential or self.path / SECRET
         # A credential is the service manager's to guard: its access list may show as a group's right to read.
-        raw = credential.read_text("ascii", "replace") if credential is not None else self._read(_SECRET)
+        raw = credential.read_text("ascii", "replace") if credential is not None else self._read(SECRET)
         if raw is None:
             raise ConfigError(f"{path}: no key is there: make one with `specmesh keys new`")
         lines = [line.strip() for line in raw.splitlines() if line.strip() and not line.startswith("#")]
@@ -144,10 +155,10 @@ class KeyFolder:
             found[key] = label.strip()
         return found
 
-    def stamp(self, listing: Listing) -> tuple[int, ...]:
-        """Changes when the list does; asks the file system only for its entry."""
+    def stamp(self, name: str) -> tuple[int, ...]:
+        """Changes when a list, or SECRET, does; asks the file system only for its entry."""
         try:
-            found = os.lstat(self.path / listing)
+            found = os.lstat(self.path / name)
         except OSError:
             return ()
         return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
@@ -165,7 +176,7 @@ class KeyFolder:
             raise ConfigError(f"{label!r} is no name: give one word")
         with self._changing():
             found = self.listed(listing)
-            others = [other for other, known in found.items() if known == label and other != key]
+            others = [other for other, known in found.items() if listing.same(known, label) and other != key]
             if others and not replace:
                 raise ConfigError(
                     f"{label} has another key: `specmesh keys revoke {label}` first, or give another name"
@@ -211,7 +222,7 @@ class KeyFolder:
         part = self.path / f".{name}.{os.getpid()}"
         try:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 if os.geteuid() == 0:
                     folder = self.path.stat()
                     os.fchown(file.fileno(), folder.st_uid, folder.st_gid)  # the service reads what root writes for it
@@ -243,6 +254,19 @@ class KeyFolder:
         if len(raw) > MAX_SIZE:
             raise ConfigError(f"{path} is longer than {MAX_SIZE} bytes: is this a file of keys?")
         return raw.decode("utf-8", "replace")
+
+
+def _there(path: Path) -> bool:
+    """Whether there is such a file; raises InsecureKeys where this user cannot know: no key is not what that means."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise InsecureKeys(
+            f"{path} cannot be looked at ({error.strerror}): give the folder to who runs this, or name another --keys"
+        ) from None
+    return True
 
 
 def _credential() -> Path | None:

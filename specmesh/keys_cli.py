@@ -67,6 +67,8 @@ def new(force: bool, path: Path | None, system: bool) -> None:
     folder = folder_of(path, system)
     made = folder.new(replace=force, owner=_service_user() if system else None)
     click.echo(f"wrote {folder.path}", err=True)
+    if force:
+        click.echo("daemons that run keep the old key: restart them, and tell their peers the new one", err=True)
     click.echo(made.public.hex())
 
 

@@ -15,6 +15,7 @@ The drafter uses the key first: so a verifier has counted the try before it says
 """
 
 import base64
+import contextlib
 import json
 import re
 import secrets
@@ -93,6 +94,8 @@ def wait(
             connection, _ = listener.accept()
         except TimeoutError:
             break
+        except OSError:
+            continue  # it left before it was heard
         with connection:
             try:
                 return offer(_Lines(connection), code, mine, spend, admit)
@@ -123,7 +126,8 @@ def offer(
         lines.write(b"no")
         raise
     admit(theirs)
-    lines.write(_sealed(box, mine))
+    with contextlib.suppress(OSError):  # it has left, but it is let in, and the code is spent
+        lines.write(_sealed(box, mine))
     return theirs
 
 

@@ -1,5 +1,6 @@
 """The folder of keys: what is in it, and what is refused."""
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -207,3 +208,33 @@ def test_the_service_managers_credential(folder: KeyFolder, tmp_path: Path, monk
     assert folder.identity() == made
     assert find_keys(None) == folder
     assert find_keys(other.path) == other
+
+
+def test_a_name_of_any_letters(folder: KeyFolder):
+    """And whoever else is on the list with it can still be taken off."""
+    folder.allow(Listing.DRAFTERS, "a" * 64, "Jürgen")
+    folder.allow(Listing.DRAFTERS, "b" * 64, "mac")
+    assert folder.revoke("mac") == [(Listing.DRAFTERS, "mac")]
+    assert folder.listed(Listing.DRAFTERS) == {"a" * 64: "Jürgen"}
+
+
+def test_an_address_is_one_however_it_is_spelt(folder: KeyFolder):
+    """A verifier that was paired again by another spelling has its new key, not the old one."""
+    folder.allow(Listing.VERIFIERS, "a" * 64, "tcp://BigBox:7071")
+    folder.allow(Listing.VERIFIERS, "b" * 64, "tcp://bigbox:7071", replace=True)
+    assert folder.verifier_at("tcp://BigBox:7071") == bytes.fromhex("b" * 64)
+    assert list(folder.listed(Listing.VERIFIERS)) == ["b" * 64]
+
+
+def test_keys_that_cannot_be_looked_at_are_not_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A daemon must not go on without keys because it may not see them."""
+    shut = tmp_path / "keys"
+
+    def lstat(path: Path) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(keys.os, "lstat", lstat)
+    with pytest.raises(InsecureKeys, match="cannot be looked at"):
+        find_keys(shut)
+    with pytest.raises(InsecureKeys, match="cannot be looked at"):
+        find_keys(None)

@@ -137,11 +137,36 @@ def test_a_wrong_list_changes_nothing(gate: Gate):
     path.chmod(0o666)
     path.write_text(path.read_text() + f"{new_identity().public.hex()} mallory\n")
     assert gate.keys.stamp(Listing.DRAFTERS) != stamp
-    until(lambda: gate.guard._stamp == gate.keys.stamp(Listing.DRAFTERS), "the guard has looked")
+    until(lambda: gate.guard._trouble, "the guard has looked")
     assert gate.guard.allowed == before
     path.unlink()
     until(lambda: gate.guard.allowed != before, "the guard has looked again")
     assert gate.guard.allowed == {gate.identity.public.hex()}
+
+
+def test_a_list_that_could_not_be_read_is_read_again(gate: Gate, monkeypatch: pytest.MonkeyPatch):
+    """Nobody stays allowed because a look at the list failed, for want of descriptors, just after it was changed."""
+    listed = KeyFolder.listed
+
+    def fails(_: KeyFolder, __: Listing) -> dict[str, str]:
+        raise InsecureKeys("too many open files")
+
+    monkeypatch.setattr(KeyFolder, "listed", fails)
+    path = gate.keys.path / "drafters"
+    path.write_text("")
+    until(lambda: gate.guard._trouble, "the guard has looked")
+    assert gate.friend.public.hex() in gate.guard.allowed
+    monkeypatch.setattr(KeyFolder, "listed", listed)
+    until(lambda: gate.guard.allowed == {gate.identity.public.hex()}, "the guard has looked again")
+
+
+def test_a_replaced_key_lets_nobody_in(gate: Gate):
+    """Whoever has the old secret of this machine is no drafter here, before the verifier is started again too."""
+    assert gate.ends(gate.identity) is Handshake.DONE
+    gate.keys.new(replace=True)
+    until(lambda: gate.identity.public.hex() not in gate.guard.allowed, "the guard has looked")
+    assert gate.ends(gate.identity) is Handshake.KEY
+    assert gate.ends(gate.friend) is Handshake.DONE
 
 
 def test_wrong_keys_at_the_start(closed: Gate):
