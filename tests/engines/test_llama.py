@@ -199,7 +199,7 @@ class TestLibrary:
     def test_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Says what to install."""
         monkeypatch.setitem(sys.modules, "llama_cpp", None)
-        with pytest.raises(ConfigError, match=r'not installed: pip install "\.\[llama\]"'):
+        with pytest.raises(ConfigError, match=r'not installed: pip install "specmesh\[llama\]"'):
             llama_library.library()
 
     def test_other_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
