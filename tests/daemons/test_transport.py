@@ -118,7 +118,8 @@ def test_dealer_without_a_verifier_does_not_queue(sockets: Sockets):
 
 
 def test_wait_ends_for_a_frame_or_a_wakeup(sockets: Sockets):
-    """A byte in the mailbox ends a wait, and so does a frame, of which only the first parts are kept; a wait without either ends too."""
+    """A byte in the mailbox ends a wait, and so does a frame, of which the first parts are
+    kept; a wait without either ends too."""
     router, address = sockets.router()
     inlet = Inlet(router)
     dealer = sockets.dealer(address)
