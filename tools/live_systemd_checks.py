@@ -261,9 +261,10 @@ def drafter() -> None:
     check("both start with the machine", until(lambda: all(shown("ActiveState", unit) == "active" for unit in units)))
 
 
-def drafted() -> bool:
+def drafted(user: str = "root") -> bool:
     """Whether a text has been drafted for."""
-    return bool(json.loads(generate("--draft-n", "4", "--json").stdout)["drafted"])
+    done = generate("--draft-n", "4", "--json", user=user)
+    return done.returncode == 0 and bool(json.loads(done.stdout)["drafted"])
 
 
 def user_units() -> None:
@@ -272,17 +273,19 @@ def user_units() -> None:
     number = pwd.getpwnam("other").pw_uid
     started = run("systemctl", "start", f"user@{number}.service")
     check("a user's systemd", started.returncode == 0, started.stderr)
-    mine = ("specmesh", "service")
-    run(*mine, "install", "verifier", user="other")
-    Path("/home/other/.config/specmesh/verifier.toml").write_text(BUNDLED)
-    done = run(*mine, "start", "verifier", user="other")
-    check("a user's own service", done.returncode == 0 and generate(user="other").returncode == 0, done.stderr)
+    service("stop", "drafter")
+    readme = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
+    recipe = readme.partition("## Running as a service")[2].partition("```sh\n")[2].partition("```")[0]
+    done = run("sh", "-ec", recipe, user="other")
+    check("README's recipe, word for word, as a user", done.returncode == 0, done.stderr)
+    check("and the pair drafts", until(lambda: drafted(user="other")))
     doctored = run("specmesh", "doctor", user="other").stdout
     check(
         "is seen by the doctor",
         any("verifier (user)" in line and "enabled, active" in line for line in doctored.splitlines()),
     )
-    run(*mine, "uninstall", "verifier", user="other")
+    for role in ("verifier", "drafter"):
+        run("specmesh", "service", "uninstall", role, user="other")
     left = [path for path in Path("/home/other/.config").rglob("*") if not path.is_dir()]
     check("is uninstalled", not left, left)
 

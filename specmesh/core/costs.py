@@ -8,8 +8,8 @@ SHORT_CONTEXT = 1024
 """Ids; steps over fewer are of one kind, then each doubling is another."""
 
 ENOUGH, OPTIMISM = 8, 0.4
-"""Measurements of a width after which it is taken for what it shows; twice how much cheaper, relatively, it may be
-hoped to be after one."""
+"""Measurements of a width after which it is taken for what it shows, and how much is hoped of one with fewer, see
+`StepCosts._hope`: after one measurement that it costs 16 % less."""
 
 
 class StepCosts:
