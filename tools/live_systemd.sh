@@ -69,7 +69,7 @@ inside() {
     rm -rf "$new"/etc/systemd/system/* "$new/etc/fstab" "$new"/usr/lib/systemd/system-generators/* \
         "$new"/usr/lib/systemd/system/*.target.wants "$new/etc/specmesh" "$new"/{var/lib,var/cache}/specmesh
     local units="$new/etc/systemd/system"
-    mkdir -p "$units/sysinit.target.wants" "$units/sockets.target.wants"
+    mkdir -p "$units/sysinit.target.wants" "$units/sockets.target.wants" "$new/var/log/journal"
     ln -s /lib/systemd/system/systemd-journald{.socket,-dev-log.socket,.service} "$units/sysinit.target.wants"
     ln -s /lib/systemd/system/dbus.socket "$units/sockets.target.wants"
 
