@@ -16,7 +16,8 @@ from specmesh.wire.messages import Welcome
 
 
 class DrafterStats:
-    """Counters of one drafter since it started. `latest` is the newest picture, safe to read from any thread."""
+    """Counters of one drafter since it started. `latest` is the newest picture, safe to read from any thread; what has
+    changed since is `unpublished`."""
 
     def __init__(self, now: float) -> None:
         self._started = now
@@ -25,7 +26,8 @@ class DrafterStats:
         self.minute = LastMinute()
         self.drafts, self.round_trips = Histogram(SHORT), Histogram(SHORT)
         self.reconnects = Reconnects()
-        self.opened = self.drafted = self.accepted = self.committed = self.rounds = 0
+        self.opened = self.resumed = self.drafted = self.accepted = self.committed = self.rounds = 0
+        self.unpublished = True
         self.latest: dict[str, object] = {}
 
     def worked(self, start: float, end: float, guessed: bool) -> None:
@@ -57,8 +59,9 @@ class DrafterStats:
         sessions: Sequence[DrafterSession],
         traffic: Traffic,
         now: float,
+        interrupted: int = 0,
     ) -> dict[str, object]:
-        """Everything `specmesh stats --json` prints about a drafter."""
+        """Everything `specmesh stats --json` prints about a drafter; `interrupted`: texts that wait for it."""
         interval = self.draft_seconds.percentile(0.5)
         wire_bytes = traffic.bytes_sent + traffic.bytes_received
         return {
@@ -78,7 +81,13 @@ class DrafterStats:
             "vocabulary": None
             if comparison is None
             else {"verdict": str(comparison.verdict), "overlap": round(comparison.overlap, 4)},
-            "sessions": {"live": len(sessions), "opened": self.opened, "max": info.n_seq},
+            "sessions": {
+                "live": len(sessions),
+                "opened": self.opened,
+                "resumed": self.resumed,
+                "interrupted": interrupted,
+                "max": info.n_seq,
+            },
             "draft_n": sessions[-1].draft_n if sessions else None,
             "totals": {
                 "drafted": self.drafted,

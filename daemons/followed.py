@@ -2,27 +2,34 @@
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.events import Learned
 from specmesh.core.report import with_drafting
-from specmesh.core.sampling import Sampler
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.verifier_session import SessionParams
 from specmesh.errors import SpecmeshError
 from specmesh.requests import Client, Failed, Finished, Request, Started, Tokens
-from specmesh.wire.messages import DRAFT_N_AUTO, Done, Open, Round
+from specmesh.wire.messages import DRAFT_N_AUTO, Done, Open, Opened, Round
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request of a local client."""
+    """A request of a local client.
+
+    started: its client knows that it began. until: when to give it up, where its verifier has gone away.
+    """
 
     request: Request
     client: Client
+    started: bool = False
+    until: float | None = None
 
     def order(self, ref: int) -> Open:
         """What asks the verifier for it."""
         request, params, sampling = self.request, self.request.params, self.request.params.sampling
+        prompt = request.prompt_ids or ()
         return Open(
             ref,
             request.prompt or "",
@@ -33,10 +40,34 @@ class Asked:
             sampling.seed,
             DRAFT_N_AUTO if params.draft_n is None else params.draft_n,
             request.rounds,
-            list(request.prompt_ids or ()),
+            [*prompt, *request.generated],
             [asdict(message) for message in request.messages],
             list(params.stop),
+            request.id,
+            len(prompt),
+            request.named_only,
         )
+
+    @property
+    def resumes(self) -> bool:
+        """Whether its text has begun before."""
+        return self.started or bool(self.request.generated) or self.request.named_only
+
+    def continued_by(self, opened: Opened) -> bool:
+        """Whether a session goes on with the text that this one has, and not with all of it as a prompt."""
+        return not self.request.generated or len(self.request.prompt_ids or ()) == opened.prompt_tokens
+
+    def given(self, opened: Opened) -> "Asked":
+        """The same once the verifier has told how the text goes on: who asked by a name did not know."""
+        params = self.request.params
+        if self.request.named_only:
+            params = SessionParams(sampling(opened), max(opened.max_tokens, 1), stop=tuple(opened.stop))
+        return replace(self, request=replace(self.request, params=params, named_only=False), until=None)
+
+
+def sampling(opened: Opened) -> SamplingParams:
+    """How the target samples a session."""
+    return SamplingParams(opened.temperature, opened.top_k, opened.top_p, opened.seed)
 
 
 @dataclass(slots=True)
@@ -56,32 +87,32 @@ class Followed:
     bytes_sent: int = 0
     bytes_received: int = 0
     _prompt_ids: list[int] = field(default_factory=list)
+    _heard: int = 0
     _withheld: deque[Learned] = field(default_factory=deque)
 
-    def started(self) -> None:
-        """The verifier has opened it."""
-        if self.asked is not None:
-            self.asked.client.hear(Started(self.id, self.n_prompt))
-
-    def learned(self, news: Learned) -> bool:
-        """Take truth in; whether any of it was generated (and not the prompt)."""
+    def learned(self, news: Learned) -> int:
+        """Take truth in; how many of its ids were generated, and are new to its client."""
         missing = self.n_prompt - len(self._prompt_ids)
         if missing:
             self._prompt_ids += news.ids[:missing]
-            news = Learned(news.ids[missing:], news.accepted)
-        if not news.ids:
-            return False
-        if self.asked is not None and self.asked.request.rounds:
-            self._withheld.append(news)
-        elif self.asked is not None:
-            self.asked.client.hear(Tokens(self._shown(news.ids), news.accepted, None))
-        return True
+            if len(self._prompt_ids) == self.n_prompt:
+                self._started()
+        known = self.asked.request.known if self.asked is not None else 0
+        ids = news.ids[missing + max(known - self._heard, 0) :]
+        self._heard += max(len(news.ids) - missing, 0)
+        if not ids:
+            return 0
+        if self.asked is not None and self.asked.request.rounds and not news.sync:
+            self._withheld.append(Learned(ids, news.accepted))
+            return len(ids)
+        self._tell_withheld()
+        self._tell(ids, news.accepted, None)
+        return len(ids)
 
     def round(self, message: Round) -> None:
         """The drafts that led to the oldest truth withheld."""
-        if self.asked is not None and self._withheld:
-            shown = self._shown(self._withheld.popleft().ids)
-            self.asked.client.hear(Tokens(shown, min(message.accepted, len(shown)), tuple(message.drafts)))
+        if self._withheld:
+            self._tell(self._withheld.popleft().ids, message.accepted, tuple(message.drafts))
 
     def done(self, message: Done) -> None:
         """The verifier has ended it: its report, with this drafter's own time and bytes."""
@@ -102,6 +133,36 @@ class Followed:
             self.asked.client.hear(Failed(error))
             self.asked = None
 
-    def _shown(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Ids without the end id, which only the last round can have."""
-        return ids[:-1] if ids and ids[-1] in self.end_ids else ids
+    def interrupted(self) -> Asked | None:
+        """What its client asked for, so that it can be asked for again after all that has been heard; None without
+        one. Nothing more is told here."""
+        if self.asked is None:
+            return None
+        self._tell_withheld()
+        asked, self.asked = self.asked, None
+        request, truth = asked.request, self.machine.truth
+        if len(truth) < self.n_prompt:
+            return asked
+        said = truth[self.n_prompt :]
+        generated = said if len(said) > len(request.generated) else request.generated
+        known = max(request.known, len(said))
+        prompt = truth[: self.n_prompt]
+        return replace(asked, request=replace(request, prompt_ids=prompt, generated=generated, known=known))
+
+    def _started(self) -> None:
+        if self.asked is None or self.asked.started:
+            return
+        self.asked = replace(self.asked, started=True)
+        request = self.asked.request
+        self.asked.client.hear(Started(self.id, self.n_prompt, tuple(self._prompt_ids), request.params))
+
+    def _tell_withheld(self) -> None:
+        """Tell what waits for a ROUND without it."""
+        while self._withheld:
+            news = self._withheld.popleft()
+            self._tell(news.ids, news.accepted, None)
+
+    def _tell(self, ids: tuple[int, ...], accepted: int, drafts: tuple[int, ...] | None) -> None:
+        if self.asked is not None:
+            shown = ids[:-1] if ids and ids[-1] in self.end_ids else ids  # only the last round can have an end id
+            self.asked.client.hear(Tokens(shown, min(accepted, len(shown)), drafts))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from specmesh.core.events import SendSync
 from specmesh.core.report import with_drafting
 from specmesh.core.verifier_session import VerifierSession
-from specmesh.requests import Client, Finished
+from specmesh.requests import Client, Finished, Started
 from specmesh.wire.messages import MAX_TOKENS, Sync
 
 CLOSE_GRACE = 0.2
@@ -18,7 +18,7 @@ class Live:
     """A session: its place in the engine, its client, who owns it, and the drafter that drafts for it.
 
     owner is the drafter whose own client asked for it; None for a client of this daemon. told: when its client last
-    got a round.
+    got a round. name: what it can be asked for by again, and key: with which key it was opened; either may be empty.
     """
 
     id: int
@@ -30,6 +30,13 @@ class Live:
     told: float | None = None
     bytes_sent: int = 0
     bytes_received: int = 0
+    name: str = ""
+    key: str = ""
+
+    def started(self) -> Started:
+        """What its client is told first."""
+        machine = self.machine
+        return Started(self.id, machine.n_prompt, tuple(machine.prefix[: machine.n_prompt]), machine.params)
 
     def sync_frames(self, sync: SendSync) -> Iterator[Sync]:
         """SYNC in as many frames as its ids need, each placed by its own base and CRC."""
@@ -41,7 +48,7 @@ class Live:
         """What the log says of a finished session."""
         counts = self.machine.counts
         return {
-            "tokens": counts.generated,
+            "tokens": self.machine.generated,
             "rounds": counts.rounds,
             "accepted": counts.accepted,
             "drafted": counts.drafted,

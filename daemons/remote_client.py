@@ -1,24 +1,37 @@
 """A client on the far side of the wire: what it asks for, and how it hears."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.stop import check_stops
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
-from specmesh.errors import Busy
+from specmesh.errors import Busy, NoSuchText, RequestError, SpecmeshError
 from specmesh.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.wire import messages as m
 
 
 def requested(order: m.Open) -> Request:
-    """What an OPEN asks for; raises RequestError for stop strings that cannot be."""
+    """What an OPEN asks for; raises RequestError for stop strings that cannot be, and for more prompt than ids."""
+    if order.n_prompt > len(order.ids):
+        raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
     sampling = SamplingParams(order.temperature, order.top_k, order.top_p, order.seed)
     draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
     params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, check_stops(order.stop))
     chat = tuple(ChatMessage(told.get("role", ""), told.get("content", "")) for told in order.messages)
-    return Request(order.prompt, tuple(order.ids) or None, params, order.rounds, chat)
+    n_prompt = order.n_prompt or len(order.ids)
+    return Request(
+        order.prompt,
+        tuple(order.ids[:n_prompt]) or None,
+        params,
+        order.rounds,
+        chat,
+        order.name,
+        tuple(order.ids[n_prompt:]),
+        named_only=order.adopt,
+    )
 
 
 class RemoteClient:
@@ -26,26 +39,39 @@ class RemoteClient:
 
     def __init__(self, say: Callable[[m.ControlMessage], object], order: m.Open) -> None:
         self._say, self._ref, self._rounds = say, order.ref, order.rounds
-        self._params = SamplingParams(order.temperature, order.top_k, order.top_p, order.seed)
         self._session = 0
 
     def hear(self, event: ClientEvent) -> None:
         """Send what the drafter cannot learn from TRUTH."""
         match event:
-            case Started(session, prompt_tokens):
+            case Started(session, prompt_tokens, _, params):
+                assert params is not None, "a verifier knows them"
                 self._session = session
-                self._say(opened(session, self._ref, prompt_tokens, self._params))
+                stop, most = list(params.stop), params.max_tokens
+                self._say(
+                    replace(opened(session, self._ref, prompt_tokens, params.sampling), stop=stop, max_tokens=most)
+                )
             case Tokens(_, accepted, drafts):
                 if self._rounds:
                     self._say(m.Round(self._session, list(drafts or ()), accepted))
             case Finished():
                 pass  # DONE has told it
             case Failed(error):
-                self._say(m.Error("busy" if isinstance(error, Busy) else "request", str(error), self._ref))
+                self._say(m.Error(_code(error), str(error), self._ref))
             case _:
                 assert_never(event)
 
 
+def _code(error: SpecmeshError) -> str:
+    match error:
+        case Busy():
+            return "busy"
+        case NoSuchText():
+            return "session"
+        case _:
+            return "request"
+
+
 def opened(session: int, ref: int, prompt_tokens: int, params: SamplingParams) -> m.Opened:
-    """The OPENED message for a session."""
+    """The OPENED message for a session, as a drafter needs it that did not ask for it."""
     return m.Opened(session, ref, prompt_tokens, params.temperature, params.top_k, params.top_p, params.seed)

@@ -103,6 +103,11 @@ class Router:
         self._ends[identity] = end = _End(user_of(frame), Connection.of(frame))
         return self._guard.names.get(end.key, "")
 
+    def key_of(self, identity: bytes) -> str:
+        """The key that a drafter has proved; empty where there are no keys."""
+        end = self._ends.get(identity)
+        return end.key if end is not None else ""
+
     def detach(self, identity: bytes) -> None:
         """It is none any more."""
         self._ends.pop(identity, None)

@@ -26,7 +26,8 @@ PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 
 
 class VerifierStats:
-    """Counters of one verifier since it started. `latest` is the newest picture, safe to read from any thread."""
+    """Counters of one verifier since it started. `latest` is the newest picture, safe to read from any thread; what has
+    changed since is `unpublished`."""
 
     def __init__(self, now: float) -> None:
         self._started = now
@@ -37,7 +38,8 @@ class VerifierStats:
         self.minute = LastMinute()
         self.round_trips = Histogram(SHORT)
         self.reconnects = Reconnects()
-        self.stray_frames = 0
+        self.stray_frames = self.resumed = 0
+        self.unpublished = True
         self.strangers = 0
         self._opened = self._prompt_tokens = self._stale_drafts = 0
         self._ended = dict.fromkeys(ENDS, 0)
@@ -47,8 +49,10 @@ class VerifierStats:
         self.latest: dict[str, object] = {}
 
     def begun(self, session: VerifierSession) -> None:
-        """Count a session that opens."""
+        """Count a session that opens, perhaps with a text that was begun before."""
+        self.unpublished = True
         self._opened += 1
+        self.resumed += session.resumed > 0
         self._prompt_tokens += session.n_prompt
 
     def round(self, drafted: int, tested: int, accepted: int, generated: int, now: float) -> None:
@@ -72,6 +76,7 @@ class VerifierStats:
 
     def ended(self, session: VerifierSession, reason: str, now: float) -> None:
         """Count a session that is over."""
+        self.unpublished = True
         self._ended[reason] += 1
         self._stale_drafts += session.stale_drafts
         if reason in SERVED:
@@ -99,8 +104,9 @@ class VerifierStats:
         costs: StepCosts,
         traffic: Traffic,
         now: float,
+        kept: int = 0,
     ) -> dict[str, object]:
-        """Everything `specmesh stats --json` prints about a verifier."""
+        """Everything `specmesh stats --json` prints about a verifier; `kept`: sessions whose client is away."""
         totals = self.totals
         wire_bytes = traffic.bytes_sent + traffic.bytes_received
         return {
@@ -120,6 +126,8 @@ class VerifierStats:
             "sessions": {
                 "live": len(sessions),
                 "opened": self._opened,
+                "resumed": self.resumed,
+                "kept": kept,
                 "max": info.n_seq,
                 "rows": [_session_row(live, now) for live in sessions],
                 "ended": dict(self._ended),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from specmesh.client import Client, Json
 from specmesh.errors import RequestError, SpecmeshError
+from specmesh.resuming import RECONNECT_TIMEOUT, Answer
 from specmesh.standard_input import read_text
 
 HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an answer"
@@ -104,7 +105,7 @@ def _answer(client: Client, conversation: Conversation, body: Json) -> None:
     """Print an answer as it comes; one that is interrupted counts as far as it came."""
     text = ""
     try:
-        with closing(client.complete(body)) as chunks:
+        with closing(Answer(client, body, RECONNECT_TIMEOUT).chunks()) as chunks:
             for chunk in chunks:
                 part = _text(chunk)
                 text += part

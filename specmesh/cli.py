@@ -116,7 +116,7 @@ def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
 
 
 @main.command()
-@click.argument("prompt")
+@click.argument("prompt", required=False)
 @click.option(
     "--max-tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N", help="Most tokens to generate."
 )
@@ -150,9 +150,23 @@ def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
     help="Print one JSON object instead of the text.",
 )
 @click.option("--verbose", is_flag=True, help="A line per round and a summary, on stderr.")
+@click.option(
+    "--reconnect-timeout",
+    type=click.FloatRange(0.0, 86_400.0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait so long for a daemon that went away in the middle of the text, and go on with it.",
+)
+@click.option(
+    "--resume",
+    metavar="ID",
+    help="Instead of PROMPT: a text that broke off, from its beginning, as long as a daemon keeps it. How it goes on "
+    "was said when it began.",
+)
 @_socket_option
 def generate(
-    prompt: str,
+    prompt: str | None,
     max_tokens: int,
     temperature: float,
     seed: int | None,
@@ -164,6 +178,8 @@ def generate(
     show_drafts: bool,
     as_json: bool,
     verbose: bool,
+    reconnect_timeout: float,
+    resume: str | None,
     socket_path: Path | None,
 ) -> None:
     """Generate text from PROMPT ('-' reads it from standard input)."""
@@ -171,9 +187,11 @@ def generate(
     from specmesh.generate import Output, run
     from specmesh.standard_input import read_text
 
+    if (prompt is None) == (resume is None):
+        raise click.UsageError("give either PROMPT or --resume ID")
     text = read_text() if prompt == "-" else prompt
     body: dict[str, object] = {
-        "prompt": text,
+        **({"prompt": text} if resume is None else {"resume": {"id": resume}}),
         "max_tokens": max_tokens,
         "temperature": temperature,
         "top_k": top_k,
@@ -184,9 +202,8 @@ def generate(
     }
     if seed is not None:
         body["seed"] = seed
-    run(
-        Client(socket_path, waits=_say_waiting), body, Output(as_json=as_json, verbose=verbose, show_drafts=show_drafts)
-    )
+    output = Output(as_json=as_json, verbose=verbose, show_drafts=show_drafts)
+    run(Client(socket_path, waits=_say_waiting), body, output, reconnect_timeout, _say)
 
 
 @main.command()
@@ -228,7 +245,11 @@ def chat(
 
 
 def _say_waiting(why: str) -> None:
-    click.echo(f"specmesh: {why}: waiting", err=True)
+    _say(f"{why}: waiting")
+
+
+def _say(what: str) -> None:
+    click.echo(f"specmesh: {what}", err=True)
 
 
 @main.command()

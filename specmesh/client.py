@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from specmesh import errors
-from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
+from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting, WentAway
 from specmesh.paths import candidate_sockets, lock_of
 
 Json = dict[str, object]
@@ -25,10 +25,12 @@ _CLASSES: dict[str, type[SpecmeshError]] = {
     "ConfigError": errors.ConfigError,
     "DaemonUnreachable": errors.DaemonUnreachable,
     "EngineError": errors.EngineError,
+    "NoSuchText": errors.NoSuchText,
     "PromptTooLong": errors.RequestError,
     "Refused": errors.Refused,
     "RequestError": errors.RequestError,
     "Starting": errors.Starting,
+    "WentAway": errors.WentAway,
 }
 
 
@@ -38,8 +40,8 @@ class Client:
     With `path` None the first live socket of SPECMESH_SOCKET, the user's runtime folder and the system's is taken.
     timeout: seconds without a byte after which it counts as not answering; None to wait for ever.
     waits:   makes `stream` wait for a daemon that is starting, PATIENCE at most; hears once what for.
-    Every method raises DaemonUnreachable where nobody answers, Starting where it will soon, and the daemon's own error
-    where it refuses.
+    Every method raises DaemonUnreachable where nobody answers (WentAway where somebody did before), Starting where it
+    will soon, and the daemon's own error where it refuses.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Client:
         try:
             yield from _chunks(response)
         except (OSError, http.client.HTTPException) as error:
-            raise DaemonUnreachable(f"the daemon went away while answering ({error})") from None
+            raise WentAway(f"the daemon went away while answering ({error})") from None
         finally:
             response.close()
             connection.close()
@@ -96,7 +98,7 @@ class Client:
         try:
             raise _error(_json(response.read()))
         except (OSError, http.client.HTTPException) as error:
-            raise DaemonUnreachable(f"the daemon went away while answering ({error})") from None
+            raise WentAway(f"the daemon went away while answering ({error})") from None
         finally:
             connection.close()
 
@@ -110,7 +112,7 @@ class Client:
             return connection, connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise DaemonUnreachable(f"the daemon does not answer ({error}): see its log") from None
+            raise WentAway(f"the daemon does not answer ({error}): see its log") from None
 
     def _connect(self) -> http.client.HTTPConnection:
         closed = []
@@ -193,7 +195,7 @@ def _candidates(path: Path | None) -> list[Path]:
 
 
 def _chunks(response: http.client.HTTPResponse) -> Iterator[Json]:
-    """Server-sent events until [DONE]; raises the daemon's error if one comes, DaemonUnreachable at a sudden end."""
+    """Server-sent events until [DONE]; raises the daemon's error if one comes, WentAway at a sudden end."""
     for line in response:
         if not line.startswith(b"data: "):
             continue
@@ -204,7 +206,7 @@ def _chunks(response: http.client.HTTPResponse) -> Iterator[Json]:
         if "error" in chunk:
             raise _error(chunk)
         yield chunk
-    raise DaemonUnreachable("the daemon went away while answering")
+    raise WentAway("the daemon went away while answering")
 
 
 def _json(raw: bytes) -> Json:

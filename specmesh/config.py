@@ -49,6 +49,7 @@ class VerifierSettings:
     log_decisions: the file that its decisions are appended to; None for none.
     port:          where the API listens besides `socket`.
     keys:          the folder with its keys; None for the usual ones.
+    grace:         seconds that a text is kept whose drafter went away.
     """
 
     model: ModelSettings
@@ -58,6 +59,7 @@ class VerifierSettings:
     log_decisions: Path | None = None
     port: Port | None = None
     keys: Path | None = None
+    grace: float = 30.0
 
     def __post_init__(self) -> None:
         """Raise ConfigError where keys are given and not wanted."""

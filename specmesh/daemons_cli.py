@@ -145,6 +145,14 @@ def _daemon_options(command: F) -> F:
     metavar="FILE",
     help="Append what each step decided, and why, to this file, for `specmesh explain`; no text is in it.",
 )
+@click.option(
+    "--grace",
+    type=click.FloatRange(0.0, 86_400.0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Go on so long with a text whose drafter went away, and keep it for `generate --resume`.",
+)
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
 @config_option
@@ -153,6 +161,7 @@ def verifier(
     bind: str,
     chat_template: Path | None,
     log_decisions: Path | None,
+    grace: float,
     engine: str,
     **shared: Unpack[_Shared],
 ) -> None:
@@ -170,7 +179,7 @@ def verifier(
         settings = _model(engine, path, shared, chat_template)
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
-        serve_verifier(VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys), reread)
+        serve_verifier(VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace), reread)
 
 
 @click.command()

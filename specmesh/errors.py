@@ -6,7 +6,9 @@ SpecmeshError                 base; `exit_code` is what the command line leaves 
 │   └── InsecureKeys          77  keys that others can read or change, or a wire that would let strangers in
 ├── EngineError                1  a model could not be run
 ├── RequestError               2  a request that can never be served (prompt longer than the context, bad parameter)
-├── DaemonUnreachable         69  no daemon answers at the socket, or it went away mid-answer
+│   └── NoSuchText             2  no text of that name is here, or not for whoever asks
+├── DaemonUnreachable         69  no daemon answers at the socket, or a drafter's verifier does not
+│   └── WentAway              69  the daemon that was asked went away, or is about to: it may come back
 ├── Refused                   77  whoever asks may not: no valid key
 ├── Busy                      75  try again later: all sessions taken
 │   └── Starting              75  the daemon is not ready yet, and will be: its model is being loaded
@@ -97,10 +99,22 @@ class PromptTooLong(RequestError):
         )
 
 
+class NoSuchText(RequestError):
+    """Nobody here has a text of that name: it ended, was cancelled, or was kept long enough."""
+
+    def __init__(self, message: str = "") -> None:
+        told = "no text of that name is here: its time was over, it was cancelled, or it belongs to another key"
+        super().__init__(message or told, "resume")
+
+
 class DaemonUnreachable(SpecmeshError):
-    """No daemon answers at the sockets tried, or it went away while answering."""
+    """No daemon answers at the sockets tried, or what it needs to answer is not there."""
 
     exit_code = 69
+
+
+class WentAway(DaemonUnreachable):
+    """The daemon went away while answering, or is about to: who asked may go on with it when it is back."""
 
 
 class Refused(SpecmeshError):

@@ -4,15 +4,18 @@ import json
 import os
 import secrets
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from specmesh.client import Client, Json
 from specmesh.errors import SpecmeshError
+from specmesh.resuming import Answer
 
 _REPORT_KEYS = (
     "prompt_tokens",
     "generated_tokens",
+    "resumed_tokens",
     "seed",
     "rounds",
     "drafted",
@@ -58,12 +61,17 @@ class _Text:
     seed: object = None
 
 
-def run(client: Client, body: Json, output: Output) -> None:
-    """Generate and print; raises the daemon's error, the text so far being on stdout already."""
+def run(
+    client: Client, body: Json, output: Output, timeout: float = 0.0, say: Callable[[str], None] = lambda _: None
+) -> None:
+    """Generate and print; raises the daemon's error, the text so far being on stdout already.
+
+    timeout: seconds that a daemon which went away in the middle is waited for, which `say` tells.
+    """
     body = {"seed": secrets.randbits(32)} | body
     so_far = _Text(seed=body["seed"])
     try:
-        with closing(client.complete(body)) as chunks:
+        with closing(Answer(client, body, timeout, say).chunks()) as chunks:
             for chunk in chunks:
                 _take(chunk, so_far, output)
     except (SpecmeshError, KeyboardInterrupt):
@@ -87,6 +95,8 @@ def _take(chunk: Json, so_far: _Text, output: Output) -> None:
     so_far.finish_reason = choice["finish_reason"] or so_far.finish_reason
     if "report" in told:
         so_far.result = told
+    if "request" in told:
+        so_far.seed = told["request"]["seed"]  # type: ignore[index]
     ids = told.get("token_ids")
     if isinstance(ids, list):
         so_far.ids += ids

@@ -18,7 +18,10 @@ from specmesh.errors import SpecmeshError
 class Request:
     """One generation: of ids, or of a chat by the target's own template, or of a text.
 
-    The first of them that is given counts. rounds: events carry each round's drafts. id: what the log calls it.
+    The first of them that is given counts. rounds: events carry each round's drafts. id: its name, which nobody can
+    guess and who knows may have the text. named_only: the text of that name is wanted, and none to be begun.
+    generated: ids that came before, after those of the prompt, to go on from; known: how many of the text's need not
+    be told. reconnect_timeout: seconds that a drafter waits for its verifier to come back before it gives up.
     """
 
     prompt: str | None
@@ -27,14 +30,25 @@ class Request:
     rounds: bool = False
     messages: tuple[ChatMessage, ...] = ()
     id: str = ""
+    generated: tuple[int, ...] = ()
+    known: int = 0
+    reconnect_timeout: float = 0.0
+    named_only: bool = False
+
+    @property
+    def label(self) -> str:
+        """What the log calls it: the beginning of its name, from which nobody can have the text."""
+        return self.id[:-20]
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The session exists; the prompt has these ids (empty where only the verifier knows them yet)."""
+    """The session exists: how many tokens its prompt has, which, and how it goes on."""
 
     session: int
     prompt_tokens: int
+    prompt_ids: tuple[int, ...] = ()
+    params: SessionParams | None = None
 
 
 @dataclass(frozen=True, slots=True)

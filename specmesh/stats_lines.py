@@ -14,7 +14,7 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
     common = [
         ("role", f"{stats.text('role')}, up {stats.number('uptime_s') or 0:.0f} s"),
         ("model", f"{_told(stats, 'model', 'name')} on {_told(stats, 'model', 'backend')}"),
-        ("sessions", "{} live of {}, {} opened".format(*_each(stats.part("sessions"), "live", "max", "opened"))),
+        ("sessions", _sessions(stats.part("sessions"))),
         ("draft_n", _told(stats, "draft_n")),
         ("round trip", "p50 {} ms, p99 {} ms".format(*_each(stats.part("round_trip_ms"), "p50", "p99"))),
         ("bytes/accepted", _told(stats, "bytes_per_accepted_token")),
@@ -42,6 +42,13 @@ def _verifier(stats: Fields) -> list[tuple[str, str]]:
     ]
     peers = [("drafter", _peer_line(peer)) for peer in stats.parts("peers")]
     return told + (peers or [("drafter", "none attached")])
+
+
+def _sessions(sessions: Fields) -> str:
+    """How many there are; also those whose client is away, or whose verifier is."""
+    told = "{} live of {}, {} opened".format(*_each(sessions, "live", "max", "opened"))
+    away = (f", {sessions.number(name):g} {name}" for name in ("kept", "interrupted") if sessions.number(name))
+    return told + "".join(away)
 
 
 def _peer_line(peer: Fields) -> str:

@@ -88,6 +88,8 @@ def test_defaults(daemon: type[FakeClient]):
         "stop": [],
         "draft_n": "auto",
         "rounds": False,
+        "resumable": True,
+        "reconnect_timeout": 30.0,
     }
 
 
@@ -127,6 +129,8 @@ def test_every_option(daemon: type[FakeClient]):
         "draft_n": 4,
         "rounds": True,
         "seed": 3,
+        "resumable": True,
+        "reconnect_timeout": 30.0,
     }
     assert daemon.asked[0] == Path("some.sock")
 
@@ -157,6 +161,8 @@ def test_stdin_that_is_no_text(daemon: type[FakeClient], command: tuple[str, ...
     [
         "generate",
         "generate x y",
+        "generate x --resume cmpl-1",
+        "generate x --reconnect-timeout -1",
         "generate x --max-tokens 0",
         "generate x --draft-n 17",
         "generate x --draft-n -1",

@@ -63,6 +63,15 @@ def test_drafter_with_and_without_a_verifier():
     assert (refused["verifier"], refused["wire"]) == ("no way into it", "encrypted, for allowed keys only")
 
 
+def test_sessions_that_wait_for_somebody():
+    """Those kept for a client that went away, those whose verifier did; none of either is no word."""
+    told = dict(rows(VerifierStats(0.0).picture(INFO, [], [], StepCosts(), Traffic(), 2.0, kept=2)))
+    assert told["sessions"] == "0 live of 8, 0 opened, 2 kept"
+    told = dict(rows(DrafterStats(0.0).picture(INFO, None, None, Link(0.0), [], Traffic(), 3.0, interrupted=1)))
+    assert told["sessions"] == "0 live of 8, 0 opened, 1 interrupted"
+    assert dict(rows(verifier(used=False)))["sessions"] == "0 live of 8, 0 opened"
+
+
 def test_lines_are_aligned():
     """One line per row, values in one column."""
     told = lines(verifier(used=True))

@@ -142,6 +142,10 @@ class Open:
 
     `ids`, where given, are used as they are; else `messages`, a chat of role and content each, through the target's own
     template; else `prompt`. The text ends with the first of `stop` that it contains.
+
+    `name`, where given, is what the session can be asked for again by: an OPEN with the name of a session that lives is
+    given that one, whatever else it says; with `adopt` nothing else is wanted. Where `n_prompt` is not 0, `ids` are so
+    many ids of prompt and then ids that were generated before, from which the text goes on.
     """
 
     ref: int
@@ -156,13 +160,17 @@ class Open:
     ids: list[int] = field(default_factory=list)
     messages: list[dict[str, str]] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)
+    name: str = ""
+    n_prompt: int = 0
+    adopt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """Verifier to drafter: a session to draft for, SYNC follows. `ref` is 0 unless the receiver asked with OPEN.
 
-    The drafter samples with these parameters: with the verifier's noise its drafts match far more often.
+    The drafter samples with these parameters: with the verifier's noise its drafts match far more often. `stop` and
+    `max_tokens` are for the client that asked, perhaps by the session's name alone.
     """
 
     session: int
@@ -172,6 +180,8 @@ class Opened:
     top_k: int
     top_p: float
     seed: int
+    stop: list[str] = field(default_factory=list)
+    max_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

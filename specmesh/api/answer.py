@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 
 from starlette.requests import ClientDisconnect
@@ -10,9 +10,10 @@ from starlette.requests import ClientDisconnect
 from specmesh.api import shapes
 from specmesh.api.shapes import Json, Shape
 from specmesh.core.stop import StoppedText
+from specmesh.core.verifier_session import SessionParams
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, SpecmeshError
-from specmesh.requests import Finished, Started, Tokens
+from specmesh.requests import Finished, Request, Started, Tokens
 
 LOOK = 0.25
 """Seconds between two looks whether a client that waits for a whole answer is still there."""
@@ -21,25 +22,84 @@ Event = Started | Tokens | Finished
 Batches = AsyncGenerator[list[Event], None]
 
 
-async def whole(
-    batches: Batches, shape: Shape, vocabulary: Vocabulary, stops: Sequence[str], gone: Callable[[], Awaitable[bool]]
-) -> Json:
+class Telling:
+    """What is told of a request's events: the text after what its client knows, up to a stop string.
+
+    resumable: also what is needed to go on with the text.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, request: Request, *, resumable: bool) -> None:
+        self._vocabulary, self._request, self._resumable = vocabulary, request, resumable
+        self._shown = self._text(request.params.stop)
+        self.known = request.known
+
+    def _text(self, stops: Sequence[str]) -> StoppedText:
+        shown = StoppedText(self._vocabulary, stops)
+        shown.feed(self._request.generated)
+        return shown
+
+    def started(self, event: Started) -> Json:
+        """What is said as it begins; who asked by a name alone learns what the text may end with."""
+        if event.params is not None:
+            self._shown = self._text(event.params.stop)
+        described: Json = {"session": event.session, "prompt_tokens": event.prompt_tokens}
+        if self.known:
+            described["known_tokens"] = self.known
+        if self._resumable and event.params is not None:
+            described |= {"prompt_token_ids": list(event.prompt_ids), "request": _params(event.params)}
+        return described
+
+    def feed(self, ids: Iterable[int]) -> str:
+        """Text that can be shown since these ids."""
+        return self._shown.feed(ids)
+
+    def finish(self) -> str:
+        """What is left when the text ends."""
+        return self._shown.finish()
+
+    def tokens(self, event: Tokens) -> Json:
+        """What is said of ids: which, how many of them were drafted, and the round where it was asked for."""
+        described: Json = {"token_ids": list(event.ids), "accepted": event.accepted}
+        if event.drafts is not None:
+            described["drafts"] = list(event.drafts)
+            described["drafted_text"] = self._vocabulary.text(event.drafts)
+            described["pieces"] = [self._vocabulary.text([token]) for token in event.ids]
+        return described
+
+
+def _params(params: SessionParams) -> Json:
+    """The fields of a body that decide how a text goes on."""
+    sampling = params.sampling
+    return {
+        "max_tokens": params.max_tokens,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
+        "stop": list(params.stop),
+    }
+
+
+async def whole(batches: Batches, shape: Shape, telling: Telling, gone: Callable[[], Awaitable[bool]]) -> Json:
     """The whole answer; raises the daemon's error, and ClientDisconnect once `gone()` says that nobody waits."""
     text, ids = "", list[int]()
     end: Finished | None = None
-    shown = StoppedText(vocabulary, stops)
     async with aclosing(batches), aclosing(_while_heard(batches, gone)) as heard:
         async for batch in heard:
             for event in batch:
-                if isinstance(event, Tokens):
-                    ids += event.ids
-                    text += shown.feed(event.ids)
-                elif isinstance(event, Finished):
-                    end = event
+                match event:
+                    case Started():
+                        telling.started(event)
+                    case Tokens():
+                        ids += event.ids
+                        text += telling.feed(event.ids)
+                    case Finished():
+                        end = event
     if end is None:
         raise DaemonUnreachable("the session ended without a result")
     extra = shapes.result(end) | {"token_ids": ids}
-    return shape.whole(text + shown.finish(), end.reason, extra) | {"usage": shapes.usage(end, len(ids))}
+    usage = shapes.usage(end, telling.known + len(ids))
+    return shape.whole(text + telling.finish(), end.reason, extra) | {"usage": usage}
 
 
 async def _while_heard(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> Batches:
@@ -76,9 +136,9 @@ class Stream:
     With `usage_apart` the usage comes in a chunk of its own before [DONE] (`stream_options.include_usage`).
     """
 
-    def __init__(self, shape: Shape, vocabulary: Vocabulary, stops: Sequence[str], usage_apart: bool) -> None:
-        self._shape, self._vocabulary, self._usage_apart = shape, vocabulary, usage_apart
-        self._shown, self._generated = StoppedText(vocabulary, stops), 0
+    def __init__(self, shape: Shape, telling: Telling, usage_apart: bool) -> None:
+        self._shape, self._telling, self._usage_apart = shape, telling, usage_apart
+        self._generated = telling.known
 
     async def events(self, first: list[Event], batches: Batches) -> AsyncIterator[str]:
         """The body; an error in mid-stream ends it as an event of its own."""
@@ -96,19 +156,19 @@ class Stream:
         return "".join(server_sent(chunk) for event in batch for chunk in self._chunk(event))
 
     def _chunk(self, event: Event) -> list[Json]:
-        described = _describe(event, self._vocabulary)
         match event:
             case Started():
-                return [self._shape.chunk("", None, described)]
+                return [self._shape.chunk("", None, self._telling.started(event))]
             case Tokens(ids, accepted, drafts):
+                described = self._telling.tokens(event)
                 self._generated += len(ids)
-                drafted, own = self._shown.feed(ids[:accepted]), self._shown.feed(ids[accepted:])
+                drafted, own = self._telling.feed(ids[:accepted]), self._telling.feed(ids[accepted:])
                 if drafts is not None:
                     described["accepted_text"] = drafted
                 return [self._shape.chunk(drafted + own, None, described)]
             case Finished(reason, _, _):
                 usage = shapes.usage(event, self._generated)
-                last = self._shape.chunk(self._shown.finish(), reason, described)
+                last = self._shape.chunk(self._telling.finish(), reason, shapes.result(event))
                 if not self._usage_apart:
                     return [last | {"usage": usage}]
                 return [last, self._shape.chunk("", None, {}) | {"choices": [], "usage": usage}]
@@ -137,22 +197,6 @@ def error_body(error: SpecmeshError) -> Json:
     """An error of ours as OpenAI writes errors."""
     kind = "invalid_request_error" if error.exit_code == 2 else "server_error"
     return shapes.error(str(error), kind, type(error).__name__, getattr(error, "param", None), error.exit_code)
-
-
-def _describe(event: Event, vocabulary: Vocabulary) -> Json:
-    """What a chunk says beyond its text: ids, how many of them were drafted, and the round where it was asked for."""
-    match event:
-        case Started(session, prompt_tokens):
-            return {"session": session, "prompt_tokens": prompt_tokens}
-        case Tokens(ids, accepted, drafts):
-            told: Json = {"token_ids": list(ids), "accepted": accepted}
-            if drafts is not None:
-                told["drafts"] = list(drafts)
-                told["drafted_text"] = vocabulary.text(drafts)
-                told["pieces"] = [vocabulary.text([token]) for token in ids]
-            return told
-        case Finished():
-            return shapes.result(event)
 
 
 def server_sent(value: Json) -> str:

@@ -18,10 +18,19 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from specmesh.api import shapes
-from specmesh.api.answer import Batches, Event, Stream, append, error_body, told, whole
+from specmesh.api.answer import Batches, Event, Stream, Telling, append, error_body, told, whole
 from specmesh.api.body import Body, parse_chat, parse_completion
 from specmesh.api.ping import parse_ping, pinged
-from specmesh.errors import Busy, DaemonUnreachable, PromptTooLong, RequestError, SpecmeshError, Starting
+from specmesh.errors import (
+    Busy,
+    DaemonUnreachable,
+    NoSuchText,
+    PromptTooLong,
+    RequestError,
+    SpecmeshError,
+    Starting,
+    WentAway,
+)
 from specmesh.metrics import Exposition
 from specmesh.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
 
@@ -103,14 +112,17 @@ class _Api:
         reason = self._backend.not_ready()
         if reason is not None:
             raise reason
-        shape = shapes.shape(chat, time.time(), self._backend.model)
+        if body.model not in ("", self._backend.model):
+            raise RequestError(f"{body.model} began this text, and {self._backend.model} answers here", "resume")
+        shape = shapes.shape(chat, time.time(), self._backend.model, body.request.id)
         request = replace(body.request, id=shape.id)
-        batches, stops, headers = self._events(request), request.params.stop, {"X-Request-Id": shape.id}
+        batches, headers = self._events(request), {"X-Request-Id": shape.id}
+        telling = Telling(self._backend.vocabulary(), request, resumable=body.resumable)
         if not body.stream:
-            answer = await whole(batches, shape, self._backend.vocabulary(), stops, http.is_disconnected)
+            answer = await whole(batches, shape, telling, http.is_disconnected)
             return JSONResponse(answer, headers=headers)
         first = await anext(batches)  # likewise
-        stream = Stream(shape, self._backend.vocabulary(), stops, body.usage_apart)
+        stream = Stream(shape, telling, body.usage_apart)
         return StreamingResponse(stream.events(first, batches), headers=headers, media_type="text/event-stream")
 
     async def _events(self, request: Request) -> Batches:
@@ -158,11 +170,20 @@ async def _json(http: HttpRequest) -> object:
     return body
 
 
+_STATUS: dict[type[SpecmeshError], int] = {
+    RequestError: 400,
+    PromptTooLong: 400,
+    NoSuchText: 404,
+    Busy: 503,
+    Starting: 503,
+    DaemonUnreachable: 502,
+    WentAway: 502,
+}
+
+
 async def _specmesh_error(_: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, SpecmeshError)
-    status = {RequestError: 400, PromptTooLong: 400, Busy: 503, Starting: 503, DaemonUnreachable: 502}.get(
-        type(error), 500
-    )
+    status = _STATUS.get(type(error), 500)
     headers = {"Retry-After": "1"} if status == 503 else None
     return JSONResponse(error_body(error), status, headers)
 

@@ -3,8 +3,9 @@
 What is not supported is refused, never ignored, except what changes no answer.
 """
 
+import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
@@ -14,6 +15,9 @@ from specmesh.errors import RequestError
 from specmesh.requests import Request
 
 Json = dict[str, object]
+
+RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
+"""Seconds that a text waits for a verifier that went away, where nothing is said; and at most."""
 
 MAX_SEED = 2**32 - 1
 MAX_TOKENS = 2**31 - 1
@@ -39,27 +43,38 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "modalities": (None, ["text"]),
 }
 _SHARED = frozenset(
-    {"max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "stream", "stream_options", "draft_n", "rounds"}
+    {
+        *("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "stream", "stream_options"),
+        *("draft_n", "rounds", "reconnect_timeout", "resumable", "resume"),
+    }
 )
+_NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A parsed body: the request, whether its answer is streamed, and with the usage in a chunk of its own."""
+    """A parsed body: the request, whether its answer is streamed, and with the usage in a chunk of its own.
+
+    resumable: the answer is to say what is needed to go on with it, should it break off. model: which one began
+    the text that is gone on with; empty where that is not said.
+    """
 
     request: Request
     stream: bool
     usage_apart: bool = False
+    resumable: bool = False
+    model: str = ""
 
 
 def parse_completion(body: object) -> Body:
     """Check a completion's body; raises RequestError that names the field.
 
     Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. Ours: top_k (0: off), draft_n ("auto" or a
-    number; 0 never drafts), rounds (stream each round's drafts).
+    number; 0 never drafts), rounds (stream each round's drafts); reconnect_timeout, resumable and resume, for texts
+    that outlive a daemon.
     """
     fields = _known(body, "prompt")
-    text, ids = _prompt(fields.get("prompt"))
+    text, ids = _prompt(fields.get("prompt")) if fields.get("resume") is None else (None, None)
     params = _params(fields, integer_field(fields, "max_tokens", 128, 1, MAX_TOKENS))
     return _body(fields, Request(text, ids, params, _flag(fields, "rounds")))
 
@@ -69,7 +84,7 @@ def parse_chat(body: object) -> Body:
     fields = _known(body, "messages", "max_completion_tokens")
     most = integer_field(fields, "max_tokens", MAX_TOKENS, 1, MAX_TOKENS)
     params = _params(fields, integer_field(fields, "max_completion_tokens", most, 1, MAX_TOKENS))
-    messages = _messages(fields.get("messages"))
+    messages = _messages(fields.get("messages")) if fields.get("resume") is None else ()
     return _body(fields, Request(None, None, params, _flag(fields, "rounds"), messages))
 
 
@@ -94,7 +109,37 @@ def _body(fields: Json, request: Request) -> Body:
     options = fields.get("stream_options") or {}
     if not isinstance(options, dict):
         raise RequestError("stream_options must be an object", "stream_options")
-    return Body(request, _flag(fields, "stream"), _flag(options, "include_usage"))
+    wait = number_field(fields, "reconnect_timeout", RECONNECT_TIMEOUT, 0.0, LONGEST_TIMEOUT)
+    request, model = replace(request, reconnect_timeout=wait), ""
+    if fields.get("resume") is not None:
+        request, model = _resumed(fields["resume"], request)
+    flags = _flag(fields, "stream"), _flag(options, "include_usage"), _flag(fields, "resumable")
+    return Body(request, *flags, model)
+
+
+def _resumed(value: object, request: Request) -> tuple[Request, str]:
+    """What goes on with a text, and its model: its `id`, and where known its prompt's ids and those it has so far."""
+    if not isinstance(value, dict) or value.keys() - {"id", "model", "prompt_token_ids", "token_ids"}:
+        raise RequestError(
+            "resume must be an object with id, model, prompt_token_ids, token_ids, or id alone", "resume"
+        )
+    name, model = value.get("id"), value.get("model", "")
+    if not isinstance(model, str):
+        raise RequestError("resume.model must be a text", "resume")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise RequestError("resume.id must be the id of an answer, cmpl- or chatcmpl- and 32 digits", "resume")
+    if "prompt_token_ids" not in value:
+        return replace(request, id=name, named_only=True), model
+    prompt, said = _ids(value["prompt_token_ids"], "prompt_token_ids"), _ids(value.get("token_ids", []), "token_ids")
+    if not prompt:
+        raise RequestError("resume.prompt_token_ids are none", "resume")
+    return replace(request, id=name, prompt_ids=prompt, generated=said, known=len(said)), model
+
+
+def _ids(value: object, name: str) -> tuple[int, ...]:
+    if isinstance(value, list) and all(type(item) is int and 0 <= item < 2**31 for item in value):
+        return tuple(value)
+    raise RequestError(f"resume.{name} must be a list of token ids, each from 0 to 2147483647", "resume")
 
 
 def _params(fields: Json, max_tokens: int) -> SessionParams:

@@ -56,7 +56,7 @@ class Chat:
 
     def chunk(self, text: str, finish: str | None, extra: Json) -> Json:
         """A part of the assistant's message; the first, before any text, says who speaks."""
-        begins = "session" in extra
+        begins = "session" in extra and not extra.get("known_tokens")
         delta: Json = {"role": "assistant", "content": ""} if begins else {"content": text} if text else {}
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return _head(self, "chat.completion.chunk") | {"choices": [choice], "specmesh": extra}
@@ -68,12 +68,10 @@ class Chat:
         return _head(self, "chat.completion") | {"choices": [choice], "specmesh": extra}
 
 
-def shape(chat: bool, created: float, model: str) -> Shape:
-    """The form of a new answer."""
-    name = secrets.token_hex(12)
-    if chat:
-        return Chat(f"chatcmpl-{name}", int(created), model)
-    return Completion(f"cmpl-{name}", int(created), model)
+def shape(chat: bool, created: float, model: str, name: str = "") -> Shape:
+    """The form of an answer, a new one unless it has a name. A name cannot be guessed: who has it can have the text."""
+    name = name or ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(16)
+    return (Chat if chat else Completion)(name, int(created), model)
 
 
 def _head(answer: Completion | Chat, kind: str) -> Json:

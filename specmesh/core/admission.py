@@ -1,4 +1,4 @@
-"""Which prompts a target can take."""
+"""Which prompts a target can take, and who may go on with a text."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,26 @@ from specmesh.core.verifier_session import TargetLimits
 from specmesh.errors import PromptTooLong, RequestError
 
 
-def check_prompt(ids: Sequence[int], limits: TargetLimits) -> None:
-    """Raise RequestError for an empty prompt or foreign ids, PromptTooLong where not one token would fit after it."""
+def check_prompt(ids: Sequence[int], limits: TargetLimits, n_prompt: int | None = None) -> None:
+    """Raise RequestError for an empty prompt or foreign ids, PromptTooLong where not one token would fit after it.
+
+    n_prompt: so many of the ids are the prompt, None for all; the others were generated before, and fill the context.
+    """
+    n_prompt = len(ids) if n_prompt is None else n_prompt
     if not ids:
         raise RequestError("the prompt is empty: give at least one token")
+    if not 0 < n_prompt <= len(ids) or len(ids) > max(limits.n_ctx, n_prompt):
+        raise RequestError(f"{len(ids)} ids are no text that began with {n_prompt} and has {limits.n_ctx} at most")
     if not all(0 <= token < limits.n_vocab for token in ids):
         raise RequestError(f"a prompt id is outside the model's vocabulary of {limits.n_vocab}")
-    if len(ids) >= limits.n_ctx:
-        raise PromptTooLong(len(ids), limits.n_ctx)
+    if n_prompt >= limits.n_ctx:
+        raise PromptTooLong(n_prompt, limits.n_ctx)
+
+
+def may_adopt(first: str, asker: str | None) -> bool:
+    """Whether a session that was opened with the key `first` (empty: none) may be given to whoever has shown `asker`.
+
+    None is a client of the daemon's own, who may: it could read the daemon's memory as well. Which session is meant is
+    known by a name that nobody can guess.
+    """
+    return asker is None or asker == first

@@ -71,6 +71,11 @@ class DrafterSession:
         return self._n_truth
 
     @property
+    def truth(self) -> tuple[int, ...]:
+        """The ids that are known to be committed."""
+        return tuple(self._known[: self._n_truth])
+
+    @property
     def chain(self) -> tuple[int, ...]:
         """Drafts beyond the truth."""
         return tuple(self._known[self._n_truth : len(self._known)])
@@ -144,7 +149,7 @@ class DrafterSession:
             self._guesses.clear()
         self._sent = max(self._sent, end)
         self._stuck = False
-        return effects + self._learn(accepted) + self._send()
+        return effects + self._learn(accepted, sync=event.sync) + self._send()
 
     def _cut(self, length: int) -> list[ev.DrafterEffect]:
         """Drop every id from `length` on, here and in the model's memory."""
@@ -157,12 +162,12 @@ class DrafterSession:
         self._held = length
         return [ev.Trim(length)]
 
-    def _learn(self, accepted: int) -> list[ev.DrafterEffect]:
+    def _learn(self, accepted: int, *, sync: bool) -> list[ev.DrafterEffect]:
         new = tuple(self._known[self._learned : self._n_truth])
         if not new:
             return []
         self._learned = self._n_truth
-        return [ev.Learned(new, min(accepted, len(new)))]
+        return [ev.Learned(new, min(accepted, len(new)), sync)]
 
     def _nack(self, now: float) -> list[ev.DrafterEffect]:
         if self._nacked[1] == self._n_truth and now - self._nacked[0] < NACK_INTERVAL:

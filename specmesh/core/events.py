@@ -198,10 +198,11 @@ class SendDraft:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Truth grew by `ids`; `accepted` of them were in this drafter's own chain."""
+    """Truth grew by `ids`; `accepted` of them were in this drafter's own chain. sync: SYNC told so, of any rounds."""
 
     ids: tuple[int, ...]
     accepted: int
+    sync: bool = False
 
 
 @dataclass(frozen=True, slots=True)

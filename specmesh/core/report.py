@@ -11,13 +11,15 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
 
     tokens_per_second counts from the first verification step, so that prompt processing is not in it. The baseline of
     speedup_vs_one_token_step is the measured cost of a step of one row on this verifier, not a run without drafts.
+    Where a text was gone on with after resumed_tokens, all but generated_tokens is about what followed.
     """
     times, counts = session.times, session.counts
     rate = tokens_per_second(session, now)
     one_step = costs.seconds(1, len(session.prefix))
     return {
         "prompt_tokens": session.n_prompt,
-        "generated_tokens": counts.generated,
+        "generated_tokens": session.generated,
+        "resumed_tokens": session.resumed,
         "rounds": counts.rounds,
         "drafted": counts.drafted,
         "accepted": counts.accepted,

@@ -66,20 +66,24 @@ class TargetLimits:
 class VerifierSession:
     """The state machine of one session.
 
+    `ids` are the prompt's first `n_prompt` (None: all of them), then what was generated before and is gone on with; a
+    text that has ended with them is `finished` from the start.
     `costs` and `acceptance` are the verifier's, shared by its sessions: what others have learnt is where it begins.
     """
 
     def __init__(
         self,
-        prompt_ids: Sequence[int],
+        ids: Sequence[int],
         params: SessionParams,
         limits: TargetLimits,
         costs: StepCosts,
         acceptance: RollingAcceptance,
         now: float,
+        n_prompt: int | None = None,
     ) -> None:
-        self.prefix = Prefix(prompt_ids)
-        self.n_prompt = len(prompt_ids)
+        self.prefix = Prefix(ids)
+        self.n_prompt = len(ids) if n_prompt is None else n_prompt
+        self.resumed = len(ids) - self.n_prompt
         self.params = params
         self.sampler = Sampler(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
@@ -97,6 +101,15 @@ class VerifierSession:
         self._held = 0  # ids in the target's memory
         self._nacked = self._synced = float("-inf")
         self._orphaned: float | None = None  # since when drafts come that hang on nothing here
+        if self.resumed:
+            self.finished = self._ended_before()
+
+    def _ended_before(self) -> str | None:
+        """How the text ended with the ids it begins with, if it did; the scan for stop strings goes on after them."""
+        before = self.prefix[self.n_prompt : len(self.prefix)]
+        if any(token in self._limits.end_ids or self._stops.completes(token) for token in before):
+            return "stop"
+        return "length" if self._room() <= 0 else None
 
     # --- what happened
 
@@ -130,6 +143,16 @@ class VerifierSession:
         self._untold = None
         self._pacing.attach(arrivals)
         return [self._sync(0)]
+
+    @property
+    def generated(self) -> int:
+        """How many ids of the text there are, with those of before."""
+        return self.resumed + self.counts.generated
+
+    def said(self, known: int = 0) -> tuple[int, ...]:
+        """The text's ids but for the first `known`, without an end id."""
+        ids = tuple(self.prefix[self.n_prompt + known : len(self.prefix)])
+        return ids[:-1] if ids and ids[-1] in self._limits.end_ids else ids
 
     @property
     def attached(self) -> bool:
@@ -195,7 +218,7 @@ class VerifierSession:
 
     def _room(self) -> int:
         """How many more ids may be committed."""
-        return min(self.params.max_tokens - self.counts.generated, self._limits.n_ctx - len(self.prefix))
+        return min(self.params.max_tokens - self.generated, self._limits.n_ctx - len(self.prefix))
 
     def _max_drafts(self) -> int:
         """Most drafts a step may take: one row is the target's own token."""

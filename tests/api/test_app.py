@@ -8,15 +8,19 @@ import pytest
 
 from specmesh.api.app import MAX_HTTP_BODY, create_app
 from specmesh.core.chat import ChatMessage
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import SessionParams
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import (
     Busy,
     ConfigError,
     DaemonUnreachable,
     EngineError,
+    NoSuchText,
     PromptTooLong,
     RequestError,
     SpecmeshError,
+    WentAway,
 )
 from specmesh.requests import (
     Cancel,
@@ -252,7 +256,60 @@ def test_characters_split_over_rounds_arrive_whole(stream: bool):
         assert answer.json()["choices"][0]["text"] == "€\ufffd"  # type: ignore[index]
 
 
+PARAMS = SessionParams(SamplingParams(0.5, 3, 0.9, 7), 40, 4, ("D",))
+NAME = "cmpl-" + 32 * "a"
+
+
+def test_resumable_stream_says_what_is_needed_to_go_on():
+    """The prompt's ids and the fields that decide how the text goes on; and its id cannot be guessed."""
+    answers = [post(FakeDaemon(Started(7, 2, (104, 105), PARAMS), DONE), stream=True, resumable=True) for _ in range(2)]
+    first, again = (json.loads(answer.events()[0]) for answer in answers)
+    assert first["specmesh"] == {
+        "session": 7,
+        "prompt_tokens": 2,
+        "prompt_token_ids": [104, 105],
+        "request": {"max_tokens": 40, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 7, "stop": ["D"]},
+    }
+    assert len(first["id"]) == len(NAME)
+    assert first["id"] != again["id"]
+    plain = json.loads(post(FakeDaemon(Started(7, 2, (104, 105), PARAMS), DONE), stream=True).events()[0])
+    assert plain["specmesh"] == {"session": 7, "prompt_tokens": 2}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_resumed_text_goes_on_where_it_was(stream: bool):
+    """What was kept back is made again of the ids that are known: half a character, half a stop string; usage counts
+    all, and the id stays."""
+    euro = tuple("€".encode())
+    daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((euro[2], 67, 68, 69), 0, None), DONE)
+    resume = {"id": NAME, "model": "fake-model", "prompt_token_ids": [9], "token_ids": [65, *euro[:2]]}
+    answer = post(daemon, stream=stream, resume=resume, stop=["D"])
+    bodies = [json.loads(event) for event in answer.events()[:-1]] if stream else [answer.json()]
+    assert "".join(body["choices"][0]["text"] for body in bodies) == "€C"
+    assert {body["id"] for body in bodies} == {NAME}
+    assert bodies[-1]["usage"]["completion_tokens"] == 7
+    [order] = daemon.orders
+    assert isinstance(order, Submit)
+    assert (order.request.id, order.request.generated, order.request.known) == (NAME, (65, *euro[:2]), 3)
+
+
+def test_text_asked_for_by_name_ends_with_its_own_stop_string():
+    """Which whoever asks need not know."""
+    daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((65, 66, 67, 68), 0, None), DONE)
+    answer = post(daemon, resume={"id": NAME})
+    assert answer.json()["choices"][0]["text"] == "ABC"  # type: ignore[index]
+
+
+def test_text_of_another_model_is_not_gone_on_with():
+    """Its ids would mean something else."""
+    daemon = FakeDaemon(*EVENTS)
+    answer = post(daemon, resume={"id": NAME, "model": "other", "prompt_token_ids": [9], "token_ids": []})
+    assert (answer.status, daemon.orders) == (400, [])
+
+
 REFUSALS = [
+    (NoSuchText(), 404, "invalid_request_error"),
+    (WentAway("stopping"), 502, "server_error"),
     (RequestError("bad"), 400, "invalid_request_error"),
     (PromptTooLong(9, 5), 400, "invalid_request_error"),
     (Busy("full"), 503, "server_error"),
@@ -271,7 +328,7 @@ def test_refusal_is_a_status_and_openais_error(error: SpecmeshError, status: int
     assert answer.status == status
     assert told["message"] == str(error)  # type: ignore[index]
     assert (told["type"], told["code"]) == (kind, type(error).__name__)  # type: ignore[index]
-    assert told["param"] == ("prompt" if isinstance(error, PromptTooLong) else None)  # type: ignore[index]
+    assert told["param"] == {PromptTooLong: "prompt", NoSuchText: "resume"}.get(type(error))  # type: ignore[index]
     assert (answer.headers.get("retry-after") == "1") == (status == 503)
 
 

@@ -183,6 +183,9 @@ NAMES = st.sampled_from(
         "n",
         "logit_bias",
         "model",
+        "resume",
+        "resumable",
+        "reconnect_timeout",
         "other",
     ]
 )
@@ -196,7 +199,7 @@ def test_any_json(body: object):
         request = parse_completion(body).request
     except RequestError:
         return
-    assert (request.prompt is None) != (request.prompt_ids is None)
+    assert (request.prompt is None) != (request.prompt_ids is None) or request.named_only
     assert request.params.max_tokens >= 1
     assert request.params.draft_n is None or 0 <= request.params.draft_n <= 16
 
@@ -205,6 +208,55 @@ def test_stops():
     """One text or several; empty ones mean nothing."""
     assert parsed(stop="x").params.stop == ("x",)
     assert parsed(stop=["a", "", "b"]).params.stop == ("a", "b")
+
+
+NAME = "cmpl-" + 32 * "0"
+
+
+def test_resume():
+    """A text by its id alone, or with its prompt's ids and those it has so far, which its client knows."""
+    only = parse_completion({"resume": {"id": NAME}}).request
+    assert (only.id, only.named_only, only.prompt, only.prompt_ids) == (NAME, True, None, None)
+    value = {"id": "chat" + NAME, "model": "m", "prompt_token_ids": [1, 2], "token_ids": [3]}
+    for parse in (parse_completion, parse_chat):
+        body = parse({"resume": value, "prompt": 5, "seed": 4} if parse is parse_completion else {"resume": value})
+        request = body.request
+        assert (request.id, request.prompt_ids, request.generated, request.known) == ("chat" + NAME, (1, 2), (3,), 1)
+        assert (request.named_only, body.model) == (False, "m")
+    assert parse_completion({"resume": {"id": NAME, "prompt_token_ids": [1]}}).request.generated == ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        5,
+        {},
+        {"id": 5},
+        {"id": "cmpl-1"},
+        {"id": NAME + "0"},
+        {"id": NAME.upper()},
+        {"id": NAME, "other": 1},
+        {"id": NAME, "model": 5},
+        {"id": NAME, "prompt_token_ids": []},
+        {"id": NAME, "prompt_token_ids": [-1]},
+        {"id": NAME, "prompt_token_ids": [1], "token_ids": [True]},
+        {"id": NAME, "prompt_token_ids": [1], "token_ids": "x"},
+    ],
+    ids=str,
+)
+def test_resume_that_cannot_be(value: object):
+    """Whatever is no text to go on with is refused by the field's name."""
+    with pytest.raises(RequestError) as refused:
+        parse_completion({"resume": value})
+    assert refused.value.param == "resume"
+
+
+def test_reconnect_timeout():
+    """30 seconds unless told otherwise; 0 is none."""
+    assert parsed().reconnect_timeout == 30.0
+    assert parsed(reconnect_timeout=0).reconnect_timeout == 0.0
+    with pytest.raises(RequestError):
+        parsed(reconnect_timeout=-1)
 
 
 def test_usage_apart():

@@ -172,7 +172,7 @@ def test_missed_truth_is_asked_for():
     assert made.handle(lost, 1.0 + NACK_INTERVAL / 2) == []
     assert made.handle(lost, 1.0 + NACK_INTERVAL * 1.5) == [ev.SendNack(3, crc(*PROMPT))]
     assert made.n_truth == 3
-    assert made.handle(told(8, 8, 4, after=PROMPT, sync=True), 2.0)[-1] == ev.Learned((8, 8, 4), 0)
+    assert made.handle(told(8, 8, 4, after=PROMPT, sync=True), 2.0)[-1] == ev.Learned((8, 8, 4), 0, sync=True)
 
 
 def test_truth_that_follows_the_own_chain_is_believed():

@@ -1,22 +1,34 @@
 """The two loops in this process, over real sockets, with engines that fail and peers that are scripted."""
 
 import queue
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import zmq
+from loops import (
+    PATIENCE,
+    PROMPT,
+    Bench,
+    Flaky,
+    FlakyDrafter,
+    Hearing,
+    Running,
+    Scripted,
+    ask_for,
+    attach,
+    request,
+    truth,
+    until,
+    welcome,
+)
 from numpy.typing import NDArray
 
 from specmesh.core.chat import ChatMessage
-from specmesh.core.costs import StepCosts
 from specmesh.core.drafter_session import SHADOW
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler, SamplingParams
@@ -24,14 +36,9 @@ from specmesh.core.verifier_session import SessionParams
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons import peers
 from specmesh.daemons import verifier as verifier_module
-from specmesh.daemons.drafter import DrafterLoop
-from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.notify import STUCK, Notifier, Watchdog
-from specmesh.daemons.transport import bind_router, connect_dealer
-from specmesh.daemons.verifier import VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
-from specmesh.engines.base import DraftEngine, Span
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import (
@@ -45,288 +52,16 @@ from specmesh.errors import (
     SpecmeshError,
 )
 from specmesh.requests import (
-    Cancel,
     ClientEvent,
-    Failed,
     Finished,
     Peer,
     Pinged,
     Ponged,
-    Probe,
     Request,
     Started,
-    Submit,
-    Tokens,
 )
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
-
-PROMPT = tuple(b"to be or not")
-PATIENCE = 20.0
-
-
-class Hearing:
-    """A client that keeps what it hears."""
-
-    def __init__(self) -> None:
-        self._events: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
-        self.ids: list[int] = []
-        self.accepted = 0
-
-    def hear(self, event: ClientEvent) -> None:
-        self._events.put(event)
-
-    def next(self) -> ClientEvent:
-        event = self._events.get(timeout=PATIENCE)
-        if isinstance(event, Tokens):
-            self.ids += event.ids
-            self.accepted += event.accepted
-        return event
-
-    def end(self) -> Finished | Failed:
-        """What it ends with."""
-        while not isinstance(event := self.next(), Finished | Failed):
-            pass
-        return event
-
-    def error(self) -> SpecmeshError:
-        """The error it ends with."""
-        end = self.end()
-        assert isinstance(end, Failed), end
-        return end.error
-
-
-class Flaky(SimVerifier):
-    """A target that fails where told, and whose text is known."""
-
-    def __init__(self, settings: SimSettings) -> None:
-        super().__init__(settings)
-        self.fail_from = 10**9
-
-    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
-        if any(span.position >= self.fail_from for span in spans):
-            raise EngineError("out of memory")
-        return super().decode(spans)
-
-
-class FlakyDrafter(SimDrafter):
-    """A draft model that fails after some predictions."""
-
-    left = 3
-
-    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        self.left -= 1
-        if self.left < 0:
-            raise EngineError("out of memory")
-        return super().predict(seq, ids, sampler)
-
-
-def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
-    """What the simulated target says alone."""
-    engine, ids = SimVerifier(SimSettings()), list(prompt)
-    for position in range(len(prompt) - 1, len(prompt) - 1 + count):
-        if position == len(prompt) - 1 and position:
-            engine.decode([Span(0, 0, tuple(prompt[:-1]), logits=False)])
-        logits = engine.decode([Span(0, position, (ids[-1],), logits=True)])[0]
-        assert logits is not None
-        ids.append(int(logits[0].argmax()))
-    return ids[len(prompt) :]
-
-
-def request(
-    max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT, rounds: bool = False
-) -> Request:
-    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n), rounds)
-
-
-class Bench:
-    """Loops on threads of their own; `close` stops them all and gives their errors."""
-
-    def __init__(self) -> None:
-        self.context = zmq.Context[zmq.Socket[bytes]]()
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        self._ends: list[Callable[[], None]] = []
-        self.errors: queue.SimpleQueue[SpecmeshError] = queue.SimpleQueue()
-
-    def verifier(self, engine: SimVerifier | None = None) -> "Running":
-        engine = engine or Flaky(SimSettings())
-        router = bind_router(self.context, self.address, insecure=False)
-        mailbox: Mailbox[object] = Mailbox()
-        loop = VerifierLoop("v", router, engine, mailbox, StepCosts())  # type: ignore[arg-type]
-        return self._run(loop, mailbox, lambda: router.close(linger=100))
-
-    def drafter(self, engine: DraftEngine | None = None, cache: VocabularyCache | None = None) -> "Running":
-        engine = engine or SimDrafter(SimSettings(alpha=0.9))
-        mailbox: Mailbox[object] = Mailbox()
-        loop = DrafterLoop(
-            "d",
-            lambda: connect_dealer(self.context, self.address),
-            self.address,
-            engine,
-            mailbox,  # type: ignore[arg-type]
-            cache=cache,
-        )
-        return self._run(loop, mailbox, loop.close)
-
-    def router(self) -> "Scripted":
-        """A verifier that says what the test tells it to."""
-        made = Scripted(bind_router(self.context, self.address, insecure=False))
-        self._ends.append(made.socket.close)
-        return made
-
-    def dealer(self, *, known: bool = True) -> "ScriptedDrafter":
-        """A drafter that says what the test tells it to; the verifier knows it, or is connected at least."""
-        made = ScriptedDrafter(connect_dealer(self.context, self.address))
-        self._ends.append(lambda: made.socket.close(linger=0))
-        made.connected()
-        if known:
-            made.hello()
-        return made
-
-    def _run(
-        self, loop: VerifierLoop | DrafterLoop, mailbox: "Mailbox[object]", close: Callable[[], None]
-    ) -> "Running":
-        def run() -> None:
-            try:
-                loop.run()
-            except SpecmeshError as error:
-                self.errors.put(error)
-
-        thread = threading.Thread(target=run, name="loop")
-        thread.start()
-        running = Running(loop, mailbox, thread, close)
-        self._ends.append(running.end)
-        return running
-
-    def end(self, running: "Running") -> None:
-        """Stop a loop and close its socket, as its process does."""
-        self._ends.remove(running.end)
-        running.end()
-
-    def close(self) -> None:
-        for end in reversed(self._ends):
-            end()
-        self.context.destroy(linger=0)
-
-
-class Running:
-    """A loop that runs."""
-
-    def __init__(
-        self,
-        loop: VerifierLoop | DrafterLoop,
-        mailbox: "Mailbox[object]",
-        thread: threading.Thread,
-        close: Callable[[], None],
-    ) -> None:
-        self.loop, self._mailbox, self._thread, self._close = loop, mailbox, thread, close
-
-    def ask(self, what: Request, client: Hearing | None = None) -> Hearing:
-        client = client or Hearing()
-        self._mailbox.put(Submit(what, client))  # type: ignore[arg-type]
-        return client
-
-    def probe(self, number: int) -> "queue.SimpleQueue[Pinged | Ponged]":
-        """Have every peer pinged; what is heard of it."""
-        heard: queue.SimpleQueue[Pinged | Ponged] = queue.SimpleQueue()
-        listener = SimpleNamespace(hear=heard.put)
-        self._mailbox.put(Probe(number, listener))
-        return heard
-
-    def cancel(self, client: Hearing) -> None:
-        self._mailbox.put(Cancel(client))  # type: ignore[arg-type]
-
-    def stop(self) -> None:
-        """Stop as a signal does, and wait for the end."""
-        self.loop.stop()
-        self._mailbox.put(Cancel(Hearing()))  # type: ignore[arg-type]
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive(), "the loop does not end"
-
-    def end(self) -> None:
-        """Stop, and give back what it used."""
-        self.stop()
-        self._close()
-        self._mailbox.close()
-
-
-class Scripted:
-    """A ROUTER under the test's control."""
-
-    def __init__(self, router: "zmq.Socket[bytes]") -> None:
-        self.socket = router
-        self.peer = b""
-
-    def expect(self, kind: type) -> m.Message:
-        """The next message of this kind; others are skipped."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if self.socket.poll(100):
-                self.peer, frame = self.socket.recv_multipart()
-                message = decode(frame)
-                if isinstance(message, kind):
-                    return message
-        raise AssertionError(f"no {kind.__name__} came")
-
-    def say(self, *messages: m.Message) -> None:
-        for message in messages:
-            self.raw(encode(message))
-
-    def raw(self, *parts: bytes) -> None:
-        self.socket.send_multipart([self.peer, *parts])
-
-
-class ScriptedDrafter:
-    """A DEALER under the test's control."""
-
-    def __init__(self, dealer: "zmq.Socket[bytes]") -> None:
-        self.socket = dealer
-
-    def connected(self) -> None:
-        """Wait until somebody listens."""
-        assert self.socket.poll(1000 * PATIENCE, zmq.POLLOUT), "no connection"
-
-    def hello(self, name: str = "scripted") -> None:
-        """Say HELLO and wait for WELCOME."""
-        self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
-        self.expect(m.Welcome)
-
-    def expect(self, *kinds: type[m.Message]) -> m.Message:
-        """The next message of these kinds; others are skipped, PINGs answered."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if self.socket.poll(100):
-                message = decode(self.socket.recv())
-                if isinstance(message, m.Ping):
-                    self.say(m.Pong(message.number, 1))
-                if isinstance(message, kinds):
-                    return message
-        raise AssertionError(f"none of {kinds} came")
-
-    def say(self, *messages: m.Message) -> None:
-        for message in messages:
-            self.socket.send(encode(message))
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
-    yield made
-    made.close()
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
-
-
-def attach(verifier: Running, drafter: Running) -> None:
-    """Wait until the two know each other."""
-    until(lambda: drafter.loop.vocabulary is not None, "the drafter is welcome")
-    until(lambda: verifier.loop.snapshot(0.0)["peers"], "the verifier has its drafter")
 
 
 def test_verifier_alone(bench: Bench):
@@ -438,10 +173,6 @@ class SlowReader(Flaky):
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         return self.encode("".join(message.content for message in messages))
-
-
-def ask_for(ref: int, prompt: str = "", *, max_tokens: int = 20, ids: Sequence[int] = ()) -> m.Open:
-    return m.Open(ref, prompt, max_tokens, 0.0, 0, 1.0, 0, 0, ids=list(ids))
 
 
 @pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
@@ -714,20 +445,6 @@ def test_remapped_drafter_is_asked_once_for_what_it_can_keep(
 
 
 # --- a drafter and a scripted verifier
-
-
-def welcome(**changes: object) -> m.Welcome:
-    vocabulary = SimVerifier(SimSettings()).vocabulary
-    fields = {
-        "verifier": "v",
-        "model": "sim-target",
-        "model_hash": "",
-        "vocab_fingerprint": vocabulary.fingerprint(),
-        "n_vocab": len(vocabulary),
-        "n_ctx": 8192,
-        "eog_ids": [255],
-    }
-    return m.Welcome(**(fields | changes))  # type: ignore[arg-type]
 
 
 def welcomed(bench: Bench) -> tuple[Scripted, Running]:

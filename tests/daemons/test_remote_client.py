@@ -8,7 +8,7 @@ from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
 from specmesh.daemons.remote_client import RemoteClient, opened, requested
-from specmesh.errors import Busy, EngineError, PromptTooLong, RequestError
+from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError
 from specmesh.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.wire import messages as m
 
@@ -31,18 +31,23 @@ def test_what_is_asked_for():
     more = replace(ORDER, max_tokens=0, draft_n=60_000, rounds=True, ids=[1, 2], messages=[{"role": "user"}])
     params = SessionParams(PARAMS, 1, MAX_DRAFTS)
     assert requested(more) == Request("hi", (1, 2), params, True, (ChatMessage("user", ""),))
-    with pytest.raises(RequestError):
-        requested(replace(ORDER, stop=["x"] * 17))
+    resumed = requested(replace(ORDER, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True))
+    assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == ((1, 2), (3,), "cmpl-1", True)
+    for wrong in (replace(ORDER, stop=["x"] * 17), replace(ORDER, ids=[1], n_prompt=2)):
+        with pytest.raises(RequestError):
+            requested(wrong)
 
 
 def test_start_is_opened_with_ref_and_parameters():
     """Started becomes OPENED with the ref and the sampling parameters."""
-    assert said(Started(3, 12)) == [m.Opened(3, 9, 12, 0.5, 40, 0.9, 7)] == [opened(3, 9, 12, PARAMS)]
+    begun = Started(3, 12, (), SessionParams(PARAMS, 20, stop=("x",)))
+    told = m.Opened(3, 9, 12, 0.5, 40, 0.9, 7, stop=["x"], max_tokens=20)
+    assert said(begun) == [told] == [replace(opened(3, 9, 12, PARAMS), stop=["x"], max_tokens=20)]
 
 
 def test_rounds_only_where_asked_for():
     """Tokens become a ROUND with the drafts, where rounds were asked for; ids travel as TRUTH anyway."""
-    events = (Started(3, 12), Tokens((1, 2), 1, (1, 5)), Tokens((4,), 0, None))
+    events = (Started(3, 12, (), SessionParams(PARAMS, 20)), Tokens((1, 2), 1, (1, 5)), Tokens((4,), 0, None))
     assert said(*events)[1:] == [m.Round(3, [1, 5], 1), m.Round(3, [], 0)]
     assert said(*events, rounds=False)[1:] == []
 
@@ -57,3 +62,4 @@ def test_failures_are_errors_with_ref():
     assert said(Failed(Busy("later"))) == [m.Error("busy", "later", 9)]
     assert said(Failed(PromptTooLong(9, 5))) == [m.Error("request", str(PromptTooLong(9, 5)), 9)]
     assert said(Failed(EngineError("broke"))) == [m.Error("request", "broke", 9)]
+    assert said(Failed(NoSuchText("none"))) == [m.Error("session", "none", 9)]

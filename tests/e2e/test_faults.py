@@ -121,9 +121,9 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, draf
 
 
 def test_verifier_killed_mid_generation(mesh: Mesh):
-    """kill -9 of the verifier, client on the drafter's socket: exit 69, the partial text, one line on stderr."""
+    """kill -9 of the verifier, client on the drafter's socket, who does not wait: 69, the partial text, one line."""
     verifier, drafter = mesh.verifier("step_ms=20"), mesh.drafter()
-    running = Running(drafter, PROMPT, "--max-tokens", 1000).read(20)
+    running = Running(drafter, PROMPT, "--max-tokens", 1000, "--reconnect-timeout", 0).read(20)
     verifier.kill()
     done = running.end()
     assert done.code == 69
@@ -134,9 +134,9 @@ def test_verifier_killed_mid_generation(mesh: Mesh):
 
 
 def test_verifier_killed_with_the_client_on_its_own_socket(mesh: Mesh):
-    """kill -9 of the verifier, client there: exit 69 with the partial text and one line on stderr."""
+    """kill -9 of the verifier, client there, who does not wait: exit 69, the partial text and one line on stderr."""
     verifier = mesh.verifier("step_ms=20")
-    running = Running(verifier, PROMPT, "--max-tokens", 1000).read(10)
+    running = Running(verifier, PROMPT, "--max-tokens", 1000, "--reconnect-timeout", 0).read(10)
     verifier.kill()
     done = running.end()
     assert done.code == 69

@@ -1,0 +1,299 @@
+"""The sessions that a drafter follows: drafted for, one unit at a time, and told to its own clients.
+
+What to draft, how far ahead and when to send is decided by the machines (specmesh.core). A text whose verifier went
+away waits for it, and is asked for again by its name and all that is known of it.
+"""
+
+import itertools
+import time
+from typing import assert_never
+
+import structlog
+
+from specmesh.core import events as ev
+from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.sampling import Sampler
+from specmesh.daemons.dealer import Dealer
+from specmesh.daemons.drafter_stats import DrafterStats
+from specmesh.daemons.followed import Asked, Followed, sampling
+from specmesh.daemons.interrupted import Interrupted, same_model
+from specmesh.daemons.peers import U32
+from specmesh.engines.base import DraftEngine
+from specmesh.errors import (
+    Busy,
+    DaemonUnreachable,
+    EngineError,
+    NoSuchText,
+    RemoteProtocolError,
+    RequestError,
+    SpecmeshError,
+)
+from specmesh.requests import Client, Failed
+from specmesh.wire import messages as m
+
+log = structlog.get_logger("specmesh.drafter")
+
+_REFUSALS: dict[str, type[SpecmeshError]] = {"busy": Busy, "session": NoSuchText}
+
+
+class Following:
+    """All sessions of one drafter, `live` by number. `address` is its verifier's."""
+
+    def __init__(self, dealer: Dealer, engine: DraftEngine, stats: DrafterStats, address: str) -> None:
+        self.live: dict[int, Followed] = {}
+        self._dealer, self._engine, self._stats, self._address = dealer, engine, stats, address
+        self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
+        self._asked: dict[int, Asked] = {}
+        self._interrupted = Interrupted()
+        self._refs = itertools.count(1)
+        self._free = list(reversed(range(engine.info.n_seq)))
+
+    @property
+    def interrupted(self) -> int:
+        """How many texts wait for the verifier."""
+        return len(self._interrupted)
+
+    # --- drafting
+
+    def work(self, engine: DraftEngine, round_trip: float) -> bool:
+        """One unit of drafting for the next session that has some, or where none has, of shadowing; whether there was
+        any. `engine` speaks the verifier's ids."""
+        for live in list(self.live.values()):
+            if live.seq is None and self._free:
+                live.seq = self._free.pop()
+                live.machine.relocated(0)
+            plan = live.machine.plan(round_trip) if live.seq is not None else None
+            if plan is not None:
+                self.live[live.id] = self.live.pop(live.id)  # the others come first next time
+                self._predict(engine, live, plan)
+                return True
+        for live in self.live.values():
+            plan = live.machine.plan_shadow() if live.seq is not None else None
+            if plan is not None:
+                self._predict(engine, live, plan)
+                return True
+        return False
+
+    def _predict(self, engine: DraftEngine, live: Followed, plan: ev.Predict) -> None:
+        started = time.monotonic()
+        try:
+            token = engine.predict(live.seq or 0, plan.ids, live.sampler if plan.guess else None)
+        except SpecmeshError as error:
+            log.error("drafting_failed", session=live.id, error=str(error))
+            self._release(live)
+            return
+        ended = time.monotonic()
+        drafted = live.machine.drafted
+        effects = live.machine.handle(ev.Predicted(len(plan.ids), token, started), ended)
+        self._stats.worked(started, ended, live.machine.drafted > drafted)
+        self._carry_out(live, effects)
+
+    def flush(self) -> None:
+        """Send what is held back: nothing more is drafted for now."""
+        for live in list(self.live.values()):
+            self._carry_out(live, live.machine.flush())
+
+    def heard(self, session: int, event: ev.DrafterEvent, size: int, now: float) -> None:
+        """A frame about a session."""
+        live = self.live.get(session)
+        if live is not None:
+            live.bytes_received += size
+            self._carry_out(live, live.machine.handle(event, now))
+
+    def _carry_out(self, live: Followed, effects: list[ev.DrafterEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case ev.SendDraft(base, crc, ids):
+                    live.bytes_sent += self._dealer.send(m.Draft(live.id, base, crc, ids))
+                case ev.SendShadow(base, crc, ids):
+                    live.bytes_sent += self._dealer.send(m.Shadow(live.id, base, crc, ids))
+                case ev.SendNack(base, crc):
+                    live.bytes_sent += self._dealer.send(m.Nack(live.id, base, crc))
+                case ev.Trim(length):
+                    if live.seq is not None:
+                        live.machine.relocated(self._engine.trim(live.seq, length))
+                case ev.Learned():
+                    new = live.learned(effect)
+                    if new:
+                        self._stats.round(min(effect.accepted, new), new, time.monotonic())
+                case _:
+                    assert_never(effect)
+
+    # --- sessions
+
+    def ask(self, asked: Asked, now: float) -> None:
+        """Ask the verifier, which is there, for a session; who had the text here before has it no more."""
+        for live in list(self.live.values()):
+            if asked.request.id and live.asked is not None and live.asked.request.id == asked.request.id:
+                self._moved(live)
+        self._send(self._interrupted.recalled(asked), now)
+
+    def _send(self, asked: Asked, now: float) -> None:
+        ref = next(self._refs) & U32
+        try:
+            sent = self._dealer.send(asked.order(ref))
+        except ValueError as error:
+            asked.client.hear(Failed(RequestError(f"the request does not fit the wire: {error}")))
+            return
+        if sent:
+            self._asked[ref] = asked
+        else:
+            self._refuse(asked, Busy(f"the verifier at {self._address} takes no requests now: try again"), now)
+
+    def refused(self, error: m.Error, now: float) -> bool:
+        """ERROR to what was asked for; False where it is about something else."""
+        asked = self._asked.pop(error.ref, None) if error.ref else None
+        if asked is not None:
+            self._refuse(asked, _REFUSALS.get(error.code, RequestError)(error.message), now)
+        return asked is not None
+
+    def _refuse(self, asked: Asked, error: SpecmeshError, now: float) -> None:
+        """It is not to be had; one that was interrupted waits until others make room."""
+        if isinstance(error, Busy) and asked.until is not None:
+            self._interrupted.add(asked, now)
+        else:
+            asked.client.hear(Failed(error))
+
+    def opened(self, message: m.Opened) -> None:
+        """The verifier has opened a session, for a client of this drafter or for another's."""
+        asked = self._asked.pop(message.ref, None) if message.ref else None
+        if message.ref and asked is None:
+            self._dealer.send(m.Close(message.session, 0, 0.0))  # its client left before it was opened
+            return
+        if message.session in self.live:
+            self._moved(self.live[message.session])
+        if asked is not None and not asked.continued_by(message):
+            self._dealer.send(m.Close(message.session, 0, 0.0))
+            self._give_up(asked, DaemonUnreachable("the verifier is of a version that cannot go on with a text"))
+            return
+        seq = self._free.pop() if self._free else None
+        info, welcome = self._engine.info, self._welcome
+        shadows = asked is None or asked.request.params.draft_n is None
+        live = Followed(
+            message.session,
+            DrafterSession(welcome.n_vocab if welcome else 0, info.n_ctx, info.n_batch, shadows=shadows),
+            Sampler(sampling(message)),
+            seq,
+            message.prompt_tokens,
+            welcome.eog_ids if welcome else (),
+            asked.given(message) if asked is not None else None,
+        )
+        self.live[live.id] = live
+        self._stats.opened += 1
+        self._stats.resumed += asked is not None and asked.resumes
+        named = {"request": asked.request.label} if asked is not None else {}
+        log.info("session_opened", session=live.id, prompt_tokens=live.n_prompt, **named)
+
+    def done(self, message: m.Done, now: float) -> None:
+        """A session has ended at the verifier."""
+        live = self.live[message.session]
+        if message.finish_reason == "moved":
+            self._moved(live)
+            return
+        if message.finish_reason == "shutdown":
+            self._interrupt(live, DaemonUnreachable("the verifier is stopping: the text ends here"), now)
+            return
+        machine = live.machine
+        if machine.n_truth < message.length:
+            lost = RemoteProtocolError("the end of the text was lost on its way from the verifier: ask again")
+            self._interrupt(live, lost, now)
+            return
+        self._dealer.send(m.Close(live.id, machine.drafted, machine.draft_seconds))
+        log.info("session_finished", session=live.id, reason=message.finish_reason, drafted=machine.drafted)
+        if message.finish_reason == "error":
+            live.failed(EngineError("the verifier's engine failed: see its log"))
+        live.done(message)
+        self._forget(live)
+
+    def round(self, message: m.Round) -> None:
+        """The drafts of a session's round."""
+        live = self.live.get(message.session)
+        if live is not None:
+            live.round(message)
+
+    def cancel_of(self, client: Client) -> None:
+        """A client of this drafter has left."""
+        self._interrupted.cancel(client)
+        self._asked = {ref: asked for ref, asked in self._asked.items() if asked.client is not client}
+        for live in list(self.live.values()):
+            if live.asked is not None and live.asked.client is client:
+                self._dealer.send(m.Close(live.id, live.machine.drafted, live.machine.draft_seconds))
+                live.cancelled()
+                self._forget(live)
+
+    def _moved(self, live: Followed) -> None:
+        """Somebody else has the text now, or the same client anew."""
+        live.failed(RequestError("somebody else has asked for this text by its name"))
+        self._forget(live)
+
+    def _release(self, live: Followed) -> None:
+        """Give the draft model's place back; the session is followed without drafting."""
+        if live.seq is not None:
+            self._engine.trim(live.seq, 0)
+            self._free.append(live.seq)
+            live.seq = None
+
+    def _forget(self, live: Followed) -> None:
+        self._release(live)
+        self._stats.unpublished = True
+        self.live.pop(live.id, None)
+
+    # --- a verifier that goes and comes
+
+    def lost(self, error: SpecmeshError, now: float) -> None:
+        """The verifier is gone, or has forgotten everything: what clients asked for waits for it."""
+        for live in list(self.live.values()):
+            self._interrupt(live, error, now)
+        asked, self._asked = list(self._asked.values()), {}
+        for one in asked:
+            self._wait(one, error, now)
+
+    def _interrupt(self, live: Followed, error: SpecmeshError, now: float) -> None:
+        asked = live.interrupted()
+        self._forget(live)
+        if asked is not None:
+            log.info("session_interrupted", session=live.id, generated=len(asked.request.generated))
+            self._wait(asked, error, now)
+
+    def _wait(self, asked: Asked, error: SpecmeshError, now: float) -> None:
+        if asked.request.id and asked.request.reconnect_timeout > 0:
+            self._interrupted.add(asked, now)
+        else:
+            self._give_up(asked, error)
+
+    def _give_up(self, asked: Asked, error: SpecmeshError) -> None:
+        self._interrupted.remember(asked)
+        asked.client.hear(Failed(error))
+
+    def found(self, welcome: m.Welcome) -> None:
+        """A verifier is there. A text that another model began is not gone on with."""
+        before, self._welcome = self._welcome, welcome
+        if before is not None and not same_model(before, welcome):
+            for asked in self._interrupted.begun():
+                other = f"the verifier came back with another model, {welcome.model}: the text ends here"
+                asked.client.hear(Failed(DaemonUnreachable(other)))
+
+    def next_due(self) -> float | None:
+        """When `reopen` has something to do."""
+        return self._interrupted.next_due()
+
+    def reopen(self, now: float) -> None:
+        """Ask for what was interrupted again; the verifier is there."""
+        for asked in self._interrupted.due(now):
+            self._send(asked, now)
+
+    def expire(self, now: float, why: str | None) -> None:
+        """Give up what has waited long enough; `why` there is no verifier, where more is known than that it went."""
+        for asked in self._interrupted.expire(now):
+            seconds = asked.request.reconnect_timeout
+            went = f"the verifier at {self._address} went away and was not back within {seconds:g} s"
+            self._give_up(asked, DaemonUnreachable(why or went))
+
+    def stop(self, error: SpecmeshError) -> None:
+        """This drafter ends: its verifier keeps the texts for a while."""
+        for asked in (*self._interrupted.all(), *self._asked.values()):
+            asked.client.hear(Failed(error))
+        self._asked.clear()
+        for live in list(self.live.values()):
+            live.failed(error)
+            self._forget(live)

@@ -1,0 +1,89 @@
+"""Texts of a drafter's clients whose verifier went away: they wait for it, and may be asked for after that too."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from specmesh.daemons.followed import Asked
+from specmesh.requests import Client
+from specmesh.wire.messages import Welcome
+
+RETRY = 0.5
+"""Seconds until a verifier that is there, but did not take a text back, is asked again."""
+
+MOST = 64
+"""Most texts that are remembered after they were given up."""
+
+
+class Interrupted:
+    """Requests that wait for their verifier, and those given up, by name."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[float, Asked]] = []
+        self._given_up: dict[str, Asked] = {}
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def add(self, asked: Asked, now: float) -> None:
+        """Wait for the verifier, as long as its client is ready to; for one that waited before, after a pause."""
+        again = asked.until is not None
+        until = asked.until if asked.until is not None else now + asked.request.reconnect_timeout
+        self._waiting.append((now + RETRY if again else now, replace(asked, until=until)))
+
+    def next_due(self) -> float | None:
+        """When one of them is to be asked for again."""
+        return min((due for due, _ in self._waiting), default=None)
+
+    def due(self, now: float) -> list[Asked]:
+        """Take out those to be asked for again, the verifier being there."""
+        found = [asked for due, asked in self._waiting if now >= due]
+        self._waiting = [(due, asked) for due, asked in self._waiting if now < due]
+        return found
+
+    def expire(self, now: float) -> list[Asked]:
+        """Take out those that have waited long enough."""
+        return self._take(lambda asked: asked.until is not None and now >= asked.until)
+
+    def begun(self) -> list[Asked]:
+        """Take out those whose text has begun."""
+        return self._take(lambda asked: asked.started)
+
+    def all(self) -> list[Asked]:
+        """Take out every one."""
+        return self._take(lambda _: True)
+
+    def cancel(self, client: Client) -> None:
+        """This client has left."""
+        self._take(lambda asked: asked.client is client)
+
+    def remember(self, asked: Asked) -> None:
+        """It is given up; somebody may come back for what there is of it."""
+        if asked.request.id and asked.request.prompt_ids:
+            self._given_up[asked.request.id] = asked
+            if len(self._given_up) > MOST:
+                self._given_up.pop(next(iter(self._given_up)))
+
+    def recalled(self, asked: Asked) -> Asked:
+        """A request of which only the name is known, with all that is remembered of it, if anything is."""
+        before = self._given_up.pop(asked.request.id, None) if asked.request.named_only else None
+        if before is None:
+            return asked
+        mine = asked.request
+        return replace(
+            asked,
+            request=replace(
+                before.request, known=mine.known, rounds=mine.rounds, reconnect_timeout=mine.reconnect_timeout
+            ),
+        )
+
+    def _take(self, wanted: Callable[[Asked], bool]) -> list[Asked]:
+        taken = [asked for _, asked in self._waiting if wanted(asked)]
+        self._waiting = [(due, asked) for due, asked in self._waiting if asked not in taken]
+        return taken
+
+
+def same_model(before: Welcome, now: Welcome) -> bool:
+    """Whether a text of one can be gone on with at the other, as far as can be known: hashes come late."""
+    same = (before.model, before.vocab_fingerprint, before.n_vocab) == (now.model, now.vocab_fingerprint, now.n_vocab)
+    return same and (before.model_hash == now.model_hash or not (before.model_hash and now.model_hash))

@@ -1,0 +1,324 @@
+"""The verifier's sessions: begun, drafted for, kept for those who went away, ended.
+
+The machines (specmesh.core) decide what becomes of a text; here their effects are carried out, and here is known who
+listens to a session and who drafts for it.
+"""
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import assert_never
+
+import structlog
+
+from specmesh.core import events as ev
+from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.admission import check_prompt, may_adopt
+from specmesh.core.costs import StepCosts
+from specmesh.core.pool import pick_drafter
+from specmesh.core.prefix import common_length
+from specmesh.core.report import session_report
+from specmesh.core.verifier_session import TargetLimits, VerifierSession
+from specmesh.daemons.drafters import Drafters
+from specmesh.daemons.kept import Absent, Kept
+from specmesh.daemons.live import Closing, Live
+from specmesh.daemons.peers import DrafterPeer
+from specmesh.daemons.policy_solver import PolicySolver
+from specmesh.daemons.prompts import Opening
+from specmesh.daemons.remote_client import opened
+from specmesh.daemons.router import Router
+from specmesh.daemons.stepper import Stepper
+from specmesh.daemons.verifier_stats import SERVED, VerifierStats
+from specmesh.errors import Busy, NoSuchText, RequestError, SpecmeshError
+from specmesh.requests import Client, Failed, Finished, Tokens
+from specmesh.wire import messages as m
+
+log = structlog.get_logger("specmesh.verifier")
+
+
+class Sessions:
+    """All sessions of one verifier; `live` are those that have a place in the engine, by number."""
+
+    def __init__(
+        self,
+        limits: TargetLimits,
+        costs: StepCosts,
+        places: int,
+        router: Router,
+        drafters: Drafters,
+        stepper: Stepper,
+        policies: PolicySolver,
+        stats: VerifierStats,
+        grace: float,
+    ) -> None:
+        self.live: dict[int, Live] = {}
+        self._limits, self._costs, self._acceptance = limits, costs, RollingAcceptance()
+        self._router, self._drafters, self._stepper, self._policies = router, drafters, stepper, policies
+        self._stats = stats
+        self._closing, self._kept = Closing(), Kept(grace)
+        self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
+        self._places, self._free = places, list(reversed(range(places)))
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits for something."""
+        return bool(self.live or self._closing)
+
+    @property
+    def kept(self) -> int:
+        """How many are kept although nobody listens."""
+        return len(self._kept)
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do."""
+        deadlines = (self._closing.next_deadline(), self._kept.next_deadline())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def expire(self, now: float) -> None:
+        """Deliver reports that have waited long enough, and let sessions go that nobody came back for."""
+        self._closing.expire(now)
+        for live in self._kept.expire(now):
+            self._drop(live, now)
+
+    # --- beginning
+
+    def begin(self, opening: Opening, ids: Sequence[int] | SpecmeshError, now: float) -> None:
+        """Give an opening its session: the one that it names where there is one, else a new one on these ids."""
+        try:
+            if self._adopted(opening, now):
+                return
+            live = self._new(opening, ids, now)
+        except SpecmeshError as error:
+            opening.client.hear(Failed(error))
+            return
+        self.live[live.id] = live
+        machine = live.machine
+        self._stats.begun(machine)
+        log.info(
+            "session_opened",
+            session=live.id,
+            prompt_tokens=machine.n_prompt,
+            **({"resumed_tokens": machine.resumed} if machine.resumed else {}),
+            **({"request": opening.request.label} if live.owner is None else {"remote": True}),
+        )
+        self._hand_over(live, opening)
+        if machine.finished is not None:
+            self._finish(live, machine.finished, now)
+
+    def _new(self, opening: Opening, ids: Sequence[int] | SpecmeshError, now: float) -> Live:
+        if isinstance(ids, SpecmeshError):
+            raise ids
+        request, owner = opening.request, opening.owner
+        known = (*ids, *request.generated)
+        check_prompt(known, self._limits, len(ids))
+        kept = self._kept.running()
+        if not self._free and kept is not None:
+            self._drop(kept, now)
+        if not self._free:
+            raise Busy(f"all {self._places} sessions are taken: try again, or start with more --max-sessions")
+        machine = VerifierSession(known, request.params, self._limits, self._costs, self._acceptance, now, len(ids))
+        key = self._router.key_of(owner) if owner is not None else ""
+        return Live(next(self._ids), self._free.pop(), machine, opening.client, owner, name=request.id, key=key)
+
+    def _adopted(self, opening: Opening, now: float) -> bool:
+        """Give the session that an opening names to it, if any; raises NoSuchText where it must not have it."""
+        request, owner = opening.request, opening.owner
+        live, end = self._named(request.id)
+        if live is None:
+            if request.named_only:
+                raise NoSuchText
+            return False
+        if not may_adopt(live.key, self._router.key_of(owner) if owner is not None else None):
+            raise NoSuchText
+        said = live.machine.said()
+        if common_length(request.generated, said) < min(len(request.generated), len(said)):
+            log.warning("resumed_text_differs", session=live.id, meaning="it goes on as the verifier has it")
+        if end is None:
+            self._take_over(live, owner)
+            self._kept.forget(live.id)
+        self._stats.resumed += 1
+        log.info("session_resumed", session=live.id, tokens=live.machine.generated)
+        self._hand_over(live, opening)
+        if end is not None:
+            self._end_again(live, end, now)
+        return True
+
+    def _named(self, name: str) -> tuple[Live | None, Finished | None]:
+        """The session of that name; with its end, where it has ended and nobody has heard of it."""
+        if not name:
+            return None, None
+        for live in self.live.values():
+            if live.name == name:
+                return live, None
+        return self._kept.ended(name) or (None, None)
+
+    def _take_over(self, live: Live, owner: bytes | None) -> None:
+        """Tell those who had a session that they have it no more; `owner` is the drafter that gets it, if one does."""
+        if live.owner is None:
+            live.client.hear(Failed(RequestError("somebody else has asked for this text by its name")))
+        had = {live.owner} if owner is None else {live.owner, live.drafter}
+        for identity in had - {None, owner}:
+            self._router.send(identity or b"", m.Done(live.id, "moved", len(live.machine.prefix)))
+            if live.drafter == identity:
+                self._detach(live)
+
+    def _hand_over(self, live: Live, opening: Opening) -> None:
+        """Let the opening's client have a session, and tell it what there is of the text that it does not know."""
+        machine = live.machine
+        live.client, live.owner = opening.client, opening.owner
+        machine.followed = opening.owner is not None
+        live.client.hear(live.started())
+        if opening.owner is not None:
+            self._attach(live, opening.owner)
+            return
+        told = machine.said(opening.request.known)
+        if told:
+            live.client.hear(Tokens(told, 0, None))
+        if machine.finished is None and live.drafter is None and machine.may_draft:
+            self._find_drafter(live)
+
+    def _end_again(self, live: Live, end: Finished, now: float) -> None:
+        """Tell how a session ended; of a drafter that is believed once it closes it."""
+        if live.owner is None:
+            live.client.hear(end)
+            self._kept.forget(live.id)
+            return
+        self._router.send(live.owner, m.Done(live.id, end.reason, len(live.machine.prefix), end.report))
+        self._kept.add(live, now, end)
+
+    # --- drafters
+
+    def find_drafters(self) -> None:
+        """Have drafters for the sessions that may have one and have none."""
+        for live in list(self.live.values()):
+            if live.drafter is None and live.owner is None and live.machine.params.draft_n != 0:
+                self._find_drafter(live)
+
+    def _find_drafter(self, live: Live) -> None:
+        length = len(live.machine.prefix)
+        fitting = self._drafters.holding(length)
+        chosen = pick_drafter(fitting, (other.drafter for other in self.live.values()))
+        if chosen is not None:
+            params = live.machine.params.sampling
+            live.bytes_sent += self._router.send(chosen, opened(live.id, 0, live.machine.n_prompt, params))
+            self._attach(live, chosen)
+
+    def _attach(self, live: Live, identity: bytes) -> None:
+        peer = self._drafters.get(identity)
+        if peer is None:
+            return  # it went away while it was being told
+        live.drafter = identity
+        self.carry_out(live, live.machine.attach(peer.arrivals))
+        self._policies.reconsider(live, time.monotonic())  # by what other sessions have shown, before the first step
+
+    def _detach(self, live: Live) -> None:
+        live.drafter = None
+        live.machine.handle(ev.Detached(), time.monotonic())
+
+    def left(self, identity: bytes, now: float, *, may_return: bool) -> None:
+        """A drafter is gone: its own sessions are kept where it may return, the others go on without it."""
+        for live in list(self.live.values()):
+            if live.drafter == identity:
+                self._detach(live)
+            if live.owner == identity:
+                self._keep_or_end(live, now, may_return=may_return)
+        self.find_drafters()
+
+    def _keep_or_end(self, live: Live, now: float, *, may_return: bool) -> None:
+        if not (may_return and live.name and self._kept.grace > 0):
+            self.cancel(live, now)
+            return
+        live.client, live.owner = self._kept.add(live, now), None
+        live.machine.followed = False
+        log.info("session_kept", session=live.id, seconds=self._kept.grace)
+
+    # --- what happens to them
+
+    def heard(self, peer: DrafterPeer, session: int, event: ev.VerifierEvent, size: int, now: float) -> None:
+        """A frame of the drafter that drafts for a session."""
+        live = self.live.get(session)
+        if live is None or live.drafter != peer.identity:
+            self._stats.stray_frames += 1
+            return
+        live.bytes_received += size
+        self.carry_out(live, live.machine.handle(event, now))
+
+    def closed(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
+        """A drafter is done with a session: it has heard its end, or its client left before."""
+        self._closing.told(close.session, peer.identity, close.drafted, close.draft_s, now)
+        self._kept.closed(close.session, peer.identity)
+        live = self.live.get(close.session)
+        if live is not None and live.owner == peer.identity:
+            self.cancel(live, now)
+
+    def cancel_of(self, client: Client, now: float) -> None:
+        """A client of this daemon's own has left."""
+        for live in [live for live in self.live.values() if live.client is client]:
+            self.cancel(live, now)
+
+    def cancel(self, live: Live, now: float, reason: str = "cancelled") -> None:
+        """End a session without its text."""
+        self.carry_out(live, live.machine.handle(ev.Cancelled(reason), now))
+
+    def fail(self, live: Live, error: SpecmeshError, now: float, reason: str) -> None:
+        """The same, with an error for its client."""
+        live.client.hear(Failed(error))
+        self.cancel(live, now, reason)
+
+    def stop(self, now: float) -> None:
+        """Nobody is kept from now on: who comes back will find another verifier."""
+        self._kept.grace = 0.0
+        while (live := self._kept.running()) is not None:
+            self._drop(live, now)
+
+    def _drop(self, live: Live, now: float) -> None:
+        """End a session that nobody came back for."""
+        self._kept.forget(live.id)
+        log.info("session_dropped", session=live.id, tokens=live.machine.generated)
+        self.cancel(live, now)
+
+    def carry_out(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
+        """Do what a session's machine wants done."""
+        for effect in effects:
+            match effect:
+                case ev.SendTruth(base, crc, ids, draft_n):
+                    self._tell(live, m.Truth(live.id, base, crc, ids, draft_n))
+                case ev.SendSync():
+                    for frame in live.sync_frames(effect):
+                        self._tell(live, frame)
+                case ev.SendNack(base, crc):
+                    self._tell(live, m.Nack(live.id, base, crc))
+                case ev.Trim():
+                    pass  # the engine has it already
+                case ev.Emit(ids, accepted, drafts):
+                    self._stats.emitted(live, effect)
+                    live.client.hear(Tokens(ids, min(accepted, len(ids)), drafts))
+                case ev.Finish(reason):
+                    self._finish(live, reason, time.monotonic())
+                case _:
+                    assert_never(effect)
+
+    def _tell(self, live: Live, message: m.TokenMessage) -> None:
+        if live.drafter is not None:
+            live.bytes_sent += self._router.send(live.drafter, message)
+
+    def _finish(self, live: Live, reason: str, now: float) -> None:
+        """Free the session's place; its report waits a moment for the drafter's own numbers."""
+        if self.live.pop(live.id, None) is None:
+            return
+        self._free.append(live.seq)
+        self._stepper.free(live.seq)
+        machine = live.machine
+        self._stats.ended(machine, reason, now)
+        report = session_report(machine, self._costs, now)
+        peer = self._drafters.get(live.drafter)
+        report["drafter"] = peer.hello.drafter if peer is not None else None
+        finished = Finished(reason, tuple(machine.prefix[: machine.n_prompt]), report)
+        log.info("session_finished", session=live.id, reason=reason, **live.summary())
+        self._closing.add(live, finished, now)
+        if peer is not None:
+            done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == live.drafter else {})
+            live.bytes_sent += self._router.send(peer.identity, done)
+        if live.owner is not None and live.name and reason in SERVED:
+            self._kept.add(live, now, finished)  # until it is closed: DONE may be lost
+        if peer is None or live.owner is not None or reason == "cancelled" or isinstance(live.client, Absent):
+            self._closing.deliver(live.id, 0, 0.0)

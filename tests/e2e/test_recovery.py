@@ -1,0 +1,176 @@
+"""A daemon dies in the middle of a text, and it is the text that it would have been: real processes, killed."""
+
+import re
+import signal
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from processes import Daemon, Done, Mesh, Running, body, command, complete, generate, sim_text, until
+from proxy import Proxy
+
+from specmesh.core.sampling import SamplingParams
+
+PROMPT = "Once more unto the breach"
+TARGET, DRAFT = "step_ms=10", "draft_ms=0.5,alpha=0.9"
+GREEDY: tuple[object, ...] = ()
+SEEDED: tuple[object, ...] = ("--temperature", 0.8, "--seed", 7)
+N = 150
+NOTICE = re.compile(r"specmesh: .*went away.*; it is waited for, 30 s at most\n")
+
+
+def text(how: tuple[object, ...], count: int = N) -> str:
+    """What the target alone says."""
+    return sim_text(PROMPT, count, SamplingParams(0.8, seed=7) if how else None)
+
+
+def start_again(mesh: Mesh, daemon: Daemon) -> Daemon:
+    """The daemon of that role once more, at the same socket; not waited for."""
+    model, role = {"verifier": (TARGET, "--bind"), "drafter": (DRAFT, "--connect")}[daemon.role]
+    return mesh.start(
+        daemon.role, "--engine", "sim", "--model", model, role, mesh.address, "--threads", 1, name=daemon.socket.stem
+    )
+
+
+def nothing_left(*daemons: Daemon) -> None:
+    """No session lives or is kept for anybody."""
+    for daemon in daemons:
+        counts = ("live", "kept") if daemon.role == "verifier" else ("live", "interrupted")
+        until(lambda: not any(daemon.stats()["sessions"][one] for one in counts), f"nothing is left: {daemon.role}")  # type: ignore[index] # noqa: B023
+
+
+@pytest.mark.parametrize("how", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize(
+    ("client", "killed"),
+    [("drafter", "verifier"), ("verifier", "verifier"), ("drafter", "drafter"), ("drafter", "both")],
+    ids=["its verifier", "the verifier asked", "the drafter asked", "both"],
+)
+def test_killed_and_started_again(mesh: Mesh, how: tuple[object, ...], client: str, killed: str):
+    """kill -9 in the middle of a text: exit code 0, the same text, nothing twice; what is waited for is told."""
+    pair = {"verifier": mesh.verifier(TARGET), "drafter": mesh.drafter(DRAFT)}
+    running = Running(pair[client], PROMPT, "--max-tokens", N, *how).read(40)
+    again = {}
+    for role in ("verifier", "drafter"):
+        if killed in (role, "both"):
+            pair[role].kill()
+            again[role] = start_again(mesh, pair[role])
+    done = running.end()
+    assert (done.code, done.out) == (0, text(how) + "\n")
+    if killed in (client, "both"):
+        assert NOTICE.match(done.err)
+    else:
+        assert done.err == ""
+    nothing_left(*(pair | again).values())
+
+
+def test_a_stopped_drafter_is_waited_for_too(mesh: Mesh):
+    """SIGTERM: its client is told that it stops, waits, and goes on with the session that its verifier has kept."""
+    verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
+    running = Running(drafter, PROMPT, "--max-tokens", N).read(40)
+    drafter.stop()
+    again = start_again(mesh, drafter)
+    done = running.end()
+    assert (done.code, done.out) == (0, text(GREEDY) + "\n")
+    assert done.err.startswith("specmesh: the drafter is stopping; it is waited for")
+    assert verifier.stats()["sessions"]["opened"] == 1  # type: ignore[index]
+    nothing_left(verifier, again)
+
+
+def test_connection_cut_the_same_session_goes_on(mesh: Mesh, proxy: Callable[..., Proxy]):
+    """A reset between the two: the drafter asks for its session by name, and gets that one."""
+    verifier, link = mesh.verifier(TARGET), proxy(mesh.port)
+    drafter = mesh.drafter(DRAFT, port=link.port)
+    running = Running(drafter, PROMPT, "--max-tokens", 300).read(40)
+    link.cut()
+    assert running.end() == Done(0, text(GREEDY, 300) + "\n", "")
+    counts = verifier.stats()["sessions"]
+    assert (counts["opened"], counts["resumed"]) == (1, 1)  # type: ignore[index]
+    nothing_left(verifier, drafter)
+
+
+def test_frozen_verifier_is_found_again(mesh: Mesh):
+    """SIGSTOP for longer than silence is borne (3.5 s): the drafter gives the connection up, and goes on with the
+    session once its verifier moves again."""
+    verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
+    running = Running(drafter, PROMPT, "--max-tokens", 300).read(40)
+    verifier.signal(signal.SIGSTOP)
+    until(lambda: drafter.stats()["sessions"]["interrupted"] == 1, "it is given up")  # type: ignore[index]
+    verifier.signal(signal.SIGCONT)
+    assert running.end() == Done(0, text(GREEDY, 300) + "\n", "")
+    nothing_left(verifier, drafter)
+
+
+def test_nobody_comes_back_in_time(mesh: Mesh):
+    """69 with the text so far, and a line with what goes on with it: a drafter still can, once a verifier is back."""
+    verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
+    running = Running(drafter, PROMPT, "--max-tokens", N, "--reconnect-timeout", 0.3).read(40)
+    verifier.kill()
+    done = running.end()
+    assert done.code == 69
+    assert 40 <= len(done.out) < N
+    assert text(GREEDY).startswith(done.out.removesuffix("\n"))
+    assert done.err.count("\n") == 1
+    name = done.err.split()[-1]
+    assert done.err.endswith(f"specmesh generate --resume {name}\n")
+    again = start_again(mesh, verifier).ready()
+    mesh.attached(drafter.ready())
+    whole = generate_again(drafter, name)
+    assert whole == Done(0, text(GREEDY) + "\n", "")
+    nothing_left(again, drafter)
+
+
+def test_resume_at_the_verifier_what_its_dead_drafter_began(mesh: Mesh):
+    """The verifier has gone on with the text: --resume has all of it, as does --json; then nobody has."""
+    verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
+    running = Running(drafter, PROMPT, "--max-tokens", N, "--reconnect-timeout", 0).read(40)
+    drafter.kill()
+    done = running.end()
+    assert done.code == 69
+    name = done.err.split()[-1]
+    until(lambda: verifier.stats()["sessions"]["kept"] == 1, "it is kept")  # type: ignore[index]
+    told = generate_again(verifier, name, "--json").json
+    assert (told["text"], told["finish_reason"], told["generated_tokens"]) == (text(GREEDY), "length", N)
+    after = generate_again(verifier, name)
+    assert (after.code, after.out) == (2, "\n" if after.out else "")
+    assert "no text of that name" in after.err
+    nothing_left(verifier)
+
+
+def test_after_the_grace_nothing_is_left(mesh: Mesh):
+    """A drafter that does not come back: its session ends, and its place is free."""
+    verifier, drafter = mesh.verifier(TARGET, "--grace", 0.5, "--max-sessions", 1), mesh.drafter(DRAFT)
+    running = Running(drafter, PROMPT, "--max-tokens", 4000, "--reconnect-timeout", 0).read(40)
+    drafter.kill()
+    running.end()
+    until(lambda: verifier.stats()["sessions"]["kept"] == 1, "it is kept")  # type: ignore[index]
+    nothing_left(verifier)
+    assert complete(verifier, body(PROMPT, 20)).text == text(GREEDY, 20)
+
+
+def generate_again(daemon: Daemon, name: str, *more: object) -> Done:
+    """`specmesh generate --resume` at this daemon's socket."""
+    return command("generate", "--resume", name, "--socket", daemon.socket, *more)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("killed", ["verifier", "drafter"])
+def test_the_bundled_pair(mesh: Mesh, killed: str):
+    """The same with real models; the prompts have no near ties, so the text is the same to the byte."""
+    pytest.importorskip("llama_cpp")
+    models = Path(str(files("specmesh") / "models"))
+    small = ("--ctx", 512, "--max-sessions", 2)
+    prompt = "class Stack:\n    def __init__(self"
+    verifier = mesh.verifier(models / "target.gguf", *small, engine="llama")
+    drafter = mesh.drafter(models / "drafter.gguf", *small, engine="llama")
+    alone = generate(verifier, prompt, "--max-tokens", 300, "--no-draft").out
+    running = Running(drafter, prompt, "--max-tokens", 300).read(60)
+    pair = {"verifier": verifier, "drafter": drafter}
+    pair[killed].kill()
+    args = {
+        "verifier": ("--model", models / "target.gguf", "--bind", mesh.address),
+        "drafter": ("--model", models / "drafter.gguf", "--connect", mesh.address),
+    }
+    mesh.start(killed, "--engine", "llama", *args[killed], "--threads", 1, *small, name=killed)
+    done = running.end()
+    assert (done.code, done.out) == (0, alone)
