@@ -40,13 +40,17 @@ def nothing_left(*daemons: Daemon) -> None:
         until(lambda: not any(daemon.stats()["sessions"][one] for one in counts), f"nothing is left: {daemon.role}")  # type: ignore[index] # noqa: B023
 
 
-@pytest.mark.parametrize("how", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 @pytest.mark.parametrize(
-    ("client", "killed"),
-    [("drafter", "verifier"), ("verifier", "verifier"), ("drafter", "drafter"), ("drafter", "both")],
+    ("client", "killed", "how"),
+    [
+        ("drafter", "verifier", SEEDED),
+        ("verifier", "verifier", GREEDY),
+        ("drafter", "drafter", SEEDED),
+        ("drafter", "both", GREEDY),
+    ],
     ids=["its verifier", "the verifier asked", "the drafter asked", "both"],
 )
-def test_killed_and_started_again(mesh: Mesh, how: tuple[object, ...], client: str, killed: str):
+def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tuple[object, ...]):
     """kill -9 in the middle of a text: exit code 0, the same text, nothing twice; what is waited for is told."""
     pair = {"verifier": mesh.verifier(TARGET), "drafter": mesh.drafter(DRAFT)}
     running = Running(pair[client], PROMPT, "--max-tokens", N, *how).read(40)
