@@ -16,6 +16,7 @@ JSON_FIELDS = {
     "prompt_token_ids",
     "prompt_tokens",
     "generated_tokens",
+    "resumed_tokens",
     "finish_reason",
     "seed",
     "rounds",
