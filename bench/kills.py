@@ -107,17 +107,28 @@ def alone(text: Text, pair: Pair, tokens: int) -> Json:
     return told
 
 
-def disturbed(text: Text, pair: Pair, tokens: int, roles: tuple[str, ...], moment: float) -> "tuple[int, str, str]":
-    """(exit code, text, stderr) of a generation in which these are killed `moment` seconds after its first bytes."""
+@dataclass(frozen=True, slots=True)
+class Disturbed:
+    """What became of a generation; `midway`: it had not ended when they were killed."""
+
+    code: int
+    text: str
+    err: str
+    midway: bool
+
+
+def disturbed(text: Text, pair: Pair, tokens: int, roles: tuple[str, ...], moment: float) -> Disturbed:
+    """A generation in which these are killed `moment` seconds after its first bytes."""
     words = text.command(pair, tokens)
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
     assert process.stdout is not None
     begun = process.stdout.read(1)
     time.sleep(moment)
+    midway = process.poll() is None
     for role in roles:
         pair.kill(role)
     out, err = process.communicate(timeout=120)
-    return process.returncode, (begun + out).decode().removesuffix("\n"), err.decode()
+    return Disturbed(process.returncode, (begun + out).decode().removesuffix("\n"), err.decode(), midway)
 
 
 def same(text: Text, expected: Json, got: str, target: LlamaVerifier | None) -> str:
@@ -149,6 +160,7 @@ def main() -> None:
     rng, real = random.Random(args.seed), args.models == "bundled"
     outcomes: Counter[str] = Counter()
     killed: Counter[str] = Counter()
+    midway = 0
     with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
         pair = Pair(Path(folder), BUNDLED if real else SIM)
         ends.callback(pair.stop)
@@ -163,16 +175,18 @@ def main() -> None:
             begun = time.monotonic()
             expected = alone(text, pair, args.tokens)
             lasts = max(time.monotonic() - begun - 0.4, 0.05)  # less what the command takes to start
-            code, got, err = disturbed(text, pair, args.tokens, roles, rng.random() * lasts)
-            outcome = f"exit code {code}" if code else same(text, expected, got, target)
+            got = disturbed(text, pair, args.tokens, roles, rng.random() * lasts)
+            outcome = f"exit code {got.code}" if got.code else same(text, expected, got.text, target)
+            midway += got.midway
             outcomes[outcome] += 1
             killed["+".join(roles)] += 1
             if outcome not in ("identical", "near tie"):
-                print(f"text {number} at the {text.at}, {roles} killed: {outcome}\n{err}{expected['text']!r}\n{got!r}")
+                print(f"text {number} at the {text.at}, {roles} killed: {outcome}\n{expected['text']!r}\n{got}")
         pair.ready()
         time.sleep(GRACE + 0.5)
         left = pair.left()
-    result = {"kills": args.kills, "killed": dict(killed), "texts": dict(outcomes), "sessions_left": left}
+    counts = {"kills": args.kills, "midway": midway, "killed": dict(killed)}
+    result = counts | {"texts": dict(outcomes), "sessions_left": left}
     print(json.dumps(result) if args.json else result)
     raise SystemExit(1 if left or outcomes["identical"] + outcomes["near tie"] != args.kills else 0)
 

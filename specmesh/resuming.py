@@ -75,7 +75,7 @@ class Answer:
         if self._prompt_ids is None:
             return self._body
         begun = {name: value for name, value in self._body.items() if name != "prompt"}
-        ids = {"prompt_token_ids": self._prompt_ids, "token_ids": self._ids}
+        ids = {"prompt_token_ids": self._prompt_ids, "token_ids": list(self._ids)}
         return begun | {"resume": {"id": self._id, "model": self._model, **ids}}
 
     def _told(self, error: DaemonUnreachable | Busy) -> DaemonUnreachable | Busy:
