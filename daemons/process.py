@@ -1,5 +1,6 @@
 """What the processes of both daemons share: signals, the service manager, ZeroMQ, loading."""
 
+import faulthandler
 import gc
 import os
 import platform
@@ -57,6 +58,7 @@ class Process:
 
     def __init__(self, role: str, reread: Callable[[], str]) -> None:
         _tune_interpreter()
+        faulthandler.enable()  # where a library ends the process, its last lines say in which call of ours
         self.notifier = Notifier()
         on_hangup(reread, self.notifier)
         self.stop = Stop(self.notifier)

@@ -5,6 +5,7 @@ SpecmeshError                 base; `exit_code` is what the command line leaves 
 │   ├── BadVariable           78  a setting in an environment variable
 │   └── InsecureKeys          77  keys that others can read or change, or a wire that would let strangers in
 ├── EngineError                1  a model could not be run
+│   └── ChildFailed            1  a process of ours that was to look at something ended, or took too long
 ├── RequestError               2  a request that can never be served (prompt longer than the context, bad parameter)
 │   └── NoSuchText             2  no text of that name is here, or not for whoever asks
 ├── DaemonUnreachable         69  no daemon answers at the socket, or a drafter's verifier does not
@@ -71,6 +72,10 @@ def about(option: str) -> Iterator[None]:
 
 class EngineError(SpecmeshError):
     """A model engine failed while running."""
+
+
+class ChildFailed(EngineError):
+    """A process of ours that was to look at something ended, or took too long or too much."""
 
 
 class RequestError(SpecmeshError):

@@ -1,4 +1,8 @@
-"""The header of a GGUF file: what its model is, without its weights and without llama.cpp."""
+"""The header of a GGUF file: what its model is, without its weights and without llama.cpp.
+
+Everything is checked before it is believed: counts against the bytes that are left, so that a file takes memory and
+time in proportion to its own size and within fixed bounds.
+"""
 
 import re
 import struct
@@ -23,7 +27,19 @@ TENSOR_TYPES = {
     39: "MXFP4",
     40: "NVFP4",
     41: "Q1_0",
+    42: "Q2_0",
 }
+_SIZES = {
+    1: {"I8": 1, "F16": 2, "BF16": 2, "I16": 2, "F32": 4, "I32": 4, "F64": 8, "I64": 8},
+    32: {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34, "Q8_1": 40, "IQ4_NL": 18, "MXFP4": 17},
+    64: {"NVFP4": 36, "Q2_0": 18},
+    128: {"Q1_0": 18},
+    256: {"Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210, "Q8_K": 292, "TQ1_0": 54, "TQ2_0": 66}
+    | {"IQ1_S": 50, "IQ1_M": 56, "IQ2_XXS": 66, "IQ2_XS": 74, "IQ2_S": 82, "IQ3_XXS": 98, "IQ3_S": 110, "IQ4_XS": 136},
+}
+BLOCKS = {name: (elements, size) for elements, sizes in _SIZES.items() for name, size in sizes.items()}
+"""By type: the elements of a block, and its bytes."""
+
 FILE_TYPES = {
     **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
     **dict(enumerate(("Q8_0", "Q5_0", "Q5_1", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S"), 7)),
@@ -32,22 +48,61 @@ FILE_TYPES = {
     **dict(enumerate(("TQ1_0", "TQ2_0", "MXFP4_MOE", "NVFP4", "Q1_0"), 36)),
 }
 
-_VERSIONS = (2, 3)
+VERSIONS = (2, 3)
+ALIGNMENT_KEY = "general.alignment"
+
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
-_MAX_DIMENSIONS = 8
-_MAX_DEPTH = 4
+_UINT32, _STRING, _ARRAY = 4, 8, 9
+_DEFAULT_ALIGNMENT = 32
+_MAX_DIMENSIONS = 4
+_MAX_NAME = 63
+_MAX_KEY = 2**16 - 1
+_MAX_TEXT = 2**24
+_MAX_PAIRS = 2**16
+_MAX_TENSORS = 2**20
+_MAX_ELEMENTS = 2**24
+_MAX_HEADER = 2**28
+_LEAST_PAIR = 8 + 1 + 4 + 1
+_LEAST_TENSOR = 8 + 4 + 4 + 8
+_CHUNK = 2**20
 
 Scalar = int | float | bool | str
 
 
 @dataclass(frozen=True, slots=True)
+class Tensor:
+    """What a header says of a tensor. offset: of its data, from where the file's data begins."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    offset: int
+
+    @property
+    def elements(self) -> int:
+        """How many weights it has."""
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """How long its data is."""
+        elements, size = BLOCKS[self.kind]
+        return self.elements // elements * size
+
+
+@dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """values: metadata that are no arrays; lengths: of those that are; weights: elements by tensor type."""
+    """values: metadata that are no arrays; lengths: of those that are.
+
+    alignment: of the data, which begins at data_start; file_size: all in bytes.
+    """
 
     values: dict[str, Scalar]
     lengths: dict[str, int]
-    weights: dict[str, int]
+    tensors: tuple[Tensor, ...]
+    alignment: int
+    data_start: int
+    file_size: int
 
     @property
     def architecture(self) -> str | None:
@@ -58,8 +113,7 @@ class GgufHeader:
     @property
     def context(self) -> int | None:
         """Tokens the model was trained to hold."""
-        value = self.values.get(f"{self.architecture}.context_length")
-        return value if isinstance(value, int) else None
+        return self.whole(f"{self.architecture}.context_length")
 
     @property
     def vocabulary_size(self) -> int | None:
@@ -67,26 +121,39 @@ class GgufHeader:
         return self.lengths.get("tokenizer.ggml.tokens")
 
     @property
+    def weights(self) -> dict[str, int]:
+        """Elements by tensor type."""
+        found: Counter[str] = Counter()
+        for tensor in self.tensors:
+            found[tensor.kind] += tensor.elements
+        return dict(found)
+
+    @property
     def parameters(self) -> int:
         """Weights in this file; a model in parts has more in the others."""
-        return sum(self.weights.values())
+        return sum(tensor.elements for tensor in self.tensors)
 
     @property
     def quantisation(self) -> str | None:
         """What the file says of itself, else the type most of its weights have."""
-        stated = FILE_TYPES.get(int(self.values.get("general.file_type", -1)))
-        return stated or max(self.weights, key=lambda name: self.weights[name], default=None)
+        stated, weights = self.whole("general.file_type"), self.weights
+        return FILE_TYPES.get(-1 if stated is None else stated) or max(weights, key=weights.__getitem__, default=None)
+
+    def whole(self, key: str) -> int | None:
+        """A value that is a whole number; None where there is none, or it is something else."""
+        value = self.values.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def read_header(path: Path) -> GgufHeader:
     """Read a file's header; raises ConfigError for a file that cannot be read or is no complete GGUF header."""
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=_CHUNK) as file:
             return _Reader(file, path.stat().st_size).header()
     except OSError as error:
         raise ConfigError(f"the model file {path} cannot be read: {error.strerror}") from error
     except (struct.error, ValueError) as error:
-        raise ConfigError(f"{path} is no GGUF file or incomplete ({error}): download it again") from error
+        raise ConfigError(f"{path} is not a GGUF file, or is damaged ({error}): download it again") from error
 
 
 def parts(path: Path) -> list[Path]:
@@ -106,61 +173,96 @@ class _Reader:
         self._size = size
 
     def header(self) -> GgufHeader:
-        if self._take(4) != b"GGUF":
-            raise ValueError("it does not start with GGUF")
+        magic = self._file.read(4)
+        if magic != b"GGUF":
+            raise ValueError(f"it begins with {magic!r}")
         version = int(self._scalar("I"))
-        if version not in _VERSIONS:
-            raise ValueError(f"version {version}")
+        if version not in VERSIONS:
+            raise ValueError(f"GGUF version {version}, llama.cpp reads 2 and 3 in this machine's byte order")
         tensors, pairs = int(self._scalar("Q")), int(self._scalar("Q"))
+        self._check_count("tensors", tensors, _MAX_TENSORS, _LEAST_TENSOR)
+        self._check_count("values", pairs, _MAX_PAIRS, _LEAST_PAIR)
         values: dict[str, Scalar] = {}
         lengths: dict[str, int] = {}
         for _ in range(pairs):
             self._pair(values, lengths)
-        weights: Counter[str] = Counter()
+        alignment = int(values.get(ALIGNMENT_KEY, _DEFAULT_ALIGNMENT))
+        if alignment < 1 or alignment & (alignment - 1):
+            raise ValueError(f"its alignment is {alignment}, which is no power of two")
+        found: dict[str, Tensor] = {}
         for _ in range(tensors):
-            kind, elements = self._tensor()
-            weights[kind] += elements
-        return GgufHeader(values, lengths, dict(weights))
+            tensor = self._tensor()
+            if tensor.name in found:
+                raise ValueError(f"two tensors are called {tensor.name!r}")
+            found[tensor.name] = tensor
+        start = padded(self._file.tell(), alignment)
+        return GgufHeader(values, lengths, tuple(found.values()), alignment, start, self._size)
 
     def _pair(self, values: dict[str, Scalar], lengths: dict[str, int]) -> None:
-        key = self._string()
+        key = self._string("a key", _MAX_KEY)
+        if not key:
+            raise ValueError("a key is empty")
+        if key in values or key in lengths:
+            raise ValueError(f"two values are called {key!r}")
         kind = int(self._scalar("I"))
+        if key == ALIGNMENT_KEY and kind != _UINT32:
+            raise ValueError(f"{key!r} is of type {kind}, not {_UINT32}")
         if kind == _ARRAY:
-            lengths[key] = self._skip_array()
+            lengths[key] = self._skip_array(key)
         elif kind == _STRING:
-            values[key] = self._string()
+            values[key] = self._string(repr(key), _MAX_TEXT)
         else:
-            values[key] = self._scalar(_format(kind))
+            values[key] = self._scalar(_format(kind, key))
 
-    def _tensor(self) -> tuple[str, int]:
-        self._string()
+    def _tensor(self) -> Tensor:
+        name = self._string("the name of a tensor", _MAX_NAME)
         dimensions = int(self._scalar("I"))
         if dimensions > _MAX_DIMENSIONS:
-            raise ValueError(f"a tensor of {dimensions} dimensions")
-        elements = prod(int(self._scalar("Q")) for _ in range(dimensions))
-        kind = int(self._scalar("I"))
-        self._scalar("Q")  # its offset
-        return TENSOR_TYPES.get(kind, f"type {kind}"), elements
+            raise ValueError(f"tensor {name!r} has {dimensions} dimensions, {_MAX_DIMENSIONS} at most")
+        shape = tuple(int(self._scalar("Q")) for _ in range(dimensions))
+        if max(shape, default=0) >= 2**63 or prod(max(size, 1) for size in shape) >= 2**63:
+            raise ValueError(f"tensor {name!r} has the impossible shape {list(shape)}")
+        number = int(self._scalar("I"))
+        kind = TENSOR_TYPES.get(number)
+        if kind is None:
+            raise ValueError(f"tensor {name!r} is of the unknown type {number}")
+        row, block = (shape or (1,))[0], BLOCKS[kind][0]
+        if row % block:
+            raise ValueError(f"tensor {name!r} has rows of {row} elements, no whole blocks of {block} ({kind})")
+        return Tensor(name, shape, kind, int(self._scalar("Q")))
 
-    def _skip_array(self, depth: int = 0) -> int:
+    def _skip_array(self, key: str) -> int:
         kind, count = int(self._scalar("I")), int(self._scalar("Q"))
-        if kind == _ARRAY and depth < _MAX_DEPTH:
+        if count > _MAX_ELEMENTS:
+            raise ValueError(f"{key!r} has {count} elements, {_MAX_ELEMENTS} at most")
+        if kind == _STRING:
+            if count * 8 > self._left():
+                raise ValueError("it ends too soon")
             for _ in range(count):
-                self._skip_array(depth + 1)
-        elif kind == _STRING:
-            for _ in range(count):
-                self._skip(int(self._scalar("Q")))
+                self._skip(int.from_bytes(self._take(8), "little"))
         else:
-            self._skip(count * struct.calcsize("<" + _format(kind)))
+            self._skip(count * struct.calcsize("<" + _format(kind, key)))
         return count
 
+    def _check_count(self, what: str, count: int, most: int, least_bytes: int) -> None:
+        if count > most or count * least_bytes > self._size:
+            raise ValueError(f"it says that it has {count} {what}")
+
+    def _left(self) -> int:
+        return min(self._size, _MAX_HEADER) - self._file.tell()
+
     def _skip(self, count: int) -> None:
-        if self._file.tell() + count > self._size:
+        if count > self._left():
             raise ValueError("it ends too soon")
         self._file.seek(count, 1)
 
-    def _string(self) -> str:
-        return self._take(int(self._scalar("Q"))).decode("utf-8", "replace")
+    def _string(self, what: str, most: int) -> str:
+        length = int(self._scalar("Q"))
+        if length > self._left():
+            raise ValueError("it ends too soon")
+        if length > most:
+            raise ValueError(f"{what} has {length} bytes, {most} at most")
+        return self._take(length).decode("utf-8", "replace")
 
     def _scalar(self, code: str) -> int | float | bool:
         value: int | float | bool
@@ -168,16 +270,19 @@ class _Reader:
         return value
 
     def _take(self, count: int) -> bytes:
-        if count > self._size:
-            raise ValueError("it ends too soon")
         taken = self._file.read(count)
         if len(taken) < count:
             raise ValueError("it ends too soon")
         return taken
 
 
-def _format(kind: int) -> str:
+def _format(kind: int, key: str) -> str:
     code = _SCALARS.get(kind)
     if code is None:
-        raise ValueError(f"a value of type {kind}")
+        raise ValueError(f"{key!r} is of the unknown type {kind}")
     return code
+
+
+def padded(size: int, alignment: int) -> int:
+    """The next multiple of `alignment`."""
+    return -(-size // alignment) * alignment

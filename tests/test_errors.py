@@ -10,6 +10,7 @@ CODES = {
     errors.BadVariable: 78,
     errors.InsecureKeys: 77,
     errors.EngineError: 1,
+    errors.ChildFailed: 1,
     errors.RequestError: 2,
     errors.PromptTooLong: 2,
     errors.NoSuchText: 2,

@@ -25,6 +25,7 @@ class TinyModel:
     pad:      unused ids after the others.
     merges:   so many of the merges, the last ones, are the tokenizer's; the tokens are there all the same.
     chat:     the chat template; empty: none.
+    pre:      how text is split before it is tokenized, by llama.cpp's name.
     """
 
     seed: int = 0
@@ -40,6 +41,7 @@ class TinyModel:
     pad: int = 0
     merges: int = len(_MERGES)
     chat: str = ""
+    pre: str = "gpt-2"
 
     def order(self) -> list[int]:
         """For each id the one it has without `permute` and `pad`."""
@@ -86,7 +88,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     types += [gguf.TokenType.NORMAL] * len(words) + [gguf.TokenType.UNUSED] * len(unused)
     tokens, order = [*normal, *special, *words, *unused], model.order()
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(model.pre)
     writer.add_token_list([tokens[i] for i in order] + [f"[PAD{index}]" for index in range(model.pad)])
     writer.add_token_types([types[i] for i in order] + [gguf.TokenType.UNUSED] * model.pad)
     writer.add_token_merges([" ".join(merge) for merge in _MERGES[-model.merges :]])

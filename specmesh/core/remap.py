@@ -42,7 +42,7 @@ class Remap:
 
     def say(self, token: int) -> int | None:
         """The verifier's id that a draft model's id means; None where it has no counterpart."""
-        meant = int(self._said[token]) if token < self.n_draft else NONE
+        meant = int(self._said[token]) if 0 <= token < self.n_draft else NONE
         return meant if meant != NONE else None
 
     def scatter(self, logits: Logits) -> Logits:

@@ -11,6 +11,7 @@ from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import EngineInfo, Progress, Span
 from specmesh.engines.llama_context import LlamaContext
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings
+from specmesh.engines.llama_tokens import SHORT, Tokenizer
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 __all__ = ["LlamaDrafter", "LlamaSettings", "LlamaVerifier"]
@@ -33,6 +34,7 @@ class LlamaVerifier:
         self._context = _context(
             self._model, settings, settings.n_seq * (settings.max_draft + 1), max(settings.max_draft, 1)
         )
+        self._tokenizer = Tokenizer(settings.path, self._model.vocabulary.fingerprint())
 
     @property
     def info(self) -> EngineInfo:
@@ -48,16 +50,16 @@ class LlamaVerifier:
         """Ids of a raw prompt, made as llama-server's /completion does; safe from any thread.
 
         The model's own start tokens come first, and special tokens written in the text are recognised.
-        Raises RequestError for a lone surrogate.
+        Raises RequestError for a lone surrogate, and where the tokenizer fails.
         """
-        return self._model.encode(text)
+        return self._model.encode(text) if len(text) <= SHORT else self._tokenizer.encode(text)
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Ids of a chat by the model's own template, or the one that was set; safe from any thread.
 
-        Raises RequestError where there is none, or it refuses the messages.
+        Raises RequestError where there is none, or it refuses the messages; EngineError where it fails.
         """
-        return self._model.encode_chat(messages)
+        return self.encode(self._model.chat_text(messages))
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """One llama_decode over all spans; per span its logits, float32 (len(ids), n_vocab), or None.
@@ -85,6 +87,7 @@ class LlamaVerifier:
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
+        self._tokenizer.close()
         self._context.close()
 
 

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.engines.base import Span
+from specmesh.engines.llama_bounds import Bounds
 from specmesh.engines.llama_model import LlamaModel, quoted_errors
 from specmesh.errors import ConfigError, EngineError
 
 _NO_SLOT = 1
+_MAX_CELLS = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,21 @@ class CacheSizes:
     threads: int
     snapshots: int = 0
 
+    def __post_init__(self) -> None:
+        least = min(self.n_ctx, self.n_seq, self.rows, self.outputs, self.threads, self.snapshots + 1)
+        if least < 1 or self.cells > _MAX_CELLS or self.outputs > self.rows:
+            raise ConfigError(f"{self.n_ctx} ids x {self.n_seq} sequences, {self.rows} rows: choose a smaller context")
+
+    @property
+    def cells(self) -> int:
+        """Ids that are held at most; rows to be rolled back take cells, too."""
+        return (self.n_ctx + self.snapshots) * self.n_seq
+
 
 class LlamaCache:
-    """Sequences of one model in one unified memory; used from one thread. Lengths are the caller's business.
+    """Sequences of one model in one unified memory; used from one thread.
+
+    Nothing reaches llama.cpp that `Bounds` has not passed: each call raises EngineError for what cannot be.
 
     `snapshots` is what llama.cpp granted: 0 where the architecture does not know how.
     `partial`: whether `save` and `load` leave attention's part out, which can be cut by `remove`.
@@ -45,6 +59,7 @@ class LlamaCache:
         self.lib = model.lib
         self.partial = True
         self._n_vocab = model.n_vocab
+        self._bounds = Bounds(sizes.n_seq, sizes.n_ctx + sizes.snapshots, model.n_vocab, sizes.rows, sizes.outputs)
         self._handle = _create(model, sizes)
         self._memory = self.lib.llama_get_memory(self._handle)
         self._batch = _Batch(self.lib, sizes.rows)
@@ -55,14 +70,16 @@ class LlamaCache:
 
     def run(self, spans: Sequence[Span]) -> None:
         """One llama_decode over all spans; raises EngineError, with any number of the rows taken in."""
-        if self._handle is None:
-            raise EngineError("the engine is closed")
+        self._check_open()
+        self._bounds.run(spans)
         code = self.lib.llama_decode(self._handle, self._batch.fill(spans)) if spans else 0
         if code != 0:
             raise EngineError(_decode_failure(code, sum(len(span.ids) for span in spans)))
 
     def logits(self, rows: int) -> NDArray[np.float32]:
         """The wanted logits of the last run: llama.cpp's own memory, valid until the next."""
+        self._check_open()
+        self._bounds.logits(rows)
         if rows == 0:
             # A step without logits may still be running on a GPU; callers time steps.
             self.lib.llama_synchronize(self._handle)
@@ -77,14 +94,24 @@ class LlamaCache:
 
         With `snapshots`, True for up to so many recurrent ids, whether or not the last run wrote that many states.
         """
-        return bool(self.lib.llama_memory_seq_rm(self._memory, seq, length, -1))
+        self._check_open()
+        self._bounds.cut(seq, length)
+        if not self.lib.llama_memory_seq_rm(self._memory, seq, length, -1):
+            return False
+        self._bounds.was_cut(seq, length)
+        return True
 
     def forget(self, seq: int) -> None:
         """Empty a sequence, which works for every model."""
+        self._check_open()
+        self._bounds.cut(seq, 0)
         self.lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        self._bounds.was_cut(seq, 0)
 
     def save(self, seq: int, reuse: "SavedState | None" = None) -> "SavedState":
         """A copy of a sequence's state, in `reuse`'s memory where it fits; raises EngineError."""
+        self._check_open()
+        self._bounds.seq(seq)
         size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._flags)
         state = reuse if reuse is not None and len(reuse) == size else (ctypes.c_uint8 * size)()
         if size == 0 or self.lib.llama_state_seq_get_data_ext(self._handle, state, size, seq, self._flags) != size:
@@ -99,6 +126,8 @@ class LlamaCache:
         if state is None:
             self.forget(seq)
             return
+        self._check_open()
+        self._bounds.cut(seq, length)
         done = self.lib.llama_state_seq_set_data_ext(self._handle, state, len(state), seq, self._flags)
         if not done or not self.remove(seq, length):
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")
@@ -114,6 +143,10 @@ class LlamaCache:
         """Whether it was freed."""
         return self._handle is None
 
+    def _check_open(self) -> None:
+        if self._handle is None:
+            raise EngineError("the engine is closed")
+
     @property
     def _flags(self) -> int:
         return int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) if self.partial else 0
@@ -124,7 +157,7 @@ SavedState = ctypes.Array[ctypes.c_uint8]
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params = model.lib.llama_context_default_params()
-    params.n_ctx = (sizes.n_ctx + sizes.snapshots) * sizes.n_seq  # rows to be rolled back take cells, too
+    params.n_ctx = sizes.cells
     params.n_batch = params.n_ubatch = sizes.rows
     params.n_seq_max = sizes.n_seq
     params.n_rs_seq = sizes.snapshots

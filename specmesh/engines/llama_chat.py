@@ -1,41 +1,58 @@
-"""A target's chat template: its own from the GGUF file, or one from a file, rendered in a sandbox."""
+"""A target's chat template: its own from the GGUF file, or one from a file, rendered in a process of its own."""
 
-import importlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from specmesh.child import Child, Limits
 from specmesh.core.chat import ChatMessage
-from specmesh.errors import ConfigError, RequestError
+from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
 
 MAX_TEMPLATE = 2**20
 """Bytes of a file with a template; a longer one is something else."""
 
+RENDERING = Limits(memory=2**29, seconds=3.0)
+"""What rendering may take. The longest chat that the API takes needs a small part of it."""
 
-@dataclass(frozen=True, slots=True)
+
 class ChatTemplate:
     """A Jinja template that can be rendered; `bos` is the text of the token that begins a text."""
 
-    formatter: Any
-    bos: str
+    def __init__(self, source: str, bos: str, eos: str) -> None:
+        """Compile a template; `bos` and `eos` are the texts of the tokens that begin and end a text.
+
+        Raises ConfigError where it is none.
+        """
+        self.bos = bos
+        self._request: dict[str, object] = {"template": source, "bos": bos, "eos": eos}
+        self._child = Child("specmesh.engines.chat_child", RENDERING)
+        try:
+            unusable = self._child.ask({**self._request, "messages": None}).get("unusable")
+        except ChildFailed as error:
+            unusable = str(error)
+        if unusable is not None:
+            self.close()
+            raise ConfigError(f"the chat template cannot be used: {unusable}", "chat_template")
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
-        """The prompt up to where the assistant begins to answer; raises RequestError where the template refuses."""
+        """The prompt up to where the assistant begins to answer; safe from any thread.
+
+        Raises RequestError where the template refuses the messages, EngineError where it does not come to an end.
+        """
         try:
-            prompt: str = self.formatter(messages=[asdict(message) for message in messages]).prompt
-        except Exception as error:  # noqa: BLE001  (a template may raise anything)
-            raise RequestError(f"the model's chat template refuses these messages: {error}", "messages") from None
-        return prompt
+            told = self._child.ask({**self._request, "messages": [asdict(message) for message in messages]})
+        except ChildFailed as error:
+            raise EngineError(
+                f"the chat template failed ({error}): give the verifier another --chat-template"
+            ) from error
+        if "text" not in told:
+            why = told.get("refused") or told.get("unusable")
+            raise RequestError(f"the model's chat template refuses these messages: {why}", "messages")
+        return str(told["text"])
 
-
-def chat_template(source: str, bos: str, eos: str) -> ChatTemplate:
-    """Compile a template; `bos` and `eos` are the texts of the tokens that begin and end a text. Raises ConfigError."""
-    chat_format = importlib.import_module("llama_cpp.llama_chat_format")
-    try:
-        return ChatTemplate(chat_format.Jinja2ChatFormatter(source, eos_token=eos, bos_token=bos), bos)
-    except Exception as error:  # noqa: BLE001  (whatever Jinja raises for what is no template)
-        raise ConfigError(f"the chat template cannot be used: {error}", "chat_template") from None
+    def close(self) -> None:
+        """End its process."""
+        self._child.close()
 
 
 def read_template(path: Path) -> str:

@@ -4,11 +4,13 @@ import ctypes
 import functools
 import importlib
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 
 from specmesh.errors import ConfigError
+from specmesh.logs import flush
 
 PINNED = "0.3.36"
 """The llama-cpp-python release whose struct layouts this package was written against."""
@@ -74,7 +76,22 @@ def library() -> Any:
     lib = package.llama_cpp
     lib.llama_log_set(_callback(lib), None)
     lib.llama_backend_init()
+    _base().ggml_set_abort_callback(_last_words())
     return lib
+
+
+def when_aborted(tell: Callable[[str], None]) -> None:
+    """Who hears why llama.cpp is about to end the process, instead of the log."""
+    global _tell_abort  # noqa: PLW0603 - there is one library
+    _tell_abort = tell
+
+
+def _log_abort(reason: str) -> None:
+    _log.critical("llama_cpp_aborted", reason=reason, meaning="llama.cpp found a defect and ends this process")
+    flush()
+
+
+_tell_abort: Callable[[str], None] = _log_abort
 
 
 @functools.cache
@@ -112,10 +129,21 @@ def _callback(lib: Any) -> Any:
     return lib.llama_log_callback(LOG.feed)
 
 
+@functools.cache
+def _last_words() -> Any:
+    """`_tell_abort` as a C function, kept as long as the process. It is called on whatever thread ran into it."""
+    return ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda text: _tell_abort((text or b"").decode("utf-8", "replace")))
+
+
+def _base() -> Any:
+    """ggml itself, which the bindings load but do not declare."""
+    return importlib.import_module("llama_cpp._ggml").libggml
+
+
 def _ggml() -> Any:
-    """The device functions of ggml, which the bindings load but do not declare."""
+    """The device functions of ggml, declared."""
     library()
-    ggml = importlib.import_module("llama_cpp._ggml").libggml
+    ggml = _base()
     for kind in ("dev", "reg"):
         getattr(ggml, f"ggml_backend_{kind}_count").restype = ctypes.c_size_t
         get = getattr(ggml, f"ggml_backend_{kind}_get")

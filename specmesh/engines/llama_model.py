@@ -14,14 +14,16 @@ import structlog
 from specmesh.core.chat import ChatMessage
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
-from specmesh.engines.llama_chat import ChatTemplate, chat_template
+from specmesh.engines.llama_chat import ChatTemplate
 from specmesh.engines.llama_library import LOG, PINNED, gpu_devices, library
 from specmesh.errors import ConfigError, EngineError, RequestError
+from specmesh.gguf_vet import check_start
 
 log = structlog.get_logger("specmesh.engines.llama")
 
 _MAX_SEQ = 256
-_GGUF_VERSIONS = (2, 3)
+_MAX_INT = 2**31
+_LEAST_CTX = 8
 _PIECE_BYTES = 256
 
 
@@ -29,7 +31,7 @@ _PIECE_BYTES = 256
 class LlamaSettings:
     """How to load a GGUF model.
 
-    n_ctx:        ids per sequence; None: what suits the model.
+    n_ctx:        ids per sequence, at least 8; None: what suits the model.
     n_seq:        sequences held at once, 1 to 256; memory is reserved for n_ctx * n_seq ids.
     threads:      CPU threads; None: one per physical core.
     gpu_layers:   layers put on GPUs; -1: all. Ignored where there is no GPU, unless
@@ -37,6 +39,7 @@ class LlamaSettings:
     n_batch:      most rows of one step.
     max_draft:    most drafts per sequence a verifier step will carry; bounds the rows of logits kept.
     vocab_only:   load the vocabulary and tokenizer without weights.
+    weights:      False: only pretend to load them, so that their shapes are checked; nothing can be run.
     chat_template: a Jinja template instead of the model's own.
     """
 
@@ -49,14 +52,18 @@ class LlamaSettings:
     n_batch: int = 512
     max_draft: int = 31
     vocab_only: bool = False
+    weights: bool = True
     chat_template: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_seq <= _MAX_SEQ:
             raise ConfigError(f"{self.n_seq} sequences: llama.cpp holds 1 to {_MAX_SEQ}")
-        chosen = [value for value in (self.n_ctx, self.threads) if value is not None]
-        if self.max_draft < 0 or min([self.n_batch, *chosen]) < 1:
-            raise ConfigError("need n_ctx, n_batch and threads >= 1, and max_draft >= 0")
+        if self.n_ctx is not None and self.n_ctx < _LEAST_CTX:
+            raise ConfigError(f"a context of {self.n_ctx} ids: need {_LEAST_CTX} or more")
+        if self.max_draft < 0 or min(self.n_batch, 1 if self.threads is None else self.threads) < 1:
+            raise ConfigError("need n_batch and threads >= 1, and max_draft >= 0")
+        if not -1 <= self.gpu_layers < _MAX_INT:
+            raise ConfigError(f"{self.gpu_layers} layers on GPUs: need a count, or -1 for all")
 
 
 class LlamaModel:
@@ -65,10 +72,12 @@ class LlamaModel:
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
         """Load the file; raises ConfigError for a file or machine that cannot, EngineError when cancelled."""
         self.lib = library()
-        check_gguf(settings.path)
+        check_start(settings.path)
         gpus = _gpus(settings)
         self.handle = _load(self.lib, settings, progress)
         self._lock = threading.Lock()
+        self._template: ChatTemplate | None = None
+        self._begins = False
         self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
         try:
             self._check_decoder(settings.path)
@@ -77,8 +86,6 @@ class LlamaModel:
             raise
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
-        self._template: ChatTemplate | None = None
-        self._begins = False
         self.name = settings.path.stem
         self.size: int = self.lib.llama_model_size(self.handle)
         self.backend = _describe(self.lib, self.handle, settings, gpus)
@@ -98,38 +105,43 @@ class LlamaModel:
             return self._tokenize(raw)
 
     def load_template(self, chosen: str | None) -> None:
-        """Make `encode_chat` work, for targets: by the template that was chosen, which must be one (else ConfigError),
+        """Make `chat_text` work, for targets: by the template that was chosen, which must be one (else ConfigError),
         or by the model's own, where it has one that can be used."""
         bos, eos = self.lib.llama_vocab_bos(self.vocab), self.lib.llama_vocab_eos(self.vocab)
         written = self._written(bos), self._written(eos)
         self._begins = bool(self.lib.llama_vocab_get_add_bos(self.vocab))
         if chosen is not None:
-            self._template = chat_template(chosen, *written)
+            self._template = ChatTemplate(chosen, *written)
             return
         own: bytes | None = self.lib.llama_model_chat_template(self.handle, None)
         try:
-            self._template = chat_template(own.decode("utf-8", "replace"), *written) if own else None
+            self._template = ChatTemplate(own.decode("utf-8", "replace"), *written) if own else None
         except ConfigError as error:
             log.warning("chat_template_unusable", error=str(error))
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Ids of a chat up to where the assistant begins to answer; safe from any thread. Raises RequestError."""
+    def chat_text(self, messages: Sequence[ChatMessage]) -> str:
+        """A chat as text, up to where the assistant begins to answer; safe from any thread.
+
+        Raises RequestError where there is no template or it refuses the messages, EngineError where it fails.
+        """
         template = self._template
         if template is None:
             raise RequestError(f"{self.name} has no chat template: give the verifier --chat-template FILE", "messages")
         text = template.render(messages)
         # The tokenizer begins with it anyway.
-        return self.encode(text.removeprefix(template.bos) if template.bos and self._begins else text)
+        return text.removeprefix(template.bos) if template.bos and self._begins else text
 
     def _written(self, token: int) -> str:
         """A special token as a template writes it; empty where the vocabulary has none."""
-        if token < 0:
+        if not 0 <= token < self.n_vocab:
             return ""
         buffer = ctypes.create_string_buffer(_PIECE_BYTES)
         return _piece(self.lib, self.vocab, token, buffer, special=True).decode("utf-8", "replace")
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
+        if self._template is not None:
+            self._template.close()
         with self._lock:
             handle, self.handle = self.handle, None
             if handle is not None:
@@ -148,24 +160,6 @@ class LlamaModel:
     def _check_decoder(self, path: Path) -> None:
         if self.lib.llama_model_has_encoder(self.handle) or not self.lib.llama_model_has_decoder(self.handle):
             raise ConfigError(f"{path} is no decoder-only language model: choose one that generates text")
-
-
-def check_gguf(path: Path) -> None:
-    """Raise ConfigError unless `path` is a readable file that starts like a GGUF this llama.cpp knows."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(8)
-    except FileNotFoundError as error:
-        raise ConfigError(f"no model file {path}: check the path") from error
-    except IsADirectoryError as error:
-        raise ConfigError(f"{path} is a directory: name the .gguf file in it") from error
-    except OSError as error:
-        raise ConfigError(f"the model file {path} cannot be read: {error.strerror}") from error
-    if head[:4] != b"GGUF":
-        raise ConfigError(f"{path} is not a GGUF file: convert the model with llama.cpp or download its GGUF")
-    version = int.from_bytes(head[4:8], "little")
-    if version not in _GGUF_VERSIONS:
-        raise ConfigError(f"{path} has GGUF version {version}, llama.cpp reads 2 and 3: convert it again")
 
 
 @functools.cache
@@ -214,6 +208,9 @@ def _load(lib: Any, settings: LlamaSettings, progress: Progress | None) -> Any:
     params = lib.llama_model_default_params()
     params.n_gpu_layers = settings.gpu_layers
     params.vocab_only = settings.vocab_only
+    if not settings.weights:
+        params.no_alloc = True
+        params.load_mode = lib.LLAMA_LOAD_MODE_NONE  # what is mapped cannot be pretended
     params.progress_callback = callback
     LOG.errors.clear()
     handle = lib.llama_model_load_from_file(os.fsencode(settings.path), params)

@@ -126,7 +126,9 @@ def load_tokenizer(path: Path) -> TokenizerFile:
         found = load_hf_vocabulary(path)
         return TokenizerFile(found.vocabulary, found.encode)
     from specmesh.engines.llama_model import LlamaModel, LlamaSettings
+    from specmesh.engines.llama_trial import try_file
 
+    try_file(path)
     model = LlamaModel(LlamaSettings(path, threads=1, gpu_layers=0, vocab_only=True))
     return TokenizerFile(model.vocabulary, model.encode)
 
@@ -134,9 +136,11 @@ def load_tokenizer(path: Path) -> TokenizerFile:
 def _llama(settings: ModelSettings) -> "LlamaSettings":
     from specmesh.engines.llama import LlamaSettings
     from specmesh.engines.llama_chat import read_template
+    from specmesh.engines.llama_trial import try_file
 
-    return LlamaSettings(
-        path=Path(settings.model or ""),
+    path = Path(settings.model or "")
+    found = LlamaSettings(
+        path=path,
         n_ctx=settings.ctx,
         n_seq=settings.max_sessions,
         threads=settings.threads,
@@ -145,3 +149,5 @@ def _llama(settings: ModelSettings) -> "LlamaSettings":
         max_draft=MAX_DRAFTS,
         chat_template=read_template(settings.chat_template) if settings.chat_template is not None else None,
     )
+    try_file(path)
+    return found

@@ -10,6 +10,7 @@ from specmesh.core.remap import Remap
 from specmesh.core.sampling import Logits, Sampler
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import DraftEngine, EngineInfo
+from specmesh.errors import LocalProtocolError
 
 
 class RemappedDrafter:
@@ -29,7 +30,12 @@ class RemappedDrafter:
         return self._vocabulary
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        """Append `ids` of the vocabulary and guess the next; None where the best guess has no counterpart."""
+        """Append `ids` of the vocabulary and guess the next; None where the best guess has no counterpart.
+
+        Raises LocalProtocolError for an id outside the vocabulary, and what the engine inside raises.
+        """
+        if ids and not 0 <= min(ids) <= max(ids) < self._remap.n_verifier:
+            raise LocalProtocolError(f"an id outside [0, {self._remap.n_verifier}) for sequence {seq}")
         fed = self._remap.feed(ids)
         if sampler is None:
             return self._engine.predict(seq, fed, None)

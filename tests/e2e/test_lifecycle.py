@@ -167,6 +167,7 @@ def test_bad_settings_of_the_drafter(here: Path, options: tuple[str, ...], words
     refused(command("drafter", "--socket", here / "d.sock", *options), 78, *words)
 
 
+@pytest.mark.fault("E7.80", "a prompt longer than the context; a context that fills", "exit 2 with counts; `length`")
 def test_prompt_longer_than_the_context(mesh: Mesh):
     """Exit 2 with the prompt's and the context's token counts, at both sockets; a prompt that just fits works."""
     verifier = mesh.verifier("step_ms=1,n_ctx=64")

@@ -1,7 +1,9 @@
 """llama.cpp: loading, its errors, its vocabulary and what it logs."""
 
 import itertools
+import json
 import os
+import signal
 import subprocess
 import sys
 import types
@@ -103,13 +105,21 @@ class TestSettings:
 
     @pytest.mark.parametrize(
         "changes",
-        [{"n_seq": 0}, {"n_seq": 257}, {"n_ctx": -1}, {"n_batch": 0}, {"max_draft": -1}, {"threads": 0}],
+        [
+            *({"n_seq": 0}, {"n_seq": 257}, {"n_ctx": -1}, {"n_ctx": 0}, {"n_ctx": 1}, {"n_ctx": 7}),
+            *({"n_batch": 0}, {"max_draft": -1}, {"threads": 0}, {"gpu_layers": -2}, {"gpu_layers": 2**31}),
+        ],
+        ids=str,
+    )
+    @pytest.mark.fault(
+        "E7.81", "n_ctx 1, n_batch 0, negative layers, given to the engine", "ConfigError, no GGML_ASSERT"
     )
     def test_refused(self, changes: dict[str, int]) -> None:
-        """Numbers out of range."""
+        """Numbers out of range, some of which llama.cpp ends the process over."""
         with pytest.raises(ConfigError):
             settings(Path("unused"), **changes)
 
+    @pytest.mark.fault("E7.82", "a GPU is required and there is none", "ConfigError that says what to check")
     def test_gpu_required(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A GPU that is required and absent, or required and not to be used."""
         monkeypatch.setattr(llama_model, "gpu_devices", lambda: ())
@@ -212,6 +222,20 @@ class TestLibrary:
         """The real enumeration works on this machine, whatever GPUs it has, and finds cores."""
         assert all(": " in device for device in llama_library.gpu_devices())
         assert 1 <= llama_model.physical_cores() <= (os.cpu_count() or 1)
+
+    def test_last_words(self) -> None:
+        """When llama.cpp ends the process, its reason is logged before, whatever thread ran into it."""
+        program = (
+            "import threading; from specmesh import logs; from specmesh.engines import llama_library as l;"
+            "logs.configure('info', 'json'); l.library();"
+            "thread = threading.Thread(target=lambda: l._base().ggml_abort(b'kernel.c', 7, b'GGML_ASSERT(x) failed'));"
+            "thread.start(); thread.join()"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        line = json.loads(done.stderr.splitlines()[-1])
+        assert done.returncode == -signal.SIGABRT
+        assert (line["event"], line["level"]) == ("llama_cpp_aborted", "critical")
+        assert line["reason"] == "kernel.c:7: GGML_ASSERT(x) failed"
 
     def test_pin_is_the_packages(self) -> None:
         """The version asserted is the version pyproject.toml pins."""

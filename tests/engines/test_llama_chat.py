@@ -1,15 +1,20 @@
 """Chat templates: a model's own, one from a file, none, and those that do not work."""
 
+import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from specmesh.child import Limits
 from specmesh.core.chat import ChatMessage
+from specmesh.engines import llama_chat
+from specmesh.engines.chat_child import MAX_TEXT, answer
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
-from specmesh.engines.llama_chat import read_template
-from specmesh.errors import ConfigError, RequestError
+from specmesh.engines.llama_chat import ChatTemplate, read_template
+from specmesh.errors import ConfigError, EngineError, RequestError
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
@@ -20,6 +25,10 @@ PLAIN = (
 )
 SAID = (ChatMessage("system", "be"), ChatMessage("user", "hello"))
 EXPECTED = "system=be<|end|>user=hello<|end|>>"
+
+needs_limits = pytest.mark.skipif(
+    sys.platform == "darwin", reason="macOS has a limit of memory and does not enforce it"
+)
 
 Make = Callable[..., LlamaVerifier]
 
@@ -68,19 +77,127 @@ def test_template_that_refuses(make: Make, template: str):
         make(template).encode_chat(SAID)
 
 
+@pytest.fixture(scope="module")
+def rendered() -> Iterator[Callable[[str], str]]:
+    """What a template makes of SAID, without a model."""
+    opened: list[ChatTemplate] = []
+
+    def render(source: str) -> str:
+        opened.append(ChatTemplate(source, "<s>", "</s>"))
+        return opened[-1].render(SAID)
+
+    yield render
+    for template in opened:
+        template.close()
+
+
+@pytest.mark.fault(
+    "E6.71", "a template that reaches for Python's classes, or files", "refused in a sentence; nothing is reached"
+)
 @pytest.mark.parametrize(
     "template",
     [
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
         "{{ messages.append(1) }}",
+        "{{ messages.__class__.__base__ ~ '' }}{{ ''|attr('__class__')|attr('mro') }}",
         "{{ cycler.__init__.__globals__.os.system('true') }}",
+        "{{ raise_exception.__globals__ }}{{ raise_exception.__globals__['json'] }}",
+        "{{ '{0.__class__.__mro__}'.format(1) }}{{ ('{0.__class__}'.format)(1).x.y }}",
         "{% include '/etc/passwd' %}",
+        "{% import 'os' as os %}",
     ],
 )
-def test_template_is_in_a_sandbox(make: Make, template: str):
+def test_template_is_in_a_sandbox(rendered: Callable[[str], str], template: str):
     """A model file cannot reach out of its template."""
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError, match="template refuses"):
+        rendered(template)
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", "<s>be</s>"),
+        ("{% for m in messages %}\n    {{ m.role }}\n{% endfor %}", "    system\n    user\n"),
+        ("{% for m in messages %}{% if m.role == 'user' %}{% break %}{% endif %}{{ m.role }}{% endfor %}", "system"),
+        ("{% generation %}{{ messages[1]['content'] }}{% endgeneration %}", "hello"),
+        ("{{ {'é': [1, '<']} | tojson }}|{{ {'a': 1} | tojson(indent=1) }}", '{"é": [1, "<"]}|{\n "a": 1\n}'),
+        (
+            "{% if tools %}t{% endif %}{{ tools is none }}{{ documents is defined }}{{ add_generation_prompt }}",
+            "TrueFalseTrue",
+        ),
+        ("{{ strftime_now('%Y') | length }}", "4"),
+        ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "2"),
+    ],
+)
+def test_what_templates_of_models_use(rendered: Callable[[str], str], template: str, text: str):
+    """As transformers renders them: blocks are trimmed, loops have breaks, JSON is not escaped for HTML."""
+    assert rendered(template) == text
+
+
+GROWING = "{% set x = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set x.s = x.s ~ x.s %}{% endfor %}"
+ENDLESS = "{% for i in range(10**5) %}{% for j in range(10**5) %}{% endfor %}{% endfor %}"
+
+HURRIED, SMALL = Limits(2**28, 0.5), Limits(2**27, 30.0)
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less patience than users have."""
+    monkeypatch.setattr(llama_chat, "RENDERING", HURRIED)
+
+
+@pytest.mark.fault(
+    "E6.71", "a template that computes without end, or fills memory", "the request fails; others are answered"
+)
+@pytest.mark.parametrize(
+    ("template", "limits", "why"),
+    [
+        (ENDLESS, HURRIED, r"more than 0\.5 s"),
+        pytest.param("{{ 'a'.ljust(10**9) }}", SMALL, "memory", marks=needs_limits),
+        pytest.param(GROWING, SMALL, "memory", marks=needs_limits),
+    ],
+    ids=["endless", "long", "growing"],
+)
+def test_template_without_end(
+    rendered: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, template: str, limits: Limits, why: str
+):
+    """Its request fails, and the next one of another template does not wait for it."""
+    monkeypatch.setattr(llama_chat, "RENDERING", limits)
+    with pytest.raises(EngineError, match=why):
+        rendered(template)
+    assert rendered("{{ messages[0].role }}") == "system"
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_slow_template_serves_again(rendered: Callable[[str], str]):
+    """One that hangs on some messages only: the others are rendered by a process that was started anew."""
+    template = ChatTemplate("{% if messages | length > 1 %}" + ENDLESS + "{% endif %}fine", "", "")
+    with pytest.raises(EngineError, match="--chat-template"):
+        template.render(SAID)
+    assert template.render(SAID[:1]) == "fine"
+    template.close()
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 9 ** (9 ** 9) }}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"],
+    ids=["constant", "nested"],
+)
+def test_template_that_cannot_even_be_compiled(make: Make, template: str):
+    """Jinja computes constants, and parses what is nested, before anything is rendered: chosen ones end the start."""
+    with pytest.raises(ConfigError, match="chat template cannot be used"):
+        make("", template)
+    with pytest.raises(RequestError, match="has no chat template"):
         make(template).encode_chat(SAID)
+
+
+def test_a_text_that_is_too_long():
+    """What comes back has an end, in what is rendered and in what is complained."""
+    request: dict[str, object] = {"bos": "", "eos": "", "messages": []}
+    endless = "{% for i in range(10**5) %}{{ 'x' * 999 }}{% endfor %}"
+    assert f"more than {MAX_TEXT} characters" in str(answer({**request, "template": endless})["refused"])
+    assert len(json.dumps(answer({**request, "template": "{{ raise_exception('x' * 9999) }}"}))) < 400
 
 
 def test_chosen_template_that_is_none(make: Make):

@@ -11,6 +11,7 @@ from specmesh.core.vocabulary import Vocabulary
 from specmesh.core.vocabulary_match import compare
 from specmesh.engines.base import EngineInfo
 from specmesh.engines.remapped import RemappedDrafter
+from specmesh.errors import LocalProtocolError
 
 WORDS = tuple(b"w%d" % number for number in range(40))
 VERIFIER = Vocabulary((*WORDS, b""), frozenset({40}))
@@ -110,3 +111,15 @@ def test_the_rest_is_the_engines_own():
     assert engine.trim(0, 2) == 2
     engine.close()
     assert (engine.info, engine.vocabulary, inner.closed, len(inner.fed)) == (inner.info, VERIFIER, True, 2)
+
+
+@pytest.mark.parametrize("token", [-1, 41, 2**31])
+def test_ids_outside_the_vocabulary(token: int):
+    """No id looks up a row of the table from its end, or behind it; the engine inside gets nothing."""
+    draft, _ = shuffled(VERIFIER)
+    engine, inner = wrapped(draft)
+    with pytest.raises(LocalProtocolError, match="outside"):
+        engine.predict(0, (1, token), None)
+    assert inner.fed == []
+    inner.predict = lambda seq, ids, sampler: -1  # type: ignore[method-assign]
+    assert engine.predict(0, (1,), Sampler(SamplingParams())) is None

@@ -1,0 +1,45 @@
+"""A target's tokenizer for prompts that anybody may send.
+
+llama.cpp splits text by regular expressions, which for many vocabularies take stack for every character of a run: a
+long one ends the process. So a prompt of more than a few lines is tokenized in a process of its own, which is started
+when the first comes.
+"""
+
+from pathlib import Path
+
+from specmesh.child import Child, Limits
+from specmesh.errors import ChildFailed, EngineError, RequestError
+
+SHORT = 4096
+"""Characters of a text that needs no such care: each took 350 bytes of a thread's stack, which has 8 MiB or more."""
+
+TOKENIZING = Limits(memory=2**32, seconds=30.0, environment={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
+"""What one prompt may take, the reading of the vocabulary included."""
+
+
+class Tokenizer:
+    """The tokenizer of a model file, in a process of its own."""
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self._request: dict[str, object] = {"path": str(path.absolute()), "fingerprint": fingerprint}
+        self._child = Child("specmesh.engines.llama_tokens_child", TOKENIZING)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text; safe from any thread.
+
+        Raises RequestError where the tokenizer fails over it, EngineError where the file has changed.
+        """
+        try:
+            told = self._child.ask({**self._request, "text": text})
+        except ChildFailed as error:
+            raise RequestError(f"the model's tokenizer failed over this prompt: {error}", "prompt") from error
+        if "refused" in told:
+            raise RequestError(str(told["refused"]), "prompt")
+        ids = told.get("ids")
+        if not isinstance(ids, list):
+            raise EngineError(str(told.get("wrong")))
+        return ids
+
+    def close(self) -> None:
+        """End its process."""
+        self._child.close()

@@ -1,0 +1,151 @@
+"""Models that are damaged, hostile or unfit, given to the real daemons: a line names them, and nothing else breaks."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from processes import Daemon, Done, Mesh, body, command, complete, free_port, generate, request_raw, until
+
+pytest.importorskip("llama_cpp")
+pytestmark = pytest.mark.models
+
+SMALL = ("--ctx", 256, "--max-sessions", 2)
+CHAT = b'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}'
+
+
+@pytest.fixture
+def start(mesh: Mesh) -> Callable[..., Done]:
+    """A verifier that is expected to end at once, with these options."""
+
+    def run(*options: object) -> Done:
+        where = ("--bind", f"tcp://127.0.0.1:{free_port()}", "--socket", mesh.folder / "x.sock")
+        return command("verifier", "--threads", 1, *where, *options, env={"XDG_CACHE_HOME": str(mesh.folder)})
+
+    return run
+
+
+def ended(done: Done, *named: object) -> None:
+    """Exit code 78, and one line of ours that names all this."""
+    ours = [line for line in done.err.splitlines() if line.startswith("specmesh: ")]
+    assert (done.code, len(ours), done.out) == (78, 1, ""), done.err
+    assert "Traceback" not in done.err
+    for word in named:
+        assert str(word) in ours[0]
+
+
+def number(raw: bytes, key: bytes, new: int) -> bytes:
+    """The same file with another number for a key."""
+    at = raw.index(key) + len(key) + 4
+    return raw[:at] + new.to_bytes(4, "little") + raw[at + 4 :]
+
+
+@pytest.mark.fault("E7.76", "a verifier is given a damaged GGUF file", "exit 78, with the path and what is wrong")
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (lambda raw: raw[: len(raw) // 100], "ends too soon"),
+        (lambda raw: raw[:-64], "ends at byte"),
+        (lambda raw: raw[:8] + b"\xff" * 8 + raw[16:], "tensors"),
+        (lambda raw: number(raw, b"llama.block_count", 0), "GGML_ASSERT"),
+    ],
+    ids=["cut at 1 %", "cut at the end", "count", "llama.cpp would end the process"],
+)
+def test_damaged(tiny_gguf: Path, mesh: Mesh, start: Callable[..., Done], harm: Callable[[bytes], bytes], why: str):
+    """Before llama.cpp opens it in the daemon's process."""
+    path = mesh.folder / "bad.gguf"
+    path.write_bytes(harm(tiny_gguf.read_bytes()))
+    ended(start("--model", path), path, why)
+
+
+@pytest.mark.fault("E7.77", "a verifier is given a model in parts, one missing", "exit 78, and the part is named")
+def test_missing_part(tiny_gguf: Path, mesh: Mesh, start: Callable[..., Done]):
+    """Not taken for a damage."""
+    path = mesh.folder / "m-00001-of-00002.gguf"
+    path.write_bytes(tiny_gguf.read_bytes())
+    ended(start("--model", path), path, "m-00002-of-00002.gguf is missing")
+
+
+@pytest.mark.fault("E7.75", "a verifier's model is missing, a directory, a loop of links", "exit 78, with the path")
+@pytest.mark.parametrize("kind", ["missing", "directory", "loop"])
+def test_no_file(mesh: Mesh, start: Callable[..., Done], kind: str):
+    """Whatever else is there."""
+    path = mesh.folder / "model.gguf"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "loop":
+        path.symlink_to(path)
+    ended(start("--model", path), path)
+
+
+@pytest.mark.fault(
+    "E7.81", "n_ctx 1 and 0, negative layers, no sessions, no threads", "exit 78 before a model is loaded"
+)
+@pytest.mark.parametrize(
+    "options",
+    [("--ctx", 1), ("--ctx", 0), ("--ctx", -1), ("--gpu-layers", -2), ("--max-sessions", 0), ("--threads", 0)],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_settings_that_cannot_be(start: Callable[..., Done], options: tuple[str, int]):
+    """Refused as settings: llama.cpp would end the process over some."""
+    ended(start("--model", "bundled", *options), *options)
+
+
+@pytest.mark.fault("E7.82", "--gpu required, and no layer may go to one", "exit 78, no CPU run")
+def test_gpu_required(start: Callable[..., Done]):
+    """A slow run never passes for a fast one."""
+    ended(start("--model", "bundled", "--gpu", "required", "--gpu-layers", 0), "GPU is required")
+
+
+@pytest.mark.fault(
+    "E7.79", "a target whose memory cannot be cut", "it generates without speculation, which is said once"
+)
+def test_a_target_that_cannot_be_cut(mesh: Mesh):
+    """No draft is verified, the text is the target's own."""
+    verifier = mesh.verifier("step_ms=1,can_trim=0")
+    mesh.drafter()
+    result = complete(verifier, body("hello", 20))
+    assert result.ids == complete(verifier, body("hello", 20, draft_n=0)).ids
+    assert sum(result.accepted) == 0
+    assert [line["speculation"] for line in verifier.events("ready")] == [False]
+
+
+@pytest.fixture
+def templated(tiny_gguf: Path, mesh: Mesh) -> Callable[[str], Daemon]:
+    """A verifier on a tiny model with this chat template."""
+
+    def verifier(template: str) -> Daemon:
+        path = mesh.folder / "template.jinja"
+        path.write_text(template)
+        return mesh.verifier(tiny_gguf, *SMALL, "--chat-template", path, engine="llama")
+
+    return verifier
+
+
+@pytest.mark.fault(
+    "E6.71", "a chat by a template that reaches for Python's classes", "400 with a sentence; completions go on"
+)
+def test_template_that_reaches_out(templated: Callable[[str], Daemon]):
+    """The request is refused, the daemon serves."""
+    verifier = templated("{{ ''.__class__.__mro__[1].__subclasses__() }}")
+    status, _, answer = request_raw(verifier.socket, "POST", "/v1/chat/completions", CHAT)
+    assert (status, b"chat template refuses" in answer) == (400, True)
+    assert generate(verifier, "hello", "--max-tokens", 3).code == 0
+
+
+@pytest.mark.fault(
+    "E6.71", "a chat by a template that never ends", "500 after some seconds; others wait no longer than that"
+)
+def test_template_without_end(templated: Callable[[str], Daemon]):
+    """Takes as long as a template may take: 3 seconds."""
+    verifier = templated("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
+    answers: list[tuple[int, dict[str, str], bytes]] = []
+    chat = threading.Thread(
+        target=lambda: answers.append(request_raw(verifier.socket, "POST", "/v1/chat/completions", CHAT))
+    )
+    chat.start()
+    assert generate(verifier, "hello", "--max-tokens", 3).code == 0
+    chat.join()
+    until(lambda: verifier.live() == 0, "no session is left")
+    ((status, _, answer),) = answers
+    assert (status, b"more than 3 s" in answer) == (500, True)

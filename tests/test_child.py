@@ -1,0 +1,177 @@
+"""A process of ours that may crash, hang or take all memory: what its caller sees, and that it goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from specmesh.child import Child, Limits
+from specmesh.errors import ChildFailed
+
+PROGRAM = """
+import os, resource, signal, sys, time
+from specmesh import child
+
+def answer(request):
+    match request["do"]:
+        case "echo":
+            return {"said": request["what"], "pid": os.getpid()}
+        case "spin":
+            while True:
+                pass
+        case "sleep":
+            time.sleep(60)
+        case "abort":
+            os.write(2, b"one\\nthe last words\\n\\n")
+            os.abort()
+        case "raise":
+            raise ValueError("a defect")
+        case "leave":
+            sys.exit(3)
+        case "take":
+            return {"length": len(b"x" * 2**30)}
+        case "size":
+            return {"text": "x" * request["size"]}
+        case "variables":
+            return {"names": sorted(os.environ)}
+        case "garbage":
+            os.write(0, b"\\x04\\0\\0\\0{{{{")
+        case "long":
+            os.write(0, b"\\xff\\xff\\xff\\xff")
+        case "list":
+            os.write(0, b"\\x02\\0\\0\\0[]")
+    return {}
+
+child.serve(answer)
+"""
+
+
+needs_limits = pytest.mark.skipif(
+    sys.platform == "darwin", reason="macOS has a limit of memory and does not enforce it"
+)
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Child]]:
+    """Children that run the program above."""
+    (tmp_path / "under_test.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    made: list[Child] = []
+
+    def start(memory: int = 2**28, seconds: float = 30.0, **environment: str) -> Child:
+        made.append(Child("under_test", Limits(memory, seconds, environment)))
+        return made[-1]
+
+    yield start
+    for child in made:
+        child.close()
+
+
+def failure(child: Child, **request: object) -> str:
+    with pytest.raises(ChildFailed) as caught:
+        child.ask(request)
+    return str(caught.value)
+
+
+def pid(child: Child) -> int:
+    return int(str(child.ask({"do": "echo", "what": None})["pid"]))
+
+
+def test_one_process_answers_many_requests(make: Callable[..., Child]):
+    """Any JSON goes there and back, lone surrogates and a megabyte too."""
+    child = make()
+    first = pid(child)
+    for what in ("a", "\udc80\n\0", {"deep": [1, None, 2.5]}, "x" * 2**20):
+        assert child.ask({"do": "echo", "what": what}) == {"said": what, "pid": first}
+    assert first != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ({"do": "abort"}, "SIGABRT: the last words"),
+        ({"do": "raise"}, "exit code 1: ValueError: a defect"),
+        ({"do": "leave"}, "exit code 3"),
+        pytest.param({"do": "take"}, "more than 256 MiB of memory", marks=needs_limits),
+        ({"do": "garbage"}, "cannot be read"),
+        ({"do": "long"}, "4294967295 bytes"),
+        ({"do": "list"}, "cannot be read"),
+    ],
+    ids=lambda value: value["do"] if isinstance(value, dict) else "",
+)
+def test_what_fails_is_told_and_the_next_is_answered(make: Callable[..., Child], request_: dict[str, object], why: str):
+    """The reason is in the error; another process answers what follows."""
+    child = make()
+    assert why in failure(child, **request_)
+    assert child.ask({"do": "echo", "what": 1})["said"] == 1
+
+
+@pytest.mark.parametrize("do", ["spin", "sleep"])
+def test_it_is_not_waited_for_longer_than_allowed(make: Callable[..., Child], do: str):
+    """Whether it computes or waits, its end comes, and the process is gone."""
+    child = make(seconds=0.2)
+    before = pid(child)
+    assert failure(child, do=do) == "it took more than 0.2 s"
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+    assert pid(child) != before
+
+
+def test_one_that_was_killed_between_requests_is_not_noticed(make: Callable[..., Child]):
+    """Whoever looks after memory may have ended it while it was idle."""
+    child = make()
+    before = pid(child)
+    os.kill(before, signal.SIGKILL)
+    assert child._running is not None
+    child._running._process.wait(30)
+    assert pid(child) != before
+
+
+def test_it_knows_no_secrets(make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch):
+    """Of our variables it has those that an interpreter needs, and what its limits name."""
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("SPECMESH_KEYS", "secret")
+    names = make(EXTRA="1").ask({"do": "variables"})["names"]
+    assert isinstance(names, list)
+    assert {"EXTRA", "PATH", "PYTHONPATH"} <= set(names)
+    assert not {"HF_TOKEN", "SPECMESH_KEYS"} & set(names)
+
+
+def test_a_module_that_is_not_there():
+    """Told with Python's words."""
+    assert "No module named" in failure(Child("specmesh.no_such_module", Limits(2**28, 1.0)))
+
+
+def test_no_process_can_be_started(make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch):
+    """The system has no more of them."""
+
+    def none_left(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", none_left)
+    assert failure(make(), do="echo") == "no process could be started: Resource temporarily unavailable"
+
+
+def test_it_ends_with_its_parent(make: Callable[..., Child], tmp_path: Path):
+    """A parent that is killed leaves nothing behind."""
+    program = (
+        "import os; from specmesh.child import *; child = Child('under_test', Limits(2**28, 9.0));"
+        "print(child.ask({'do': 'echo', 'what': 1})['pid'], flush=True); os.kill(os.getpid(), 9)"
+    )
+    make()
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    deadline = time.monotonic() + 30
+    while _runs(int(ran.stdout)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _runs(process: int) -> bool:
+    """Whether it does, and is not merely what its new parent has not asked about yet."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return state.stdout.strip()[:1] not in {"", "Z"}
