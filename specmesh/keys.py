@@ -4,7 +4,7 @@ A key is a Curve25519 key as ZeroMQ makes it, written as 64 hexadecimal digits, 
 
 secret.key  this machine's secret key
 drafters    who may connect to a verifier here: KEY NAME, one per line
-verifiers   whom a drafter here trusts: KEY ADDRESS, one per line
+verifiers   whom a drafter here trusts: KEY ADDRESS, one per line; a machine with several addresses has as many lines
 
 Only their owner may read and write them. The lists are no secret, but whoever writes them lets himself in.
 """
@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -102,15 +102,16 @@ def parse_key(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyFolder:
-    """The keys in a folder. What others could read or have written is refused with InsecureKeys."""
+    """The keys in a folder. What others could read or have written is refused with InsecureKeys.
+
+    credential: the file with the secret key, where a service manager hands it over instead of the folder.
+    """
 
     path: Path
+    credential: Path | None = None
 
-    def new(self, *, replace: bool = False, owner: tuple[int, int] | None = None) -> Identity:
-        """Make this machine's key, and the folder for it, which `owner` (user and group id) gets.
-
-        Raises ConfigError where there is a key already and `replace` is not given, or it cannot be written.
-        """
+    def make(self, owner: tuple[int, int] | None = None) -> None:
+        """Make the folder where there is none; `owner` (user and group id) gets it. Raises ConfigError."""
         try:
             if not self.path.exists():
                 self.path.mkdir(mode=0o700, parents=True)
@@ -118,6 +119,16 @@ class KeyFolder:
                     os.chown(self.path, *owner)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be made ({error.strerror})") from None
+
+    def new(self, *, replace: bool = False, owner: tuple[int, int] | None = None) -> Identity:
+        """Make this machine's key, and the folder for it, which `owner` (user and group id) gets.
+
+        Raises ConfigError where there is a key already and `replace` is not given, or it cannot be written, or it would
+        not be the one that is used.
+        """
+        if self.credential is not None:
+            raise ConfigError(f"{self.credential} is the key that the service is given: change it there")
+        self.make(owner)
         identity = new_identity()
         with self._changing():
             if _there(self.path / SECRET) and not replace:
@@ -131,10 +142,13 @@ class KeyFolder:
 
     def identity(self) -> Identity:
         """This machine's own keys; raises ConfigError where there are none."""
-        credential = _credential()
+        credential = self.credential or _credential()
         path = credential or self.path / SECRET
         # A credential is the service manager's to guard: its access list may show as a group's right to read.
-        raw = credential.read_text("ascii", "replace") if credential is not None else self._read(SECRET)
+        try:
+            raw = credential.read_text("ascii", "replace") if credential is not None else self._read(SECRET)
+        except OSError as error:
+            raise InsecureKeys(f"{path} cannot be read ({error.strerror}): is this command run with sudo?") from None
         if raw is None:
             raise ConfigError(f"{path}: no key is there: make one with `specmesh keys new`")
         lines = [line.strip() for line in raw.splitlines() if line.strip() and not line.startswith("#")]
@@ -144,15 +158,19 @@ class KeyFolder:
         return Identity(z85.decode(zmq.curve_public(z85.encode(secret))), secret)
 
     def listed(self, listing: Listing) -> dict[str, str]:
-        """What a list holds: names or addresses by their keys; empty where there is no list."""
-        found: dict[str, str] = {}
+        """Names by their keys, or of each verifier's key one of its addresses; empty where there is no list."""
+        return dict(self.entries(listing))
+
+    def entries(self, listing: Listing) -> list[tuple[str, str]]:
+        """What a list holds: (key, name or address); empty where there is no list."""
+        found: list[tuple[str, str]] = []
         for number, line in enumerate((self._read(listing) or "").splitlines(), 1):
             if not line.strip() or line.startswith("#"):
                 continue
             key, _, label = line.strip().partition(" ")
             if not _KEY.fullmatch(key) or not _LABEL.fullmatch(label.strip()):
                 raise ConfigError(f"{self.path / listing}:{number}: write the 64 digits of a key, a space and a name")
-            found[key] = label.strip()
+            found.append((key, label.strip()))
         return found
 
     def stamp(self, name: str) -> tuple[int, ...]:
@@ -165,7 +183,7 @@ class KeyFolder:
 
     def verifier_at(self, address: str) -> bytes | None:
         """The public key of the verifier at an address, None where it is not known; this machine's own has our own."""
-        for key, known in self.listed(Listing.VERIFIERS).items():
+        for key, known in self.entries(Listing.VERIFIERS):
             if endpoint(known) == endpoint(address):
                 return bytes.fromhex(key)
         return self.identity().public if is_loopback(host_of(address, "--connect")) else None
@@ -175,25 +193,24 @@ class KeyFolder:
         if not _LABEL.fullmatch(label):
             raise ConfigError(f"{label!r} is no name: give one word")
         with self._changing():
-            found = self.listed(listing)
-            others = [other for other, known in found.items() if listing.same(known, label) and other != key]
-            if others and not replace:
+            found = self.entries(listing)
+            if not replace and any(listing.same(known, label) and other != key for other, known in found):
                 raise ConfigError(
                     f"{label} has another key: `specmesh keys revoke {label}` first, or give another name"
                 )
-            for other in others:
-                del found[other]
-            self._write(listing, found | {key: label})
+            renamed = key if listing is Listing.DRAFTERS else None  # a verifier may have several addresses
+            kept = [(other, known) for other, known in found if not listing.same(known, label) and other != renamed]
+            self._write(listing, [*kept, (key, label)])
 
     def revoke(self, word: str) -> list[tuple[Listing, str]]:
         """Take a key off the lists, by itself or by its label; which lists had it, and its label there."""
         gone: list[tuple[Listing, str]] = []
         with self._changing():
             for listing in Listing:
-                found = self.listed(listing)
-                kept = {key: label for key, label in found.items() if word not in (key, label)}
+                found = self.entries(listing)
+                kept = [entry for entry in found if word not in entry]
                 if kept != found:
-                    gone += [(listing, label) for key, label in found.items() if key not in kept]
+                    gone += [(listing, label) for key, label in found if word in (key, label)]
                     self._write(listing, kept)
         return gone
 
@@ -213,8 +230,8 @@ class KeyFolder:
         finally:
             os.close(descriptor)
 
-    def _write(self, listing: Listing, found: Mapping[str, str]) -> None:
-        lines = [f"{key} {label}\n" for key, label in sorted(found.items(), key=lambda item: item[1])]
+    def _write(self, listing: Listing, found: Iterable[tuple[str, str]]) -> None:
+        lines = [f"{key} {label}\n" for key, label in sorted(found, key=lambda entry: entry[1])]
         self._store(listing, "".join(lines))
 
     def _store(self, name: str, text: str) -> None:

@@ -41,10 +41,12 @@ def folder_options(command: F) -> F:
 
 
 def folder_of(path: Path | None, system: bool) -> "KeyFolder":
-    """The folder that these options mean."""
+    """The folder that these options mean, with the key that the machine's own service is given, if it is given one."""
     from specmesh.keys import KeyFolder, key_folders
+    from specmesh.service.credential import service_credential
 
-    return KeyFolder(path or key_folders()[int(system)])
+    given = service_credential() if system and path is None else None
+    return KeyFolder(path or key_folders()[int(system)], given)
 
 
 def with_key(folder: "KeyFolder", system: bool) -> "tuple[KeyFolder, bool]":
@@ -56,6 +58,7 @@ def with_key(folder: "KeyFolder", system: bool) -> "tuple[KeyFolder, bool]":
     except ConfigError:
         folder.new(owner=_service_user() if system else None)
         return folder, True
+    folder.make(_service_user() if system else None)
     return folder, False
 
 
@@ -124,17 +127,15 @@ def list_command(as_json: bool, path: Path | None, system: bool) -> None:
     from specmesh.keys import Listing
 
     folder = folder_of(path, system)
-    found = {listing: folder.listed(listing) for listing in Listing}
+    found = {listing: folder.entries(listing) for listing in Listing}
     if as_json:
         import json
 
-        told = {
-            str(listing): [{"key": key, "label": label} for key, label in one.items()] for listing, one in found.items()
-        }
+        told = {str(listing): [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
         click.echo(json.dumps({"schema_version": 1, "folder": str(folder.path), **told}, indent=2))
         return
     for listing, one in found.items():
-        for key, label in one.items():
+        for key, label in one:
             click.echo(f"{str(listing).removesuffix('s'):<9} {label:<24} {key}")
     if not any(found.values()):
         click.echo(f"specmesh: nobody is on the lists in {folder.path}", err=True)

@@ -59,13 +59,13 @@ def check_connect(address: str, *, keyed: bool, insecure: bool) -> None:
 
 
 def _means_everywhere(host: str) -> bool:
-    """Whether binding this host would listen on all networks, however that is written: *, 0.0.0.0, 0, [::], ..."""
+    """Whether binding this host would listen on all networks: *, 0.0.0.0, 0, [::], a name for one of them, ..."""
     if host == "*":
         return True
     try:
-        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST | socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host, None, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        return False  # a name, or nothing at all: binding tells
+        return False  # an interface, or nothing at all: binding tells
     addresses = (ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found)
     plain = ((one.ipv4_mapped or one) if isinstance(one, ipaddress.IPv6Address) else one for one in addresses)
     return any(one.is_unspecified for one in plain)

@@ -226,6 +226,47 @@ def test_an_address_is_one_however_it_is_spelt(folder: KeyFolder):
     assert list(folder.listed(Listing.VERIFIERS)) == ["b" * 64]
 
 
+def test_a_verifier_with_several_addresses(folder: KeyFolder):
+    """In a network and a tailnet: each is known, and taken back, by itself; its key takes back all."""
+    lan, tailnet = "tcp://192.0.2.1:7071", "tcp://100.64.0.7:7071"
+    for address in (lan, tailnet, lan):
+        folder.allow(Listing.VERIFIERS, KEY, address, replace=True)
+    folder.allow(Listing.VERIFIERS, OTHER, "tcp://192.0.2.9:7071")
+    assert sorted(folder.entries(Listing.VERIFIERS)) == sorted(
+        [(KEY, lan), (KEY, tailnet), (OTHER, "tcp://192.0.2.9:7071")]
+    )
+    assert folder.verifier_at(lan) == folder.verifier_at(tailnet) == bytes.fromhex(KEY)
+    assert folder.revoke(lan) == [(Listing.VERIFIERS, lan)]
+    assert folder.verifier_at(lan) is None
+    assert folder.verifier_at(tailnet) == bytes.fromhex(KEY)
+    folder.allow(Listing.VERIFIERS, KEY, lan)
+    assert sorted(label for _, label in folder.revoke(KEY)) == [tailnet, lan]
+
+
+def test_a_drafter_has_one_name(folder: KeyFolder):
+    """Allowed again under another name, it is called that."""
+    folder.allow(Listing.DRAFTERS, KEY, "mac")
+    folder.allow(Listing.DRAFTERS, KEY, "studio")
+    assert folder.entries(Listing.DRAFTERS) == [(KEY, "studio")]
+
+
+def test_a_key_that_the_service_is_given(folder: KeyFolder, tmp_path: Path):
+    """It counts for the commands about the service, too; none is made beside it, and the lists stay in the folder."""
+    given = tmp_path / "given.key"
+    (folder.path / "secret.key").rename(given)
+    public = KeyFolder(folder.path, given).identity().public
+    again = KeyFolder(tmp_path / "elsewhere", given)
+    assert again.identity().public == public
+    with pytest.raises(ConfigError, match="the service is given"):
+        again.new()
+    again.make()
+    again.allow(Listing.DRAFTERS, KEY, "mac")
+    assert again.listed(Listing.DRAFTERS) == {KEY: "mac"}
+    given.unlink()
+    with pytest.raises(InsecureKeys, match="sudo"):
+        again.identity()
+
+
 def test_keys_that_cannot_be_looked_at_are_not_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A daemon must not go on without keys because it may not see them."""
     shut = tmp_path / "keys"

@@ -1,9 +1,12 @@
 """Which addresses need keys."""
 
+import socket
+
 import pytest
 
+from specmesh import privacy
 from specmesh.errors import ConfigError
-from specmesh.privacy import check_bind, check_connect, host_of, is_loopback
+from specmesh.privacy import check_bind, check_connect, check_one_network, host_of, is_loopback
 
 EVERYWHERE = ["*", "0.0.0.0", "0", "0.0", "0x0", "[::]", "[::0]", "[0:0:0:0:0:0:0:0]", "[::ffff:0.0.0.0]"]  # noqa: S104
 BEYOND = ["192.0.2.1", "example.org", "[2001:db8::1]", "127.0.0.2", "eth0", "localhost.example.org"]
@@ -16,6 +19,30 @@ def test_never_on_every_network(host: str, keyed: bool, insecure: bool):
     """However it is written, every network is refused, with keys too."""
     with pytest.raises(ConfigError, match="every network"):
         check_bind(f"tcp://{host}:7071", keyed=keyed, insecure=insecure)
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What names lead to; others lead nowhere."""
+    known = {"everywhere": "0.0.0.0", "all-of-six": "::", "mapped": "::ffff:0.0.0.0"}  # noqa: S104
+    resolve = socket.getaddrinfo
+
+    def lookup(host: str, port: None, flags: int = 0) -> object:
+        return resolve(known.get(host, host), port, flags=flags | socket.AI_NUMERICHOST)
+
+    monkeypatch.setattr(privacy.socket, "getaddrinfo", lookup)
+    return known
+
+
+@pytest.mark.parametrize("name", ["everywhere", "all-of-six", "mapped"])
+def test_a_name_for_every_network(name: str):
+    """A name in the hosts file or a name server that leads to every network."""
+    for check in (
+        lambda: check_bind(f"tcp://{name}:7071", keyed=True, insecure=True),
+        lambda: check_one_network(f"tcp://{name}:7072", "--address"),
+    ):
+        with pytest.raises(ConfigError, match="every network"):
+            check()
 
 
 @pytest.mark.parametrize("host", BEYOND)

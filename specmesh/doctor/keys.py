@@ -19,7 +19,7 @@ def judge_folder(folder: KeyFolder) -> Check:
     """A folder with a key."""
     try:
         folder.identity()
-        drafters, verifiers = (len(folder.listed(listing)) for listing in Listing)
+        drafters, verifiers = (len(folder.entries(listing)) for listing in Listing)
     except InsecureKeys as error:
         return fail(GROUP, "keys", str(error), "what the line above says, then look again")
     except ConfigError as error:
