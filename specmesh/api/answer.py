@@ -102,6 +102,16 @@ async def whole(batches: Batches, shape: Shape, telling: Telling, gone: Callable
     return shape.whole(text + telling.finish(), end.reason, extra) | {"usage": usage}
 
 
+async def beginning(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> list[Event]:
+    """The first batch, which may take as long as a queue; raises as `whole` does, and then leaves the session."""
+    async with aclosing(_while_heard(batches, gone)) as heard:
+        try:
+            return await anext(heard)
+        except BaseException:
+            await batches.aclose()
+            raise
+
+
 async def _while_heard(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> Batches:
     """The batches; raises ClientDisconnect soon after the client left, also while none comes."""
     left = asyncio.ensure_future(_until(gone))

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from specmesh.api import shapes
-from specmesh.api.answer import Batches, Event, Stream, Telling, append, error_body, told, whole
+from specmesh.api.answer import Batches, Event, Stream, Telling, append, beginning, error_body, told, whole
 from specmesh.api.body import Body, parse_chat, parse_completion
 from specmesh.api.ping import parse_ping, pinged
 from specmesh.errors import (
@@ -121,9 +121,9 @@ class _Api:
         if not body.stream:
             answer = await whole(batches, shape, telling, http.is_disconnected)
             return JSONResponse(answer, headers=headers)
-        first = await anext(batches)  # likewise
+        begun = await beginning(batches, http.is_disconnected)  # likewise
         stream = Stream(shape, telling, body.usage_apart)
-        return StreamingResponse(stream.events(first, batches), headers=headers, media_type="text/event-stream")
+        return StreamingResponse(stream.events(begun, batches), headers=headers, media_type="text/event-stream")
 
     async def _events(self, request: Request) -> Batches:
         """A session's events, as many as came together; leaving early cancels it. Raises the daemon's refusal."""

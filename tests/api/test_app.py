@@ -386,6 +386,28 @@ def test_client_that_leaves_a_stream_cancels():
     assert cancel.client is submit.client
 
 
+def test_client_that_leaves_before_its_stream_begins_cancels():
+    """A client that disconnects while its request waits for a session takes it out of the queue."""
+
+    async def leave() -> FakeDaemon:
+        daemon, answer = FakeDaemon(), Answer()
+        task = asyncio.ensure_future(
+            call(daemon, "POST", "/v1/completions", [b'{"prompt": "hi", "stream": true}'], answer)
+        )
+        while not daemon.orders:
+            await asyncio.sleep(0)
+        assert not daemon.cancelled.is_set()
+        answer.gone.set()
+        await asyncio.wait_for(daemon.cancelled.wait(), 20)
+        await task
+        assert answer.status == 499
+        return daemon
+
+    submit, cancel = asyncio.run(leave()).orders
+    assert isinstance(submit, Submit)
+    assert cancel == Cancel(submit.client)
+
+
 def test_client_that_leaves_a_completion_cancels():
     """A client that disconnects while its whole text is being made cancels its session."""
 
