@@ -106,3 +106,29 @@ def test_model_libraries_have_one_home(path):
     """llama.cpp and MLX are imported by engines only."""
     if "engines" not in path.parts:
         assert not {name for name in imports(path) if within(name, *MODEL)}
+
+
+WALL = {"time.time", "time.time_ns", "datetime.datetime", "datetime.datetime.now", "datetime.date", "time.localtime"}
+TOLD_TO_PEOPLE = {"specmesh/api/app.py"}
+"""Where a date is part of what clients get."""
+
+
+def clocks(path):
+    """The wall clocks that a file reads."""
+    called = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+    return {name for name in called if name in WALL or name.endswith((".now", ".utcnow", ".today"))}
+
+
+@pytest.mark.parametrize("path", sources("specmesh/core", "specmesh/api", "wire", "daemons"), ids=named)
+def test_time_is_monotonic(path):
+    """What waits, counts or judges by time uses a clock that nobody sets: a jump must not look like silence."""
+    assert bool(clocks(path)) == (named(path) in TOLD_TO_PEOPLE)
+    imported = {name for name in imports(path) if within(name, "datetime") or name == "time.time"}
+    assert not imported
+
+
+def test_a_wall_clock_is_seen(tmp_path):
+    """The reader itself sees them, by any of their names."""
+    path = tmp_path / "module.py"
+    path.write_text("import time\nfrom datetime import datetime\nprint(time.time(), datetime.now())\n")
+    assert clocks(path) == {"time.time", "datetime.now"}
