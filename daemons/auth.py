@@ -15,7 +15,22 @@ import zmq
 from zmq.auth import Authenticator
 from zmq.utils import z85
 
-from specmesh.daemons.curve import DOMAIN, Handshake, next_handshake, protect_client, protect_server, unwatch, watch
+from specmesh.daemons.curve import (
+    CONNECTIONS,
+    DOMAIN,
+    HANDSHAKES,
+    Connection,
+    Event,
+    Handshake,
+    handshake,
+    next_event,
+    next_handshake,
+    protect_client,
+    protect_server,
+    unwatch,
+    watch,
+)
+from specmesh.daemons.lobby import Lobby
 from specmesh.errors import ConfigError, InsecureKeys
 from specmesh.keys import SECRET, Identity, KeyFolder, Listing, new_identity
 
@@ -29,6 +44,9 @@ PATIENCE = 5.0
 
 STUCK = 10.0
 """Seconds without a turn after which the handler counts as dead."""
+
+BAR = 30.0
+"""Seconds that a key stays out after a connection of its was cut because it sent too much."""
 
 NAMED = 16
 """Most refused keys that the log names in a minute: whoever invents keys must not fill a disk."""
@@ -45,7 +63,8 @@ class Guard:
     """Lets in whose key is on the list of drafters, and this machine's own. Answers libzmq on a thread of its own.
 
     `allowed` is replaced as a whole where the list has changed, after which `wake` is called. `failures` counts
-    handshakes that failed, by their reason.
+    handshakes that failed, by their reason. `introduced` is for the router to replace: the connections of drafters, or
+    None while that is not known. Others are cut when they have waited long enough.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyFolder, wake: Callable[[], None]) -> None:
@@ -58,16 +77,28 @@ class Guard:
         self.allowed = self._read()
         self.failures: Counter[str] = Counter()
         self._named: dict[str, float] = {}
-        self._listening = False
-        self._closing = threading.Event()
-        self._turned = time.monotonic()
-        self._thread: threading.Thread | None = None
+        self.introduced: frozenset[Connection] | None = None
+        self._lobby = Lobby()
+        self._barred: dict[str, float] = {}
+        self._listening = self._serving = False
+        self._proving = ""
+        self._closing, self._unwatched = threading.Event(), threading.Event()
+        self._turned = self._cleared = time.monotonic()
         self._close: Callable[[], None] = lambda: None
 
     @property
     def alive(self) -> bool:
         """Whether keys are still asked about; a verifier whose guard is dead should end."""
-        return self._thread is not None and self._thread.is_alive() and time.monotonic() - self._turned < STUCK
+        return self._serving and time.monotonic() - self._turned < STUCK
+
+    def admits(self, key: str) -> bool:
+        """Whether a key, as we write keys, may connect and speak now."""
+        return key in self.allowed and (key not in self._barred or time.monotonic() >= self._barred[key])
+
+    def bar(self, key: str) -> None:
+        """Keep a key out for a while, although it is on the list."""
+        now = time.monotonic()
+        self._barred = {other: until for other, until in self._barred.items() if until > now} | {key: now + BAR}
 
     def protect(self, socket: zmq.Socket[bytes]) -> None:
         """Guard this socket, which is not bound yet, from now on. Raises InsecureKeys where it would not hold."""
@@ -75,32 +106,34 @@ class Guard:
         zap = _Zap(self._context)
         zap.configure_curve_callback(DOMAIN, self)
         zap.start()
-        monitor = watch(socket)
+        monitor = watch(socket, HANDSHAKES | CONNECTIONS)
 
         def close() -> None:
             socket.disable_monitor()  # while it is read
             self._closing.set()
-            thread.join()
-            monitor.close(linger=0)
-            zap.stop()
+            self._unwatched.set()
+            thread.join(PATIENCE)
+            if not thread.is_alive():  # else they are in use, and the process ends without them
+                monitor.close(linger=0)
+                zap.stop()
 
-        self._close = close
-        self._thread = thread = threading.Thread(target=self._run, args=(zap, monitor), name="auth", daemon=True)
+        self._close, self._serving = close, True
+        thread = threading.Thread(target=self._run, args=(zap, monitor), name="auth", daemon=True)
         thread.start()
         try:
             self._prove(socket)
         except InsecureKeys:
             self.close()
             raise
-        self.failures.clear()
         self._listening = True
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Whether a key, as libzmq writes it, may connect; pyzmq's handler calls this."""
         told = z85.decode(key).hex()
-        if domain == DOMAIN and told in self.allowed:
+        if domain == DOMAIN and self.admits(told):
             return True
-        self._name(told)
+        if told not in self.allowed:
+            self._name(told)
         return False
 
     def close(self) -> None:
@@ -109,6 +142,16 @@ class Guard:
         self._close = lambda: None
 
     def _run(self, zap: _Zap, monitor: zmq.Socket[bytes]) -> None:
+        try:
+            self._serve(zap, monitor)
+        except Exception as error:  # noqa: BLE001  (whatever it is, nobody gets in any more, and that is told)
+            log.critical("keys_not_asked", error=f"{type(error).__name__}: {error}", meaning="nobody gets in any more")
+        self._serving = False
+        while not self._unwatched.is_set():  # libzmq waits for who reads its monitor, also for being closed
+            next_event(monitor, LOOK_INTERVAL)
+
+    def _serve(self, zap: _Zap, monitor: zmq.Socket[bytes]) -> None:
+        """Answer libzmq, and follow what the monitor and the list tell, until closed."""
         poller = zmq.Poller()
         poller.register(zap.zap_socket, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
@@ -117,14 +160,32 @@ class Guard:
                 self._turned = time.monotonic()
                 for ready, _ in poller.poll(int(LOOK_INTERVAL * 1e3)):
                     if ready is monitor:
-                        self._count(next_handshake(monitor))
+                        self._note(next_event(monitor))
                     else:
                         runner.run(zap.handle_zap_message(zap.zap_socket.recv_multipart()))
                 self._look()
+                self._clear_out(time.monotonic())
 
-    def _count(self, ended: Handshake | None) -> None:
-        if ended is not None and ended is not Handshake.DONE:
-            self.failures[ended] += 1
+    def _note(self, event: Event | None) -> None:
+        """Follow connections and count handshakes; those of the self-test, which may be told late, are neither."""
+        if event is None or event.endpoint.rpartition(":")[2] == self._proving:
+            return
+        match event.kind:
+            case zmq.EVENT_ACCEPTED:
+                self._lobby.came(event.value, time.monotonic())
+            case zmq.EVENT_DISCONNECTED:
+                self._lobby.left(event.value)
+            case _ if (ended := handshake(event)) is not Handshake.DONE:
+                self.failures[ended] += 1
+
+    def _clear_out(self, now: float) -> None:
+        """Cut connections that nobody introduces; at most so often, as each look goes through all of them."""
+        if now - self._cleared < LOOK_INTERVAL:
+            return
+        self._cleared = now
+        cut = self._lobby.clear_out(self.introduced, now)
+        if cut:
+            log.info("strangers_cut", connections=cut, meaning="no HELLO came over them")
 
     def _look(self) -> None:
         """Take the list over where it has changed; a list that is wrong changes nothing, and is told."""
@@ -166,6 +227,7 @@ class Guard:
         """Try this very socket on a port of its own, which is closed again; raises InsecureKeys."""
         socket.bind("tcp://127.0.0.1:*")
         endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self._proving = endpoint.rpartition(":")[2]
         try:
             for what, identity, right in (
                 ("an unknown key", new_identity(), Handshake.KEY),

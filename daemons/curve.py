@@ -16,13 +16,13 @@ from specmesh.keys import Identity
 DOMAIN = "specmesh"
 """The ZAP domain; libzmq asks no handler about a socket without one."""
 
-_EVENTS = (
+HANDSHAKES = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
-
+CONNECTIONS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 
 _watched = itertools.count()
 
@@ -56,13 +56,13 @@ def protect_client(socket: zmq.Socket[bytes], identity: Identity, server: bytes)
     socket.setsockopt(zmq.CURVE_SERVERKEY, server)
 
 
-def watch(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-    """A socket that tells of the other's handshakes; call it before the other connects or binds, end it by `unwatch`.
+def watch(socket: zmq.Socket[bytes], events: int = HANDSHAKES) -> zmq.Socket[bytes]:
+    """A socket that tells of events of the other's; call it before the other connects or binds, end it by `unwatch`.
 
     It must be read: libzmq waits for its reader with everything else. Its name is used once, because a new reader could
     else reach an old socket that is still being closed.
     """
-    return socket.get_monitor_socket(_EVENTS, f"inproc://handshakes-{next(_watched)}")
+    return socket.get_monitor_socket(events, f"inproc://handshakes-{next(_watched)}")
 
 
 def unwatch(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
@@ -71,12 +71,32 @@ def unwatch(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
     monitor.close(linger=0)
 
 
-def next_handshake(monitor: zmq.Socket[bytes], patience: float = 0.0) -> Handshake | None:
-    """The next handshake's end that was told, waiting for it at most `patience` seconds; None where there is none."""
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a monitor told. value: of a connection its descriptor. endpoint: where a listening socket listens."""
+
+    kind: int
+    value: int
+    endpoint: str
+
+
+def next_event(monitor: zmq.Socket[bytes], patience: float = 0.0) -> Event | None:
+    """The next event that was told, waiting for it at most `patience` seconds; None where there is none."""
     if not monitor.poll(int(patience * 1e3)):
         return None
     told = parse_monitor_message(monitor.recv_multipart())
-    match told["event"], told["value"]:
+    return Event(int(told["event"]), int(told["value"]), told["endpoint"].decode(errors="replace"))
+
+
+def next_handshake(monitor: zmq.Socket[bytes], patience: float = 0.0) -> Handshake | None:
+    """How the next handshake ended that was told of, waiting for it likewise; None where there is none."""
+    event = next_event(monitor, patience)
+    return None if event is None else handshake(event)
+
+
+def handshake(event: Event) -> Handshake:
+    """How a handshake ended."""
+    match event.kind, event.value:
         case zmq.EVENT_HANDSHAKE_SUCCEEDED, _:
             return Handshake.DONE
         case zmq.EVENT_HANDSHAKE_FAILED_AUTH, _:
@@ -93,15 +113,24 @@ class Connection:
     """A TCP connection of libzmq's, by its descriptor and where it leads."""
 
     descriptor: int
-    end: object
+    end: tuple[object, ...]
 
     @classmethod
     def of(cls, message: zmq.Frame) -> Self | None:
-        """The one a message came over; None where libzmq does not know, or it is gone."""
-        with contextlib.suppress(zmq.ZMQError, OSError):
-            descriptor = int(message.get(zmq.SRCFD))
-            with sockets.socket(fileno=os.dup(descriptor)) as connection:
-                return cls(descriptor, connection.getpeername())
+        """The one a message came over; None where libzmq does not know, or another has its descriptor by now."""
+        with contextlib.suppress(zmq.ZMQError):
+            found = cls.at(int(message.get(zmq.SRCFD)))
+            if found is not None and found.end[0] == str(message.get("Peer-Address")).partition("%")[0]:
+                return found
+        return None
+
+    @classmethod
+    def at(cls, descriptor: int) -> Self | None:
+        """The one with this descriptor; None where that is no connection."""
+        with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(descriptor)) as connection:
+            end = connection.getpeername()
+            if isinstance(end, tuple):  # else some other kind of socket has the descriptor now
+                return cls(descriptor, end)
         return None
 
     def cut(self) -> None:

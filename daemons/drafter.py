@@ -3,6 +3,7 @@
 It polls between draft tokens, so a correction interrupts at once.
 """
 
+import random
 import time
 from collections.abc import Callable
 from typing import assert_never
@@ -11,6 +12,7 @@ import structlog
 import zmq
 
 from specmesh.core import events as ev
+from specmesh.core.greeting import Greeting
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.core.vocabulary_match import LEAST_OVERLAP
 from specmesh.daemons.dealer import Dealer
@@ -27,12 +29,6 @@ from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Submit
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
-
-HELLO_INTERVAL = 0.25
-"""Seconds between HELLOs until WELCOME comes."""
-
-UNANSWERED = 12
-"""HELLOs without an answer after which the log says so, once: three seconds."""
 
 SNAPSHOT_INTERVAL = 0.1
 
@@ -61,7 +57,7 @@ class DrafterLoop:
         self._introduction = Introduction(engine, address, least_overlap, cache, mailbox.wake)
         self._link = Link(time.monotonic())
         self._welcome: m.Welcome | None = None
-        self._next_hello, self._hellos = 0.0, 0
+        self._greeting = Greeting(random.random, time.monotonic())
         self._next_snapshot = 0.0
         self._turns = 0
         self._round_trip = 0.0
@@ -132,7 +128,7 @@ class DrafterLoop:
         self._stopping = True
 
     def _timeout(self, now: float) -> float:
-        due = self._next_hello
+        due = self._greeting.due
         if self._welcome is not None:
             due = min(self._link.next_ping, self._sessions.next_due() or self._link.next_ping)
         if self.stats.unpublished:
@@ -146,7 +142,7 @@ class DrafterLoop:
             if self._welcome is not None:
                 self._lost("refused")
         if self._welcome is None:
-            if now >= self._next_hello:
+            if now >= self._greeting.due:
                 self._say_hello(now)
         elif now >= self._link.next_ping:
             self._dealer.send(self._link.ping(now, self._turns, self.stats.busy.share(now)))
@@ -182,10 +178,11 @@ class DrafterLoop:
     # --- the wire
 
     def _say_hello(self, now: float) -> None:
-        self._next_hello, self._hellos = now + HELLO_INTERVAL, self._hellos + 1
-        if self._hellos == UNANSWERED and self._dealer.refusal is None:
+        if self._greeting.unanswered(now) and self._dealer.refusal is None:
             log.warning("verifier_not_answering", connect=self._address, meaning="trying on; is it running there?")
-        self._dealer.send(self._introduction.hello(self._name))
+        if self._greeting.doubtful(now) and self._dealer.refusal is None:
+            self._dealer.reconnect()
+        self._greeting.said(now, sent=self._dealer.send(self._introduction.hello(self._name)) > 0)
 
     def _receive(self) -> None:
         for message, size in self._dealer.receive():
@@ -218,7 +215,7 @@ class DrafterLoop:
                 if self._welcome is not None:
                     self._lost("stopped")
             case m.Ping(number, progress, busy):
-                self._link.progress, self._link.busy = progress, busy
+                self._link.told(progress, busy, now)
                 self._dealer.send(m.Pong(number, self._turns & U32, self.stats.busy.share(now)))
             case m.Pong():
                 round_trip = self._link.pong(message, now)
@@ -237,6 +234,7 @@ class DrafterLoop:
             self.stats.reconnects.lost()
         self.stats.reconnects.came()
         self._welcome = welcome
+        self._greeting.answered(now)
         self.stats.unpublished = True
         self._link.next_ping = now
         log.info("verifier_found", verifier=welcome.verifier, model=welcome.model)
@@ -252,7 +250,6 @@ class DrafterLoop:
         if error.code == "hello":
             if self._welcome is not None:
                 self._lost("the verifier does not know this drafter")
-            self._say_hello(now)
         elif error.code == "version":
             raise ConfigError(f"the verifier at {self._address} refused this drafter: {error.message}")
         else:
@@ -267,7 +264,7 @@ class DrafterLoop:
         self._introduction.lost()
         self._sessions.lost(DaemonUnreachable(f"the verifier at {self._address} went away"), time.monotonic())
         self._dealer.reconnect()
-        self._next_hello, self._hellos = 0.0, 0
+        self._greeting.lost(time.monotonic())
 
     def snapshot(self, now: float) -> dict[str, object]:
         """What `stats` shows: an immutable picture, built on the loop's thread."""

@@ -77,7 +77,9 @@ class DrafterStats:
                 "can_trim": info.can_trim,
                 "trimming": info.trimming,
             },
-            "verifier": None if welcome is None else {"name": welcome.verifier, "model": welcome.model},
+            "verifier": None
+            if welcome is None
+            else {"name": welcome.verifier, "model": welcome.model, "stuck": link.stuck},
             "vocabulary": None
             if comparison is None
             else {"verdict": str(comparison.verdict), "overlap": round(comparison.overlap, 4)},

@@ -5,8 +5,15 @@ from collections.abc import Iterator
 from specmesh.core.stats import Histogram
 from specmesh.daemons.peers import U32, DrafterPeer, Link
 from specmesh.daemons.router import Router
+from specmesh.errors import Busy
 from specmesh.requests import Probe
 from specmesh.wire import messages as m
+
+MOST = 64
+"""Most drafters attached at once."""
+
+MOST_OF_A_KEY = 8
+"""Most of them with the same key: one owner must not take every place."""
 
 
 class Drafters:
@@ -24,19 +31,29 @@ class Drafters:
         return self._peers.get(identity) if identity is not None else None
 
     def add(self, identity: bytes, hello: m.Hello, now: float) -> None:
-        """Attach the drafter whose HELLO was just received."""
-        key = self._router.attach(identity)
+        """Attach the drafter whose HELLO was just received; raises Busy where there are too many."""
+        if len(self._peers) >= MOST or self._router.doors.same_key(identity) >= MOST_OF_A_KEY:
+            raise Busy(f"too many drafters are attached ({len(self._peers)}): stop one")
+        key = self._router.doors.attach(identity)
         peer = DrafterPeer(identity, hello, Link(now), address=self._router.inlet.sender(), key=key)
         self._peers[identity] = peer
 
     def remove(self, identity: bytes) -> DrafterPeer | None:
         """Forget a drafter, and what is kept for it; None where there was none."""
-        self._router.detach(identity)
+        self._router.doors.detach(identity)
+        self._router.forget(identity)
         return self._peers.pop(identity, None)
 
     def holding(self, length: int) -> list[bytes]:
-        """Those whose model can hold more than `length` ids."""
-        return [identity for identity, peer in self._peers.items() if peer.hello.n_ctx > length]
+        """Those that get on and whose model can hold more than `length` ids."""
+        return [identity for identity, peer in self._peers.items() if peer.hello.n_ctx > length and not peer.stuck]
+
+    def turned(self) -> list[DrafterPeer]:
+        """Those found stuck, or no longer stuck, since the last call."""
+        turned = [peer for peer in self._peers.values() if peer.stuck != peer.link.stuck]
+        for peer in turned:
+            peer.stuck = peer.link.stuck
+        return turned
 
     def next_ping(self) -> float | None:
         """When the next PING is due."""
@@ -58,9 +75,9 @@ class Drafters:
         for peer in self._peers.values():
             self._router.send(peer.identity, peer.link.probe(now, progress, busy, order.answer(peer.end)))
 
-    def pinged(self, peer: DrafterPeer, ping: m.Ping, progress: int, busy: float) -> None:
+    def pinged(self, peer: DrafterPeer, ping: m.Ping, now: float, progress: int, busy: float) -> None:
         """Answer a drafter's PING."""
-        peer.link.progress, peer.link.busy = ping.progress, ping.busy
+        peer.link.told(ping.progress, ping.busy, now)
         self._router.send(peer.identity, m.Pong(ping.number, progress & U32, busy))
 
     def ponged(self, peer: DrafterPeer, pong: m.Pong, now: float) -> None:

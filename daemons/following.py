@@ -214,7 +214,9 @@ class Following:
     def cancel_of(self, client: Client) -> None:
         """A client of this drafter has left."""
         self._interrupted.cancel(client)
-        self._asked = {ref: asked for ref, asked in self._asked.items() if asked.client is not client}
+        for ref in [ref for ref, asked in self._asked.items() if asked.client is client]:
+            del self._asked[ref]
+            self._dealer.send(m.Close(0, 0, 0.0, ref))
         for live in list(self.live.values()):
             if live.asked is not None and live.asked.client is client:
                 self._dealer.send(m.Close(live.id, live.machine.drafted, live.machine.draft_seconds))

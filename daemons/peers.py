@@ -24,7 +24,11 @@ Answer = Callable[[float], None]
 
 @dataclass(slots=True)
 class Link:
-    """Liveness and round trip of one connection. `progress` is the peer's own loop counter, as last told.
+    """Liveness and round trip of one connection.
+
+    progress: the peer's own loop counter, as last told, which changed at `progressed`.
+    stuck:    the peer answers, perhaps by a thread of its own, but its loop has not turned for as long as a silent one
+              would count as gone.
 
     A probe is a PING that somebody asked for. It counts nowhere: measuring must not move what drafting is decided by.
     """
@@ -33,10 +37,19 @@ class Link:
     round_trips: Rolling = field(default_factory=Rolling)
     progress: int = 0
     busy: float = 0.0
+    stuck: bool = False
+    progressed: float | None = None
     next_ping: float = 0.0
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _pending: tuple[int, float] | None = None
     _probes: dict[int, tuple[float, Answer]] = field(default_factory=dict)
+
+    def told(self, progress: int, busy: float, now: float) -> None:
+        """Note what a PING or PONG says of its sender."""
+        if progress != self.progress or self.progressed is None:
+            self.progressed = now
+        self.progress, self.busy = progress, busy
+        self.stuck = now - self.progressed > SILENCE
 
     def ping(self, now: float, progress: int, busy: float) -> Ping:
         """The next PING, to be sent now."""
@@ -53,7 +66,7 @@ class Link:
 
     def pong(self, message: Pong, now: float) -> float | None:
         """Learn from a PONG; its round trip in seconds, None when it answers no PING of ours, or a probe."""
-        self.progress, self.busy = message.progress, message.busy
+        self.told(message.progress, message.busy, now)
         probe = self._probes.pop(message.number, None)
         if probe is not None:
             sent, answer = probe
@@ -77,7 +90,11 @@ class Link:
 
 @dataclass(slots=True)
 class DrafterPeer:
-    """A drafter attached to this verifier; `key` is what its key is called here, empty where it has no name."""
+    """A drafter attached to this verifier.
+
+    key:   what its key is called here, empty where it has no name.
+    stuck: it was found so, and drafts for nobody until its loop turns again.
+    """
 
     identity: bytes
     hello: Hello
@@ -85,6 +102,7 @@ class DrafterPeer:
     arrivals: Arrivals = field(default_factory=Arrivals)
     address: str = ""
     key: str = ""
+    stuck: bool = False
 
     @property
     def end(self) -> Peer:
@@ -103,6 +121,7 @@ class DrafterPeer:
             "round_trip_ms": self.link.round_trip_ms(),
             "draft_interval_ms": _ms(interval),
             "busy": round(self.link.busy, 3),
+            "stuck": self.stuck,
         }
 
 

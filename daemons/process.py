@@ -20,7 +20,7 @@ import zmq
 from specmesh.daemons.backends import Loading
 from specmesh.daemons.notify import Notifier, Watchdog
 from specmesh.errors import SpecmeshError, about
-from specmesh.logs import flush
+from specmesh.logs import flush, leave
 
 log = structlog.get_logger("specmesh")
 
@@ -32,6 +32,9 @@ COLLECT_EVERY = 20_000
 
 LOADING_GRACE = 4.0
 """Seconds that loading a model may go on after SIGTERM."""
+
+ENDING = 8.0
+"""Seconds that sockets and models may take to be given back after SIGTERM, once the loop has ended."""
 
 T = TypeVar("T")
 
@@ -100,6 +103,7 @@ class Process:
             yield
         finally:
             watchdog.close()
+            self.stop.hurry()
 
     def _told(self, share: float, fetched: int) -> bool:
         """Tell how much of a model is loaded; whether to go on."""
@@ -146,6 +150,13 @@ class Stop:
         signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
         if self.asked:
             stop()
+
+    def hurry(self) -> None:
+        """The loop has ended: what hangs now is left behind, where a signal has asked for the end."""
+        if self.asked:
+            last = threading.Timer(ENDING, leave, (0,))
+            last.daemon = True
+            last.start()
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         if self.asked:

@@ -5,20 +5,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specmesh.engines.base import ChatEncoder, VerifyEngine
-from specmesh.errors import Busy, EngineError, RequestError, SpecmeshError
+from specmesh.errors import EngineError, RequestError, SpecmeshError
 from specmesh.requests import Client, Request
-
-MAX_WAITING = 64
-"""Most prompts that wait at once, whoever sent them: a drafter's may have half a megabyte each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """A request on its way to a session. owner is the drafter whose client asked; None for a client of this daemon."""
+    """A request on its way to a session. owner is the drafter whose client asked, by `ref`; None for a client of this
+    daemon."""
 
     request: Request
     client: Client
     owner: bytes | None
+    ref: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,38 +31,27 @@ class Encoded:
 class PromptLine:
     """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread.
 
-    The loop adds, takes and withdraws. One owner may have `most` prompts here that were not taken yet.
+    How many there may be is the request queue's affair.
     """
 
-    def __init__(self, engine: VerifyEngine, deliver: Callable[[Encoded], None], most: int) -> None:
-        self._engine, self._deliver, self._most = engine, deliver, most
+    def __init__(self, engine: VerifyEngine, deliver: Callable[[Encoded], None]) -> None:
+        self._engine, self._deliver = engine, deliver
         self._waiting: list[Opening] = []
-        self._begun: list[Opening] = []
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="prompts", daemon=True)
         self._thread.start()
 
     def add(self, opening: Opening) -> None:
-        """Put a prompt into the line; raises Busy where its owner, or everybody together, has too many there."""
+        """Put a prompt into the line."""
         with self._changed:
-            here = [other.owner for other in (*self._waiting, *self._begun)]
-            if here.count(opening.owner) >= self._most or len(here) >= MAX_WAITING:
-                raise Busy("too many prompts wait for their turn already: try again")
             self._waiting.append(opening)
             self._changed.notify()
 
-    def take(self, opening: Opening) -> bool:
-        """Take an opening out that was delivered; False where it was withdrawn meanwhile."""
-        return bool(self.withdraw(lambda other: other is opening))
-
-    def withdraw(self, unwanted: Callable[[Opening], bool]) -> list[Opening]:
-        """Take out those whose session nobody wants any more, and return them."""
+    def withdraw(self, unwanted: Callable[[Opening], bool]) -> None:
+        """Take out those whose session nobody wants any more; the one under way is delivered all the same."""
         with self._changed:
-            gone = [opening for opening in (*self._begun, *self._waiting) if unwanted(opening)]
-            self._begun = [opening for opening in self._begun if opening not in gone]
-            self._waiting = [opening for opening in self._waiting if opening not in gone]
-        return gone
+            self._waiting = [opening for opening in self._waiting if not unwanted(opening)]
 
     def close(self, timeout: float) -> bool:
         """End the thread after the prompt it is at; whether it ended within `timeout` seconds."""
@@ -85,9 +73,7 @@ class PromptLine:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
                 return None
-            opening = self._waiting.pop(0)
-            self._begun.append(opening)
-            return opening
+            return self._waiting.pop(0)
 
     def _encoded(self, request: Request) -> Sequence[int] | SpecmeshError:
         try:

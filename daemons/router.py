@@ -1,19 +1,31 @@
 """The verifier's end of the wire: messages to and from drafters, by the identity their connection has."""
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import zmq
 
 from specmesh.daemons.auth import Guard
-from specmesh.daemons.curve import Connection, user_of
+from specmesh.daemons.doorkeeper import Doorkeeper
+from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.transport import Inlet, Traffic, plain
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
+T = TypeVar("T")
+
 MAX_FRAMES_PER_TURN = 64
+
+MAX_REFUSED_PER_TURN = 16
+"""Frames dropped for being too many after which a turn reads no more, and the next ones do not for RESPITE."""
+
+RESPITE = 4e-3
+"""Seconds in which the wire is not read after such a turn. ZeroMQ takes from its peers in turn, so a drafter's frames
+wait no longer than that for those of one that floods."""
 
 MAX_BACKLOG = 2**20
 """Most bytes kept for a drafter beyond ZeroMQ's queue; one that falls further behind is let go."""
@@ -27,35 +39,29 @@ class _Backlog:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """A drafter's end of the wire: the key that it has proved, and its connection where that is known."""
-
-    key: str
-    connection: Connection | None
-
-
 class Router:
     """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same.
 
-    With a guard, a frame counts only where its sender's key is allowed now, whatever its handshake has proved before.
-    What a drafter cannot take at once is kept for it, in order: ZeroMQ would drop it, and a lost DONE is for ever.
+    `doors` says who is heard. What a drafter cannot take at once is kept for it, in order: ZeroMQ would drop it, and a
+    lost DONE is for ever.
     """
 
     def __init__(self, socket: "zmq.Socket[bytes]", guard: Guard | None = None) -> None:
         self.socket, self.inlet = socket, Inlet(socket)
         self.traffic = Traffic()
+        self.doors = Doorkeeper(self.inlet, guard)
         self._guard = guard
-        self._allowed: frozenset[str] = frozenset()
         if guard is not None:
-            self.traffic.refused, self._allowed = guard.failures, guard.allowed
-        self._ends: dict[bytes, _End] = {}
+            self.traffic.refused = guard.failures
+        self._respite = 0.0
         self._unreachable: list[bytes] = []
         self._backlogs: dict[bytes, _Backlog] = {}
 
     def send(self, identity: bytes, message: m.Message) -> int:
         """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""
         frame = encode(message)
+        if isinstance(message, m.Truth | m.Sync):
+            self.doors.earn(identity)
         if identity not in self._backlogs and self._hand_over(identity, frame):
             return len(frame)
         if identity in self._unreachable:
@@ -82,7 +88,7 @@ class Router:
                 self.forget(identity)
 
     def forget(self, identity: bytes) -> None:
-        """Keep nothing for this drafter any more."""
+        """Keep nothing to be sent to this drafter any more."""
         self._backlogs.pop(identity, None)
 
     @property
@@ -94,35 +100,6 @@ class Router:
     def guarded(self) -> bool:
         """Whether strangers are kept out still, where they are to be."""
         return self._guard is None or self._guard.alive
-
-    def attach(self, identity: bytes) -> str:
-        """Remember whose the last message was, who is a drafter from now on; what its key is called, if it has one."""
-        if self._guard is None:
-            return ""
-        frame = self.inlet.last()
-        self._ends[identity] = end = _End(user_of(frame), Connection.of(frame))
-        return self._guard.names.get(end.key, "")
-
-    def key_of(self, identity: bytes) -> str:
-        """The key that a drafter has proved; empty where there are no keys."""
-        end = self._ends.get(identity)
-        return end.key if end is not None else ""
-
-    def detach(self, identity: bytes) -> None:
-        """It is none any more."""
-        self._ends.pop(identity, None)
-        self.forget(identity)
-
-    def expelled(self) -> list[bytes]:
-        """Drafters whose key has been revoked since the last call; nothing reaches them any more."""
-        if self._guard is None or self._guard.allowed is self._allowed:
-            return []
-        self._allowed = self._guard.allowed
-        gone = {identity: end for identity, end in self._ends.items() if end.key not in self._allowed}
-        for end in gone.values():
-            if end.connection is not None:
-                end.connection.cut()
-        return list(gone)
 
     def _hand_over(self, identity: bytes, frame: bytes) -> bool:
         """Whether ZeroMQ took the frame."""
@@ -142,33 +119,39 @@ class Router:
         self._unreachable.append(identity)
         self.forget(identity)
 
-    def receive(self) -> Iterator[tuple[bytes, m.Message | None, int]]:
+    def wait(self, mailbox: Mailbox[T], seconds: float) -> None:
+        """Sleep until there may be something to receive, or an item in the mailbox, at most `seconds`."""
+        left = self._respite - time.monotonic()
+        if left > 0:
+            self.inlet.wait_for(mailbox, min(left, seconds))
+        else:
+            self.inlet.wait(mailbox, seconds)
+
+    def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
         """(identity, message, bytes) of what has come, a bounded number; message None for a frame that is none."""
+        if now < self._respite:
+            return
+        refused = 0
         for _ in range(MAX_FRAMES_PER_TURN):
             parts = self.inlet.receive()
             if parts is None:
                 return
-            if len(parts) != 2:
-                self.traffic.rejected["parts"] += 1
+            reason = self.doors.objection(parts, now)
+            if reason is not None:
+                self.traffic.rejected[reason] += 1
+                refused += 1
+                if refused == MAX_REFUSED_PER_TURN:
+                    self._respite = now + RESPITE
+                    return
                 continue
             identity, frame = parts
-            if self._guard is not None and not self._admitted(identity, self._guard):
-                self.traffic.rejected["key"] += 1
-                continue
             self.traffic.received(len(frame))
-            yield identity, self._decoded(identity, frame), len(frame)
+            yield identity, self._decoded(identity, frame, now), len(frame)
 
-    def _admitted(self, identity: bytes, guard: Guard) -> bool:
-        """Whether the last message's sender may speak, and as this drafter: identities are the peers' own choice."""
-        frame = self.inlet.last()
-        key = user_of(frame)
-        if key not in guard.allowed:
-            connection = Connection.of(frame)
-            if connection is not None:
-                connection.cut()
-            return False
-        known = self._ends.get(identity)
-        return known is None or known.key == key
+    def misdirected(self, identity: bytes, now: float) -> None:
+        """What its sender said last was no message to a verifier."""
+        self.traffic.rejected["direction"] += 1
+        self.doors.bad(identity, now)
 
     @property
     def address(self) -> str:
@@ -180,11 +163,12 @@ class Router:
         gone, self._unreachable = self._unreachable, []
         return gone
 
-    def _decoded(self, identity: bytes, frame: bytes) -> m.Message | None:
+    def _decoded(self, identity: bytes, frame: bytes, now: float) -> m.Message | None:
         try:
             return decode(frame)
         except FrameError as error:
             self.traffic.rejected[error.reason] += 1
+            self.doors.bad(identity, now)
             if error.reason == "version":
                 text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
                 self.send(identity, m.Error("version", text))

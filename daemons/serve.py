@@ -64,7 +64,8 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         cache.store(costs.table())
         if decisions is not None:
             decisions.begin(engine.info.model)
-        loop = VerifierLoop(process.name, socket, engine, mailbox, costs, decisions, guard, settings.grace)
+        guarded = (guard, settings.grace, settings.max_queue)
+        loop = VerifierLoop(process.name, socket, engine, mailbox, costs, decisions, *guarded)
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         _hash_in_background(settings.model.model, lambda digest: setattr(loop.stats, "model_hash", digest))
         loop.stats.publish(loop.snapshot(time.monotonic()))

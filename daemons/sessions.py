@@ -13,7 +13,7 @@ import structlog
 
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.admission import check_prompt, may_adopt
+from specmesh.core.admission import may_adopt
 from specmesh.core.costs import StepCosts
 from specmesh.core.pool import pick_drafter
 from specmesh.core.prefix import common_length
@@ -29,7 +29,7 @@ from specmesh.daemons.remote_client import opened
 from specmesh.daemons.router import Router
 from specmesh.daemons.stepper import Stepper
 from specmesh.daemons.verifier_stats import SERVED, VerifierStats
-from specmesh.errors import Busy, NoSuchText, RequestError, SpecmeshError
+from specmesh.errors import NoSuchText, RequestError, SpecmeshError
 from specmesh.requests import Client, Failed, Finished, Tokens
 from specmesh.wire import messages as m
 
@@ -57,7 +57,7 @@ class Sessions:
         self._stats = stats
         self._closing, self._kept = Closing(), Kept(grace)
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
-        self._places, self._free = places, list(reversed(range(places)))
+        self._free = list(reversed(range(places)))
 
     def __bool__(self) -> bool:
         """Whether anybody waits for something."""
@@ -81,15 +81,20 @@ class Sessions:
 
     # --- beginning
 
-    def begin(self, opening: Opening, ids: Sequence[int] | SpecmeshError, now: float) -> None:
-        """Give an opening its session: the one that it names where there is one, else a new one on these ids."""
+    def owners(self) -> list[bytes | None]:
+        """Who asked for the live sessions. Those that are kept are left out, as they give way."""
+        return [live.owner for live in self.live.values() if not isinstance(live.client, Absent)]
+
+    def begin(self, opening: Opening, ids: Sequence[int], now: float) -> None:
+        """Give an opening its session: the one that it names where there is one, else a new one on these ids. There
+        must be room; ids that the target cannot take must not come here."""
         try:
-            if self._adopted(opening, now):
+            if self.adopted(opening, now):
                 return
-            live = self._new(opening, ids, now)
         except SpecmeshError as error:
             opening.client.hear(Failed(error))
             return
+        live = self._new(opening, ids, now)
         self.live[live.id] = live
         machine = live.machine
         self._stats.begun(machine)
@@ -104,22 +109,17 @@ class Sessions:
         if machine.finished is not None:
             self._finish(live, machine.finished, now)
 
-    def _new(self, opening: Opening, ids: Sequence[int] | SpecmeshError, now: float) -> Live:
-        if isinstance(ids, SpecmeshError):
-            raise ids
+    def _new(self, opening: Opening, ids: Sequence[int], now: float) -> Live:
         request, owner = opening.request, opening.owner
         known = (*ids, *request.generated)
-        check_prompt(known, self._limits, len(ids))
         kept = self._kept.running()
         if not self._free and kept is not None:
             self._drop(kept, now)
-        if not self._free:
-            raise Busy(f"all {self._places} sessions are taken: try again, or start with more --max-sessions")
         machine = VerifierSession(known, request.params, self._limits, self._costs, self._acceptance, now, len(ids))
-        key = self._router.key_of(owner) if owner is not None else ""
+        key = self._router.doors.key_of(owner) if owner is not None else ""
         return Live(next(self._ids), self._free.pop(), machine, opening.client, owner, name=request.id, key=key)
 
-    def _adopted(self, opening: Opening, now: float) -> bool:
+    def adopted(self, opening: Opening, now: float) -> bool:
         """Give the session that an opening names to it, if any; raises NoSuchText where it must not have it."""
         request, owner = opening.request, opening.owner
         live, end = self._named(request.id)
@@ -127,7 +127,7 @@ class Sessions:
             if request.named_only:
                 raise NoSuchText
             return False
-        if not may_adopt(live.key, self._router.key_of(owner) if owner is not None else None):
+        if not may_adopt(live.key, self._router.doors.key_of(owner) if owner is not None else None):
             raise NoSuchText
         said = live.machine.said()
         if common_length(request.generated, said) < min(len(request.generated), len(said)):
@@ -209,6 +209,12 @@ class Sessions:
         live.drafter = identity
         self.carry_out(live, live.machine.attach(peer.arrivals))
         self._policies.reconsider(live, time.monotonic())  # by what other sessions have shown, before the first step
+
+    def go_round(self, identity: bytes) -> None:
+        """A drafter is stuck: sessions that are not its own clients' go on without it."""
+        for live in self.live.values():
+            if live.drafter == identity and live.owner is None:
+                self._detach(live)
 
     def _detach(self, live: Live) -> None:
         live.drafter = None

@@ -27,10 +27,12 @@ _OPTIONS = {
     zmq.SNDHWM: 64,
     zmq.RCVHWM: 64,
     zmq.HANDSHAKE_IVL: 5000,
-    zmq.HEARTBEAT_IVL: 1000,
-    zmq.HEARTBEAT_TIMEOUT: 3000,
-    zmq.HEARTBEAT_TTL: 3000,
+    zmq.HEARTBEAT_IVL: 0,  # by its heartbeats libzmq aborts where a connection breaks while its queue is full
     zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 30,
+    zmq.TCP_KEEPALIVE_INTVL: 10,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+    zmq.TCP_MAXRT: 5000,
     zmq.IPV6: 1,
 }
 
@@ -196,6 +198,12 @@ class Inlet:
         wakeup = mailbox.fileno()
         ready, _, _ = select.select([self._descriptor, wakeup], [], [], seconds)
         if wakeup in ready:
+            mailbox.quiet()
+
+    def wait_for(self, mailbox: Mailbox[T], seconds: float) -> None:
+        """Sleep until there is an item in the mailbox, at most `seconds`, whatever messages there are."""
+        ready, _, _ = select.select([mailbox.fileno()], [], [], seconds)
+        if ready:
             mailbox.quiet()
 
 

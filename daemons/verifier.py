@@ -25,6 +25,7 @@ from specmesh.daemons.peers import DrafterPeer
 from specmesh.daemons.policy_solver import PolicySolver, Solved
 from specmesh.daemons.prompts import Encoded, Opening, PromptLine
 from specmesh.daemons.remote_client import RemoteClient, requested
+from specmesh.daemons.request_queue import MAX_QUEUE, RequestQueue
 from specmesh.daemons.router import Router
 from specmesh.daemons.sessions import Sessions
 from specmesh.daemons.stepper import Stepper
@@ -55,7 +56,7 @@ Order = ClientOrder | Encoded | Decoded | DecodeFailed | Solved
 class VerifierLoop:
     """One verifier: its sockets, sessions and drafters. Everything runs on the thread that calls `run`.
 
-    grace: seconds that a session is kept for a drafter which went away.
+    grace: seconds that a session is kept for a drafter which went away. max_queue: most requests that wait for one.
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class VerifierLoop:
         decisions: DecisionLog | None = None,
         guard: Guard | None = None,
         grace: float = GRACE,
+        max_queue: int = MAX_QUEUE,
     ) -> None:
         self._name, self._router, self._mailbox = name, Router(socket, guard), mailbox
         self._address = self._router.address
         self._vocabulary, self._info = engine.vocabulary, engine.info
-        self._prompts = PromptLine(engine, mailbox.put, engine.info.n_seq)
         self._fingerprint = engine.vocabulary.fingerprint()
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
         self._notes = DecisionNotes(decisions)
@@ -80,6 +81,7 @@ class VerifierLoop:
         most = MAX_DRAFTS if engine.info.can_trim else 0
         vocabulary = engine.vocabulary
         self._limits = TargetLimits(engine.info.n_ctx, len(vocabulary), vocabulary.end_ids, most, vocabulary.pieces)
+        self._queue = RequestQueue(PromptLine(engine, mailbox.put), self._limits, engine.info.n_seq, max_queue)
         self._costs = costs
         self._policies = PolicySolver(mailbox.put)
         self._turns = 0
@@ -104,7 +106,7 @@ class VerifierLoop:
     def run(self) -> bool:
         """Serve until stopped and drained; whether the engine is idle then, and may be freed."""
         while not self._drained():
-            self._router.inlet.wait(self._mailbox, self._timeout(time.monotonic()))
+            self._router.wait(self._mailbox, self._timeout(time.monotonic()))
             self._turns += 1
             for order in self._mailbox.drain():
                 self._order(order, time.monotonic())
@@ -115,7 +117,7 @@ class VerifierLoop:
                 order.client.hear(Failed(_stopping()))
         self._drafters.bye()
         self._policies.close()
-        encoded = self._prompts.close(ENCODE_PATIENCE)
+        encoded = self._queue.close(ENCODE_PATIENCE)
         return self._stepper.close(DRAIN) and encoded
 
     @property
@@ -131,7 +133,7 @@ class VerifierLoop:
     def _drained(self) -> bool:
         if self._stopping is None:
             return False
-        for opening in self._prompts.withdraw(lambda _: True):
+        for opening in self._queue.withdraw(lambda _: True):
             opening.client.hear(Failed(_stopping()))
         now = time.monotonic()
         self._sessions.stop(now)
@@ -159,11 +161,10 @@ class VerifierLoop:
         match order:
             case Submit(request, client):
                 self._open(Opening(request, client, None), now)
-            case Encoded(opening, ids):
-                if self._prompts.take(opening):
-                    self._sessions.begin(opening, ids, now)
+            case Encoded():
+                self._queue.encoded(order)
             case Cancel(client):
-                self._prompts.withdraw(lambda opening: opening.client is client)
+                self._queue.withdraw(lambda opening: opening.client is client)
                 self._sessions.cancel_of(client, now)
             case Probe():
                 self._drafters.probe(order, now, self._turns, self.stats.busy.share(now))
@@ -183,12 +184,19 @@ class VerifierLoop:
         self._router.flush()
         for identity in self._router.unreachable():
             self._peer_gone(identity, "unreachable")
-        for identity in self._router.expelled():
+        for identity in self._router.doors.expelled():
             self._peer_gone(identity, "revoked")
+        for identity in self._router.doors.flooding():
+            self._peer_gone(identity, "flooding")
         for identity in self._drafters.silent(now):
+            self._router.doors.hang_up(identity)
             self._peer_gone(identity, "silent")
+        for peer in self._drafters.turned():
+            self._peer_turned(peer)
         self._drafters.ping(now, self._turns, self.stats.busy.share(now))
         self._sessions.expire(now)
+        while self._queue and (waiting := self._queue.next(self._sessions.owners())) is not None:
+            self._sessions.begin(*waiting, now)
         if not self._sessions.live:
             self.stats.throughput.idle()
             self._stepper.rest()
@@ -220,18 +228,15 @@ class VerifierLoop:
     # --- requests
 
     def _open(self, opening: Opening, now: float) -> None:
-        """Begin a session, at once where the prompt is ids, or only a name is given, else as soon as it is."""
-        ids = opening.request.prompt_ids or (() if opening.request.named_only else None)
+        """Give a request the session that it names, or let it wait for one: till the end of this turn where there is
+        room and its prompt is ids."""
         try:
             if self._stopping is not None:
                 raise _stopping()
-            if ids is None:
-                self._prompts.add(opening)
+            if not self._sessions.adopted(opening, now):
+                self._queue.add(opening, self._sessions.owners())
         except SpecmeshError as error:
             opening.client.hear(Failed(error))
-            return
-        if ids is not None:
-            self._sessions.begin(opening, ids, now)
 
     def snapshot(self, now: float) -> dict[str, object]:
         """What `stats` shows: an immutable picture, built on the loop's thread."""
@@ -243,12 +248,13 @@ class VerifierLoop:
             self._router.traffic,
             now,
             self._sessions.kept,
+            len(self._queue),
         ) | {"address": self._address, "encrypted": self._router.encrypted}
 
     # --- the wire
 
     def _receive(self) -> None:
-        for identity, message, size in self._router.receive():
+        for identity, message, size in self._router.receive(time.monotonic()):
             now = time.monotonic()
             peer = self._drafters.get(identity)
             if peer is not None:
@@ -277,15 +283,15 @@ class VerifierLoop:
             case m.Open():
                 self._open_for(peer, message, now)
             case m.Close():
-                self._sessions.closed(peer, message, now)
+                self._closed_by(peer, message, now)
             case m.Vocab(start):
                 self._router.send(peer.identity, vocabulary_chunk(self._vocabulary, start))
             case m.Ping():
-                self._drafters.pinged(peer, message, self._turns, self.stats.busy.share(now))
+                self._drafters.pinged(peer, message, now, self._turns, self.stats.busy.share(now))
             case m.Pong():
                 self._drafters.ponged(peer, message, now)
             case _:
-                self._router.traffic.rejected["direction"] += 1
+                self._router.misdirected(peer.identity, now)
 
     def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
         known = self._drafters.get(identity)
@@ -294,7 +300,11 @@ class VerifierLoop:
             self._router.send(identity, self._welcome())  # it asked more than once while nobody listened
             return
         self._peer_gone(identity, "hello again")
-        self._drafters.add(identity, hello, now)
+        try:
+            self._drafters.add(identity, hello, now)
+        except Busy as error:
+            self._router.send(identity, m.Error("busy", str(error)))
+            return
         self.stats.reconnects.came()
         self.stats.unpublished = True
         self._router.send(identity, self._welcome())
@@ -315,18 +325,34 @@ class VerifierLoop:
         self.stats.reconnects.lost()
         self.stats.unpublished = True
         log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
-        self._prompts.withdraw(lambda opening: opening.owner == identity)
-        self._sessions.left(identity, time.monotonic(), may_return=reason != "revoked")
+        self._queue.withdraw(lambda opening: opening.owner == identity)
+        self._sessions.left(identity, time.monotonic(), may_return=reason not in ("revoked", "flooding"))
+
+    def _peer_turned(self, peer: DrafterPeer) -> None:
+        """A drafter is stuck: sessions go on without it, but for its own clients'. Or it gets on again."""
+        log.warning("drafter_stuck" if peer.stuck else "drafter_gets_on", drafter=peer.hello.drafter)
+        self.stats.unpublished = True
+        if peer.stuck:
+            self._sessions.go_round(peer.identity)
+        self._sessions.find_drafters()
 
     def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:
         identity = peer.identity
         client = RemoteClient(lambda message: self._router.send(identity, message), order)
         try:
+            if not self._router.doors.may_open(identity, now):
+                raise Busy("requests come too fast: try again in a moment")
             request = requested(order)
         except SpecmeshError as error:
             client.hear(Failed(error))
             return
-        self._open(Opening(request, client, identity), now)
+        self._open(Opening(request, client, identity, order.ref), now)
+
+    def _closed_by(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
+        if close.ref:  # its client did not wait for a session
+            self._queue.withdraw(lambda opening: (opening.owner, opening.ref) == (peer.identity, close.ref))
+        else:
+            self._sessions.closed(peer, close, now)
 
 
 def _stopping() -> Busy:

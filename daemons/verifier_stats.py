@@ -105,6 +105,7 @@ class VerifierStats:
         traffic: Traffic,
         now: float,
         kept: int = 0,
+        queued: int = 0,
     ) -> dict[str, object]:
         """Everything `specmesh stats --json` prints about a verifier; `kept`: sessions whose client is away."""
         totals = self.totals
@@ -129,6 +130,7 @@ class VerifierStats:
                 "resumed": self.resumed,
                 "kept": kept,
                 "max": info.n_seq,
+                "queued": queued,
                 "rows": [_session_row(live, now) for live in sessions],
                 "ended": dict(self._ended),
             },

@@ -50,6 +50,7 @@ class VerifierSettings:
     port:          where the API listens besides `socket`.
     keys:          the folder with its keys; None for the usual ones.
     grace:         seconds that a text is kept whose drafter went away.
+    max_queue:     most requests that wait for a free session.
     """
 
     model: ModelSettings
@@ -60,10 +61,12 @@ class VerifierSettings:
     port: Port | None = None
     keys: Path | None = None
     grace: float = 30.0
+    max_queue: int = 16
 
     def __post_init__(self) -> None:
-        """Raise ConfigError where keys are given and not wanted."""
+        """Raise ConfigError where keys are given and not wanted, or the queue is shorter than none."""
         _one_of_both(self.keys, self.insecure)
+        _at_least("--max-queue", self.max_queue, 0)
 
 
 @dataclass(frozen=True, slots=True)

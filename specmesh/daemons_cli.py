@@ -153,6 +153,14 @@ def _daemon_options(command: F) -> F:
     metavar="SECONDS",
     help="Go on so long with a text whose drafter went away, and keep it for `generate --resume`.",
 )
+@click.option(
+    "--max-queue",
+    type=int,
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="Requests that wait, in order, while all sessions are taken; those beyond are refused with exit code 75.",
+)
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
 @config_option
@@ -162,6 +170,7 @@ def verifier(
     chat_template: Path | None,
     log_decisions: Path | None,
     grace: float,
+    max_queue: int,
     engine: str,
     **shared: Unpack[_Shared],
 ) -> None:
@@ -179,7 +188,8 @@ def verifier(
         settings = _model(engine, path, shared, chat_template)
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
-        serve_verifier(VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace), reread)
+        told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, max_queue)
+        serve_verifier(told, reread)
 
 
 @click.command()

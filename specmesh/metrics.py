@@ -91,6 +91,7 @@ DRAFTER = (
 GAUGES = (
     _Told("uptime_seconds", "Seconds since the start.", ("uptime_s",)),
     _Told("num_requests_running", "Sessions held now.", ("sessions", "live")),
+    _Told("num_requests_waiting", "Requests that have no session yet.", ("sessions", "queued")),
     _Told("draft_n", "Drafts that the newest session's drafter is asked for.", ("draft_n",)),
     _Told("one_token_step_seconds", "Measured cost of a step of one token.", ("one_token_step_ms",), times=1e-3),
 )

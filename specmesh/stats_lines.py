@@ -45,10 +45,10 @@ def _verifier(stats: Fields) -> list[tuple[str, str]]:
 
 
 def _sessions(sessions: Fields) -> str:
-    """How many there are; also those whose client is away, or whose verifier is."""
+    """How many there are; also those that wait, and those whose client is away, or whose verifier is."""
     told = "{} live of {}, {} opened".format(*_each(sessions, "live", "max", "opened"))
-    away = (f", {sessions.number(name):g} {name}" for name in ("kept", "interrupted") if sessions.number(name))
-    return told + "".join(away)
+    more = {name: sessions.number(name) for name in ("queued", "kept", "interrupted")}
+    return told + "".join(f", {number:g} {name}" for name, number in more.items() if number)
 
 
 def _peer_line(peer: Fields) -> str:

@@ -70,6 +70,7 @@ def test_verifier(snapshots):
         ("specmesh_engine_healthy",): 1,
         ("specmesh_loading_ratio",): 1,
         ("specmesh_num_requests_running",): 1,
+        ("specmesh_num_requests_waiting",): 3,
         ("specmesh_drafter_up",): 1,
         ("specmesh_num_drafters",): 1,
         ("specmesh_one_token_step_seconds",): 0.034,

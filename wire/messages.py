@@ -188,12 +188,14 @@ class Opened:
 class Close:
     """Drafter to verifier: this session is over for me (cancelled by its client, or DONE heard).
 
-    `draft_s` is the time this drafter spent drafting for the session, `drafted` the ids it drafted.
+    `draft_s` is the time this drafter spent drafting for the session, `drafted` the ids it drafted. With `ref` it is
+    about the OPEN of that ref instead, which was not answered yet.
     """
 
     session: int
     drafted: int
     draft_s: float
+    ref: int = 0
 
 
 @dataclass(frozen=True, slots=True)

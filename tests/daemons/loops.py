@@ -16,6 +16,7 @@ from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.verifier_session import SessionParams
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.request_queue import MAX_QUEUE
 from specmesh.daemons.transport import bind_router, connect_dealer
 from specmesh.daemons.verifier import VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache
@@ -54,6 +55,9 @@ class Hearing:
 
     def hear(self, event: ClientEvent) -> None:
         self._events.put(event)
+
+    def empty(self) -> bool:
+        return self._events.empty()
 
     def next(self) -> ClientEvent:
         event = self._events.get(timeout=PATIENCE)
@@ -128,11 +132,12 @@ class Bench:
         self._ends: list[Callable[[], None]] = []
         self.errors: queue.SimpleQueue[SpecmeshError] = queue.SimpleQueue()
 
-    def verifier(self, engine: SimVerifier | None = None, grace: float = 30.0) -> "Running":
+    def verifier(self, engine: SimVerifier | None = None, grace: float = 30.0, max_queue: int = MAX_QUEUE) -> "Running":
         engine = engine or Flaky(SimSettings())
         router = bind_router(self.context, self.address, insecure=False)
         mailbox: Mailbox[object] = Mailbox()
-        loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), grace=grace)  # type: ignore[arg-type]
+        bounds = {"grace": grace, "max_queue": max_queue}
+        loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), **bounds)  # type: ignore[arg-type]
         return self._run(loop, mailbox, lambda: router.close(linger=100))
 
     def drafter(self, engine: DraftEngine | None = None, cache: VocabularyCache | None = None) -> "Running":
@@ -271,14 +276,14 @@ class ScriptedDrafter:
         self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
         self.expect(m.Welcome)
 
-    def expect(self, *kinds: type[m.Message]) -> m.Message:
-        """The next message of these kinds; others are skipped, PINGs answered."""
+    def expect(self, *kinds: type[m.Message], pong: bool = True) -> m.Message:
+        """The next message of these kinds; others are skipped, PINGs answered unless not wanted."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if self.socket.poll(100):
                 message = decode(self.socket.recv())
-                if isinstance(message, m.Ping):
-                    self.say(m.Pong(message.number, 1))
+                if isinstance(message, m.Ping) and pong:
+                    self.say(m.Pong(message.number, message.number))
                 if isinstance(message, kinds):
                     return message
         raise AssertionError(f"none of {kinds} came")

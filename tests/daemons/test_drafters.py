@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from specmesh.core.stats import SHORT, Histogram
-from specmesh.daemons.drafters import Drafters
+from specmesh.daemons import drafters as drafters_module
+from specmesh.daemons.drafters import MOST_OF_A_KEY, Drafters
 from specmesh.daemons.peers import PING_INTERVAL, SILENCE
+from specmesh.errors import Busy
 from specmesh.wire import messages as m
 
 
@@ -16,7 +18,9 @@ class Wire:
     def __init__(self) -> None:
         self.said: list[tuple[bytes, m.Message]] = []
         self.forgotten: list[bytes] = []
+        self.of_key = 0
         self.inlet = SimpleNamespace(sender=lambda: "tcp://here")
+        self.doors = SimpleNamespace(attach=self.attach, detach=self.forgotten.append, same_key=lambda _: self.of_key)
 
     def send(self, identity: bytes, message: m.Message) -> int:
         self.said.append((identity, message))
@@ -25,7 +29,7 @@ class Wire:
     def attach(self, identity: bytes) -> str:
         return f"{identity.decode()}'s key"
 
-    def detach(self, identity: bytes) -> None:
+    def forget(self, identity: bytes) -> None:
         self.forgotten.append(identity)
 
 
@@ -52,7 +56,7 @@ def test_who_is_there(drafters: Drafters, wire: Wire):
     assert removed is not None
     assert (removed.address, removed.key) == ("tcp://here", "small's key")
     assert drafters.remove(b"small") is None
-    assert wire.forgotten == [b"small", b"small"]
+    assert wire.forgotten == [b"small"] * 4  # by the doors and by the queue of what is to be sent
     assert [peer.hello.drafter for peer in drafters] == ["large"]
 
 
@@ -84,3 +88,38 @@ def test_bye_goes_to_each(drafters: Drafters, wire: Wire):
     """Once."""
     drafters.bye()
     assert wire.said == [(b"small", m.Bye()), (b"large", m.Bye())]
+
+
+HELLO = m.Hello("one more", "sim", "none", "", 0, 64)
+
+
+def test_so_many_and_no_more(drafters: Drafters, wire: Wire, monkeypatch: pytest.MonkeyPatch):
+    """Of all together, and of one key."""
+    monkeypatch.setattr(drafters_module, "MOST", 3)
+    wire.of_key = MOST_OF_A_KEY
+    with pytest.raises(Busy, match="too many drafters"):
+        drafters.add(b"third", HELLO, 0.0)
+    wire.of_key = MOST_OF_A_KEY - 1
+    drafters.add(b"third", HELLO, 0.0)
+    with pytest.raises(Busy, match="too many drafters"):
+        drafters.add(b"fourth", HELLO, 0.0)
+    drafters.remove(b"third")
+    drafters.add(b"fourth", HELLO, 0.0)
+
+
+def test_a_stuck_drafter_gets_nothing(drafters: Drafters):
+    """One that answers while its loop does not turn is named once, and again when it does; meanwhile it is left out."""
+    peer = drafters.get(b"large")
+    assert peer is not None
+    for second in range(4):
+        drafters.ponged(peer, m.Pong(0, 7), float(second))
+        assert drafters.turned() == []
+    drafters.pinged(peer, m.Ping(1, 7), 4.0, 0, 0.0)
+    assert drafters.turned() == [peer]
+    assert drafters.turned() == []
+    assert peer.stuck
+    assert peer.describe()["stuck"]
+    assert drafters.holding(0) == [b"small"]
+    drafters.ponged(peer, m.Pong(0, 8), 5.0)
+    assert drafters.turned() == [peer]
+    assert drafters.holding(0) == [b"small", b"large"]

@@ -77,6 +77,7 @@ def test_description_of_a_drafter():
         "round_trip_ms": {"p50": None, "p99": None},
         "draft_interval_ms": None,
         "busy": 0.0,
+        "stuck": False,
     }
     peer.arrivals.record_restart(0.004, 2)
     assert peer.describe()["draft_interval_ms"] == 2.0
@@ -86,3 +87,18 @@ def test_counters_wrap_on_the_wire():
     """A loop may turn more often than a u32 counts; the PING still fits its frame."""
     link = Link(0.0)
     assert link.ping(1.0, 2**32 + 5, 0.0).progress == 5
+
+
+def test_a_loop_that_does_not_turn():
+    """Answers are no sign of life where they tell of no progress for as long as silence may last."""
+    link = Link(0.0)
+    for at, progress, stuck in (
+        (1.0, 0, False),
+        (1.0 + SILENCE, 0, False),
+        (1.1 + SILENCE, 0, True),
+        (5.0, 1, False),
+        (5.0 + SILENCE, 1, False),
+        (6.0 + SILENCE, 1, True),
+    ):
+        link.told(progress, 0.0, at)
+        assert link.stuck is stuck, at

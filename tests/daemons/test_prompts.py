@@ -9,10 +9,9 @@ import pytest
 from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import SessionParams
-from specmesh.daemons import prompts
 from specmesh.daemons.prompts import Encoded, Opening, PromptLine, prompt_ids
 from specmesh.engines.sim import SimSettings, SimVerifier
-from specmesh.errors import Busy, EngineError, RequestError
+from specmesh.errors import EngineError, RequestError
 from specmesh.requests import Request
 
 PATIENCE = 20.0
@@ -59,12 +58,12 @@ class Gate(SimVerifier):
 
 
 class Line:
-    """A line of at most 2 prompts an owner, and what it delivers."""
+    """A line, and what it delivers."""
 
     def __init__(self) -> None:
         self.engine = Gate()
         self.delivered: queue.SimpleQueue[Encoded] = queue.SimpleQueue()
-        self.line = PromptLine(self.engine, self.delivered.put, 2)
+        self.line = PromptLine(self.engine, self.delivered.put)
 
     def add(self, text: str, owner: bytes | None = None) -> Opening:
         opening = Opening(Request(text, None, PARAMS), None, owner)  # type: ignore[arg-type]
@@ -86,12 +85,10 @@ def line() -> Iterator[Line]:
 
 
 def test_one_after_the_other(line: Line):
-    """In the order they came, each taken once."""
+    """In the order they came."""
     first, second = line.add("a"), line.add("b")
     told = line.next()
     assert (told.opening, told.ids) == (first, list(b"a"))
-    assert line.line.take(first)
-    assert not line.line.take(first)
     assert line.next() == Encoded(second, list(b"b"))
 
 
@@ -107,36 +104,13 @@ def test_what_cannot_be_encoded_is_an_error(line: Line):
     assert line.next().ids == list(b"a")
 
 
-def test_an_owner_has_its_bound(line: Line):
-    """Until a prompt is taken it counts, being encoded or done; other owners have their own count."""
-    first, _ = line.add("a", b"one"), line.add("b", b"one")
-    with pytest.raises(Busy):
-        line.add("c", b"one")
-    line.add("d", b"two")
-    line.next()
-    with pytest.raises(Busy):
-        line.add("c", b"one")
-    assert line.line.take(first)
-    line.add("c", b"one")
-
-
-def test_all_together_have_a_bound(line: Line, monkeypatch: pytest.MonkeyPatch):
-    """However many owners there are."""
-    monkeypatch.setattr(prompts, "MAX_WAITING", 3)
-    for owner in (b"one", b"two", b"three"):
-        line.add("a", owner)
-    with pytest.raises(Busy):
-        line.add("a", b"four")
-
-
 def test_withdrawn(line: Line):
-    """What waits is not encoded; what was begun is delivered and cannot be taken."""
-    begun, waiting = line.add("a", b"one"), line.add("b", b"one")
+    """What waits is not encoded; what was begun is delivered all the same."""
+    begun, _ = line.add("a", b"one"), line.add("b", b"one")
     last = line.add("c", b"two")
     assert line.engine.begun.get(timeout=PATIENCE) == "a"
-    assert line.line.withdraw(lambda opening: opening.owner == b"one") == [begun, waiting]
+    line.line.withdraw(lambda opening: opening.owner == b"one")
     assert line.next().opening is begun
-    assert not line.line.take(begun)
     assert line.next().opening is last
     assert line.engine.begun.get(timeout=PATIENCE) == "c"
 

@@ -24,8 +24,8 @@ from loops import (
 
 from specmesh.core.prefix import Prefix
 from specmesh.daemons import verifier as verifier_module
+from specmesh.daemons.doorkeeper import Doorkeeper
 from specmesh.daemons.kept import MOST, Kept
-from specmesh.daemons.router import Router
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import DaemonUnreachable, NoSuchText, RequestError, WentAway
 from specmesh.requests import Failed, Finished, Request, Started, Tokens
@@ -291,7 +291,7 @@ def test_texts_that_cannot_be_are_refused(bench: Bench, order: m.Open):
 def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Another key has neither it nor a session of that name; its own has it, and so has the verifier's own client."""
     keys: dict[bytes, str] = {}
-    monkeypatch.setattr(Router, "key_of", lambda _, identity: keys.setdefault(identity, "abcdef"[len(keys)]))
+    monkeypatch.setattr(Doorkeeper, "key_of", lambda _, identity: keys.setdefault(identity, "abcdef"[len(keys)]))
     verifier, first = bench.verifier(slow()), bench.dealer()
     first.say(named(1))
     first.expect(m.Truth)

@@ -1,14 +1,20 @@
 """The verifier's socket: nothing is lost to a slow drafter, and one that never reads is let go."""
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import zmq
 
-from specmesh.daemons.router import MAX_BACKLOG, Router
-from specmesh.daemons.transport import bind_router, connect_dealer
+from specmesh.core.limits import PATIENCE as LIMIT_PATIENCE
+from specmesh.core.limits import RATES, Cost
+from specmesh.daemons import router
+from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.router import MAX_BACKLOG, MAX_FRAMES_PER_TURN, MAX_REFUSED_PER_TURN, RESPITE, Router
+from specmesh.daemons.transport import bind_router, close_dealer, connect_dealer
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
@@ -20,14 +26,24 @@ class Ends:
 
     def __init__(self) -> None:
         self._context = zmq.Context[zmq.Socket[bytes]]()
+        self.now = 0.0
         with socket.create_server(("127.0.0.1", 0)) as server:
-            address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        self.router = Router(bind_router(self._context, address, insecure=False))
-        self.dealer = connect_dealer(self._context, address)
+            self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        self.router = Router(bind_router(self._context, self.address, insecure=False))
+        self.dealer = self.another()
         assert self.dealer.poll(int(PATIENCE * 1000), zmq.POLLOUT)
         self.dealer.send(encode(m.Ping(1, 1)))
         assert self.router.socket.poll(int(PATIENCE * 1000))
-        [(self.identity, _, _)] = list(self.router.receive())
+        [(self.identity, _, _)] = list(self.router.receive(0.0))
+
+    def another(self) -> "zmq.Socket[bytes]":
+        """One more dealer."""
+        return connect_dealer(self._context, self.address)
+
+    def turn(self) -> list[m.Message | None]:
+        """What is taken in a turn of the loop that begins once something has come."""
+        assert self.router.socket.poll(int(PATIENCE * 1000))
+        return [message for _, message, _ in self.router.receive(self.now)]
 
     def close(self) -> None:
         self._context.destroy(linger=0)
@@ -86,7 +102,138 @@ def test_drafter_that_has_gone_is_told(ends: Ends):
     while not (gone := ends.router.unreachable()):
         ends.router.flush()
         ends.router.send(ends.identity, m.Ping(1, 1))
-        assert list(ends.router.receive()) == []
+        assert list(ends.router.receive(0.0)) == []
         assert time.monotonic() < deadline
     assert set(gone) == {ends.identity}
     assert not ends.router.behind
+
+
+PING = encode(m.Ping(1, 1))
+BURST = int(RATES[Cost.PINGS].burst)
+
+
+def use_up(ends: Ends) -> None:
+    """Have the peer send all the PINGs that it may at once."""
+    for _ in range(BURST - 1):  # one was sent when it came
+        ends.dealer.send(PING)
+    taken = 0
+    while taken < BURST - 1:
+        taken += len(ends.turn())
+
+
+def test_a_turn_takes_so_many_frames(ends: Ends):
+    """Whoever sends them, and however many there are."""
+    for _ in range(200):
+        ends.dealer.send(encode(m.Pong(1, 1)))
+    turns = []
+    while sum(turns) < 200:
+        turns.append(len(ends.turn()))
+    assert max(turns) <= MAX_FRAMES_PER_TURN
+
+
+def test_what_is_too_much_is_dropped_unread(ends: Ends, monkeypatch: pytest.MonkeyPatch):
+    """It is counted, not decoded, and so many in a turn; then the wire is left alone for a moment."""
+    monkeypatch.setattr(router, "RESPITE", 1e-6)  # so short that nothing more is allowed by then
+    use_up(ends)
+    rejected = ends.router.traffic.rejected
+    for _ in range(3 * MAX_REFUSED_PER_TURN):
+        ends.dealer.send(PING[:-1] + b"?")  # no JSON, which nobody notices
+    before = 0
+    while rejected["rate"] < 3 * MAX_REFUSED_PER_TURN:
+        assert ends.turn() == []
+        dropped, before = rejected["rate"] - before, rejected["rate"]
+        assert dropped <= MAX_REFUSED_PER_TURN
+        if dropped == MAX_REFUSED_PER_TURN:
+            assert list(ends.router.receive(ends.now)) == []
+            assert rejected["rate"] == before
+        ends.now += 2e-6
+    assert rejected["body"] == 0
+    assert ends.router.doors.flooding() == []
+
+
+def test_a_respite_is_for_the_wire_only(ends: Ends, monkeypatch: pytest.MonkeyPatch):
+    """While nothing is read, what is put into the mailbox wakes the loop all the same."""
+    monkeypatch.setattr(router, "RESPITE", 60.0)
+    ends.now = time.monotonic()
+    use_up(ends)
+    for _ in range(MAX_REFUSED_PER_TURN + 1):  # one may come, as time has passed since the first
+        ends.dealer.send(PING)
+    while ends.router.traffic.rejected["rate"] < MAX_REFUSED_PER_TURN:
+        ends.turn()
+    monkeypatch.setattr(ends.router.inlet, "wait", lambda *_: pytest.fail("it looks at the wire"))
+    mailbox: Mailbox[int] = Mailbox()
+    ends.router.wait(mailbox, 0.0)
+    threading.Timer(0.02, mailbox.put, (1,)).start()
+    ends.router.wait(mailbox, PATIENCE)
+    assert mailbox.drain() == [1]
+    mailbox.close()
+
+
+def test_another_peer_is_heard_beside_a_flood(ends: Ends):
+    """Each of its frames is taken, although the other's queue is always full."""
+    use_up(ends)
+    other = ends.another()
+    assert other.poll(int(PATIENCE * 1000), zmq.POLLOUT)
+    for number in range(20):
+        for _ in range(200):
+            with suppress(zmq.Again):
+                ends.dealer.send(PING, zmq.NOBLOCK)
+        other.send(encode(m.Nack(number, 0, 0)))
+        deadline = time.monotonic() + PATIENCE
+        heard: list[m.Message | None] = []
+        while not heard:
+            ends.now += 2 * RESPITE
+            heard = [message for message in ends.turn() if not isinstance(message, m.Ping)]
+            assert time.monotonic() < deadline
+        assert heard == [m.Nack(number, 0, 0)]
+    close_dealer(other)
+
+
+def test_who_goes_on_is_cut_off(ends: Ends):
+    """After some seconds beyond a limit its connection ends, once, and the verifier is told whose it was."""
+    ends.router.doors.attach(ends.identity)
+    use_up(ends)
+    while not ends.router.doors.flooding():
+        assert ends.now < 2 * LIMIT_PATIENCE
+        ends.dealer.send(PING)
+        ends.turn()
+        ends.now += 0.004
+    assert ends.now == pytest.approx(LIMIT_PATIENCE, abs=1.0)
+    monitor = ends.dealer.get_monitor_socket()
+    assert monitor.poll(int(PATIENCE * 1000))  # it connects anew, as another
+    ends.router.doors.detach(ends.identity)
+    assert ends.dealer.poll(int(PATIENCE * 1000), zmq.POLLOUT)
+    ends.dealer.send(encode(m.Nack(5, 0, 0)))
+    while (heard := ends.turn()) != [m.Nack(5, 0, 0)]:
+        assert heard == []
+        ends.now += 2 * RESPITE
+
+
+def test_frames_that_are_none_end_the_connection(ends: Ends):
+    """A few are forgiven; many are not, whatever is wrong with each."""
+    wrong = ([b"junk"], [b"", PING], [PING[:2] + b"\x09" + PING[3:]], [PING[:-1] + b"?"])
+    for number in range(int(RATES[Cost.BAD].burst)):
+        ends.dealer.send_multipart(wrong[number % len(wrong)])
+    while sum(ends.router.traffic.rejected.values()) < RATES[Cost.BAD].burst:
+        ends.turn()
+    assert ends.router.doors.flooding() == []
+    ends.dealer.send(b"junk")
+    ends.turn()
+    assert ends.router.doors.flooding() == [ends.identity]
+
+
+def test_a_message_to_a_drafter_is_none_to_a_verifier(ends: Ends):
+    """What is well formed but comes from the wrong side counts as a frame that is none."""
+    for _ in range(int(RATES[Cost.BAD].burst)):
+        ends.router.misdirected(ends.identity, 0.0)
+    assert ends.router.doors.flooding() == []
+    ends.router.misdirected(ends.identity, 0.0)
+    assert ends.router.doors.flooding() == [ends.identity]
+    assert ends.router.traffic.rejected["direction"] == RATES[Cost.BAD].burst + 1
+
+
+def test_requests_may_come_so_fast(ends: Ends):
+    """A burst, and so many a second from then on."""
+    rate = RATES[Cost.OPENS]
+    assert sum(ends.router.doors.may_open(ends.identity, 0.0) for _ in range(1000)) == rate.burst
+    assert sum(ends.router.doors.may_open(ends.identity, 1.0) for _ in range(1000)) == rate.per_second

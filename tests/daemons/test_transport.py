@@ -1,6 +1,8 @@
 """Where the wire may listen, what an address is, and what the sockets are set to."""
 
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -104,10 +106,45 @@ def test_sockets_are_bounded(sockets: Sockets):
         assert one.getsockopt(zmq.MAXMSGSIZE) == MAX_FRAME
         assert 0 < one.getsockopt(zmq.SNDHWM) <= 1000
         assert 0 < one.getsockopt(zmq.RCVHWM) <= 1000
-        assert one.getsockopt(zmq.HEARTBEAT_IVL) > 0
+        assert one.getsockopt(zmq.TCP_KEEPALIVE) == 1
+        assert one.getsockopt(zmq.TCP_MAXRT) == 5000
+        assert 0 < one.getsockopt(zmq.HANDSHAKE_IVL) <= 5000
     with pytest.raises(zmq.ZMQError) as caught:
         router.send_multipart([b"nobody", b"hello"], zmq.NOBLOCK)
     assert caught.value.errno == zmq.EHOSTUNREACH
+
+
+UNREAD = """
+import socket, struct, sys, time, zmq
+from specmesh.daemons.transport import bind_router
+
+with socket.create_server(("127.0.0.1", 0)) as server:
+    port = server.getsockname()[1]
+context = zmq.Context()
+router = bind_router(context, f"tcp://127.0.0.1:{port}", insecure=False)
+peer = socket.create_connection(("127.0.0.1", port))
+peer.sendall(b"\\xff" + bytes(8) + b"\\x7f\\x03\\x00NULL" + bytes(48))
+peer.sendall(bytes([4, 28]) + b"\\x05READY\\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER")
+heard = b""
+while b"READY" not in heard:
+    assert router.poll(0) == 0
+    heard += peer.recv(100)
+peer.sendall((bytes([0, 20]) + bytes(20)) * 1000)
+assert router.poll(10_000)
+time.sleep(0.1)
+peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+peer.close()
+time.sleep(float(sys.argv[1]))
+assert router.recv_multipart()[1] == bytes(20)
+context.destroy(linger=0)
+"""
+
+
+def test_a_reset_under_a_full_queue():
+    """A peer that floods and breaks off while the loop does not read ends nothing: libzmq's own heartbeats, which come
+    each second, would abort the process here, so they are off."""
+    ran = subprocess.run([sys.executable, "-c", UNREAD, "1.3"], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_dealer_without_a_verifier_does_not_queue(sockets: Sockets):

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from processes import SPECMESH, Daemon, Mesh, command, generate, sim_ids, sim_text, until
+from processes import SPECMESH, Daemon, Done, Mesh, Running, Stream, body, command, generate, sim_ids, sim_text, until
 
 from specmesh.core.sampling import SamplingParams
 
@@ -213,3 +213,17 @@ def test_closed_stdout_ends_quietly(pair: dict[str, Daemon]):
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == (sim_text(PROMPT, 3), "")
     until(lambda: daemon.live() == 0, "the session is cancelled")
+
+
+def test_requests_beyond_the_queue(mesh: Mesh):
+    """While all sessions are taken a request waits for its turn; one too many leaves with exit code 75 and a line that
+    says what to do."""
+    verifier = mesh.verifier("step_ms=4,n_seq=1", "--max-queue", 1)
+    with Stream(verifier, body(PROMPT, 8000)):
+        waiting = Running(verifier, PROMPT, "--max-tokens", 5)
+        told = lambda: verifier.stats()["sessions"]  # noqa: E731
+        until(lambda: (told()["live"], told()["queued"]) == (1, 1), "it waits")  # type: ignore[index]
+        refused = generate(verifier, PROMPT)
+        assert (refused.code, refused.out, len(refused.err.splitlines())) == (75, "", 1)
+        assert "--max-queue" in refused.err
+    assert waiting.end() == Done(0, sim_text(PROMPT, 5) + "\n", "")

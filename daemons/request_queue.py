@@ -1,0 +1,96 @@
+"""Requests that have no session yet: their prompts are being encoded, or all sessions are taken."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from specmesh.core.admission import check_prompt
+from specmesh.core.verifier_session import TargetLimits
+from specmesh.daemons.prompts import Encoded, Opening, PromptLine
+from specmesh.errors import Busy, SpecmeshError
+from specmesh.requests import Failed
+
+MAX_QUEUE = 16
+"""Most requests that wait for a free session, unless told otherwise."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request and, once they are known, the ids of its prompt."""
+
+    opening: Opening
+    ids: Sequence[int] | None = None
+
+
+class RequestQueue:
+    """Requests in the order they came: as many as sessions are free, and `most` more.
+
+    A drafter's own clients get at most three quarters of the sessions (of fewer than four all), and half of the places
+    here, so that it can keep nobody else out. A prompt that takes long holds up nobody either: those that are ready
+    overtake it.
+    """
+
+    def __init__(self, prompts: PromptLine, limits: TargetLimits, sessions: int, most: int = MAX_QUEUE) -> None:
+        self._prompts, self._limits = prompts, limits
+        self._sessions, self._most = sessions, most
+        self._share = sessions - sessions // 4
+        self._waiting: list[_Waiting] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, opening: Opening, owners: Sequence[bytes | None]) -> None:
+        """Let a request wait; `owners` of the live sessions. Raises Busy where too many wait already."""
+        if len(self._waiting) >= self._sessions - len(owners) + self._most:
+            raise Busy(self._refusal())
+        if opening.owner is not None:
+            theirs = owners.count(opening.owner) + sum(one.opening.owner == opening.owner for one in self._waiting)
+            if theirs >= self._share + (self._most + 1) // 2:
+                raise Busy(f"{theirs} requests of this drafter run or wait, as many as may at once: try again")
+        self._waiting.append(_Waiting(opening))
+        if opening.request.prompt_ids is None:
+            self._prompts.add(opening)
+        else:
+            self.encoded(Encoded(opening, opening.request.prompt_ids))
+
+    def encoded(self, encoded: Encoded) -> None:
+        """A prompt is ids now, or never will be, which its client is told; withdrawn ones are nobody's any more."""
+        try:
+            if isinstance(encoded.ids, SpecmeshError):
+                raise encoded.ids
+            known = (*encoded.ids, *encoded.opening.request.generated)
+            check_prompt(known, self._limits, len(encoded.ids))
+        except SpecmeshError as error:
+            for opening in self.withdraw(lambda other: other is encoded.opening):
+                opening.client.hear(Failed(error))
+            return
+        for waiting in self._waiting:
+            if waiting.opening is encoded.opening:
+                waiting.ids = encoded.ids
+
+    def next(self, owners: Sequence[bytes | None]) -> tuple[Opening, Sequence[int]] | None:
+        """Take out the oldest that can begin now, and its ids; None where there is none, or no session is free."""
+        if len(owners) >= self._sessions:
+            return None
+        for waiting in self._waiting:
+            owner = waiting.opening.owner
+            if waiting.ids is not None and (owner is None or owners.count(owner) < self._share):
+                self._waiting.remove(waiting)
+                return waiting.opening, waiting.ids
+        return None
+
+    def withdraw(self, unwanted: Callable[[Opening], bool]) -> list[Opening]:
+        """Take out those that nobody wants any more, and return them."""
+        self._prompts.withdraw(unwanted)
+        gone = [waiting.opening for waiting in self._waiting if unwanted(waiting.opening)]
+        self._waiting = [waiting for waiting in self._waiting if not unwanted(waiting.opening)]
+        return gone
+
+    def close(self, timeout: float) -> bool:
+        """Encode no more; whether the prompt under way was done within `timeout` seconds."""
+        return self._prompts.close(timeout)
+
+    def _refusal(self) -> str:
+        taken = f"all {self._sessions} sessions are taken"
+        if not self._most:
+            return f"{taken}: try again, or start the verifier with more --max-sessions, or with --max-queue"
+        return f"{taken} and {len(self._waiting)} requests wait: try again, or start it with a larger --max-queue"

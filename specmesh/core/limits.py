@@ -1,0 +1,177 @@
+"""What a verifier takes from one peer: how much of what, how fast, and what becomes of a peer that sends more.
+
+A bucket per cost, which fills by time and, for what drafting needs, with each TRUTH that the peer is told: so much may
+come as rounds can use, however fast the rounds are. A peer over a limit is slowed, as what it sends is dropped unread;
+one that goes on like that, or sends what is no frame again and again, is to be cut off.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from types import MappingProxyType
+
+
+class Cost(IntEnum):
+    """What is counted."""
+
+    FRAMES = 0
+    BYTES = 1
+    IDS = 2
+    """Drafted ids, those of SHADOW too."""
+    NACKS = 3
+    """Each may be answered with the whole prefix."""
+    HELLOS = 4
+    """Each may be answered with the prefixes of several sessions."""
+    VOCABS = 5
+    PINGS = 6
+    OPENS = 7
+    BAD = 8
+    """Frames that are none."""
+
+
+class Verdict(Enum):
+    """What is to become of a frame: taken, dropped, or dropped with the connection it came by."""
+
+    TAKE = 0
+    DROP = 1
+    CUT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So much per second, `burst` at once, and `earned` more for each TRUTH or SYNC that the peer is told."""
+
+    per_second: float
+    burst: float
+    earned: float = 0.0
+
+
+RATES: Mapping[Cost, Rate] = MappingProxyType(
+    {
+        Cost.FRAMES: Rate(1000, 2000, earned=4),
+        Cost.BYTES: Rate(2 * 2**20, 8 * 2**20),
+        Cost.IDS: Rate(100, 4096, earned=64),
+        Cost.NACKS: Rate(100, 100),
+        Cost.HELLOS: Rate(5, 20),
+        Cost.VOCABS: Rate(8, 64),
+        Cost.PINGS: Rate(200, 200),
+        Cost.OPENS: Rate(50, 100),
+        Cost.BAD: Rate(1, 60),
+    }
+)
+"""No honest drafter comes near them: one draft in a millisecond, the chain of 32 and a step's 17 rows for each TRUTH,
+one NACK in 0.1 s for each of some sessions, one PING in 10 ms."""
+
+PATIENCE = 3.0
+"""Seconds that a peer may go on beyond a limit before it is cut off."""
+
+QUIET = 1.0
+"""Seconds without a dropped frame after which a peer counts as back within its limits."""
+
+MAX_ACCOUNTS = 1024
+"""Most peers whose use is remembered. Beyond them the oldest are forgotten, who then begin anew."""
+
+
+class _Bucket:
+    """Tokens of one cost."""
+
+    __slots__ = ("_at", "_level", "_rate")
+
+    def __init__(self, rate: Rate, now: float) -> None:
+        self._rate, self._level, self._at = rate, rate.burst, now
+
+    def take(self, amount: float, now: float) -> bool:
+        """Whether there is so much, which is then gone."""
+        self._fill(now)
+        if amount > self._level:
+            return False
+        self._level -= amount
+        return True
+
+    def earn(self) -> None:
+        """Fill it as a TRUTH does."""
+        self._level = min(self._level + self._rate.earned, self._rate.burst)
+
+    def full(self, now: float) -> bool:
+        """Whether it is as a new one."""
+        self._fill(now)
+        return self._level >= self._rate.burst
+
+    def _fill(self, now: float) -> None:
+        if now > self._at:
+            grown = self._level + (now - self._at) * self._rate.per_second
+            self._level, self._at = min(grown, self._rate.burst), now
+
+
+class Allowance:
+    """What one peer may still send."""
+
+    __slots__ = ("_buckets", "_over", "_rates", "_refused")
+
+    def __init__(self, rates: Mapping[Cost, Rate] = RATES) -> None:
+        self._rates = rates
+        self._buckets: dict[Cost, _Bucket] = {}
+        self._over = self._refused = float("-inf")  # since when, and when last, something was dropped
+
+    def frame(self, size: int, cost: Cost | None, amount: float, now: float) -> Verdict:
+        """Judge a frame of `size` bytes that also costs `amount` of `cost`, before anything of it is read."""
+        fits = self.take(Cost.FRAMES, 1, now) and self.take(Cost.BYTES, size, now)
+        if fits and (cost is None or self.take(cost, amount, now)):
+            return Verdict.TAKE
+        if now - self._refused > QUIET:
+            self._over = now
+        self._refused = now
+        return Verdict.CUT if now - self._over >= PATIENCE else Verdict.DROP
+
+    def bad(self, now: float) -> Verdict:
+        """Judge its sender after a frame that was none."""
+        return Verdict.DROP if self.take(Cost.BAD, 1, now) else Verdict.CUT
+
+    def take(self, cost: Cost, amount: float, now: float) -> bool:
+        """Whether so much more of one cost is within the limits, and counted then."""
+        bucket = self._buckets.get(cost)
+        if bucket is None:
+            bucket = self._buckets[cost] = _Bucket(self._rates[cost], now)
+        return bucket.take(amount, now)
+
+    def earn(self) -> None:
+        """It was told a TRUTH or SYNC, which drafts may answer."""
+        for cost in (Cost.FRAMES, Cost.IDS):
+            bucket = self._buckets.get(cost)
+            if bucket is not None:
+                bucket.earn()
+
+    def rested(self, now: float) -> bool:
+        """Whether nothing distinguishes it from a new one."""
+        return now - self._refused > QUIET and all(bucket.full(now) for bucket in self._buckets.values())
+
+
+class Allowances:
+    """The allowances of all peers, by account: a key where keys are used, so that more connections bring no more."""
+
+    def __init__(self, rates: Mapping[Cost, Rate] = RATES) -> None:
+        self._rates = rates
+        self._of: dict[Hashable, Allowance] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def of(self, account: Hashable, now: float) -> Allowance:
+        """The allowance of an account."""
+        found = self._of.get(account)
+        if found is None:
+            if len(self._of) >= MAX_ACCOUNTS:
+                self._forget(now)
+            found = self._of[account] = Allowance(self._rates)
+        return found
+
+    def earn(self, account: Hashable) -> None:
+        """Whose account it is was told a TRUTH or SYNC."""
+        found = self._of.get(account)
+        if found is not None:
+            found.earn()
+
+    def _forget(self, now: float) -> None:
+        """Those that used nothing lately; of the others all but the newest half of as many as there may be."""
+        kept = [(account, one) for account, one in self._of.items() if not one.rested(now)]
+        self._of = dict(kept[-(MAX_ACCOUNTS // 2) :])

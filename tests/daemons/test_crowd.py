@@ -1,0 +1,195 @@
+"""Many at once: requests before the sessions, peers that flood, drafters that stand still."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+import zmq
+from loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, ask_for, attach, request, truth, until
+
+from specmesh.core import limits
+from specmesh.core.limits import RATES, Cost
+from specmesh.daemons import peers
+from specmesh.daemons.router import MAX_FRAMES_PER_TURN
+from specmesh.engines.sim import SimSettings
+from specmesh.errors import Busy
+from specmesh.requests import ClientEvent, Failed, Finished, Started
+from specmesh.wire import messages as m
+from specmesh.wire.codec import encode
+
+
+class Numbered(Hearing):
+    """A client that notes when its session begins."""
+
+    def __init__(self, number: int, begun: list[int]) -> None:
+        super().__init__()
+        self._number, self._begun = number, begun
+
+    def hear(self, event: ClientEvent) -> None:
+        if isinstance(event, Started):
+            self._begun.append(self._number)
+        super().hear(event)
+
+
+def test_requests_wait_in_order(bench: Bench):
+    """Of a thousand at once the sessions and the queue take so many, which are served in the order they came; the
+    others are told to try again, exit code 75, and nobody's text is another."""
+    verifier = bench.verifier(Flaky(SimSettings(n_seq=1, step_ms=0.2)), max_queue=5)
+    begun: list[int] = []
+    clients = [Numbered(number, begun) for number in range(1000)]
+    for client in clients:
+        verifier.ask(request(20), client)
+    ends = [client.end() for client in clients]
+    served = [number for number, end in enumerate(ends) if isinstance(end, Finished)]
+    assert begun == served
+    assert served[:6] == list(range(6))
+    for number in served:
+        assert clients[number].ids == truth(20)
+    refused = [end.error for end in ends if isinstance(end, Failed)]
+    assert len(refused) + len(served) == 1000
+    assert len(refused) > 900
+    assert {error.exit_code for error in refused} == {75}
+    assert "--max-queue" in str(refused[0])
+
+
+def test_leaving_the_queue(bench: Bench):
+    """A client that leaves, at either socket, frees its place in the queue; those behind it move up."""
+    verifier, drafter = bench.verifier(Flaky(SimSettings(n_seq=1, step_ms=1)), max_queue=2), bench.drafter()
+    attach(verifier, drafter)
+    queued = lambda: verifier.loop.snapshot(0.0)["sessions"]["queued"]  # type: ignore[index] # noqa: E731
+    first = verifier.ask(request(8000))
+    while not first.ids:
+        first.next()
+    for side in (verifier, drafter):
+        waiting, leaving = verifier.ask(request(5)), side.ask(request(5))
+        until(lambda: queued() == 2, "both wait")
+        assert isinstance(verifier.ask(request(5)).error(), Busy)
+        side.cancel(leaving)
+        until(lambda: queued() == 1, "its place is free")
+        verifier.cancel(waiting)
+        until(lambda: queued() == 0, "both places are free")
+    last = drafter.ask(request(5))
+    until(lambda: queued() == 1, "it waits")
+    verifier.cancel(first)
+    assert isinstance(last.end(), Finished)
+    assert last.ids == truth(5)
+
+
+def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
+    """A peer that asks for everything leaves a quarter of the sessions, and half of the queue."""
+    verifier = bench.verifier(Flaky(SimSettings(n_seq=4, step_ms=1)))
+    peer = bench.dealer()
+    peer.say(*(ask_for(ref, ids=PROMPT, max_tokens=8000) for ref in range(1, 41)))
+    refs = {peer.expect(m.Error).ref for _ in range(40 - 3 - 8)}  # type: ignore[union-attr]
+    assert refs == set(range(12, 41))
+    client = verifier.ask(request(40))
+    assert isinstance(client.end(), Finished)
+    assert client.ids == truth(40)
+
+
+def test_requests_that_come_too_fast(bench: Bench):
+    """Each is answered, as busy."""
+    bench.verifier(Flaky(SimSettings(n_seq=1)))
+    peer = bench.dealer()
+    for ref in range(1, 301):
+        peer.say(ask_for(ref, ids=(999,)))
+    told = [str(peer.expect(m.Error).message) for _ in range(300)]  # type: ignore[union-attr]
+    assert any("too fast" in message for message in told)
+
+
+def test_a_flood_beside_a_good_drafter(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """A peer sends all it can: a turn of the loop takes no more of it than ever, the text is the target's, drafts are
+    accepted, and it is cut off; it comes back, and that goes on."""
+    monkeypatch.setattr(limits, "PATIENCE", 0.2)
+    verifier, drafter = bench.verifier(Flaky(SimSettings(step_ms=1))), bench.drafter()
+    attach(verifier, drafter)
+    taken: Counter[int] = Counter()
+    inlet = verifier.loop._router.inlet  # type: ignore[union-attr]
+    receive = inlet.receive
+
+    def counted() -> list[bytes] | None:
+        parts = receive()
+        taken[verifier.loop._turns] += parts is not None
+        return parts
+
+    inlet.receive = counted  # type: ignore[method-assign]
+    peer = bench.dealer()
+    stop = threading.Event()
+
+    def flood() -> None:
+        frames = [encode(m.Draft(7, 1, 2, (3, 4))), encode(m.Ping(1, 1)), encode(m.Nack(7, 1, 1))]
+        while not stop.is_set():
+            for frame in frames:
+                with suppress(zmq.Again):
+                    peer.socket.send(frame, zmq.NOBLOCK)
+            with suppress(zmq.Again):
+                peer.socket.recv(zmq.NOBLOCK)  # who never reads does not connect again
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    rejected = lambda: verifier.loop.snapshot(0.0)["wire"]["rejected"].get("rate", 0)  # type: ignore[index] # noqa: E731
+    try:
+        for side in (verifier, drafter, verifier):
+            client = side.ask(request(150))
+            assert isinstance(client.end(), Finished)
+            assert client.ids == truth(150)
+            assert client.accepted > 0
+        until(lambda: rejected() > 100, "what is too much is dropped")
+        until(lambda: len(verifier.loop.snapshot(0.0)["peers"]) == 1, "it is cut off")  # type: ignore[arg-type]
+        seen = rejected()
+        until(lambda: rejected() > seen, "it has come back")
+    finally:
+        stop.set()
+        flooding.join()
+    assert max(taken.values()) <= MAX_FRAMES_PER_TURN
+
+
+def test_hello_and_bye_in_turns(bench: Bench):
+    """Each HELLO would be answered with the whole text so far: so many are, and the rest are dropped."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
+    client = verifier.ask(request(8000, None, ids=PROMPT * 300))
+    peer = bench.dealer(known=False)
+    hello = m.Hello("again", "scripted", "none", "", 0, 8192)
+    for _ in range(300):
+        peer.say(hello, m.Bye())
+    peer.say(m.Ping(77, 1))
+    syncs = 0
+    while not isinstance(heard := peer.expect(m.Sync, m.Error), m.Error):
+        syncs += heard.base == 0  # type: ignore[union-attr]
+    assert 1 <= syncs <= RATES[Cost.HELLOS].burst + 5 * RATES[Cost.HELLOS].per_second
+    verifier.cancel(client)
+
+
+def test_a_stuck_drafter_is_gone_round(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """One that answers by another thread while its loop stands still: sessions go on alone, and come back to it when it
+    gets on."""
+    monkeypatch.setattr(peers, "SILENCE", 0.7)
+    monkeypatch.setattr(peers, "PING_INTERVAL", 0.05)
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
+    peer = bench.dealer()
+    client = verifier.ask(request(8000, 4))
+    peer.expect(m.Opened)
+    drafted = lambda: verifier.loop.snapshot(0.0)["sessions"]["rows"][0]["drafted"]  # type: ignore[index] # noqa: E731
+    row = lambda: verifier.loop.snapshot(0.0)["peers"][0]  # type: ignore[index] # noqa: E731
+    turns, turning = 0, False
+
+    def answer(what: Callable[[], object]) -> None:
+        nonlocal turns
+        deadline = time.monotonic() + PATIENCE
+        while not what():
+            assert time.monotonic() < deadline
+            ping = peer.expect(m.Ping, pong=False)
+            turns += turning
+            peer.say(m.Pong(ping.number, turns))  # type: ignore[union-attr]
+
+    answer(lambda: row()["stuck"])
+    until(lambda: not drafted(), "it goes on alone")
+    turning = True
+    answer(drafted)
+    verifier.cancel(client)
+    while not client.empty():
+        client.next()
+    assert client.ids == truth(len(client.ids))

@@ -1,0 +1,172 @@
+"""The line before the sessions: order, bounds, shares, and leaving it."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import SessionParams, TargetLimits
+from specmesh.daemons.prompts import Encoded, Opening
+from specmesh.daemons.request_queue import RequestQueue
+from specmesh.errors import Busy, EngineError, PromptTooLong, SpecmeshError
+from specmesh.requests import ClientEvent, Failed, Request
+
+LIMITS = TargetLimits(16, 256, frozenset())
+PARAMS = SessionParams(SamplingParams(), 1)
+
+
+class Line:
+    """A prompt line that encodes nothing, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Opening] = []
+
+    def add(self, opening: Opening) -> None:
+        self.waiting.append(opening)
+
+    def withdraw(self, unwanted: Callable[[Opening], bool]) -> None:
+        self.waiting = [opening for opening in self.waiting if not unwanted(opening)]
+
+    def close(self, timeout: float) -> bool:
+        return timeout > 0
+
+
+class Queue:
+    """A queue before some sessions, and who runs."""
+
+    def __init__(self, sessions: int, most: int) -> None:
+        self.line = Line()
+        self.queue = RequestQueue(self.line, LIMITS, sessions, most)  # type: ignore[arg-type]
+        self.running: list[bytes | None] = []
+        self.heard: list[ClientEvent] = []
+
+    def ask(self, owner: bytes | None = None, ids: tuple[int, ...] | None = (1,)) -> Opening:
+        client = SimpleNamespace(hear=self.heard.append)
+        opening = Opening(Request("text", ids, PARAMS), client, owner)
+        self.queue.add(opening, self.running)
+        return opening
+
+    def begun(self) -> list[Opening]:
+        """Begin all that can be."""
+        told = []
+        while (found := self.queue.next(self.running)) is not None:
+            told.append(found[0])
+            self.running.append(found[0].owner)
+        return told
+
+    def error(self) -> SpecmeshError:
+        [failed] = self.heard
+        assert isinstance(failed, Failed)
+        return failed.error
+
+
+def test_order_is_kept():
+    """As sessions are freed those that came first begin first."""
+    queue = Queue(2, 4)
+    asked = [queue.ask() for _ in range(6)]
+    assert queue.begun() == asked[:2]
+    for opening in asked[2:]:
+        queue.running.pop()
+        assert queue.begun() == [opening]
+    assert len(queue.queue) == 0
+
+
+def test_a_thousand_requests():
+    """The sessions and the queue take the first of them; the others are refused at once, with what to do."""
+    queue = Queue(2, 16)
+    asked = [queue.ask() for _ in range(18)]
+    for _ in range(982):
+        with pytest.raises(Busy, match=r"all 2 sessions are taken and 18 requests wait: .*--max-queue") as refusal:
+            queue.ask()
+        assert refusal.value.exit_code == 75
+    begun = []
+    while len(begun) < 18:
+        begun += queue.begun()
+        queue.running.clear()
+    assert begun == asked
+
+
+def test_without_a_queue():
+    """Refused as soon as all sessions are taken, or prompts on their way will take them."""
+    queue = Queue(2, 0)
+    queue.ask(ids=None)
+    queue.ask()
+    with pytest.raises(Busy, match="all 2 sessions are taken: try again"):
+        queue.ask()
+    assert len(queue.begun()) == 1
+    with pytest.raises(Busy):
+        queue.ask()
+
+
+def test_a_slow_prompt_is_overtaken():
+    """Those whose ids are known go before it, and it keeps its place before later ones."""
+    queue = Queue(1, 4)
+    slow, second, third = queue.ask(ids=None), queue.ask(), queue.ask()
+    assert queue.line.waiting == [slow]
+    assert queue.begun() == [second]
+    queue.queue.encoded(Encoded(slow, (1, 2)))
+    queue.running.clear()
+    assert queue.begun() == [slow]
+    queue.running.clear()
+    assert queue.begun() == [third]
+
+
+def test_prompts_that_cannot_be_are_told_at_once():
+    """Too long, or not to be encoded: they wait for no session."""
+    queue = Queue(1, 4)
+    queue.running.append(None)
+    queue.ask(ids=(1,) * 16)
+    assert isinstance(queue.error(), PromptTooLong)
+    queue.heard.clear()
+    opening = queue.ask(ids=None)
+    queue.queue.encoded(Encoded(opening, EngineError("no")))
+    assert isinstance(queue.error(), EngineError)
+    assert len(queue.queue) == 0
+
+
+def test_a_drafter_leaves_sessions_for_others():
+    """Its clients get three quarters of them; more of them wait, and others overtake."""
+    queue = Queue(8, 16)
+    theirs = [queue.ask(b"one") for _ in range(10)]
+    assert queue.begun() == theirs[:6]
+    own, other = queue.ask(), queue.ask(b"two")
+    assert queue.begun() == [own, other]
+    queue.running.remove(b"one")
+    assert queue.begun() == [theirs[6]]
+
+
+@pytest.mark.parametrize(("sessions", "share"), [(1, 1), (2, 2), (3, 3), (4, 3), (16, 12)])
+def test_few_sessions_are_not_shared(sessions: int, share: int):
+    """Of fewer than four a drafter may have all."""
+    queue = Queue(sessions, 64)
+    for _ in range(share + 2):
+        queue.ask(b"one")
+    assert len(queue.begun()) == share
+
+
+def test_a_drafter_leaves_places_for_others():
+    """Its requests that run and wait are bounded together; the queue has room for others then."""
+    queue = Queue(8, 16)
+    for _ in range(14):
+        queue.ask(b"one")
+        queue.begun()
+    with pytest.raises(Busy, match="of this drafter"):
+        queue.ask(b"one")
+    queue.ask(b"two")
+    for _ in range(8):
+        queue.ask()
+
+
+def test_withdrawn():
+    """Who leaves loses his place, and the prompt is not encoded; what comes of it later is nobody's."""
+    queue = Queue(1, 4)
+    queue.running.append(None)
+    slow, other = queue.ask(b"one", ids=None), queue.ask(b"two")
+    assert queue.queue.withdraw(lambda opening: opening.owner == b"one") == [slow]
+    assert queue.line.waiting == []
+    queue.queue.encoded(Encoded(slow, (1,)))
+    queue.queue.encoded(Encoded(slow, EngineError("late")))
+    assert queue.heard == []
+    queue.running.clear()
+    assert queue.begun() == [other]
