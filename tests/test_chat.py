@@ -10,7 +10,7 @@ import pytest
 
 from specmesh.chat import Conversation, run
 from specmesh.client import Json
-from specmesh.errors import Busy, RequestError
+from specmesh.errors import Busy, RequestError, WentAway
 
 
 @dataclass
@@ -142,3 +142,29 @@ def test_nothing_is_no_message(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(RequestError, match="nothing was said"):
             talk(client)
         assert client.asked == []
+
+
+@dataclass
+class BrokenClient:
+    """Says "on", breaks, and is back for the rest."""
+
+    asked: list[Json] = field(default_factory=list)
+
+    def complete(self, body: Json) -> Generator[Json, None, None]:
+        self.asked.append(body)
+        begun = {"prompt_token_ids": [1], "request": {"seed": 5}}
+        for text, told in (("", begun), ("on", {"token_ids": [7]}) if len(self.asked) == 1 else ("ce", {})):
+            yield {"id": "chatcmpl-1", "model": "m", "choices": [{"delta": {"content": text}}], "specmesh": told}
+        if len(self.asked) == 1:
+            raise WentAway("gone")
+
+
+def test_an_answer_outlives_its_daemon(typed, capsys):
+    """What was said is not said again, and the conversation has all of it."""
+    typed("hi")
+    conversation, client = Conversation(), BrokenClient()
+    run(client, conversation, {})
+    assert capsys.readouterr().out == "once\n"
+    assert conversation.messages[-1] == {"role": "assistant", "content": "once"}
+    assert client.asked[1]["resume"]["token_ids"] == [7]
+    assert client.asked[1]["seed"] == 5
