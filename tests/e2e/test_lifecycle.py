@@ -303,9 +303,11 @@ def test_second_sigterm_ends_at_once(mesh: Mesh):
 
 
 def test_sigterm_of_the_drafter_mid_generation(mesh: Mesh):
-    """SIGTERM of the drafter: its own client gets exit 69 and keeps the text; the verifier's other sessions go on."""
-    verifier, drafter = mesh.verifier("step_ms=10"), mesh.drafter()
-    own, other = Running(drafter, PROMPT, "--max-tokens", 3000), Running(verifier, PROMPT, "--max-tokens", 100)
+    """SIGTERM of the drafter: its own client, who does not wait, gets exit 69 and keeps the text; the verifier's other
+    sessions go on."""
+    verifier, drafter = mesh.verifier("step_ms=10", "--grace", 0.2), mesh.drafter()
+    own = Running(drafter, PROMPT, "--max-tokens", 3000, "--reconnect-timeout", 0)
+    other = Running(verifier, PROMPT, "--max-tokens", 100)
     own.read(5)
     other.read(5)
     drafter.signal(signal.SIGTERM)
