@@ -6,7 +6,7 @@ so that a later version may add fields; missing ones without a default are an er
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, asdict, fields
 from typing import TypeVar, cast, get_args, get_type_hints
 
@@ -15,6 +15,8 @@ from specmesh.wire.messages import MAX_BODY, ControlMessage
 
 U32_MAX = 2**32 - 1
 MAX_NAME = 1024
+MAX_DEPTH = 16
+"""Objects and arrays within each other, in a field that is an object: json writes less deep than it reads."""
 M = TypeVar("M", bound=ControlMessage)
 
 _LONG_TEXT = frozenset({"prompt", "message"})
@@ -35,8 +37,10 @@ def encode_body(message: ControlMessage) -> bytes:
 def decode_body(cls: type[M], raw: bytes) -> M:
     """Parse a body into `cls`; raises FrameError (reason "body") on anything that does not fit its fields."""
     try:
-        text = raw.decode()
-        body = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        text = raw.decode().strip(_SPACE)
+        body, end = _JSON.raw_decode(text)
+        if end < len(text):
+            raise FrameError("body", "more than one value")
         if "\\u" in text:
             json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
     except (ValueError, RecursionError) as error:
@@ -63,6 +67,11 @@ def _finite(literal: str) -> float:
     return value
 
 
+_CONTAINERS, _INTEGERS, _STRINGS = frozenset({dict, list}), frozenset({int}), frozenset({str})
+_SPACE = " \t\n\r"
+_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+
+
 def _is_u32(value: object) -> bool:
     return type(value) is int and 0 <= value <= U32_MAX
 
@@ -86,15 +95,31 @@ def _is_bool(value: object) -> bool:
 
 
 def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
+    return isinstance(value, dict) and _is_flat([value])
+
+
+def _is_flat(level: list[Collection[object]]) -> bool:
+    """Whether containers are at most MAX_DEPTH within each other, these being the first."""
+    for _ in range(MAX_DEPTH):
+        deeper = [items for items in map(_items, level) if not _CONTAINERS.isdisjoint(map(type, items))]
+        if not deeper:
+            return True
+        level = [inner for items in deeper for inner in items if isinstance(inner, dict | list)]
+    return False
+
+
+def _items(container: Collection[object]) -> Collection[object]:
+    return container.values() if isinstance(container, dict) else container
 
 
 def _is_ids(value: object) -> bool:
-    return isinstance(value, list) and all(_is_u32(item) for item in value)
+    if not isinstance(value, list) or not _INTEGERS.issuperset(map(type, value)):
+        return False
+    return not value or (min(value) >= 0 and max(value) <= U32_MAX)
 
 
 def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(_is_text(item) for item in value)
+    return isinstance(value, list) and _STRINGS.issuperset(map(type, value))
 
 
 def _is_texts_by_name(value: object) -> bool:

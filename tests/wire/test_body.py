@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
-from specmesh.wire.body import MAX_NAME, decode_body, encode_body
+from specmesh.wire.body import MAX_DEPTH, MAX_NAME, decode_body, encode_body
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 
@@ -106,6 +106,14 @@ def test_not_an_object_is_refused(raw):
     assert caught.value.reason == "body"
 
 
+def test_space_around_is_json():
+    """JSON's own space may stand around the object, and nothing else: another value, or other spaces."""
+    assert decode_body(m.Ping, b' \r\n\t{"number":1,"progress":2}\n') == m.Ping(1, 2)
+    for around in (b"%b{}", b"%b,", b"\x0b%b", b"%b\xc2\xa0"):
+        with pytest.raises(FrameError):
+            decode_body(m.Ping, around % b'{"number":1,"progress":2}')
+
+
 def test_only_utf_8_is_read():
     """JSON in another Unicode encoding is refused, though Python's parser would guess it."""
     for encoding in ("utf-16", "utf-32", "utf-8-sig"):
@@ -131,6 +139,22 @@ def test_names_are_bounded_and_texts_are_not():
     assert decode_body(m.Open, open_with(prompt=long * 10)).prompt == long * 10
     for message in (m.Error("busy", long), m.Vocab(0, [long])):
         assert decode_body(type(message), encode_body(message)) == message
+
+
+@pytest.mark.parametrize("pair", [("[", "]"), ('{"a":', "}")], ids=["arrays", "objects"])
+def test_objects_are_bounded_in_depth(pair):
+    """What is read can be written again: in an object field at most MAX_DEPTH containers, itself one, in each other."""
+    opened, closed = pair
+
+    def done(depth: int) -> bytes:
+        inner = opened * (depth - 1) + "1" + closed * (depth - 1)
+        return f'{{"session":1,"finish_reason":"stop","length":1,"report":{{"a":{inner}}}}}'.encode()
+
+    message = decode_body(m.Done, done(MAX_DEPTH))
+    assert decode_body(m.Done, encode_body(message)) == message
+    for depth in (MAX_DEPTH + 1, 900):
+        with pytest.raises(FrameError, match=r"Done\.report"):
+            decode_body(m.Done, done(depth))
 
 
 def test_long_body_is_a_value_error():

@@ -67,7 +67,12 @@ def test_header_table_is_the_struct():
 def test_limits_are_the_codes():
     """The limits in the document are the constants of the code."""
     limits = {name.strip("`"): int(value) for name, value, _ in table(section("Limits"))}
-    assert limits == {"MAX_TOKENS": m.MAX_TOKENS, "MAX_BODY": m.MAX_BODY, "MAX_NAME": body.MAX_NAME}
+    assert limits == {
+        "MAX_TOKENS": m.MAX_TOKENS,
+        "MAX_BODY": m.MAX_BODY,
+        "MAX_NAME": body.MAX_NAME,
+        "MAX_DEPTH": body.MAX_DEPTH,
+    }
     assert f"longer than {codec.MAX_FRAME} bytes" in section("2. Topology").replace("\n", " ")
     assert f"; {m.DRAFT_N_AUTO}: as many as pay" in section("OPEN")
 
