@@ -5,8 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROMPT ?= def read_config(path):
 ENGINE ?= auto
+SECONDS ?= 60
+MINUTES ?= 20
+SEED ?= 1
+MODELS ?= sim
 
-.PHONY: demo setup test check fmt bench docs clean
+.PHONY: demo setup test check fmt bench fuzz soak docs clean
 
 demo: $(STAMP)  ## generate with the bundled pair: verifier and drafter on loopback (PROMPT='class Stack:' ENGINE=mlx)
 	@$(BIN)/python tools/demo.py '$(subst ','\'',$(PROMPT))' '$(ENGINE)'
@@ -35,6 +39,14 @@ fmt: $(STAMP)  ## format and fix what can be fixed
 
 bench: $(STAMP)  ## what a round costs on this machine
 	$(BIN)/python bench/overhead.py
+
+fuzz: $(STAMP)  ## codec and session machines under atheris (SECONDS=60), then a million damaged frames
+	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
+	$(BIN)/python -m fuzz --seconds $(SECONDS)
+	$(BIN)/python -m fuzz.mutants
+
+soak: $(STAMP)  ## real pairs under load and faults, every text compared (MINUTES=20 SEED=1 MODELS=bundled)
+	$(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --models $(MODELS)
 
 docs: $(STAMP)  ## docs/cli.md from the commands
 	$(BIN)/python tools/cli_reference.py

@@ -95,7 +95,9 @@ def test_commands_start_light(name):
     assert not {module for module in loaded if within(module, *heavy)}
 
 
-@pytest.mark.parametrize("path", sources("specmesh", "wire", "daemons", "tests", "bench", "tools"), ids=named)
+@pytest.mark.parametrize(
+    "path", sources("specmesh", "wire", "daemons", "tests", "bench", "fuzz", "soak", "tools"), ids=named
+)
 def test_no_module_is_loaded_twice(path):
     """Nobody imports top-level `wire` or `daemons`: they are specmesh.wire and specmesh.daemons."""
     assert not {name for name in imports(path) if within(name, "wire", "daemons")}

@@ -126,7 +126,8 @@ class Daemon:
 
     def live(self) -> int:
         """Sessions it has now."""
-        return self.stats()["sessions"]["live"]  # type: ignore[index]
+        live: int = self.stats()["sessions"]["live"]  # type: ignore[index]
+        return live
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")

@@ -1,0 +1,160 @@
+"""A drafter's session under a script of frames, guesses and time: it never raises, stays bounded, and where all frames
+are the verifier's own, in whatever order and however often, what it learns is the verifier's text."""
+
+from collections import Counter
+
+from fuzz.frames import frame_of
+from fuzz.oracle import N_VOCAB, Memory, alone
+from fuzz.tape import Tape
+from specmesh.core import events as ev
+from specmesh.core.drafter_session import MAX_CREDIT, DrafterSession
+from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import SessionParams
+from specmesh.errors import FrameError
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode
+
+SESSION = 7
+TEXT = alone(SessionParams(SamplingParams(temperature=1.0, seed=11), 24), 64)[0]
+
+
+def run(data: bytes) -> Counter[str]:
+    """Play the input as a script; returns what happened."""
+    world = _World(Tape(data))
+    while world.tape.left:
+        world.turn()
+    world.end()
+    return world.seen
+
+
+class _World:
+    """A session, its draft model's memory, and what it has learned of the text."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape, self.now, self.seen = tape, 0.0, Counter[str]()
+        self.honest = bool(tape.byte() & 1)
+        self.n_ctx, self.n_batch = tape.choice((96, 96, 20, 1)), tape.choice((6, 64, 1))
+        self.can_trim, self.round_trip = bool(tape.byte() & 1), tape.choice((0.0, 0.0003, 0.02, 0.5))
+        self.session = DrafterSession(N_VOCAB, self.n_ctx, self.n_batch, shadows=bool(tape.byte() & 1))
+        self.truth = Prefix(TEXT)
+        self.memory = Memory(self.n_ctx)
+        self.learned: list[int] = []
+        self.heard = 0
+
+    # --- the script
+
+    def turn(self) -> None:
+        """The next thing that happens."""
+        self.now += (self.tape.byte() ** 2) * 1e-5
+        match self.tape.byte() % 16:
+            case 0 | 1 | 2 | 3 | 4 | 5:
+                self.work()
+            case 6 | 7 | 8 | 9:
+                self.tell()
+            case 10 | 11 | 12 if not self.honest:
+                self.hear(frame_of(self.tape, self.truth, SESSION, self.session.n_truth))
+            case 13 if not self.honest:
+                self.hear(self.tape.take(self.tape.byte()))
+            case 14:
+                known = self.session._known
+                base = self.tape.byte() % (len(known) + 2)
+                crc = known.crc_at(min(base, len(known))) if self.tape.byte() & 1 else self.tape.number(4)
+                self.handle(ev.Nacked(base, crc))
+            case _:
+                self.perform(self.session.flush())
+
+    def tell(self) -> None:
+        """What the verifier says or has said at some time: a stretch of its text."""
+        tape = self.tape
+        base = min(tape.choice((self.session.n_truth, self.heard, 0, tape.byte())), len(TEXT))
+        ids = TEXT[base : base + tape.byte() % 16]
+        self.heard = base + len(ids)
+        draft_n = tape.choice((4, 0, 1, 16, 65535))
+        self.handle(ev.Told(base, self.truth.crc_at(base), ids, draft_n, sync=bool(tape.byte() & 1)))
+
+    def hear(self, frame: bytes) -> None:
+        """A frame from the verifier, as the drafter's loop hands it over."""
+        try:
+            message = decode(frame)
+        except FrameError as error:
+            self.seen[error.reason] += 1
+            return
+        match message:
+            case m.Truth(_, base, crc, ids, draft_n) | m.Sync(_, base, crc, ids, draft_n):
+                self.handle(ev.Told(base, crc, ids, draft_n, isinstance(message, m.Sync)))
+            case m.Nack(_, base, crc):
+                self.handle(ev.Nacked(base, crc))
+            case _:
+                self.seen["no event"] += 1
+
+    def work(self) -> None:
+        """One unit of drafting, where there is any: the model takes ids in, and guesses."""
+        plan = self.session.plan(self.round_trip)
+        if plan is None:
+            plan = self.session.plan_shadow()
+            self.seen["shadowing"] += plan is not None
+        if plan is None:
+            return
+        held = len(self.memory.held)
+        assert 0 < len(plan.ids) <= self.n_batch
+        assert list(plan.ids) == self.session._known[held : held + len(plan.ids)], "not where the memory ends"
+        self.memory.append(plan.ids)
+        began = self.now
+        self.now += self.tape.byte() * 1e-3
+        self.handle(ev.Predicted(len(plan.ids), self.guess() if plan.guess else None, began))
+
+    def guess(self) -> int | None:
+        """What the text says next, or another id, or nothing."""
+        right = TEXT[min(len(self.memory.held), len(TEXT) - 1)]
+        luck = self.tape.byte()
+        return None if luck == 255 else right if luck < 160 else luck % N_VOCAB
+
+    # --- what must hold
+
+    def handle(self, event: ev.DrafterEvent) -> None:
+        """An event, and its effects."""
+        self.perform(self.session.handle(event, self.now))
+        session = self.session
+        assert len(session.chain) <= MAX_CREDIT
+        assert 0 <= session.draft_n <= MAX_CREDIT
+        assert self.memory.held[0 : len(self.memory.held)] == session._known[0 : len(self.memory.held)]
+        if self.honest:
+            assert session._known[0 : session.n_truth] == list(TEXT[: session.n_truth]), "not the verifier's text"
+
+    def perform(self, effects: list[ev.DrafterEffect]) -> None:
+        """Carry effects out, and judge them."""
+        assert len(effects) <= 4
+        known = self.session._known
+        for effect in effects:
+            self.seen[type(effect).__name__] += 1
+            match effect:
+                case ev.SendDraft(base, crc, ids):
+                    assert ids
+                    assert self.session.n_truth <= base
+                    assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])
+                case ev.SendShadow(base, crc, ids):
+                    assert ids
+                    assert base + len(ids) <= self.session.n_truth
+                    assert crc == known.crc_at(base)
+                case ev.SendNack(base, crc):
+                    assert (base, crc) == (self.session.n_truth, known.crc_at(base))
+                case ev.Trim(length):
+                    self.memory.trim(length if self.can_trim else 0)
+                    self.session.relocated(len(self.memory.held))
+                case ev.Learned(ids, accepted):
+                    assert 0 <= accepted <= len(ids)
+                    assert ids
+                    self.seen["accepted"] += accepted
+                    self.learned.extend(ids)
+
+    def end(self) -> None:
+        """All of the text is told once more: it is what was learned, whatever came before."""
+        if not self.honest:
+            return
+        self.now += 1.0
+        self.handle(ev.Told(0, 0, TEXT, 4, sync=True))
+        assert tuple(self.learned) == TEXT
+        for _ in range(len(TEXT) + 2 * MAX_CREDIT):
+            self.work()
+        assert self.session.plan(self.round_trip) is None, "it drafts without end"

@@ -1,0 +1,45 @@
+"""Frames that a peer might send, out of an input's bytes: true ones, and such as are nearly true."""
+
+from collections.abc import Callable
+
+from fuzz.oracle import N_VOCAB
+from fuzz.tape import Tape
+from specmesh.core.prefix import Prefix
+from specmesh.wire import messages as m
+from specmesh.wire.codec import encode
+
+WILD_IDS = (-1, -(2**31), N_VOCAB, 2**31 - 1)
+STEPS = (0, 0, 0, 0, 1, 2, 4, 8, -1, -2, -4, -8)
+FLAWLESS, WRONG = 160, 96
+"""Of 256 frames so many name a true place, and in so many an id may be wrong."""
+
+
+def frame_of(tape: Tape, truth: Prefix, session: int, frontier: int) -> bytes:
+    """A token-plane frame about `truth` near its position `frontier`, with what the tape changes of it."""
+    kind = tape.choice((m.Draft, m.Draft, m.Shadow, m.Nack, m.Truth, m.Sync))
+    flaws = max(tape.byte() - FLAWLESS, 0)
+    base = tape.number(4) if flaws & 1 else max(frontier + tape.choice(STEPS), 0)
+    known = min(base, len(truth))
+    crc = tape.number(4) if flaws & 2 else truth.crc_at(known)
+    count = (tape.choice((300, 1000)) if flaws & 4 else tape.byte() % 12) if kind is not m.Nack else 0
+    ids = truth[known : known + count]
+    ids += [index % N_VOCAB for index in range(count - len(ids))]
+    wrong = tape.byte()
+    if wrong < WRONG and ids:
+        ids[wrong % len(ids)] = tape.choice(WILD_IDS) if flaws & 8 else tape.byte() % N_VOCAB
+    frame = bytearray(encode(_message(kind, session, base, crc, tuple(ids), tape)))
+    if flaws & 16:
+        frame[tape.byte() % len(frame)] ^= tape.byte()
+    return bytes(frame)
+
+
+def _message(
+    kind: type[m.TokenMessage], session: int, base: int, crc: int, ids: tuple[int, ...], tape: Tape
+) -> m.TokenMessage:
+    number = tape.choice((0, 0, 1, 4, 16, 65535))
+    if kind is m.Nack:
+        return m.Nack(session, base, crc)
+    if kind is m.Shadow:
+        return m.Shadow(session, base, crc, ids)
+    made: Callable[..., m.TokenMessage] = kind
+    return made(session, base, crc, ids, number)

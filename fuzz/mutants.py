@@ -1,0 +1,188 @@
+"""Damaged frames by the million through the codec: python -m fuzz.mutants [--frames N] [--seed N].
+
+Real frames of every kind, each changed by up to three mutators. Prints the refusals by reason and what decoding took,
+then what the same frames take undamaged. A frame that raises anything but FrameError joins the codec's corpus.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from fuzz.codec import repaired
+from fuzz.targets import CORPUS
+from specmesh.core.probes import PROBES
+from specmesh.errors import FrameError
+from specmesh.wire import messages as m
+from specmesh.wire.codec import HEADER, decode, encode
+
+VECTORS = Path(__file__).parents[1] / "wire" / "vectors"
+BATCH = 10_000
+"""Frames that are made before they are decoded: making one takes longer, and is not timed."""
+
+Mutator = Callable[[random.Random, bytes, bytes], bytes]
+
+
+def originals() -> list[bytes]:
+    """Real frames: the golden vectors of all kinds, and longer ones as a long session has them."""
+    found = []
+    for name in ("token", "control", "accepted"):
+        vectors = json.loads((VECTORS / f"{name}.json").read_text(encoding="utf-8"))["vectors"]
+        found += [bytes.fromhex(vector["hex"]) for vector in vectors]
+    probes: dict[str, object] = {text: list(text.encode()) for text in PROBES}
+    report: dict[str, object] = {"rounds": 200, "by_position": [0.9, 0.7, 0.5] * 4, "tokens_per_second": 31.25}
+    longer: list[m.Message] = [
+        m.Draft(7, 3000, 1, tuple(range(32))),
+        m.Truth(7, 3000, 1, tuple(range(17)), 4),
+        m.Sync(7, 0, 0, tuple(range(2000)), 4),
+        m.Welcome("box", "big", "ab" * 32, "cd" * 32, 32000, 8192, [2, 32000], probes),
+        m.Open(1, "It was a dark and stormy night. " * 60, 400, 0.8, 40, 0.95, 42, 4),
+        m.Vocab(256, ["IHRoZQ=="] * 200),
+        m.Done(7, "stop", 3000, report),
+    ]
+    return found + [encode(message) for message in longer]
+
+
+# --- what happens to a frame: one of MUTATORS, of the frame and another one
+
+
+def _flip(rng: random.Random, frame: bytes, _: bytes) -> bytes:
+    at = rng.randrange(len(frame))
+    return frame[:at] + bytes([frame[at] ^ 1 << rng.randrange(8)]) + frame[at + 1 :]
+
+
+def _byte(rng: random.Random, frame: bytes, _: bytes) -> bytes:
+    at = rng.randrange(len(frame))
+    return frame[:at] + rng.choice((b"\0", b"\xff", b"\x80", b'"', b"{", b"]", rng.randbytes(1))) + frame[at + 1 :]
+
+
+def _cut(rng: random.Random, frame: bytes, _: bytes) -> bytes:
+    return frame[: rng.randrange(len(frame))]
+
+
+def _lose(rng: random.Random, frame: bytes, _: bytes) -> bytes:
+    at = rng.randrange(len(frame))
+    return frame[:at] + frame[at + rng.randint(1, 8) :]
+
+
+def _extend(rng: random.Random, frame: bytes, _: bytes) -> bytes:
+    return frame + rng.randbytes(rng.randint(1, 16))
+
+
+def _splice(rng: random.Random, frame: bytes, other: bytes) -> bytes:
+    return frame[: rng.randrange(len(frame))] + other[rng.randrange(len(other)) :]
+
+
+def _repeat(rng: random.Random, frame: bytes, _: bytes) -> bytes:
+    at, size = rng.randrange(len(frame)), rng.randint(1, 64)
+    return frame[:at] + frame[at : at + size] * 2 + frame[at + size :]
+
+
+def _count(rng: random.Random, frame: bytes, _: bytes) -> bytes:
+    count = rng.choice((0, 1, 255, 8191, 8192, 8193, 65535, rng.randrange(65536)))
+    return frame[:16] + count.to_bytes(2, "little") + frame[18:]
+
+
+def _kind(rng: random.Random, frame: bytes, _: bytes) -> bytes:
+    return frame[:3] + bytes([rng.choice((*m.Kind, rng.randrange(256)))]) + frame[4:]
+
+
+def _body(_: random.Random, frame: bytes, other: bytes) -> bytes:
+    """Another frame's payload, with its checksum: JSON of the wrong message, or ids as JSON."""
+    return repaired(frame[: HEADER.size] + other[HEADER.size :])
+
+
+def _json(rng: random.Random, frame: bytes, other: bytes) -> bytes:
+    """The payload damaged and its checksum right: what only the parser can refuse."""
+    damage = rng.choice((_flip, _byte, _lose, _repeat, _splice))
+    return repaired(frame[: HEADER.size] + damage(rng, frame[HEADER.size :] or b"{}", other))
+
+
+MUTATORS: tuple[Mutator, ...] = (_flip, _byte, _cut, _lose, _extend, _splice, _repeat, _count, _kind, _body, _json)
+
+
+def mutants(seed: int) -> Iterator[bytes]:
+    """Damaged frames without end, the same for the same seed."""
+    rng, frames = random.Random(seed), originals()
+    while True:
+        frame = rng.choice(frames)
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            frame = rng.choice(MUTATORS)(rng, frame or b"\0", rng.choice(frames))
+        yield frame
+
+
+# --- decoding them
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of frames, by reason or message, and the seconds of processor time that decoding took."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    @property
+    def frames(self) -> int:
+        """How many."""
+        return self.outcomes.total()
+
+    @property
+    def mean_us(self) -> float:
+        """Microseconds of one."""
+        return self.seconds / max(self.frames, 1) * 1e6
+
+    def decode(self, frames: list[bytes]) -> None:
+        """Decode them all; a frame that raises what is no FrameError is kept in the corpus."""
+        outcomes, frame = [], b""
+        started = time.thread_time()
+        try:
+            for frame in frames:
+                try:
+                    outcomes.append(type(decode(frame)).__name__)
+                except FrameError as error:
+                    outcomes.append(error.reason)
+        except Exception:
+            (CORPUS / "codec" / f"crash-{sha256(frame).hexdigest()[:16]}").write_bytes(frame)
+            raise
+        self.seconds += time.thread_time() - started
+        self.outcomes.update(outcomes)
+
+
+def is_control(frame: bytes) -> bool:
+    """Whether a frame claims a kind of the control plane."""
+    return len(frame) > 3 and frame[3] >= m.Kind.HELLO
+
+
+def main() -> None:
+    """Decode and print."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz.mutants", description=__doc__.splitlines()[0])
+    parser.add_argument("--frames", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    source = mutants(args.seed)
+    token, control = Tally(), Tally()
+    for start in range(0, args.frames, BATCH):
+        batch = [next(source) for _ in range(min(BATCH, args.frames - start))]
+        token.decode([frame for frame in batch if not is_control(frame)])
+        control.decode([frame for frame in batch if is_control(frame)])
+    every = Tally(token.outcomes + control.outcomes, token.seconds + control.seconds)
+    refused = {reason: count for reason, count in every.outcomes.most_common() if reason.islower()}
+    print(f"{every.frames} damaged frames: {every.frames - sum(refused.values())} messages, nothing but FrameError")
+    for reason, count in refused.items():
+        print(f"  {reason:<8}{count:>9}")
+    print(f"mean decode {every.mean_us:.2f} us of processor time", end="")
+    print(f"; token plane {token.mean_us:.2f}, control plane {control.mean_us:.2f}")
+    print("undamaged, by message and length, us:")
+    for frame in originals():
+        whole = Tally()
+        whole.decode([frame] * 2000)
+        print(f"  {next(iter(whole.outcomes)):<8}{len(frame):>6} bytes{whole.mean_us:>8.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""A target model as a hash of what its memory holds, and what it says alone.
+
+A wrong position or a missed trim changes its rows, and so the text: whoever compares with `alone` sees it.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import Sampler
+from specmesh.core.verifier_session import SessionParams
+
+N_VOCAB = 16
+END = 0
+PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
+MAX_TOKENS = 24
+PIECES = (b"", *(bytes([97 + token]) for token in range(1, N_VOCAB)))
+"""The bytes of each id, for stop strings: b to p."""
+
+
+def row(crc: int) -> NDArray[np.float32]:
+    """The target's logits after the prefix with this CRC: a hash, with an end id that is possible but rare."""
+    digest = blake2b(b"%d" % crc, digest_size=N_VOCAB).digest()
+    logits = np.frombuffer(digest, np.uint8).astype(np.float32) / np.float32(32)
+    logits[END] -= 3.5
+    return logits
+
+
+@cache
+def alone(params: SessionParams, n_ctx: int) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """What the target says after PROMPT one row at a time: (all ids, an end id included; ids shown; finish reason)."""
+    prefix, sampler, shown, text = Prefix(PROMPT), Sampler(params.sampling), list[int](), b""
+    reason = ""
+    while not reason:
+        token = sampler.choose(row(prefix.crc), len(prefix))
+        prefix.extend([token])
+        if token == END:
+            reason = "stop"
+            break
+        shown.append(token)
+        text += PIECES[token]
+        if any(stop.encode() in text for stop in params.stop):
+            reason = "stop"
+        elif len(shown) == params.max_tokens or len(prefix) == n_ctx:
+            reason = "length"
+    return tuple(prefix[0 : len(prefix)]), tuple(shown), reason
+
+
+class Memory:
+    """The ids that a model holds; asserts what an engine would refuse."""
+
+    def __init__(self, n_ctx: int) -> None:
+        self.held = Prefix()
+        self._n_ctx = n_ctx
+
+    def append(self, ids: Sequence[int]) -> None:
+        """Take ids in."""
+        assert all(0 <= token < N_VOCAB for token in ids), "an id outside the vocabulary reaches the model"
+        self.held.extend(ids)
+        assert len(self.held) <= self._n_ctx, "the model's memory is full"
+
+    def trim(self, length: int) -> None:
+        """Keep the first `length` ids."""
+        assert 0 <= length <= len(self.held), "a trim cannot add ids"
+        self.held.truncate(length)
+
+    def rows(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Take ids in, and give the row after each."""
+        rows = []
+        for token in ids:
+            self.append((token,))
+            rows.append(row(self.held.crc))
+        return np.stack(rows)

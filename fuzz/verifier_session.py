@@ -1,0 +1,211 @@
+"""A verifier's session under a script of frames, steps and time: it never raises, stays bounded, says its own text."""
+
+from collections import Counter
+from functools import cache
+
+from fuzz.frames import frame_of
+from fuzz.oracle import END, MAX_TOKENS, N_VOCAB, PIECES, PROMPT, Memory, alone
+from fuzz.tape import Tape
+from specmesh.core import events as ev
+from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.arrivals import Arrivals
+from specmesh.core.costs import StepCosts
+from specmesh.core.policy import Policy, PolicyInputs, solve
+from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.errors import FrameError
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode
+
+SESSION = 7
+MOST_NODES = 256
+"""Drafts that a session keeps, at most."""
+
+SAMPLING = (
+    SamplingParams(),
+    SamplingParams(temperature=1.0, seed=5),
+    SamplingParams(temperature=0.7, top_k=5, top_p=0.9, seed=2**63),
+)
+ROUND_TRIPS = (0.0, 0.0003, 0.02, 0.5)
+
+
+def run(data: bytes) -> Counter[str]:
+    """Play the input as a script, then let the session end alone; returns what happened."""
+    world = _World(Tape(data))
+    while world.tape.left and world.reason is None:
+        world.turn()
+    world.end()
+    return world.seen
+
+
+class _World:
+    """A session, the memory that its plans are carried out in, and what its client got."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape, self.now, self.seen = tape, 0.0, Counter[str]()
+        params = SessionParams(
+            sampling=tape.choice(SAMPLING),
+            max_tokens=1 + tape.byte() % MAX_TOKENS,
+            draft_n=tape.choice((None, None, 0, 1, 4, 30)),
+            stop=tape.choice(((), (), ("de",), ("b", "gh"))),
+        )
+        n_ctx = tape.choice((64, 64, len(PROMPT) + 1, 20))
+        limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), tape.choice((8, 16, 1, 0)), PIECES)
+        self.most = limits.max_drafts
+        self.costs = StepCosts()
+        self.session = VerifierSession(PROMPT, params, limits, self.costs, RollingAcceptance(), self.now)
+        truth, self.shall, self.ends = alone(params, n_ctx)
+        self.truth = Prefix(truth)
+        self.memory = Memory(n_ctx)
+        self.shown: list[int] = []
+        self.reason: str | None = None
+        self.step: tuple[ev.Verify, float] | None = None
+        self.until: float | None = None
+        self.solved = False
+        if tape.byte() & 1:
+            self.attach()
+
+    # --- the script
+
+    def turn(self) -> None:
+        """The next thing that happens."""
+        self.now += (self.tape.byte() ** 2) * 1e-5
+        match self.tape.byte() % 16:
+            case 0 | 1 | 2 | 3 | 4:
+                self.work()
+            case 5 | 6 | 7 | 8 | 9 | 10:
+                self.hear(frame_of(self.tape, self.truth, SESSION, len(self.session.prefix)))
+            case 11:
+                self.hear(self.tape.take(self.tape.byte()))
+            case 12:
+                self.attach()
+            case 13:
+                self.handle(ev.Detached())
+            case 14:
+                self.decide()
+            case _:
+                self.handle(ev.Cancelled("cancelled")) if self.tape.byte() == 0 else None
+
+    def attach(self) -> None:
+        """A drafter comes, at some distance."""
+        arrivals = Arrivals()
+        arrivals.record_round_trip(self.tape.choice(ROUND_TRIPS))
+        self.perform(self.session.attach(arrivals))
+
+    def hear(self, frame: bytes) -> None:
+        """A frame from the drafter, as the verifier's loop hands it over."""
+        try:
+            message = decode(frame)
+        except FrameError as error:
+            self.seen[error.reason] += 1
+            return
+        match message:
+            case m.Draft(_, base, crc, ids, branch):
+                self.handle(ev.Drafted(base, crc, ids, branch))
+            case m.Shadow(_, base, crc, ids):
+                self.handle(ev.Shadowed(base, crc, ids))
+            case m.Nack(_, base, crc):
+                self.handle(ev.Nacked(base, crc))
+            case _:
+                self.seen["no event"] += 1
+
+    def decide(self) -> None:
+        """Another policy: one of a few, or once what the session's own estimates lead to."""
+        inputs = self.session.unsolved(self.now)
+        if inputs is not None and not self.solved:
+            self.solved = True
+            self.session.adopt(solve(inputs, self.session.policy))
+            self.seen["solved"] += 1
+        else:
+            self.session.adopt(_policy(self.tape.byte() % 3, self.most))
+
+    def work(self) -> None:
+        """The engine's next move: it begins or ends a step, takes in a part of the prompt, or waits."""
+        if self.step is not None:
+            part, began = self.step
+            self.step = None
+            logits = self.memory.rows((part.last, *part.drafts))
+            self.costs.record(len(part.drafts) + 1, self.now - began)
+            self.handle(ev.Stepped(part.drafts, logits, self.now - began, shared=bool(self.tape.byte() & 1)))
+            return
+        plan = self.session.plan(self.now)
+        match plan:
+            case ev.Prefill(position, ids):
+                assert position == len(self.memory.held), "the plan is not where the memory ends"
+                taken = ids[: 1 + self.tape.byte() % len(ids)]
+                self.memory.append(taken)
+                self.handle(ev.Prefilled(len(taken)))
+            case ev.Wait(until):
+                assert until > self.now, "asked to sleep into the past"
+                assert self.until in (None, until), "the deadline moves"
+                self.until = until
+                self.seen["waits"] += 1
+                if self.tape.byte() & 1:
+                    self.now = until
+            case ev.Verify():
+                self.begin(plan)
+
+    def begin(self, part: ev.Verify) -> None:
+        """A step begins; frames may come before it ends."""
+        assert part.position == len(self.memory.held), "the plan is not where the memory ends"
+        assert len(part.drafts) <= self.most, "more drafts than the target takes"
+        assert self.session.begin(self.now) >= 0
+        self.until = None
+        self.step = part, self.now
+
+    # --- what must hold
+
+    def handle(self, event: ev.VerifierEvent) -> None:
+        """An event, and its effects."""
+        before = len(self.session.prefix)
+        self.perform(self.session.handle(event, self.now))
+        committed = self.session.prefix
+        assert len(committed) == before or isinstance(event, ev.Stepped), "a peer has moved the text"
+        assert committed[0 : len(committed)] == self.truth[0 : len(committed)], "not what the target says"
+        assert len(self.session._tree) <= MOST_NODES
+        assert 0 <= self.session.draft_n <= max(self.most, 30)
+
+    def perform(self, effects: list[ev.VerifierEffect]) -> None:
+        """Carry effects out, and judge them."""
+        assert len(effects) <= 4
+        for effect in effects:
+            self.seen[type(effect).__name__] += 1
+            match effect:
+                case ev.SendTruth(base, crc, ids) | ev.SendSync(base, crc, ids):
+                    assert crc == self.truth.crc_at(base)
+                    assert list(ids) == self.truth[base : len(self.session.prefix)]
+                case ev.SendNack(base, crc):
+                    assert (base, crc) == (len(self.session.prefix), self.session.prefix.crc)
+                case ev.Trim(length):
+                    self.memory.trim(length)
+                case ev.Emit(ids, accepted, drafts):
+                    assert self.reason is None, "a round after the end"
+                    self.seen["accepted"] += accepted
+                    self.seen["rejected"] += accepted < len(drafts)
+                    self.shown.extend(ids)
+                case ev.Finish(reason):
+                    assert self.reason is None, "ended twice"
+                    self.reason = reason
+
+    def end(self) -> None:
+        """Without a drafter the rest is a step per id, and all of it is what the target says alone."""
+        self.seen["stale"] += self.session.stale_drafts
+        self.handle(ev.Detached())
+        self.tape = Tape(b"")
+        for _ in range(len(PROMPT) + 3 * MAX_TOKENS):
+            if self.reason is not None:
+                break
+            self.now = self.now if self.until is None else self.until
+            self.work()
+        shall = self.shall[: len(self.shown)] if self.reason == "cancelled" else self.shall
+        assert tuple(self.shown) == shall
+        assert self.reason in (self.ends, "cancelled"), f"ended with {self.reason}"
+
+
+@cache
+def _policy(number: int, most: int) -> Policy:
+    """A policy that drafts far, one that waits for few, and one that does not draft."""
+    rate, interval, row = ((0.95, 0.002, 0.01), (0.8, 0.02, 0.3), (0.05, 0.05, 1.0))[number]
+    steps = tuple(0.03 * (1 + row * drafts) for drafts in range(most + 1))
+    return solve(PolicyInputs(steps, (rate,) * (most + 1), interval, 0.01, 0.03))

@@ -1,0 +1,43 @@
+"""python -m soak [--minutes 20] [--seed 1] [--models sim|bundled] [--clients 3] [--json FILE]: 1 where it fails."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from soak.pair import MODELS
+from soak.run import PAIRS, Settings, soak
+
+WARM_UP_SHARE = 1 / 3
+
+
+def main() -> None:
+    """Run, print, record."""
+    parser = argparse.ArgumentParser(prog="python -m soak", description="Soaks pairs of real daemons.")
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=1, help="of the load and of the faults")
+    parser.add_argument("--models", choices=sorted(MODELS), default="sim")
+    parser.add_argument("--clients", type=int, default=3, help="of each pair")
+    parser.add_argument("--json", type=Path, help="write what was found to this file")
+    parser.add_argument("--only", choices=sorted(PAIRS), action="append", help="this pair")
+    parser.add_argument("--traces", type=Path, help="a folder for what the steady pair allocates after its warm-up")
+    args = parser.parse_args()
+    seconds = args.minutes * 60
+    settings = Settings(
+        seconds,
+        args.seed,
+        args.models,
+        args.clients,
+        warm_up=seconds * WARM_UP_SHARE,
+        pairs=tuple(args.only or PAIRS),
+        traces=args.traces,
+    )
+    report = soak(settings, lambda line: print(line, file=sys.stderr, flush=True))
+    print("\n".join(report.lines()))
+    if args.json is not None:
+        args.json.write_text(json.dumps(report.as_json(), indent=2) + "\n")
+    raise SystemExit(bool(report.failures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Clients of a pair: each asks for one text after the other, at either daemon, until it is told to stop."""
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+from soak.pair import Pair
+from soak.schedule import Lane, Order
+from soak.truth import Text, Told
+from specmesh.client import Client, Json
+from specmesh.errors import SpecmeshError
+from specmesh.resuming import Answer
+
+WAITS_S = 30.0
+"""Seconds that a client which waits does so: longer than any fault."""
+
+HANGS_S = 45.0
+"""Seconds without a byte after which a client gives up."""
+
+REFUSED_PAUSE_S = 0.2
+"""Seconds until a client that got nothing asks again."""
+
+
+def ask(path: Path, text: Text, order: Order, clock: Callable[[], float]) -> Told:
+    """One generation at a daemon's socket, to its end, an error, or where the order says that the client leaves."""
+    told = Told(begun=clock())
+    try:
+        with closing(_chunks(Client(path, HANGS_S), _body(text, order), order.waits)) as chunks:
+            for chunk in chunks:
+                _take(chunk, told)
+                if order.leaves_after is not None and len(told.ids) >= order.leaves_after and told.finish is None:
+                    told.left = True
+                    break
+    except SpecmeshError as error:
+        told.error = f"{type(error).__name__}: {error}"
+    told.ended = clock()
+    return told
+
+
+def _chunks(client: Client, body: Json, waits: bool) -> Generator[Json, None, None]:
+    return Answer(client, body, WAITS_S).chunks() if waits else client.complete(body | {"reconnect_timeout": 0})
+
+
+def _body(text: Text, order: Order) -> Json:
+    sampling = asdict(text.sampling)
+    draft_n = {} if order.draft_n is None else {"draft_n": order.draft_n}
+    return {"prompt": text.prompt, "max_tokens": order.max_tokens, **sampling, **draft_n}
+
+
+def _take(chunk: Json, told: Told) -> None:
+    told.opened = True
+    match chunk:
+        case {"choices": [{"text": str(text), "finish_reason": finish}], "specmesh": dict(about)}:
+            told.text += text
+            told.finish = finish
+            told.ids += about.get("token_ids", ())
+
+
+class Clients:
+    """The clients of one pair, a thread each. `heard` is what they got, with what they had asked for."""
+
+    def __init__(
+        self, pair: Pair, texts: list[Text], clock: Callable[[], float], orders: list[Iterator[Order]]
+    ) -> None:
+        self._pair, self._texts, self._clock = pair, texts, clock
+        self._over = threading.Event()
+        self.heard: list[tuple[Order, Told]] = []
+        self.threads = [threading.Thread(target=self._live, args=(each,), daemon=True) for each in orders]
+        for thread in self.threads:
+            thread.start()
+
+    def _live(self, orders: Iterator[Order]) -> None:
+        for order in orders:
+            if self._over.is_set():
+                return
+            told = ask(self._pair.daemons[order.at].socket, self._texts[order.text], order, self._clock)
+            self.heard.append((order, told))
+            self._over.wait(order.pause_s + REFUSED_PAUSE_S * (told.error is not None))
+
+    def stop(self) -> bool:
+        """Let each finish what it asked for; whether all have."""
+        self._over.set()
+        until = time.monotonic() + 2 * HANGS_S
+        for thread in self.threads:
+            thread.join(max(until - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in self.threads)
+
+
+def last_words(pair: Pair, text: Text, tokens: int, clock: Callable[[], float]) -> list[tuple[Order, Told]]:
+    """One more text at each daemon, once all is well again."""
+    orders = [Order(0, tokens, lane, None, None, 0.0) for lane in (Lane.VERIFIER, Lane.DRAFTER)]
+    return [(order, ask(pair.daemons[order.at].socket, text, order, clock)) for order in orders]

@@ -1,0 +1,146 @@
+"""A verifier and a drafter as processes, and between them a network that can be troubled."""
+
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from soak.schedule import Fault, Kind, Lane
+from specmesh.paths import bundled
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))  # where these helpers live
+
+from processes import SPECMESH, Daemon, Mesh, until
+from proxy import Proxy
+
+GRACE_S = 5
+"""Seconds that a verifier keeps a session whose drafter went away: shorter than some faults, longer than others."""
+
+LAST_LINES = 3
+"""Lines of its log that are told of a daemon that has ended by itself."""
+
+TRACE_S = 120.0
+"""Seconds that comparing what is allocated may take."""
+
+DELAY = 0.005
+"""Seconds that each way takes, for each second that a fault of this kind lasts: up to a twentieth of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What both daemons run: an engine, its two models, how hot texts are sampled, and their most tokens."""
+
+    engine: str
+    target: str
+    drafter: str
+    temperatures: tuple[float, ...]
+    longest: int
+    options: tuple[str, ...] = ()
+
+
+MODELS = {
+    "sim": Models("sim", "step_ms=4,row_ms=0.2", "draft_ms=1,alpha=0.8", (4.0, 6.0), 300),
+    "bundled": Models("llama", bundled("target.gguf"), bundled("drafter.gguf"), (0.8, 1.0), 100, ("--ctx", "2048")),
+}
+
+
+class Pair:
+    """One pair in a folder of its own. `log` are the faults that have befallen it, with their real times."""
+
+    def __init__(self, name: str, models: Models, folder: Path, *, traced: bool = False) -> None:
+        self.name, self.models = name, models
+        self._program = [sys.executable, "-m", "soak.traced"] if traced else SPECMESH
+        self.mesh = Mesh(folder)
+        self.proxy = Proxy(self.mesh.port)
+        self.daemons: dict[Lane, Daemon] = {}
+        self.log: list[Fault] = []
+        self.died: list[str] = []
+
+    def start(self) -> None:
+        """Both daemons, the drafter attached."""
+        self.launch(Lane.VERIFIER)
+        self.launch(Lane.DRAFTER)
+        self.ready()
+
+    def ready(self) -> None:
+        """Wait until both serve, and know each other."""
+        self.daemons[Lane.VERIFIER].ready()
+        self.mesh.attached(self.daemons[Lane.DRAFTER].ready())
+
+    def launch(self, lane: Lane) -> None:
+        """Start a daemon; does not wait for it."""
+        models, common = self.models, ("--engine", self.models.engine, "--threads", 1, *self.models.options)
+        if lane is Lane.VERIFIER:
+            arguments: tuple[object, ...] = ("--model", models.target, "--bind", self.mesh.address, "--grace", GRACE_S)
+        else:
+            arguments = ("--model", models.drafter, "--connect", f"tcp://127.0.0.1:{self.proxy.port}")
+        self.daemons[lane] = self.mesh.start(lane, *common, *arguments, program=self._program)
+
+    def begin(self, fault: Fault) -> None:
+        """A fault befalls it."""
+        if fault.lane is not Lane.NETWORK:
+            self.look(fault.lane)
+        match fault.kind:
+            case Kind.KILL:
+                self.daemons[fault.lane].kill()
+            case Kind.STOP:
+                self.daemons[fault.lane].signal(signal.SIGSTOP)
+            case Kind.PARTITION:
+                self.proxy.hold()
+            case Kind.RESET:
+                self.proxy.cut()
+            case Kind.DELAY:
+                self.proxy.delay = DELAY * fault.seconds
+
+    def end(self, fault: Fault) -> None:
+        """It is over."""
+        match fault.kind:
+            case Kind.KILL:
+                self.launch(fault.lane)
+            case Kind.STOP:
+                self.daemons[fault.lane].signal(signal.SIGCONT)
+            case Kind.PARTITION:
+                self.proxy.release()
+            case Kind.RESET:
+                pass
+            case Kind.DELAY:
+                self.proxy.delay = 0.0
+
+    def look(self, lane: Lane) -> None:
+        """Note it where a daemon has ended that nobody killed, and start another."""
+        code = self.daemons[lane].process.poll()
+        if code is not None:
+            last = " | ".join(self.daemons[lane].text().splitlines()[-LAST_LINES:])
+            self.died.append(f"{self.name}: the {lane} ended by itself with {code}: {last}")
+            self.launch(lane)
+
+    def stop(self) -> None:
+        """End both as a service manager does, and note what they leave with, and what they logged that they should
+        not."""
+        for lane in (Lane.DRAFTER, Lane.VERIFIER):
+            if lane in self.daemons:
+                self.look(lane)
+                code = self.daemons[lane].stop()
+                if code:
+                    self.died.append(f"{self.name}: the {lane} was told to stop and ended with {code}")
+        for daemon in self.mesh.daemons:
+            lines = [line for line in daemon.text().splitlines() if "Traceback (most recent call last)" in line]
+            if lines:
+                self.died.append(f"{self.name}: {len(lines)} tracebacks in the log {daemon.log.name}")
+
+    def trace(self) -> None:
+        """Tell traced daemons to remember what they hold or, the second time, to write what has grown."""
+        for daemon in self.daemons.values():
+            daemon.signal(signal.SIGUSR1)
+
+    def traces(self) -> dict[Lane, str]:
+        """What they wrote."""
+        self.trace()
+        files = {lane: daemon.socket.with_suffix(".grown") for lane, daemon in self.daemons.items()}
+        until(lambda: all(file.exists() for file in files.values()), "the traces are written", TRACE_S)
+        return {lane: file.read_text(encoding="utf-8") for lane, file in files.items()}
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        self.mesh.stop()
+        self.proxy.close()

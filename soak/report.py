@@ -1,0 +1,106 @@
+"""What a soak found, as values, lines and a verdict."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from soak.slopes import Growth
+from soak.truth import BAD, Verdict
+
+MOST_TOLD = 20
+"""Failures that are told one by one."""
+
+JUDGED_S = 600.0
+"""Seconds of samples from which on a slope fails a soak: in less of them its noise is larger than its bound."""
+
+MEMORY_MB_PER_H, DESCRIPTORS_PER_H = 1.0, 1.0
+"""Bounds of the slopes."""
+
+
+@dataclass(slots=True)
+class PairReport:
+    """One pair: what its clients got, by verdict, and what befell it. orphans: sessions left when all clients had gone;
+    wrong: a line for each thing that should not be."""
+
+    name: str
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    tokens: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    orphans: int = 0
+    growth: dict[str, Growth] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def judged(self) -> list[str]:
+        """Everything that fails it."""
+        grew = [
+            f"{self.name}: the {role} grows: {one.memory_mb_per_h:.2f} MB/h, {one.descriptors_per_h:.1f} descriptors/h"
+            for role, one in self.growth.items()
+            if one.seconds >= JUDGED_S
+            and (one.memory_mb_per_h > MEMORY_MB_PER_H or abs(one.descriptors_per_h) > DESCRIPTORS_PER_H)
+        ]
+        left = [f"{self.name}: {self.orphans} sessions live on without a client"] if self.orphans else []
+        return [*self.wrong, *left, *grew]
+
+    def as_json(self) -> dict[str, object]:
+        """For the record."""
+        return {
+            "generations": self.verdicts.total(),
+            "verdicts": {str(verdict): self.verdicts[verdict] for verdict in Verdict},
+            "mismatches": sum(self.verdicts[verdict] for verdict in BAD),
+            "tokens": self.tokens,
+            "faults": dict(sorted(self.faults.items())),
+            "orphans": self.orphans,
+            "growth": {role: one.as_json() for role, one in self.growth.items()},
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts.most_common())
+        befell = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
+        grew = [
+            f"  {role}: {one.memory_mb_per_h:+.2f} MB/h ({one.first_mb:.1f} to {one.last_mb:.1f} MB), "
+            f"{one.descriptors_per_h:+.2f} descriptors/h ({one.descriptors[0]} to {one.descriptors[1]}), "
+            f"{one.samples} samples in {one.seconds / 60:.1f} minutes"
+            for role, one in self.growth.items()
+        ]
+        return [
+            f"{self.name}: {self.verdicts.total()} generations, {self.tokens} tokens: {verdicts}",
+            f"  {self.faults.total()} faults: {befell}",
+            f"  {self.orphans} orphan sessions",
+            *grew,
+        ]
+
+
+@dataclass(slots=True)
+class Report:
+    """A whole soak."""
+
+    models: str
+    seed: int
+    seconds: float
+    pairs: list[PairReport]
+
+    @property
+    def failures(self) -> list[str]:
+        """What fails it; empty for a pass."""
+        return [line for pair in self.pairs for line in pair.judged()]
+
+    def as_json(self) -> dict[str, object]:
+        """For the record."""
+        return {
+            "schema_version": 1,
+            "models": self.models,
+            "seed": self.seed,
+            "seconds": round(self.seconds, 1),
+            "pairs": {pair.name: pair.as_json() for pair in self.pairs},
+            "failures": self.failures,
+            "passed": not self.failures,
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        failures = self.failures
+        told = [f"  {line}" for line in failures[:MOST_TOLD]]
+        more = [f"  and {len(failures) - MOST_TOLD} more"] if len(failures) > MOST_TOLD else []
+        body = [line for pair in self.pairs for line in pair.lines()]
+        head = f"soak of {self.seconds / 60:.1f} minutes, models {self.models}, seed {self.seed}"
+        return [head, *body, *([f"FAILED, {len(failures)}:", *told, *more] if failures else ["passed"])]

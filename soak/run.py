@@ -1,0 +1,253 @@
+"""Runs pairs under load and faults for a time, then judges every text that came."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from soak.load import Clients, last_words
+from soak.pair import MODELS, Models, Pair
+from soak.report import PairReport, Report
+from soak.schedule import KILLS, NO_KILLS, Fault, Kind, Lane, Order, excused, faults, orders
+from soak.slopes import Sample, growth, sample
+from soak.truth import BAD, Alone, Text, Told, Verdict, judge
+from specmesh.core.sampling import SamplingParams
+from specmesh.engines.base import VerifyEngine
+from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.sim import SimSettings, SimVerifier
+from specmesh.errors import SpecmeshError
+
+README = Path(__file__).parents[1] / "README.md"
+LENGTHS = (3, 40, 40, 300, 1500)
+"""Characters of the prompts, in turn."""
+
+SAMPLE_S = 1.0
+RECOVERY_S = 10.0
+"""Seconds after a fault within which a client may still be refused: a process starts, the other side finds it."""
+
+ORPHANED_S = 15.0
+"""Seconds after the last client has gone until no session may be left; more than a verifier keeps one."""
+
+TELL_S = 30.0
+LAST_TOKENS = 50
+
+PAIRS = {"shaken": KILLS, "steady": NO_KILLS}
+"""The pairs of a soak and what befalls them: memory is watched in the one whose processes stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A soak: for how long, from which seed, with what models, so many clients of each pair, so many texts.
+
+    warm_up: seconds after which memory is watched. traces: where to write what the steady pair allocates from then on.
+    """
+
+    seconds: float
+    seed: int = 1
+    models: str = "sim"
+    clients: int = 3
+    texts: int = 40
+    warm_up: float = 300.0
+    pairs: tuple[str, ...] = tuple(PAIRS)
+    traces: Path | None = None
+
+
+def texts(alone: Alone, models: Models, count: int, seed: int) -> list[Text]:
+    """What will be asked for, and what the verifier alone says: half of it greedy, half sampled."""
+    source = README.read_text(encoding="utf-8")
+    found = []
+    for number in range(count):
+        length = LENGTHS[number % len(LENGTHS)]
+        at = number * 997 % (len(source) - length)
+        hot = models.temperatures[number // 2 % len(models.temperatures)]
+        filtered = {"top_k": 40, "top_p": 0.95} if number % 4 == 3 else {}
+        sampled = SamplingParams(temperature=hot, seed=1000 * seed + number, **filtered)  # type: ignore[arg-type]
+        sampling = sampled if number % 2 else SamplingParams()
+        found.append(alone.text(source[at : at + length], sampling, models.longest))
+    return found
+
+
+def soak(settings: Settings, tell: Callable[[str], None] = lambda _: None) -> Report:
+    """Run it and judge it."""
+    models = MODELS[settings.models]
+    with ExitStack() as stack:
+        alone = Alone(stack.enter_context(_engine(models)))
+        known = texts(alone, models, settings.texts, settings.seed)
+        tell(f"{len(known)} texts of the verifier alone, {sum(len(text.ids) for text in known)} tokens")
+        running = [stack.enter_context(_running(name, settings, known)) for name in settings.pairs]
+        started = time.monotonic()
+        _pass_time(running, settings.seconds, started, tell)
+        for one in running:
+            one.finish(known[0])
+        seconds = time.monotonic() - started
+        reports = [one.report(alone, known) for one in running]
+    return Report(settings.models, settings.seed, seconds, reports)
+
+
+class _Running:
+    """A pair, its clients, its schedule, and what was sampled of it."""
+
+    def __init__(self, name: str, settings: Settings, known: list[Text], folder: Path) -> None:
+        models = MODELS[settings.models]
+        self._watched = Kind.KILL not in {kind for kinds in PAIRS[name].values() for kind in kinds}
+        self._warm_up, self._traces = settings.warm_up, settings.traces if self._watched else None
+        self._tracing = False
+        self.pair = Pair(name, models, folder, traced=self._traces is not None)
+        self.started = time.monotonic()
+        self.samples: dict[Lane, list[Sample]] = {Lane.VERIFIER: [], Lane.DRAFTER: []}
+        self.orphans = 0
+        self.wrong: list[str] = []
+        schedule = faults(f"{settings.seed} {name}", settings.seconds, PAIRS[name])
+        ends = [(fault.until, 1, fault) for fault in schedule]
+        self._due = sorted([*((fault.at, 0, fault) for fault in schedule), *ends], key=lambda due: due[:2])
+        self._begun: dict[Fault, float] = {}
+        self._asked = [
+            orders(f"{settings.seed} {name} {n}", len(known), models.longest) for n in range(settings.clients)
+        ]
+        self._known = known
+        self.clients: Clients | None = None
+
+    def start(self) -> None:
+        """The daemons, then time zero, then the clients."""
+        self.pair.start()
+        self.started = time.monotonic()
+        self.clients = Clients(self.pair, self._known, self.clock, self._asked)
+
+    def clock(self) -> float:
+        """Seconds since its start."""
+        return time.monotonic() - self.started
+
+    def turn(self) -> None:
+        """Carry out what is due."""
+        while self._due and self._due[0][0] <= self.clock():
+            _, over, fault = self._due.pop(0)
+            if over:
+                self.pair.end(fault)
+                begun = self._begun.pop(fault)
+                self.pair.log.append(replace(fault, at=begun, seconds=self.clock() - begun))
+            else:
+                self._begun[fault] = self.clock()
+                self.pair.begin(fault)
+
+    def look(self) -> None:
+        """Sample both processes, where that is wanted."""
+        if self._traces is not None and not self._tracing and self.clock() >= self._warm_up:
+            self._tracing = True
+            self.pair.trace()
+        for recorded in self.pair.proxy.captured:
+            recorded.clear()
+        if self._watched and Path("/proc/self/smaps_rollup").exists():
+            for lane, found in self.samples.items():
+                self.pair.look(lane)
+                found.append(sample(self.pair.daemons[lane].pid, self.clock()))
+
+    def finish(self, text: Text) -> None:
+        """The clients leave, everything heals, each daemon says one more text, and no session is left."""
+        assert self.clients is not None
+        while self._due:
+            self.turn()
+            time.sleep(0.05)
+        if not self.clients.stop():
+            self.wrong.append(f"{self.pair.name}: a client hangs")
+        for lane in self.samples:
+            self.pair.look(lane)
+        try:
+            self.pair.ready()
+        except AssertionError as error:
+            self.wrong.append(f"{self.pair.name}: it does not recover: {str(error).splitlines()[0]}")
+        self.orphans = self._left()
+        for order, told in last_words(self.pair, text, LAST_TOKENS, self.clock):
+            self.clients.heard.append((order, told))
+            if told.finish is None:
+                self.wrong.append(f"{self.pair.name}: no text at the {order.at} after all is over: {told.error}")
+        if self._traces is not None:
+            self._traces.mkdir(parents=True, exist_ok=True)
+            for lane, text_ in self.pair.traces().items():
+                (self._traces / f"{lane}.grown").write_text(text_, encoding="utf-8")
+        self.pair.stop()
+
+    def _left(self) -> int:
+        """Sessions that both daemons have still, after a while."""
+        until = time.monotonic() + ORPHANED_S
+        while (left := self._live()) and time.monotonic() < until:
+            time.sleep(0.1)
+        return left
+
+    def _live(self) -> int:
+        try:
+            kept = self.pair.daemons[Lane.VERIFIER].stats()["sessions"]["kept"]  # type: ignore[index]
+            return int(kept) + sum(daemon.live() for daemon in self.pair.daemons.values())
+        except SpecmeshError:
+            return 1
+
+    def report(self, alone: Alone, known: list[Text]) -> PairReport:
+        """Judge every text."""
+        assert self.clients is not None
+        found = PairReport(self.pair.name, orphans=self.orphans, wrong=self.wrong + self.pair.died)
+        found.faults.update(f"{fault.lane} {fault.kind}" for fault in self.pair.log)
+        for order, told in self.clients.heard:
+            verdict = self._judged(order, told, alone, known[order.text])
+            found.verdicts[verdict] += 1
+            found.tokens += len(told.ids)
+            if verdict in BAD:
+                found.wrong.append(self._told(verdict, order, told, known[order.text]))
+        for lane, samples in self.samples.items():
+            grown = growth(samples, self._warm_up)
+            if grown is not None:
+                found.growth[lane] = grown
+        return found
+
+    def _judged(self, order: Order, told: Told, alone: Alone, text: Text) -> Verdict:
+        hit = excused(self.pair.log, order.at, told.begun, told.ended, RECOVERY_S)
+        shown = alone.shown(told.ids)
+        tie = list(text.ids[: len(told.ids)]) != told.ids and alone.near_tie(text, told.ids)
+        return judge(told, text, order.max_tokens, shown, excused=hit, tie=tie, waits=order.waits)
+
+    def _told(self, verdict: Verdict, order: Order, told: Told, text: Text) -> str:
+        shall = text.ids[: order.max_tokens]
+        at = next((at for at, (a, b) in enumerate(zip(told.ids, shall, strict=False)) if a != b), None)
+        where = f"{len(told.ids)} of {len(shall)} ids" + ("" if at is None else f", different from {at} on")
+        return f"{self.pair.name}: {verdict}, {told.begun:.1f} to {told.ended:.1f} s: {where}; {order}; {told.error}"
+
+
+def _pass_time(running: list[_Running], seconds: float, started: float, tell: Callable[[str], None]) -> None:
+    next_look, next_word = started, started + TELL_S
+    while (now := time.monotonic()) < started + seconds:
+        for one in running:
+            one.turn()
+        if now >= next_look:
+            next_look = now + SAMPLE_S
+            for one in running:
+                one.look()
+        if now >= next_word:
+            next_word = now + TELL_S
+            done = [f"{one.pair.name} {len(one.clients.heard) if one.clients else 0}" for one in running]
+            tell(f"{now - started:.0f} s: generations {', '.join(done)}")
+        time.sleep(0.02)
+
+
+@contextmanager
+def _running(name: str, settings: Settings, known: list[Text]) -> Iterator[_Running]:
+    with tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as folder:  # a socket's path has 103 bytes
+        one = _Running(name, settings, known, Path(folder))
+        try:
+            one.start()
+            yield one
+        finally:
+            one.pair.close()
+
+
+@contextmanager
+def _engine(models: Models) -> Iterator[VerifyEngine]:
+    """The target once more, in this process."""
+    engine: VerifyEngine
+    if models.engine == "sim":
+        engine = SimVerifier(SimSettings())
+    else:
+        engine = LlamaVerifier(LlamaSettings(Path(models.target), n_ctx=2048, n_seq=1, threads=1, gpu_layers=0))
+    try:
+        yield engine
+    finally:
+        engine.close()

@@ -1,0 +1,71 @@
+"""Whether a process grows: least squares over what was sampled after a warm-up."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+HOUR = 3600.0
+MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A process at a time in seconds: bytes of memory that are its own, and open descriptors."""
+
+    at: float
+    memory: int
+    descriptors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Slopes per hour, and what they were found in: so many samples over so many seconds, megabytes at both ends."""
+
+    memory_mb_per_h: float
+    descriptors_per_h: float
+    samples: int
+    seconds: float
+    first_mb: float
+    last_mb: float
+    descriptors: tuple[int, int]
+
+    def as_json(self) -> dict[str, object]:
+        """For the report."""
+        return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
+
+
+def sample(pid: int, at: float) -> Sample:
+    """Look at a process of Linux. Private memory only: pages of files that others have mapped too come and go."""
+    private = 0
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith(("Private_Clean:", "Private_Dirty:")):
+            private += int(line.split()[1]) * 1024
+    return Sample(at, private, sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """The slope of the line through (x, y) with the least squares; 0 for fewer than two x."""
+    x, y = np.asarray(points, dtype=np.float64).reshape(-1, 2).T
+    if len(x) < 2 or np.ptp(x) == 0:
+        return 0.0
+    x = x - x.mean()
+    return float((x * (y - y.mean())).sum() / (x * x).sum())
+
+
+def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
+    """What the samples after `warm_up` seconds show; None where there are too few."""
+    kept = [one for one in samples if one.at >= warm_up]
+    if len(kept) < 3:
+        return None
+    tenth = max(len(kept) // 10, 1)
+    return Growth(
+        slope([(one.at, one.memory) for one in kept]) * HOUR / MB,
+        slope([(one.at, one.descriptors) for one in kept]) * HOUR,
+        len(kept),
+        kept[-1].at - kept[0].at,
+        float(np.median([one.memory for one in kept[:tenth]])) / MB,
+        float(np.median([one.memory for one in kept[-tenth:]])) / MB,
+        (min(one.descriptors for one in kept), max(one.descriptors for one in kept)),
+    )

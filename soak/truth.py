@@ -1,0 +1,127 @@
+"""What the verifier alone says, by its own engine; and whether what a client got is that."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.vocabulary import TextStream
+from specmesh.engines.base import Span, VerifyEngine
+
+TIE = 0.05
+"""Logits by which kernels of different row widths may differ: closer choices are near ties (bench/equality.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt, how it is continued, and the continuation: ids without an end id, and whether it ended by one."""
+
+    prompt: str
+    sampling: SamplingParams
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    ended: bool
+
+
+@dataclass(slots=True)
+class Told:
+    """What a client got: ids, their text, and how it ended: a finish reason, an error, or its own leaving.
+
+    begun, ended: seconds after the start of the soak. opened: a session was.
+    """
+
+    begun: float = 0.0
+    ended: float = 0.0
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    finish: str | None = None
+    error: str | None = None
+    left: bool = False
+    opened: bool = False
+
+
+class Verdict(StrEnum):
+    """What it comes to. The last three fail a soak."""
+
+    COMPLETE = "complete"
+    LEFT = "left"
+    CUT = "cut"
+    REFUSED = "refused"
+    TIE = "near tie"
+    LOST = "lost"
+    MISMATCH = "mismatch"
+    SHORT = "not complete"
+
+
+BAD = frozenset({Verdict.LOST, Verdict.MISMATCH, Verdict.SHORT})
+
+
+class Alone:
+    """The target without a drafter, one row per step."""
+
+    def __init__(self, engine: VerifyEngine) -> None:
+        self._engine = engine
+
+    def text(self, prompt: str, sampling: SamplingParams, tokens: int) -> Text:
+        """What it says after a prompt, at most so many tokens."""
+        prompt_ids = tuple(self._engine.encode(prompt))
+        sampler, said, ids = Sampler(sampling), list[int](), list(prompt_ids)
+        row = self._read(prompt_ids)
+        while len(said) < tokens:
+            token = sampler.choose(row, len(ids))
+            if token in self._engine.vocabulary.end_ids:
+                break
+            said.append(token)
+            ids.append(token)
+            if len(said) < tokens:
+                row = self._step(len(ids) - 1, token)
+        return Text(prompt, sampling, prompt_ids, tuple(said), len(said) < tokens)
+
+    def shown(self, ids: Sequence[int]) -> str:
+        """Ids as text."""
+        stream = TextStream(self._engine.vocabulary)
+        return stream.feed(ids) + stream.finish()
+
+    def near_tie(self, text: Text, ids: Sequence[int]) -> bool:
+        """Whether the first id that differs was, for the target, as good a choice but for TIE."""
+        at = next((at for at, (a, b) in enumerate(zip(ids, text.ids, strict=False)) if a != b), None)
+        if at is None:
+            return False
+        row = self._read((*text.prompt_ids, *text.ids[:at])).copy()
+        row[ids[at]] += TIE
+        return Sampler(text.sampling).choose(row, len(text.prompt_ids) + at) == ids[at]
+
+    def _read(self, ids: Sequence[int]):  # type: ignore[no-untyped-def]
+        """Take ids in anew; the row after them."""
+        self._engine.trim(0, 0)
+        most = self._engine.info.n_batch
+        before = len(ids) - 1
+        for at in range(0, before, most):
+            self._engine.decode([Span(0, at, tuple(ids[at : min(at + most, before)]), logits=False)])
+        return self._step(before, ids[-1])
+
+    def _step(self, position: int, token: int):  # type: ignore[no-untyped-def]
+        rows = self._engine.decode([Span(0, position, (token,), logits=True)])[0]
+        assert rows is not None
+        return rows[0]
+
+
+def judge(told: Told, text: Text, max_tokens: int, shown: str, *, excused: bool, tie: bool, waits: bool) -> Verdict:
+    """Compare an answer with the first `max_tokens` of what the verifier alone says.
+
+    shown: the text of the ids that came; excused: a fault may have ended it; tie: a first difference is a near tie;
+    waits: whether its client waits for daemons that went away, so that what was opened must be complete.
+    """
+    shall = list(text.ids[:max_tokens])
+    if told.ids != shall[: len(told.ids)]:
+        return Verdict.TIE if tie else Verdict.MISMATCH
+    if not shown.startswith(told.text) or (told.finish is not None and told.text != shown):
+        return Verdict.MISMATCH
+    if told.finish is not None:
+        ends = "stop" if text.ended and max_tokens > len(text.ids) else "length"
+        return Verdict.COMPLETE if (told.ids, told.finish) == (shall, ends) else Verdict.SHORT
+    if told.left:
+        return Verdict.LEFT
+    if not excused or (waits and told.opened):
+        return Verdict.LOST
+    return Verdict.CUT if told.opened else Verdict.REFUSED

@@ -1,0 +1,52 @@
+"""Slopes: of lines, of noise, of a process that grows."""
+
+import os
+import random
+import sys
+
+import pytest
+
+from soak.slopes import HOUR, Sample, growth, sample, slope
+
+
+def test_slope_of_a_line():
+    """Least squares: exact for lines, 0 where there is no line."""
+    assert slope([(x, 3.0 * x + 7.0) for x in (0.0, 1.0, 5.0)]) == pytest.approx(3.0)
+    assert slope([(0.0, 1.0), (1.0, 4.0), (2.0, 1.0)]) == pytest.approx(0.0)
+    assert slope([]) == slope([(1.0, 5.0)]) == slope([(1.0, 5.0), (1.0, 9.0)]) == 0.0
+
+
+def test_growth_after_the_warm_up():
+    """What came before does not count; a leak is seen through noise, in its own units."""
+    rng = random.Random(1)
+
+    def grown(leak_mb_per_h, warm_up=100.0):
+        memory = [50e6 * (at < 100) + leak_mb_per_h * 1e6 * at / HOUR + rng.gauss(0, 20e3) for at in range(900)]
+        found = growth([Sample(float(at), int(held), 20 + at // 450) for at, held in enumerate(memory)], warm_up)
+        assert found is not None
+        return found
+
+    assert grown(10.0).memory_mb_per_h == pytest.approx(10.0, abs=0.1)
+    assert abs(grown(0.0).memory_mb_per_h) < 0.1
+    assert abs(grown(0.0, warm_up=0.0).memory_mb_per_h) > 10
+    assert grown(0.0).descriptors == (20, 21)
+    assert grown(0.0).descriptors_per_h > 1
+    assert (grown(0.0).samples, grown(0.0).seconds) == (800, 799.0)
+
+
+def test_too_few_samples():
+    """Two points are no measurement."""
+    assert growth([Sample(1.0, 1, 1), Sample(2.0, 1, 1)], 0.0) is None
+    assert growth([Sample(float(at), 1, 1) for at in range(9)], 100.0) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_sample_of_this_process():
+    """Memory taken and descriptors opened show."""
+    before = sample(os.getpid(), 0.0)
+    held = bytearray(os.urandom(1)) * 30_000_000
+    with open(os.devnull, "rb"):  # noqa: PTH123
+        after = sample(os.getpid(), 1.0)
+    assert 29e6 < after.memory - before.memory < 40e6
+    assert after.descriptors == before.descriptors + 1
+    del held
