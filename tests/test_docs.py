@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),
-    *(ROOT / folder / "README.md" for folder in ("systemd", "launchd")),
+    *(ROOT / folder / "README.md" for folder in ("systemd", "launchd", "fuzz", "soak")),
     ROOT / "wire" / "PROTOCOL.md",
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -181,7 +181,7 @@ def test_files_named_exist():
     """Files named in backticks by their path from the root exist."""
     for path in DOCUMENTS[:-1]:
         shown = re.findall(
-            r"`((?:tests|tools|bench|wire|daemons|specmesh)/[\w./-]+)`", path.read_text(encoding="utf-8")
+            r"`((?:tests|tools|bench|fuzz|soak|wire|daemons|specmesh)/[\w./-]+)`", path.read_text(encoding="utf-8")
         )
         assert [name for name in shown if not (ROOT / name).exists()] == []
 
@@ -195,6 +195,19 @@ def test_modules_are_those_that_exist():
         for path in (ROOT / folder).rglob("[!_]*.py")
     ]
     assert sorted(told) == sorted(map(str, there))
+
+
+def test_promises_are_shown_by_tests_that_exist():
+    """Each row of SECURITY's table of promises names tests, and they are there."""
+    table = section((ROOT / "SECURITY.md").read_text(encoding="utf-8"), "Tests that show it")
+    rows = re.findall(r"^\| (?!promise)[^|]+ \| (.+) \|$", table, re.MULTILINE)
+    assert len(rows) > 15
+    for row in rows:
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", row)
+        assert len(named) == row.count("`") // 2 > 0, row
+        for file, name in named:
+            source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert re.search(rf"^(async )?def {name}\(", source, re.MULTILINE), f"{file}::{name}"
 
 
 def test_json_fields_are_those_printed():
