@@ -22,6 +22,9 @@ SESSION = 7
 MOST_NODES = 256
 """Drafts that a session keeps, at most."""
 
+BEGUN = 3
+"""Numbers up to this one stand for a session that begins with its prompt, others for one with so many more ids."""
+
 SAMPLING = (
     SamplingParams(),
     SamplingParams(temperature=1.0, seed=5),
@@ -44,9 +47,10 @@ class _World:
 
     def __init__(self, tape: Tape) -> None:
         self.tape, self.now, self.seen = tape, 0.0, Counter[str]()
+        sampling, number = tape.choice(SAMPLING), tape.byte()
         params = SessionParams(
-            sampling=tape.choice(SAMPLING),
-            max_tokens=1 + tape.byte() % MAX_TOKENS,
+            sampling=sampling,
+            max_tokens=1 + number % MAX_TOKENS,
             draft_n=tape.choice((None, None, 0, 1, 4, 30)),
             stop=tape.choice(((), (), ("de",), ("b", "gh"))),
         )
@@ -54,12 +58,14 @@ class _World:
         limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), tape.choice((8, 16, 1, 0)), PIECES)
         self.most = limits.max_drafts
         self.costs = StepCosts()
-        self.session = VerifierSession(PROMPT, params, limits, self.costs, RollingAcceptance(), self.now)
         truth, self.shall, self.ends = alone(params, n_ctx)
         self.truth = Prefix(truth)
+        ids = truth[: len(PROMPT) + max(number // MAX_TOKENS - BEGUN, 0)]  # a text that is gone on with, or a prompt
+        self.session = VerifierSession(ids, params, limits, self.costs, RollingAcceptance(), self.now, len(PROMPT))
         self.memory = Memory(n_ctx)
-        self.shown: list[int] = []
-        self.reason: str | None = None
+        self.shown = list(self.session.said())
+        self.reason = self.session.finished
+        self.seen["resumed"] += self.session.resumed > 0
         self.step: tuple[ev.Verify, float] | None = None
         self.until: float | None = None
         self.solved = False
