@@ -7,6 +7,7 @@ from pathlib import Path
 
 from soak.pair import MODELS
 from soak.run import PAIRS, Settings, soak
+from specmesh import logs
 
 WARM_UP_SHARE = 1 / 3
 
@@ -22,6 +23,7 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(PAIRS), action="append", help="this pair")
     parser.add_argument("--traces", type=Path, help="a folder for what the steady pair allocates after its warm-up")
     args = parser.parse_args()
+    logs.configure("error", "console")  # llama.cpp tells much of what it loads
     seconds = args.minutes * 60
     settings = Settings(
         seconds,
