@@ -21,7 +21,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Slopes per hour, and what they were found in: so many samples over so many seconds, megabytes at both ends."""
+    """Slopes per hour, and what they were found in: so many samples over so many seconds, megabytes at both ends.
+
+    mb_by_minute: medians, the warm-up too, from which can be seen whether it grows or settles.
+    """
 
     memory_mb_per_h: float
     descriptors_per_h: float
@@ -30,6 +33,7 @@ class Growth:
     first_mb: float
     last_mb: float
     descriptors: tuple[int, int]
+    mb_by_minute: tuple[float, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """For the report."""
@@ -68,4 +72,12 @@ def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
         float(np.median([one.memory for one in kept[:tenth]])) / MB,
         float(np.median([one.memory for one in kept[-tenth:]])) / MB,
         (min(one.descriptors for one in kept), max(one.descriptors for one in kept)),
+        _by_minute(samples),
     )
+
+
+def _by_minute(samples: Sequence[Sample]) -> tuple[float, ...]:
+    minutes: dict[int, list[int]] = {}
+    for one in samples:
+        minutes.setdefault(int(one.at // 60), []).append(one.memory)
+    return tuple(round(float(np.median(held)) / MB, 3) for _, held in sorted(minutes.items()))

@@ -32,6 +32,10 @@ def test_growth_after_the_warm_up():
     assert grown(0.0).descriptors == (20, 21)
     assert grown(0.0).descriptors_per_h > 1
     assert (grown(0.0).samples, grown(0.0).seconds) == (800, 799.0)
+    minutes = grown(0.0).mb_by_minute
+    assert len(minutes) == 15
+    assert minutes[0] == pytest.approx(50, abs=0.1)
+    assert minutes[5] == pytest.approx(0, abs=0.1)
 
 
 def test_too_few_samples():
