@@ -65,6 +65,7 @@ _MAX_HEADER = 2**28
 _LEAST_PAIR = 8 + 1 + 4 + 1
 _LEAST_TENSOR = 8 + 4 + 4 + 8
 _CHUNK = 2**20
+_SHORT = 256
 
 Scalar = int | float | bool | str
 
@@ -236,13 +237,23 @@ class _Reader:
         if count > _MAX_ELEMENTS:
             raise ValueError(f"{key!r} has {count} elements, {_MAX_ELEMENTS} at most")
         if kind == _STRING:
-            if count * 8 > self._left():
-                raise ValueError("it ends too soon")
-            for _ in range(count):
-                self._skip(int.from_bytes(self._take(8), "little"))
+            self._skip_strings(count)
         else:
             self._skip(count * struct.calcsize("<" + _format(kind, key)))
         return count
+
+    def _skip_strings(self, count: int) -> None:
+        """Vocabularies have hundreds of thousands of them: the bytes left are counted here, not asked for each time."""
+        left, read = self._left(), self._file.read
+        for _ in range(count):
+            length = int.from_bytes(read(8), "little")
+            left -= 8 + length
+            if left < 0:
+                raise ValueError("it ends too soon")
+            if length > _SHORT:
+                self._file.seek(length, 1)
+            else:
+                read(length)
 
     def _check_count(self, what: str, count: int, most: int, least_bytes: int) -> None:
         if count > most or count * least_bytes > self._size:
