@@ -204,7 +204,7 @@ def test_empty_prompt(pair: dict[str, Daemon]):
 
 def test_all_sessions_taken(mesh: Mesh):
     """Beyond the sessions it can hold the verifier answers 75, at both sockets; afterwards it serves again."""
-    verifier = mesh.verifier("step_ms=2,n_seq=2")
+    verifier = mesh.verifier("step_ms=2,n_seq=2", "--max-queue", 0)
     drafter = mesh.drafter()
     with Stream(verifier, body("a", 4000)), Stream(drafter, body("b", 4000)):
         for daemon in (verifier, drafter):
