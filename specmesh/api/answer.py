@@ -114,14 +114,12 @@ async def beginning(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> li
 
 async def _while_heard(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> Batches:
     """The batches; raises ClientDisconnect soon after the client left, also while none comes."""
-    left = asyncio.ensure_future(_until(gone))
+    left, fresh = asyncio.ensure_future(_until(gone)), None
     try:
         while True:
             fresh = asyncio.ensure_future(_next(batches))
             await asyncio.wait({fresh, left}, return_when=asyncio.FIRST_COMPLETED)
             if not fresh.done():
-                fresh.cancel()
-                await asyncio.wait({fresh})
                 raise ClientDisconnect
             batch = fresh.result()
             if batch is None:
@@ -129,6 +127,9 @@ async def _while_heard(batches: Batches, gone: Callable[[], Awaitable[bool]]) ->
             yield batch
     finally:
         left.cancel()
+        if fresh is not None and not fresh.done():  # also where the server ends: what runs cannot be closed
+            fresh.cancel()
+            await asyncio.wait({fresh})
 
 
 async def _next(batches: Batches) -> list[Event] | None:

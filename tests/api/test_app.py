@@ -408,6 +408,27 @@ def test_client_that_leaves_before_its_stream_begins_cancels():
     assert cancel == Cancel(submit.client)
 
 
+def test_a_server_that_ends_before_a_stream_begins():
+    """A handler that is cancelled while its request waits for a session leaves nothing behind, and is no defect."""
+
+    async def end() -> FakeDaemon:
+        daemon, answer = FakeDaemon(), Answer()
+        task = asyncio.ensure_future(
+            call(daemon, "POST", "/v1/completions", [b'{"prompt": "hi", "stream": true}'], answer)
+        )
+        while not daemon.orders:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert daemon.cancelled.is_set()
+        assert answer.status == 0
+        return daemon
+
+    assert len(asyncio.run(end()).orders) == 2
+
+
 def test_client_that_leaves_a_completion_cancels():
     """A client that disconnects while its whole text is being made cancels its session."""
 
