@@ -123,14 +123,17 @@ class Disturbed:
     midway: bool
 
 
-def disturbed(text: Text, pair: Pair, tokens: int, roles: tuple[str, ...], moment: float, *, rounds: bool) -> Disturbed:
-    """A generation in which these are killed `moment` seconds after its first sign. With rounds its ids are known."""
+def disturbed(text: Text, pair: Pair, tokens: int, roles: tuple[str, ...], count: int, *, rounds: bool) -> Disturbed:
+    """A generation in which these are killed after `count` characters, or rounds: with these its ids are known."""
     words = text.command(pair, tokens, *(("--json", "--verbose") if rounds else ()))
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
     assert process.stdout is not None
     assert process.stderr is not None
-    sign = (process.stderr if rounds else process.stdout).read(1)
-    time.sleep(moment)
+    sign = process.stdout.read(1) if not rounds else b""
+    while not rounds and len(sign) < count and (more := process.stdout.read(count - len(sign))):
+        sign += more
+    for _ in range(count if rounds else 0):
+        process.stderr.readline()
     midway = process.poll() is None
     for role in roles:
         pair.kill(role)
@@ -194,10 +197,9 @@ def main() -> None:
             pair.ready()
             roles = rng.choice([("verifier",), ("drafter",), ("verifier", "drafter")])
             text = Text(prompt, rng.choice(["verifier", "drafter"]), number if number % 3 == 2 else None)
-            begun = time.monotonic()
             expected = alone(text, pair, args.tokens)
-            lasts = max(time.monotonic() - begun - 0.4, 0.05)  # less what the command takes to start
-            got = disturbed(text, pair, args.tokens, roles, rng.random() * lasts, rounds=real)
+            whole = args.tokens // 4 if real else len(str(expected["text"]))  # most rounds have up to 4 ids
+            got = disturbed(text, pair, args.tokens, roles, 1 + int(rng.random() * whole * 0.95), rounds=real)
             outcome = f"exit code {got.code}" if got.code else same(text, expected, got, target)
             midway += got.midway
             outcomes[outcome] += 1
