@@ -10,7 +10,7 @@ MINUTES ?= 20
 SEED ?= 1
 MODELS ?= sim
 
-.PHONY: demo setup test check fmt bench fuzz soak docs clean
+.PHONY: demo setup test faults check fmt bench fuzz soak docs clean
 
 demo: $(STAMP)  ## generate with the bundled pair: verifier and drafter on loopback (PROMPT='class Stack:' ENGINE=mlx)
 	@$(BIN)/python tools/demo.py '$(subst ','\'',$(PROMPT))' '$(ENGINE)'
@@ -25,8 +25,11 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 test: $(STAMP)  ## the whole suite: unit, property, and end to end with the real daemons
-	$(BIN)/python -m pytest -m 'not e2e' --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest -m e2e --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'not e2e and not slow' --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'e2e and not slow' --numprocesses 2 --dist loadfile
+
+faults: $(STAMP)  ## the fault suite, slow cases too, and docs/faults.md from what came of it
+	$(BIN)/python tools/faults.py
 
 check: $(STAMP)  ## formatting, lint, types
 	$(BIN)/ruff format --check .
@@ -48,8 +51,9 @@ fuzz: $(STAMP)  ## codec and session machines under atheris (SECONDS=60), then a
 soak: $(STAMP)  ## real pairs under load and faults, every text compared (MINUTES=20 SEED=1 MODELS=bundled)
 	$(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --models $(MODELS)
 
-docs: $(STAMP)  ## docs/cli.md from the commands
+docs: $(STAMP)  ## docs/cli.md from the commands, the words of docs/faults.md from the tests
 	$(BIN)/python tools/cli_reference.py
+	$(BIN)/python tools/faults.py --words
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

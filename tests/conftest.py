@@ -18,6 +18,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 """A shell that starts the tests in the background has it ignored, and processes they start would inherit that."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have each report say which cases its test shows, for tools/faults.py."""
+    for item in items:
+        item.user_properties += [("fault", mark.args[0]) for mark in item.iter_markers("fault")]
+
+
 def _load(name: str) -> ModuleType:
     """A helper module beside this file; test folders are no packages, so it is loaded by its path."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))

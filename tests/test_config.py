@@ -25,6 +25,7 @@ GOOD = ModelSettings("llama", "m.gguf")
     ],
     ids=str,
 )
+@pytest.mark.fault("E7.81")
 def test_impossible_settings(change: dict[str, object], words: str):
     """A value that no engine can use is a ConfigError that names the option and the value."""
     with pytest.raises(ConfigError) as caught:

@@ -236,6 +236,11 @@ def check_told(error: str, file: Path, line: int, named: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("role", "text", "line", "named"), BAD, ids=names(BAD))
+@pytest.mark.fault(
+    "E7.74",
+    "settings with unknown keys, wrong types, numbers out of range, no TOML, no UTF-8",
+    "exit 78 with file and line; a service does not try again",
+)
 def test_bad_files(role: str, text: str, line: int, named: list[str], tmp_path: Path):
     """Mistakes in the file itself: exit 78."""
     file = tmp_path / f"{role}.toml"
@@ -246,6 +251,7 @@ def test_bad_files(role: str, text: str, line: int, named: list[str], tmp_path: 
 
 
 @pytest.mark.parametrize(("role", "text", "line", "named"), SEEN_BY_THE_DAEMON, ids=names(SEEN_BY_THE_DAEMON))
+@pytest.mark.fault("E7.74")
 def test_bad_settings(role: str, text: str, line: int, named: list[str], tmp_path: Path):
     """Settings that only the daemon can see to be wrong: exit 78 as well, and no socket is left."""
     file, runtime = tmp_path / f"{role}.toml", tmp_path / "run"
@@ -262,6 +268,7 @@ def test_bad_settings(role: str, text: str, line: int, named: list[str], tmp_pat
     ("content", "line", "named"),
     [(b"\xff\xfe", 1, "UTF-8"), (b"ctx = 1\n# caf\xe9\n", 2, "UTF-8"), (b"#" * (2**20 + 1), None, "longer")],
 )
+@pytest.mark.fault("E7.74")
 def test_no_text(content: bytes, line: int | None, named: str, tmp_path: Path):
     """Bytes that are no settings."""
     file = tmp_path / "a.toml"

@@ -113,6 +113,7 @@ def test_whose_key_a_drafter_expects(folder: KeyFolder):
 
 @pytest.mark.parametrize("name", ["secret.key", "drafters", "verifiers"])
 @pytest.mark.parametrize("right", [0o640, 0o604, 0o620, 0o602, 0o601])
+@pytest.mark.fault("E6.65")
 def test_open_files_are_refused(folder: KeyFolder, name: str, right: int):
     """A file that others may read or write is refused, with the command that mends it."""
     for listing in Listing:
@@ -131,6 +132,7 @@ def test_an_open_folder_is_refused(folder: KeyFolder):
         folder.identity()
 
 
+@pytest.mark.fault("E6.65")
 def test_other_files_are_refused(folder: KeyFolder, tmp_path: Path):
     """A symbolic link, a pipe and a folder in a key's place."""
     path, away = folder.path / "secret.key", tmp_path / "away"
@@ -145,6 +147,7 @@ def test_other_files_are_refused(folder: KeyFolder, tmp_path: Path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.fault("E6.65")
 def test_other_peoples_files_are_refused(folder: KeyFolder):
     """A file of another user; root reads those of the folder's owner, whose service it looks after."""
     os.chown(folder.path / "secret.key", 12345, 12345)

@@ -44,6 +44,7 @@ def written(path: Path, limit: int) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(words, check=True, capture_output=True, text=True)
 
 
+@pytest.mark.fault("E8.97")
 def test_no_line_is_lost(tmp_path: Path):
     """Lines of ours and of libraries, from several threads, with the file begun anew once among them."""
     path = tmp_path / "a.log"

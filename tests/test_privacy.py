@@ -15,6 +15,7 @@ BEYOND = ["192.0.2.1", "example.org", "[2001:db8::1]", "127.0.0.2", "eth0", "loc
 @pytest.mark.parametrize("host", EVERYWHERE)
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("insecure", [False, True])
+@pytest.mark.fault("E6.68")
 def test_never_on_every_network(host: str, keyed: bool, insecure: bool):
     """However it is written, every network is refused, with keys too."""
     with pytest.raises(ConfigError, match="every network"):
@@ -46,6 +47,7 @@ def test_a_name_for_every_network(name: str):
 
 
 @pytest.mark.parametrize("host", BEYOND)
+@pytest.mark.fault("E6.68")
 def test_beyond_loopback_needs_keys_or_a_word(host: str):
     """Another host than this one needs keys, or --insecure-no-auth, on both sides; the refusal says how."""
     for check, option in ((check_bind, "--bind"), (check_connect, "--connect")):

@@ -45,11 +45,13 @@ def test_another_name_is_refused(host: str):
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://[bad"])
+@pytest.mark.fault("E6.73")
 def test_another_origin_is_refused(origin: str):
     """A page of somebody else's."""
     assert asked((), host="localhost", origin=origin) == 403
 
 
+@pytest.mark.fault("E6.73")
 def test_keys():
     """With keys, one of them is needed, wherever the request comes from."""
     keys = ("sk-one", "sk-two")

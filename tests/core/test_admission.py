@@ -21,6 +21,7 @@ def test_empty_and_foreign_prompts_are_refused(ids):
         check_prompt(ids, LIMITS)
 
 
+@pytest.mark.fault("E7.80")
 def test_a_long_prompt_names_both_counts():
     """The error carries the prompt's length and the context's, and says what to do."""
     with pytest.raises(PromptTooLong, match=r"4 tokens.*holds 4.*--ctx") as caught:

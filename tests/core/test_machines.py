@@ -586,6 +586,7 @@ session_params = st.builds(
 
 @settings(PROFILE, max_examples=150)
 @given(worlds, st.lists(st.tuples(session_params, st.lists(drafters, max_size=3)), min_size=1, max_size=3))
+@pytest.mark.fault("E4.47")
 def test_output_is_the_targets_own(world, opened):
     """Any drafters over any link: each session ends with what the target alone says, however it samples."""
     for number, (params, attached) in enumerate(opened):
@@ -673,6 +674,7 @@ def test_next_drafter_takes_over(draft_n):
 
 @pytest.mark.parametrize("draft_n", ADAPTIVE_AND_FIXED)
 @pytest.mark.parametrize("round_trip", ROUND_TRIPS)
+@pytest.mark.fault("E2.26")
 def test_silence_costs_one_deadline(round_trip, draft_n):
     """A drafter that falls silent is waited for once, until the deadline; then the verifier runs alone."""
     world = endless(round_trip=round_trip, lose_up=(DRAFT,), faulty=(1.0, float("inf")))
@@ -687,6 +689,7 @@ def test_silence_costs_one_deadline(round_trip, draft_n):
 
 @pytest.mark.parametrize("round_trip", ROUND_TRIPS)
 @pytest.mark.parametrize("kind", ["hostile", "silent", "wrong"])
+@pytest.mark.fault("E2.27")
 def test_bad_drafter_costs_little(kind, round_trip):
     """With a hostile, silent or always wrong drafter the verifier loses 2 % at most where rows are nearly free."""
     drafter = Drafter(hostile=kind == "hostile", silent=kind == "silent", accuracy=0.0)
@@ -699,6 +702,7 @@ def test_bad_drafter_costs_little(kind, round_trip):
         assert served.session.times.wait < 0.02 * world.clock.now
 
 
+@pytest.mark.fault("E2.28")
 def test_nack_flood_is_answered_within_limits():
     """However often a peer asks for the prefix, it is sent at most once in 10 ms."""
     world = endless()

@@ -112,6 +112,7 @@ def test_drafts_in_hand_are_verified():
     [({}, 4), ({"max_drafts": 2}, 2), ({"max_drafts": 0}, 0), ({"max_tokens": 3}, 2), ({"n_ctx": 5}, 1)],
     ids=str,
 )
+@pytest.mark.fault("E7.80")
 def test_drafts_never_exceed_what_may_be_committed(limits, drafts):
     """A step takes no more drafts than the target allows, nor than there is room for beside the target's own token."""
     made = session(**limits)
@@ -179,6 +180,7 @@ def test_end_id_stops_and_is_not_shown():
     assert made.handle(ev.Cancelled("again"), 1.0) == []
 
 
+@pytest.mark.fault("E7.80")
 def test_length_is_exact():
     """The session ends when max_tokens are out, or the context is full."""
     made = session(draft_n=0, max_tokens=2)
@@ -198,6 +200,7 @@ def test_cancel_ends_with_its_reason():
 # --- drafts that do not fit
 
 
+@pytest.mark.fault("E2.20")
 def test_late_draft_is_taken_as_far_as_it_is_new():
     """A draft that starts in committed ids is used from where it goes beyond them, if it agrees with them."""
     made = session(draft_n=None)
@@ -222,6 +225,8 @@ def test_late_draft_is_taken_as_far_as_it_is_new():
     ],
     ids=["wrong crc", "wrong base", "base ahead", "huge base", "negative id", "id over vocabulary", "largest id"],
 )
+@pytest.mark.fault("E1.10")
+@pytest.mark.fault("E1.11")
 def test_foreign_drafts_are_counted_and_dropped(event):
     """A draft for another prefix, or with impossible ids, changes nothing but a counter."""
     made = session()
@@ -229,6 +234,7 @@ def test_foreign_drafts_are_counted_and_dropped(event):
     assert (made.lead, made.stale_drafts) == (0, 1)
 
 
+@pytest.mark.fault("E1.8")
 def test_empty_draft_is_legal():
     """A DRAFT without ids is no offence and no draft."""
     made = session()
@@ -236,6 +242,7 @@ def test_empty_draft_is_legal():
     assert (made.lead, made.stale_drafts) == (0, 0)
 
 
+@pytest.mark.fault("E2.21")
 def test_orphans_are_asked_about_once_they_last():
     """Drafts that hang on nothing are those of a rejected chain, or follow a lost frame: if they go on, a NACK says
     where to continue, once per interval. A draft that fits ends it."""
@@ -333,6 +340,7 @@ def test_slow_drafter_is_not_waited_for():
     assert made.plan(1.0) == ev.Verify(2, 7, (1,))
 
 
+@pytest.mark.fault("E2.26")
 def test_waiting_that_never_paid_stops():
     """A drafter that makes the verifier wait and is always wrong is waited for no more than 1 % of the time."""
     made, now = session(draft_n=None, max_tokens=1000, n_ctx=2000, interval=0.002), 0.0
@@ -366,6 +374,7 @@ def costly(rise):
     return session(draft_n=None, max_tokens=8000, n_ctx=9000, interval=0.002, rise=rise)
 
 
+@pytest.mark.fault("E2.27")
 def test_draft_n_falls_for_a_wrong_drafter_and_probes():
     """A drafter that is always wrong, where rows cost, is asked for nothing, but for a probe now and then."""
     made = costly(rise=1.0)

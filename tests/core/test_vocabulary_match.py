@@ -60,6 +60,7 @@ def test_identical():
     assert str(found) == "the same vocabulary, 994 tokens"
 
 
+@pytest.mark.fault("E7.78")
 def test_end_ids_may_differ_between_the_same_tokens():
     """A base model and its chat variant end texts with different ids of one vocabulary: ids keep their meaning."""
     found = compare(Vocabulary(BASE.pieces, frozenset({0})), BASE)
@@ -103,6 +104,7 @@ def test_a_text_against_none_is_a_difference(text):
 
 @PROFILE
 @given(permutations)
+@pytest.mark.fault("E7.78")
 def test_permuted_ids(order):
     """Any permutation: permuted, every text has its counterpart, and end ids are matched by their role."""
     draft = permuted(BASE, order)
@@ -130,6 +132,7 @@ def test_one_per_cent_foreign(order, tokens, swapped):
     assert "never drafted" in str(found)
 
 
+@pytest.mark.fault("E7.78")
 def test_one_token_changed():
     """One changed text: partial, and the id is named in both spellings; control tokens keep their ids."""
     draft = changed(BASE, {7: b"other"})
@@ -142,6 +145,7 @@ def test_one_token_changed():
     assert str(found).startswith("99.89 %")
 
 
+@pytest.mark.fault("E7.78")
 def test_wholly_different():
     """Nothing in common: different, without a table, with both spellings of the first ids."""
     other = Vocabulary(tuple(b"v%d" % number for number in range(994)), frozenset({1}))

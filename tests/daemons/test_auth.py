@@ -106,6 +106,9 @@ def gate(closed: Gate) -> Gate:
     return closed
 
 
+@pytest.mark.fault("E6.59")
+@pytest.mark.fault("E6.60")
+@pytest.mark.fault("E6.61")
 def test_who_gets_in(gate: Gate):
     """A listed key and our own do; an unknown one, none, and one that expects another verifier do not, and are
     counted."""
@@ -117,6 +120,7 @@ def test_who_gets_in(gate: Gate):
     until(lambda: {"key", "mechanism", "cryptography"} <= set(gate.guard.failures), "failures are counted")
 
 
+@pytest.mark.fault("E6.62")
 def test_allowed_and_revoked_while_it_runs(gate: Gate):
     """The list is followed: a new key gets in, a revoked one does not, and the loop is woken each time."""
     stranger = new_identity()
@@ -131,6 +135,7 @@ def test_allowed_and_revoked_while_it_runs(gate: Gate):
     assert gate.ends(gate.friend) is Handshake.DONE
 
 
+@pytest.mark.fault("E8.96")
 def test_a_wrong_list_changes_nothing(gate: Gate):
     """A list that others may write, or that is none, leaves those allowed who were; one that is gone, nobody."""
     assert gate.ends(gate.friend) is Handshake.DONE
@@ -182,6 +187,7 @@ def test_wrong_keys_at_the_start(closed: Gate):
         Guard(closed.context, closed.keys, closed.woken.set)
 
 
+@pytest.mark.fault("E6.63")
 def test_a_dead_handler_lets_nobody_in(gate: Gate):
     """Without the handler's thread an allowed key gets no answer, or is refused; and the guard says that it is dead."""
     assert gate.ends(gate.friend) is Handshake.DONE
@@ -222,6 +228,7 @@ def of_another_domain(server: "zmq.Socket[bytes]", identity: Identity) -> None:
         (of_another_domain, "own key was refused"),
     ],
 )
+@pytest.mark.fault("E6.64")
 def test_the_self_test_finds_what_a_bad_edit_leaves_open(
     closed: Gate, monkeypatch: pytest.MonkeyPatch, broken: Callable[..., None], said: str
 ):
@@ -233,6 +240,7 @@ def test_the_self_test_finds_what_a_bad_edit_leaves_open(
         assert probe.connect_ex(("127.0.0.1", int(closed.address.rpartition(":")[2]))) != 0
 
 
+@pytest.mark.fault("E6.64")
 def test_a_handler_that_fails_is_found_at_the_start(closed: Gate, monkeypatch: pytest.MonkeyPatch):
     """A handler that lets everybody in, and one that breaks."""
     monkeypatch.setattr(Guard, "callback", lambda *_: True)
@@ -274,6 +282,7 @@ def test_a_revoked_drafter_is_cut_off(gate: Gate):
     assert again == second
 
 
+@pytest.mark.fault("E6.62")
 def test_a_silent_revoked_drafter_is_cut_off(gate: Gate):
     """One that sends nothing more loses its connection all the same."""
     client, monitor = gate.client(gate.friend)
@@ -285,6 +294,7 @@ def test_a_silent_revoked_drafter_is_cut_off(gate: Gate):
     assert next_handshake(monitor, PATIENCE) is Handshake.KEY
 
 
+@pytest.mark.fault("E2.25")
 def test_an_identity_belongs_to_its_key(gate: Gate):
     """Identities are the peers' own choice: another allowed key that took one over is not heard as that drafter."""
     client, _ = gate.client(gate.friend, routing_id=b"me")

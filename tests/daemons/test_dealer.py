@@ -70,6 +70,7 @@ def connected(dealer: Dealer) -> bool:
     return bool(dealer.socket.poll(0, zmq.POLLOUT))
 
 
+@pytest.mark.fault("E6.61")
 def test_refused_then_allowed(ends: Ends):
     """It is told once, by what to do; once the key is allowed a fresh connection gets in."""
     ends.drafter.allow(Listing.VERIFIERS, ends.public, ends.address)
@@ -83,6 +84,7 @@ def test_refused_then_allowed(ends: Ends):
     assert dealer.encrypted
 
 
+@pytest.mark.fault("E6.59")
 def test_no_keys_where_they_are_asked_for(ends: Ends):
     """The other mechanism is told as such, and tried again less often, at least every LONGEST_RETRY."""
     dealer = ends.dealer(None)
@@ -94,6 +96,7 @@ def test_no_keys_where_they_are_asked_for(ends: Ends):
     assert clock.now - begun > 2 * LONGEST_RETRY
 
 
+@pytest.mark.fault("E6.60")
 def test_another_verifier(ends: Ends):
     """A verifier that has another key is not spoken to; once the right key is known here, it is, at once."""
     ends.verifier.allow(Listing.DRAFTERS, ends.key, "mac")

@@ -120,6 +120,7 @@ def test_one_writer(tmp_path: Path):
     DecisionLog(tmp_path / "log").close()
 
 
+@pytest.mark.fault("E5.54")
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A disk that fills up: one warning, no half line, and everything after is dropped."""
     path = tmp_path / "log"

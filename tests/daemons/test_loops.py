@@ -93,6 +93,7 @@ def test_requests_that_cannot_be(bench: Bench, what: Request, error: type[Specme
     assert isinstance(verifier.ask(request(3)).end(), Finished)
 
 
+@pytest.mark.fault("E5.57")
 def test_engine_failure_ends_the_session_only(bench: Bench):
     """A step that fails: the client gets the engine's error, and the place serves the next request."""
     engine = Flaky(SimSettings(n_seq=1))
@@ -466,6 +467,11 @@ def welcomed(bench: Bench) -> tuple[Scripted, Running]:
     ],
     ids=["version told", "version seen"],
 )
+@pytest.mark.fault(
+    "E8.98",
+    "verifier and drafter of different protocol versions",
+    "refused, both versions named; the drafter ends with 78",
+)
 def test_refusals_end_the_drafter(bench: Bench, answer: bytes, words: list[str]):
     """A refusal that trying again cannot change ends the drafter with a ConfigError that says why."""
     router, _ = bench.router(), bench.drafter()
@@ -665,6 +671,9 @@ class Beats(Notifier):
         self.heard.put(time.monotonic())
 
 
+@pytest.mark.fault(
+    "E8.91", "the loop hangs; a long prompt is read", "no heartbeat, and the process is ended; heartbeats go on"
+)
 def test_a_hung_loop_has_no_heartbeat(bench: Bench):
     """The watchdog's own thread runs on and says nothing for it: what hangs without a manager is ended."""
     running, beats = bench.verifier(), Beats()
@@ -712,6 +721,7 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, Held]]:
     engine.go_on.release(10_000)
 
 
+@pytest.mark.fault("E8.91")
 def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held]):
     """Each chunk of a prompt is a sign of life for the manager; within one there is none."""
     _, running, engine = held

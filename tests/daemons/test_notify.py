@@ -132,6 +132,8 @@ def test_heartbeats_follow_progress(manager: socket.socket):
     notifier.close()
 
 
+@pytest.mark.fault("E6.63")
+@pytest.mark.fault("E8.91")
 def test_a_stuck_process_ends_itself():
     """Without a manager that watches: after so many checks in a row without progress, and not before."""
     ended: SimpleQueue[int] = SimpleQueue()

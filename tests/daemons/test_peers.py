@@ -1,9 +1,12 @@
 """Liveness and round trips of the other end."""
 
+import pytest
+
 from specmesh.daemons.peers import PING_INTERVAL, SILENCE, DrafterPeer, Link
 from specmesh.wire.messages import Hello, Pong
 
 
+@pytest.mark.fault("E3.33")
 def test_silence_is_counted_from_the_last_frame():
     """A peer is silent only after more than SILENCE seconds without a frame."""
     link = Link(10.0)

@@ -42,6 +42,11 @@ LAN = ReachFacts("tcp://192.168.1.5:7071", Reach.OPEN, Way.LOCAL)
         ({"reach": Reach.OTHER}, "fail", "cannot be reached", "nc -vz"),
     ],
 )
+@pytest.mark.fault(
+    "E4.49",
+    "errno 65, as macOS gives without leave for the local network (simulated)",
+    "`doctor` names it, and the setting",
+)
 def test_reach(changes: dict[str, object], status: str, found: str, fix: str | None):
     """Each way that a connection may end, told apart."""
     check = judge_reach(replace(LAN, **changes))  # type: ignore[arg-type]

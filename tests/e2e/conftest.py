@@ -1,18 +1,15 @@
 """Daemons as processes for the end-to-end tests."""
 
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages; these helpers are
 
-from processes import STARTED, Mesh
-from proxy import Proxy
+from meshes import logs, mesh, proxy, shared
+
+__all__ = ["logs", "mesh", "proxy", "shared"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,60 +18,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.e2e)
-
-
-@contextmanager
-def _mesh() -> Iterator[Mesh]:
-    folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))
-    mesh = Mesh(folder)
-    try:
-        yield mesh
-    finally:
-        mesh.stop()
-        _show_logs()
-        for daemon in mesh.daemons:
-            STARTED.remove(daemon)
-        shutil.rmtree(folder)
-
-
-@pytest.fixture
-def mesh() -> Iterator[Mesh]:
-    """Daemons of one test: mesh.verifier(...), mesh.drafter(...)."""
-    with _mesh() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Mesh]:
-    """Daemons that the tests of a module share."""
-    with _mesh() as made:
-        yield made
-
-
-@pytest.fixture
-def proxy() -> Iterator[Callable[..., Proxy]]:
-    """Makes proxies: proxy(port, delay=0.02)."""
-    made: list[Proxy] = []
-
-    def make(target: int, delay: float = 0.0) -> Proxy:
-        made.append(Proxy(target, delay))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-@pytest.fixture(autouse=True)
-def _logs() -> Iterator[None]:
-    """Show what the daemons logged during a test that fails."""
-    yield
-    _show_logs()
-
-
-def _show_logs() -> None:
-    for daemon in STARTED:
-        text = daemon.text() if daemon.log.exists() else ""
-        if text[daemon.shown :]:
-            print(f"--- {daemon.log.name} (pid {daemon.pid})\n{text[daemon.shown :]}")  # noqa: T201  (pytest shows it where the test fails)
-        daemon.shown = len(text)

@@ -1,33 +1,54 @@
-"""A TCP proxy between drafter and verifier that counts bytes, delays, holds back and cuts."""
+"""A TCP proxy between drafter and verifier that counts bytes and has the faults of a network."""
 
 import asyncio
 import contextlib
+import random
 import threading
 from collections.abc import Coroutine
 from typing import TypeVar
 
 CHUNK = 65536
+RETRANSMISSION = 0.2
+"""Seconds that a lost packet holds up what follows: TCP hides loss, and it shows as stalls."""
+
 T = TypeVar("T")
 
 
 class Proxy:
     """Listens on a loopback port of its own, `port`, and forwards to `target`; runs on a thread until closed.
 
-    to_target, to_source: bytes forwarded in each direction. delay: seconds that each way takes. captured: what a
-    listener would have, the bytes to the target and those back.
+    delay:     seconds that each way takes.
+    jitter:    seconds more, at most, at random; TCP keeps the order.
+    loss:      share of what is sent that comes only after a retransmission.
+    bandwidth: bytes a second each way; 0 has no bound.
+    piece:     most bytes written at once; 0 writes what there is.
+
+    to_target, to_source: bytes forwarded in each direction. captured: what a listener would have, the bytes to the
+    target and those back.
     """
 
-    def __init__(self, target: int, delay: float = 0.0) -> None:
-        self.delay = delay
+    def __init__(
+        self,
+        target: int,
+        delay: float = 0.0,
+        jitter: float = 0.0,
+        loss: float = 0.0,
+        bandwidth: int = 0,
+        piece: int = 0,
+    ) -> None:
+        self.delay, self.jitter, self.loss = delay, jitter, loss
+        self.bandwidth, self.piece = bandwidth, piece
         self.to_target = self.to_source = 0
         self.connections = 0
         self.captured = bytearray(), bytearray()
         self._target = target
+        self._random = random.Random(1)
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
-        self._open = asyncio.Event()
-        self._open.set()
+        self._open = {True: asyncio.Event(), False: asyncio.Event()}
+        for way in self._open.values():
+            way.set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
         self._server = self._run(self._listen())
@@ -42,13 +63,15 @@ class Proxy:
         """Break every connection as a reset does; new ones are taken."""
         self._run(self._cut())
 
-    def hold(self) -> None:
-        """Forward nothing from now on, as a network that swallows packets."""
-        self._loop.call_soon_threadsafe(self._open.clear)
+    def hold(self, to_target: bool | None = None) -> None:
+        """Forward nothing from now on, as a network that swallows packets; in one direction only, or in both."""
+        for way in self._ways(to_target):
+            self._loop.call_soon_threadsafe(way.clear)
 
-    def release(self) -> None:
+    def release(self, to_target: bool | None = None) -> None:
         """Forward again, what was held back first, as TCP's retransmission does."""
-        self._loop.call_soon_threadsafe(self._open.set)
+        for way in self._ways(to_target):
+            self._loop.call_soon_threadsafe(way.set)
 
     def close(self) -> None:
         """Stop."""
@@ -56,6 +79,9 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
         self._loop.close()
+
+    def _ways(self, to_target: bool | None) -> list[asyncio.Event]:
+        return [way for direction, way in self._open.items() if to_target in {None, direction}]
 
     def _run(self, work: "Coroutine[object, object, T]") -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)
@@ -85,7 +111,12 @@ class Proxy:
                 data = await source.read(CHUNK)
             except OSError:
                 data = b""
-            queue.put_nowait((self._loop.time() + self.delay, data))
+            queue.put_nowait((self._loop.time() + self._way(), data))
+
+    def _way(self) -> float:
+        """Seconds that what is sent now takes; what was sent before it always comes first."""
+        lost = RETRANSMISSION if self._random.random() < self.loss else 0.0
+        return self.delay + self._random.uniform(0.0, self.jitter) + lost
 
     async def _deliver(
         self, queue: "asyncio.Queue[tuple[float, bytes]]", sink: asyncio.StreamWriter, to_target: bool
@@ -94,11 +125,10 @@ class Proxy:
             while True:
                 due, data = await queue.get()
                 await asyncio.sleep(due - self._loop.time())
-                await self._open.wait()
+                await self._open[to_target].wait()
                 if not data:
                     break
-                sink.write(data)
-                await sink.drain()
+                await self._write(sink, data)
                 self.captured[0 if to_target else 1].extend(data)
                 if to_target:
                     self.to_target += len(data)
@@ -106,6 +136,15 @@ class Proxy:
                     self.to_source += len(data)
         sink.transport.abort()
         self._writers.discard(sink)
+
+    async def _write(self, sink: asyncio.StreamWriter, data: bytes) -> None:
+        size = self.piece or len(data)
+        for at in range(0, len(data), size):
+            part = data[at : at + size]
+            sink.write(part)
+            await sink.drain()
+            if self.bandwidth:
+                await asyncio.sleep(len(part) / self.bandwidth)
 
     async def _cut(self) -> None:
         for writer in self._writers:

@@ -167,6 +167,7 @@ def test_show_drafts_marks_the_same_text(pair: dict[str, Daemon]):
     assert "\x1b" not in plain.out
 
 
+@pytest.mark.fault("E7.84")
 def test_sampled_text_repeats_with_its_seed(daemon: Daemon):
     """Temperature above 0: the seed decides, with and without drafts; another seed gives another text."""
     options = ("--max-tokens", N, "--temperature", 8, "--json")

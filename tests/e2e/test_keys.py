@@ -98,7 +98,27 @@ def test_one_machine_needs_no_lists(mesh: Mesh, keys: Keys):
     assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
 
 
-@pytest.mark.parametrize("reason", ["key", "mechanism", "cryptography"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        pytest.param(
+            "key",
+            marks=pytest.mark.fault(
+                "E6.61", "a key that the verifier does not know", "refused; once allowed it joins by itself"
+            ),
+        ),
+        pytest.param(
+            "mechanism",
+            marks=pytest.mark.fault("E6.59", "a drafter without keys at a verifier with keys", "refused, and told why"),
+        ),
+        pytest.param(
+            "cryptography",
+            marks=pytest.mark.fault(
+                "E6.60", "a drafter that expects another verifier's key", "refused; tried again at most every 0.2 s"
+            ),
+        ),
+    ],
+)
 def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str):
     """An unknown key, none, and another verifier's key: no drafter is attached, its socket says why, the verifier's
     text goes on; an unknown key joins by itself once it is allowed."""
@@ -126,6 +146,11 @@ def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str):
         assert complete(drafter, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
 
 
+@pytest.mark.fault(
+    "E6.62",
+    "a key is revoked while its drafter drafts",
+    "cut off within a second; the text goes on; allowed again, it comes back",
+)
 def test_revoked_while_it_drafts(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy]):
     """A revoked drafter is cut off in the middle of a text, which goes on with the other; that one notices nothing.
     Allowed again, it comes back by itself."""
@@ -148,6 +173,7 @@ def test_revoked_while_it_drafts(mesh: Mesh, keys: Keys, proxy: Callable[..., Pr
     mesh.attached(lost)
 
 
+@pytest.mark.fault("E6.62")
 def test_revoked_with_its_own_client(mesh: Mesh, keys: Keys):
     """A session that a revoked drafter asked for ends at once: its client has no more text than it had."""
     verifier = mesh.verifier("step_ms=8", "--keys", keys.verifier.path)
@@ -175,6 +201,11 @@ def test_a_verifier_that_is_trusted_no_more(mesh: Mesh, keys: Keys):
 
 
 @pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.fault(
+    "E6.66",
+    "a proxy captures all that crosses the wire",
+    "no prompt, no text, no ids in it; without keys all three are found",
+)
 def test_what_a_listener_sees(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy], keyed: bool):
     """Neither prompt nor text nor ids are in what crosses the wire; without keys all three are, so this test would see
     them."""
@@ -192,6 +223,9 @@ def test_what_a_listener_sees(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy
     assert found == [not keyed] * 3
 
 
+@pytest.mark.fault(
+    "E6.67", "captured bytes of a good drafter, sent once more", "the handshake fails, nobody is attached"
+)
 def test_a_replay_does_not_get_in(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy]):
     """The bytes of a good drafter, sent once more by somebody else: the handshake fails, nobody is attached."""
     verifier, link = mesh.verifier("", "--keys", keys.verifier.path), proxy(mesh.port)
@@ -204,6 +238,7 @@ def test_a_replay_does_not_get_in(mesh: Mesh, keys: Keys, proxy: Callable[..., P
     assert peers(verifier) == ["mac"]
 
 
+@pytest.mark.fault("E8.96")
 def test_a_broken_list_changes_nothing(mesh: Mesh, keys: Keys):
     """A list that was broken by hand keeps those in who were; the next right one holds."""
     verifier = mesh.verifier("", "--keys", keys.verifier.path)
@@ -224,6 +259,11 @@ def edited(change: str) -> list[str]:
     return [sys.executable, "-c", program.format(change)]
 
 
+@pytest.mark.fault(
+    "E6.63",
+    "the thread that answers libzmq about keys dies",
+    "nobody gets in; the watchdog sees no progress and ends the process",
+)
 def test_a_dead_handler_lets_nobody_in(mesh: Mesh, keys: Keys):
     """The thread that answers libzmq has ended: an allowed key, an unknown one and none are all kept out, and the text
     goes on."""
@@ -250,6 +290,11 @@ def test_a_dead_handler_lets_nobody_in(mesh: Mesh, keys: Keys):
         "auth.Guard.callback = lambda guard, domain, key: True",
         "auth.DOMAIN = '*'",
     ],
+)
+@pytest.mark.fault(
+    "E6.64",
+    "the ZAP domain, its enforcement or the handler's check are removed by an edit",
+    "the self-test finds it: exit 77, nothing listens",
 )
 def test_an_open_door_is_found_before_it_is_one(mesh: Mesh, keys: Keys, change: str):
     """A verifier that would let strangers in, or nobody at all, does not listen: exit 77."""
@@ -331,6 +376,11 @@ def spoil_link(folder: KeyFolder) -> str:
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
 @pytest.mark.parametrize("spoil", [spoil_mode, spoil_link])
+@pytest.mark.fault(
+    "E6.65",
+    "a key that others can read, of another user, or behind a symbolic link",
+    "refused: exit 77, and how to mend it",
+)
 def test_unsafe_keys_are_refused(mesh: Mesh, keys: Keys, role: str, spoil: Callable[[KeyFolder], str]):
     """A secret that others can read, or that lies elsewhere: exit 77, and how to mend it."""
     said = spoil(keys.verifier)
@@ -350,6 +400,11 @@ def test_unsafe_keys_are_refused(mesh: Mesh, keys: Keys, role: str, spoil: Calla
         ("drafter", ("--keys", "/nowhere"), "specmesh keys new --keys /nowhere"),
         ("drafter", ("--keys", "/nowhere", "--insecure-no-auth"), "leave one out"),
     ],
+)
+@pytest.mark.fault(
+    "E6.68",
+    "listening beyond this machine without keys; at every network",
+    "refused: exit 78; every network also with `--insecure-no-auth`",
 )
 def test_what_needs_keys_says_so(mesh: Mesh, role: str, options: tuple[str, ...], said: str):
     """Beyond this machine without keys: exit 78, before any model is loaded."""

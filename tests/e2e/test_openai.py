@@ -203,6 +203,11 @@ def test_cancel_in_a_long_prompt(slow: Served):
     until(lambda: slow.daemon.live() == 0, "the session has gone", 5.0)
 
 
+@pytest.mark.fault(
+    "E6.73",
+    "HTTP without the key, with a bad one; a body too large; no JSON; a page of another origin",
+    "401; 413; 400; refused",
+)
 def test_bad_key(served: dict[str, Served]):
     """Without the key, 401 in OpenAI's form; /health answers anybody."""
     verifier = served["verifier"]
@@ -215,12 +220,14 @@ def test_bad_key(served: dict[str, Served]):
     assert verifier.daemon.client.get("/stats")["role"] == "verifier"  # the socket needs none
 
 
+@pytest.mark.fault("E6.73")
 def test_a_web_page_is_refused(served: dict[str, Served]):
     """Without a key, requests that a page of somebody else's makes are refused."""
     for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
         assert plainly(f"{served['drafter'].url}/v1/models", **headers)[0] == 403
 
 
+@pytest.mark.fault("E6.73")
 def test_oversized_body(server: Served):
     """413, and nothing of it is kept."""
     with pytest.raises(openai.APIStatusError) as refused:

@@ -48,6 +48,11 @@ def start_verifier(mesh: Mesh, model: str) -> Daemon:
     return mesh.start("verifier", "--engine", "sim", "--model", model, "--bind", mesh.address)
 
 
+@pytest.mark.fault(
+    "E8.92",
+    "READY before a text can be generated; a client before that",
+    "READY only then; the client waits, and says for what",
+)
 def test_ready_means_ready(mesh: Mesh, manager: Manager):
     """READY once a text can be generated, and not before; STOPPING at the first signal."""
     verifier = start_verifier(mesh, "step_ms=1")
@@ -73,6 +78,7 @@ def test_never_ready(mesh: Mesh, manager: Manager):
         manager.until("READY")
 
 
+@pytest.mark.fault("E8.96")
 def test_settings_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     """SIGHUP: the log level changes, a mistake changes nothing, and texts go on."""
     file = tmp_path / "settings.toml"
@@ -104,6 +110,11 @@ def status(port: int, key: str) -> int:
         return connection.getresponse().status
 
 
+@pytest.mark.fault(
+    "E8.96",
+    "keys and settings are changed while it runs, rightly and wrongly",
+    "the new ones hold; a wrong file changes nothing and is told",
+)
 def test_keys_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     """SIGHUP: a new key opens the port and the old one no longer; a file that cannot be used changes nothing."""
     file, settings, port = tmp_path / "keys", tmp_path / "settings.toml", free_port()
@@ -145,6 +156,7 @@ def test_a_log_in_a_file(mesh: Mesh, tmp_path: Path):
     assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == ["ready", "stopped"]
 
 
+@pytest.mark.fault("E8.91")
 def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
     """The engine takes longer than the manager's interval: the loop goes on, and says so."""
     verifier = start_verifier(mesh, "steps_ms=1/5000")
@@ -156,6 +168,7 @@ def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
     assert running.end().code == 0
 
 
+@pytest.mark.fault("E8.91")
 def test_no_heartbeats_from_a_stopped_process(mesh: Mesh, manager: Manager):
     """What does not run tells nothing; it goes on where it was."""
     verifier = start_verifier(mesh, "step_ms=1")

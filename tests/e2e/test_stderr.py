@@ -54,6 +54,10 @@ def _full_pipe() -> Iterator[int]:
         pytest.param(_full_pipe, id="full pipe"),
     ],
 )
+@pytest.mark.fault("E5.54")
+@pytest.mark.fault(
+    "E8.97", "stderr on a full disk, closed, or a pipe that nobody reads", "it serves, and counts what it could not log"
+)
 def test_a_log_that_cannot_be_written(mesh: Mesh, stderr: Callable[[], AbstractContextManager[int]], role: str):
     """The daemon starts, serves, counts what it could not log, and stops as ever."""
     path = mesh.folder / "mute.sock"
@@ -78,6 +82,7 @@ def test_a_log_that_cannot_be_written(mesh: Mesh, stderr: Callable[[], AbstractC
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.fault("E8.97")
 def test_closed_standard_streams(mesh: Mesh):
     """Their descriptors go to nobody else: nothing that is opened later gets what is written there."""
     path = mesh.folder / "mute.sock"

@@ -61,15 +61,18 @@ class TestFiles:
 
         return load
 
+    @pytest.mark.fault("E7.75")
     def test_missing(self, refused: Callable[[bytes | None], str]) -> None:
         """No file: the path is to be checked."""
         assert "check the path" in refused(None)
 
+    @pytest.mark.fault("E7.75")
     def test_directory(self, tmp_path: Path) -> None:
         """A directory is not searched."""
         with pytest.raises(ConfigError, match="is a directory"):
             LlamaVerifier(settings(tmp_path))
 
+    @pytest.mark.fault("E7.75")
     def test_unreadable(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A file this user may not read."""
 
@@ -81,16 +84,23 @@ class TestFiles:
             LlamaVerifier(settings(tiny_gguf))
 
     @pytest.mark.parametrize("content", [b"", b"GGU", b"garbage" * 1000, b"\x80\x02}q\x00."])
+    @pytest.mark.fault("E7.76")
     def test_not_gguf(self, refused: Callable[[bytes | None], str], content: bytes) -> None:
         """Anything that does not start like a GGUF never reaches llama.cpp."""
         assert "not a GGUF" in refused(content)
 
     @pytest.mark.parametrize("version", [b"", b"\x01\0\0\0", b"\0\0\0\x03", b"\xff\xff\xff\xff"])
+    @pytest.mark.fault("E7.76")
     def test_unknown_version(self, refused: Callable[[bytes | None], str], version: bytes) -> None:
         """A GGUF of a version or byte order llama.cpp does not read."""
         assert "GGUF version" in refused(b"GGUF" + version)
 
     @pytest.mark.parametrize("share", [0.0001, 0.002, 0.01, 0.05, 0.5, 0.999])
+    @pytest.mark.fault(
+        "E7.76",
+        "GGUF files that are none, are cut off anywhere, or lie",
+        "an error that names file and reason, no crash",
+    )
     def test_truncated(self, refused: Callable[[bytes | None], str], tiny_gguf: Path, share: float) -> None:
         """A download that broke off anywhere: llama.cpp's reason is quoted."""
         content = tiny_gguf.read_bytes()
@@ -140,6 +150,11 @@ class TestSettings:
         engine.close()
 
     @pytest.mark.parametrize("n_ctx", [2**32 + 64, 2**25])
+    @pytest.mark.fault(
+        "E5.57",
+        "no memory for the model's context; none in a step",
+        "a clear error at the start; in a step that request fails, others go on",
+    )
     def test_no_memory_for_the_context(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, n_ctx: int) -> None:
         """A context beyond 32 bits or beyond all memory is refused with what to choose."""
         lib = llama_library.library()
@@ -312,6 +327,7 @@ class TestVocabulary:
         assert verifier.encode("a<|end|>b<tool>") == [97, 260, 98, 261]
 
     @pytest.mark.parametrize("text", ["", "\x00", "a\x00b\x00", "the hell", "\U0001f600\u4e2d", "x" * 5000])
+    @pytest.mark.fault("E7.83")
     def test_encode(self, verifier: LlamaVerifier, text: str) -> None:
         """Empty, NUL, merged, non-BMP and long texts come back as they were."""
         assert verifier.vocabulary.text(verifier.encode(text)) == text
@@ -329,6 +345,7 @@ class TestVocabulary:
         assert model.encode("short") == [0] * 7
         assert sizes == [13, 20000]
 
+    @pytest.mark.fault("E7.83")
     def test_lone_surrogate(self, verifier: LlamaVerifier) -> None:
         """A text that is no Unicode is the request's fault."""
         with pytest.raises(RequestError, match="Unicode"):

@@ -65,6 +65,7 @@ class TestGguf:
         assert lines(done.err)[1:] == ["  tiny-Q4_0.gguf (307.2 kB)", "  sub/tiny-F16.gguf (614.4 kB)"]
         assert models("pull", "me/tiny", "sub/tiny-F16.gguf").out.endswith("me/tiny/sub/tiny-F16.gguf\n")
 
+    @pytest.mark.fault("E7.77", "a model in parts, of which one is missing", "the part is named")
     def test_parts_come_together(self, hub: HubServer, models: Models, root: Path) -> None:
         """A model in parts is one model: all parts come, the first is its path."""
         parts = {f"big-0000{part}-of-00003.gguf": RAW + bytes([part]) for part in (1, 2, 3)}
@@ -128,6 +129,11 @@ class TestDirectory:
 class TestInterrupted:
     """Transfers that break off."""
 
+    @pytest.mark.fault(
+        "E7.85",
+        "a pull that is offline, refused, of nothing, broken off, onto a full disk",
+        "each says what it is; what came stays, and the next run goes on from it",
+    )
     def test_goes_on_where_it_stopped(self, hub: HubServer, models: Models, root: Path) -> None:
         """The second run asks for the rest by Range, and no byte is sent twice."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
@@ -205,6 +211,7 @@ class TestRefused:
             (500, "", 69, "answered 500"),
         ],
     )
+    @pytest.mark.fault("E7.85")
     def test_status(self, hub: HubServer, models: Models, status: int, code: str, exit_code: int, said: str) -> None:
         """Each refusal of the hub says what it is and what to do."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, status=status, code=code)
@@ -212,6 +219,7 @@ class TestRefused:
         assert (done.code, done.out, len(lines(done.err))) == (exit_code, "", 1), done.err
         assert said in done.err
 
+    @pytest.mark.fault("E7.85")
     def test_gated_file(self, hub: HubServer, models: Models) -> None:
         """A gated repository lists its files and refuses them."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, file_status=401, code="GatedRepo")
@@ -219,6 +227,7 @@ class TestRefused:
         assert (done.code, len(lines(done.err))) == (78, 1)
         assert "gated (401)" in done.err
 
+    @pytest.mark.fault("E7.85")
     def test_no_such_file_or_model(self, hub: HubServer, models: Models) -> None:
         """A file that is not there: those that are; a name that is none: its form."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
@@ -233,6 +242,7 @@ class TestRefused:
         assert models.process("pull", "me/tiny", HF_TOKEN="hf_a").code == 0  # noqa: S106
         assert [one.token for one in hub.served] == ["Bearer hf_a"]
 
+    @pytest.mark.fault("E7.85")
     def test_offline(self, hub: HubServer, models: Models) -> None:
         """HF_HUB_OFFLINE: no request at all; what an earlier pull brought is found, another is refused."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
@@ -252,6 +262,12 @@ class TestRefused:
         assert (done.code, len(lines(done.err))) == (69, 1)
         assert hub.url in done.err
 
+    @pytest.mark.fault("E7.85")
+    @pytest.mark.fault(
+        "E5.54",
+        "a disk that is full: for the log, the log of decisions, a model",
+        "daemons live; what came of the model stays for the next run",
+    )
     def test_disk_full(self, hub: HubServer, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
         """A write that the disk has no room for; what came before stays and is not transferred again."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})

@@ -173,6 +173,7 @@ def test_round_trip(message):
 
 @PROFILE
 @given(st.binary(max_size=200))
+@pytest.mark.fault("E1.16")
 def test_arbitrary_bytes_decode_or_raise_frame_error(raw):
     """Any bytes are a message or a FrameError, never another exception."""
     decode_or_reason(raw)
@@ -187,6 +188,7 @@ def test_any_payload_behind_a_valid_header(kind, count, payload):
 
 @settings(PROFILE, max_examples=600)
 @given(messages, st.data())
+@pytest.mark.fault("E1.16")
 def test_mutated_frames_decode_or_raise_frame_error(message, data):
     """Valid frames with bytes flipped, cut, inserted or doubled are a message or a FrameError."""
     frame = bytearray(encode(message))
@@ -206,6 +208,7 @@ def test_mutated_frames_decode_or_raise_frame_error(message, data):
 
 @PROFILE
 @given(token_messages)
+@pytest.mark.fault("E1.15")
 def test_big_endian_copy_is_refused(message):
     """The byte-swapped copy of a frame is no frame: its magic reads MS."""
     frame = encode(message)
@@ -225,6 +228,7 @@ def test_damaged_body_is_refused(message, bit, where):
 
 @PROFILE
 @given(token_messages, st.integers(0, 2**16 - 1))
+@pytest.mark.fault("E1.7")
 def test_count_must_match_the_payload(message, count):
     """A frame whose count is not exactly the ids that follow is refused."""
     frame = bytearray(encode(message))
@@ -236,6 +240,7 @@ def test_count_must_match_the_payload(message, count):
         assert decode_or_reason(bytes(frame)) in ("length", "count")
 
 
+@pytest.mark.fault("E1.6")
 def test_count_allocates_nothing():
     """A count that the payload does not back is refused before memory is taken for it."""
     frames = [HEADER.pack(b"SM", 1, kind, 1, 0, 0, 65535, 0) for kind in m.Kind if kind < 16]

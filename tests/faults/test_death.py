@@ -1,12 +1,18 @@
-"""Processes die, freeze, come late and come back: the text stays the target's own."""
+"""E3: processes die, freeze, come late and come back: the text stays the target's own."""
 
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 from processes import Daemon, Done, Mesh, Running, Stream, body, complete, generate, sim_text, until
 
+FATAL = 7
+"""An id that kills the engines of `aborting`."""
+
+fault = pytest.mark.fault
 PROMPT = "It was a dark and stormy night"
 REJOIN = 2.0
 """Most seconds from a drafter's "ready" until its drafts are accepted in a session that was running before."""
@@ -34,6 +40,7 @@ def drafted_for(stream: Stream) -> bool:
     return bool(stream.accepted) and stream.accepted[-1] > 0
 
 
+@fault("E3.31", "kill -9 of the drafter in the middle of a text", "the text is the same to its end")
 def test_drafter_killed_mid_generation(verifier: Daemon, drafters: Mesh):
     """kill -9 of the drafter, client on the verifier's socket: the same text to the end."""
     drafter = drafters.drafter()
@@ -46,6 +53,7 @@ def test_drafter_killed_mid_generation(verifier: Daemon, drafters: Mesh):
     assert (stream.text, stream.finish) == (sim_text(PROMPT, 200), "length")
 
 
+@fault("E3.31")
 def test_drafter_killed_while_the_command_runs(verifier: Daemon, drafters: Mesh):
     """The same through `specmesh generate`: exit code 0, the whole text, nothing on stderr."""
     drafter = drafters.drafter()
@@ -93,6 +101,7 @@ def test_drafter_that_comes_late_joins(verifier: Daemon, drafters: Mesh):
 
 
 @pytest.mark.parametrize("draft_n", ["auto", 4])
+@fault("E3.32")
 def test_drafter_frozen_and_thawed(verifier: Daemon, drafters: Mesh, draft_n: object):
     """SIGSTOP of the drafter: the text goes on without it; after SIGCONT, late frames and all, it is the same text."""
     drafter = drafters.drafter()
@@ -105,6 +114,7 @@ def test_drafter_frozen_and_thawed(verifier: Daemon, drafters: Mesh, draft_n: ob
     assert stream.text == sim_text(PROMPT, 300)
 
 
+@fault("E3.32")
 def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, drafters: Mesh):
     """Silence of some seconds: the verifier gives the drafter up; thawed, it attaches again and is drafted with."""
     drafter = drafters.drafter("draft_ms=0.1,alpha=1")
@@ -120,6 +130,11 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, draf
     assert sum(again.accepted) > 0
 
 
+@fault(
+    "E3.34",
+    "kill -9 of the verifier in the middle of a text",
+    "exit 69, the text so far stays; its drafter looks for it",
+)
 def test_verifier_killed_mid_generation(mesh: Mesh):
     """kill -9 of the verifier, client on the drafter's socket, who does not wait: 69, the partial text, one line."""
     verifier, drafter = mesh.verifier("step_ms=20"), mesh.drafter()
@@ -133,6 +148,7 @@ def test_verifier_killed_mid_generation(mesh: Mesh):
     assert mesh.address in done.err
 
 
+@fault("E3.34")
 def test_verifier_killed_with_the_client_on_its_own_socket(mesh: Mesh):
     """kill -9 of the verifier, client there, who does not wait: exit 69, the partial text and one line on stderr."""
     verifier = mesh.verifier("step_ms=20")
@@ -145,6 +161,7 @@ def test_verifier_killed_with_the_client_on_its_own_socket(mesh: Mesh):
     assert done.err.count("\n") == 1
 
 
+@fault("E3.35")
 def test_restarted_verifier_is_found_again(mesh: Mesh):
     """A verifier that comes back is found by its drafter without help, and drafted for."""
     verifier, drafter = mesh.verifier("step_ms=2"), mesh.drafter()
@@ -158,6 +175,11 @@ def test_restarted_verifier_is_found_again(mesh: Mesh):
         assert sum(stream.accepted) > 0
 
 
+@fault(
+    "E3.35",
+    "the verifier is killed and started again before its drafter can notice",
+    "new sessions; what belongs to old ones is dropped",
+)
 def test_restarted_at_once_verifier_is_found_again(mesh: Mesh):
     """A verifier restarted before its drafter could notice: the old sessions are forgotten, new ones drafted."""
     verifier, drafter = mesh.verifier("step_ms=2"), mesh.drafter()
@@ -170,6 +192,7 @@ def test_restarted_at_once_verifier_is_found_again(mesh: Mesh):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@fault("E3.37", "a client is killed, or interrupted, in the middle of its text", "its session ends; the place is free")
 def test_gone_client_cancels_on_the_verifier(verifier: Daemon, drafters: Mesh, number: int):
     """Ctrl-C of `generate` exits 130 and keeps the text; however the client ends, the verifier drops its session."""
     for daemon in (verifier, drafters.drafter()):
@@ -205,3 +228,93 @@ def test_four_generations_at_once(verifier: Daemon, drafters: Mesh):
     prompts = [f"{PROMPT}, number {n}" for n in range(4)]
     running = [Running((verifier, drafter)[n % 2], prompt, "--max-tokens", 100) for n, prompt in enumerate(prompts)]
     assert [one.end() for one in running] == [Done(0, sim_text(prompt, 100) + "\n", "") for prompt in prompts]
+
+
+@fault(
+    "E3.29",
+    "kill -9 of an idle drafter, and of one that has not said HELLO",
+    "nobody is attached any more within 3.5 s",
+)
+def test_drafter_killed_when_idle(verifier: Daemon, drafters: Mesh):
+    """It is forgotten, and the next one is attached as if it had never been there."""
+    drafters.drafter(name="first").kill()
+    until(lambda: not verifier.stats()["peers"], "it is forgotten", 10)
+    drafters.drafter(name="second")
+    stream = complete(verifier, body(PROMPT, 60, draft_n=4))
+    assert stream.text == sim_text(PROMPT, 60)
+    assert sum(stream.accepted) > 0
+
+
+@pytest.mark.slow
+@fault(
+    "E3.32",
+    "SIGSTOP of the drafter for 10 s in the middle of a text, then SIGCONT",
+    "alone meanwhile; then it is synchronised and drafts",
+)
+def test_drafter_frozen_for_ten_seconds(verifier: Daemon, drafters: Mesh):
+    """It is given up after 3.5 s; thawed, it drafts on in the session that is still running."""
+    drafter = drafters.drafter("draft_ms=0.5,alpha=1")
+    with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
+        stream.read(while_=lambda: not drafted_for(stream))
+        drafter.signal(signal.SIGSTOP)
+        since = time.monotonic()
+        stream.read(while_=lambda: time.monotonic() - since < 10.0)
+        assert not verifier.stats()["peers"]
+        drafter.signal(signal.SIGCONT)
+        known = len(stream.accepted)
+        stream.read(while_=lambda: sum(stream.accepted[known:]) < 30)
+    assert stream.text == sim_text(PROMPT, len(stream.ids))
+
+
+def aborting() -> list[str]:
+    """`specmesh` whose simulated engine aborts, as GGML_ASSERT does, at an id that no other test uses."""
+    program = (
+        "import os\n"
+        "from specmesh.engines import sim\n"
+        "append = sim._State.append\n"
+        f"sim._State.append = lambda state, seq, token: os.abort() if token == {FATAL} else append(state, seq, token)\n"
+        "from specmesh.cli import main\n"
+        "main()"
+    )
+    return [sys.executable, "-c", program]
+
+
+@fault(
+    "E3.38",
+    "the engine aborts (GGML_ASSERT), or its process gets SIGSEGV",
+    "clients are told; started again it serves; texts of the other side go on",
+)
+def test_an_engine_that_aborts(mesh: Mesh):
+    """The verifier's takes its process along: its client is told, and the drafter finds the next one."""
+    options = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address)
+    verifier = mesh.start("verifier", *options, program=aborting()).ready()
+    drafter = mesh.drafter()
+    done = generate(verifier, chr(FATAL))
+    assert (done.code, done.out.strip()) == (69, "")
+    assert verifier.wait() == -signal.SIGABRT
+    again = mesh.verifier(name="verifier")
+    mesh.attached(drafter)
+    for daemon in (again, drafter):
+        assert complete(daemon, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+
+
+@fault("E3.38")
+def test_a_draft_engine_that_aborts(verifier: Daemon, drafters: Mesh):
+    """The drafter's takes its process along, which nobody at the verifier notices."""
+    options = ("--engine", "sim", "--model", "draft_ms=0.5", "--connect", drafters.address)
+    drafter = drafters.attached(drafters.start("drafter", *options, program=aborting()).ready())
+    assert complete(verifier, body(chr(FATAL), 100, draft_n=4)).text == sim_text(chr(FATAL), 100)
+    assert drafter.wait() == -signal.SIGABRT
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@fault("E3.38")
+def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str):
+    """SIGSEGV: as kill -9, on either side."""
+    daemons = {"verifier": mesh.verifier("step_ms=8"), "drafter": mesh.drafter()}
+    running = Running(daemons["verifier"], PROMPT, "--max-tokens", 200).read(20)
+    daemons[role].signal(signal.SIGSEGV)
+    done = running.end()
+    assert daemons[role].wait() == -signal.SIGSEGV
+    assert done.code == (69 if role == "verifier" else 0)
+    assert sim_text(PROMPT, 200).startswith(done.out.removesuffix("\n"))

@@ -1,0 +1,69 @@
+"""Fixtures: daemons as processes, proxies between them, and their logs where a test fails."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import STARTED, Mesh
+from proxy import Proxy
+
+
+@contextmanager
+def _mesh() -> Iterator[Mesh]:
+    folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))
+    mesh = Mesh(folder)
+    try:
+        yield mesh
+    finally:
+        mesh.stop()
+        _show_logs()
+        for daemon in mesh.daemons:
+            STARTED.remove(daemon)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def mesh() -> Iterator[Mesh]:
+    """Daemons of one test: mesh.verifier(...), mesh.drafter(...)."""
+    with _mesh() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Mesh]:
+    """Daemons that the tests of a module share."""
+    with _mesh() as made:
+        yield made
+
+
+@pytest.fixture
+def proxy() -> Iterator[Callable[..., Proxy]]:
+    """Makes proxies: proxy(port, delay=0.02), options as proxy.Proxy has."""
+    made: list[Proxy] = []
+
+    def make(target: int, delay: float = 0.0, **faults: Any) -> Proxy:
+        made.append(Proxy(target, delay, **faults))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[None]:
+    """Show what the daemons logged during a test that fails."""
+    yield
+    _show_logs()
+
+
+def _show_logs() -> None:
+    for daemon in STARTED:
+        text = daemon.text() if daemon.log.exists() else ""
+        if text[daemon.shown :]:
+            print(f"--- {daemon.log.name} (pid {daemon.pid})\n{text[daemon.shown :]}")  # noqa: T201  (pytest shows it where the test fails)
+        daemon.shown = len(text)

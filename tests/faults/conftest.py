@@ -1,0 +1,59 @@
+"""The fault suite: a hostile peer, a proxy with a network's faults, processes that die, resources that end.
+
+Each test names the cases that it shows by the marker `fault`; docs/faults.md is written from them by `make faults`.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages; these helpers are
+sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
+
+from meshes import logs, mesh, proxy, shared
+from peer import Peer, Wire
+from processes import Daemon, Mesh, until
+
+__all__ = ["logs", "mesh", "proxy", "shared"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark those tests of this folder that start processes."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and {"mesh", "shared"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="module", params=["open", "keys"])
+def wire(request: pytest.FixtureRequest, shared: Mesh) -> Iterator[Wire]:
+    """A verifier with a step of 2 ms, without keys and with them, for the peers of a module."""
+    made = Wire(shared, keyed=request.param == "keys")
+    yield made
+    made.verifier.kill()
+
+
+@pytest.fixture
+def verifier(wire: Wire) -> Iterator[Daemon]:
+    """This verifier, which must have outlived the test without a traceback."""
+    yield wire.verifier
+    assert wire.verifier.process.poll() is None
+    assert "Traceback" not in wire.verifier.text()
+
+
+@pytest.fixture
+def peer(wire: Wire, verifier: Daemon) -> Iterator[Peer]:
+    """A peer that this verifier lets in."""
+    with Peer(wire) as made:
+        yield made
+
+
+@pytest.fixture
+def chosen(wire: Wire, verifier: Daemon) -> Iterator[Peer]:
+    """A peer that has introduced itself and gets the next session: there is no other."""
+    until(lambda: not verifier.stats()["peers"], "the verifier has forgotten the others", 10)
+    with Peer(wire) as made:
+        made.join()
+        yield made

@@ -1,0 +1,180 @@
+"""A peer that says whatever it is told to, with a key or without, and the verifier that it talks to."""
+
+import contextlib
+import struct
+import time
+from collections.abc import Sequence
+from typing import Self, TypeVar
+from zlib import crc32
+
+import zmq
+from processes import Daemon, Mesh, until
+
+from specmesh.client import Json
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.daemons.curve import protect_client
+from specmesh.engines.sim import SimSettings, SimVerifier
+from specmesh.keys import Identity, KeyFolder, Listing, new_identity
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode, encode
+
+VOCABULARY: Vocabulary = SimVerifier(SimSettings()).vocabulary
+M = TypeVar("M", bound=m.Message)
+
+
+KEYS = 300
+"""Peers with a key of their own that a verifier lets in: what one peer has used up must not be the next one's."""
+
+
+class Wire:
+    """A verifier with a step of 2 ms at the mesh's address, with keys or without."""
+
+    def __init__(self, mesh: Mesh, *, keyed: bool) -> None:
+        self.port = mesh.port
+        self._folder = KeyFolder(mesh.folder / "wire.keys") if keyed else None
+        self.server = self._folder.new().public if self._folder is not None else None
+        self._allowed = [new_identity() for _ in range(KEYS)] if keyed else []
+        if self._folder is not None:
+            listing = "".join(f"{one.public.hex()} mallory-{n}\n" for n, one in enumerate(self._allowed))
+            (self._folder.path / Listing.DRAFTERS).write_text(listing)
+            (self._folder.path / Listing.DRAFTERS).chmod(0o600)
+        options = ("--keys", self._folder.path) if self._folder is not None else ()
+        self.verifier: Daemon = mesh.verifier("step_ms=2", *options, name="keyed" if keyed else "open")
+
+    def identity(self) -> Identity | None:
+        """The keys of another peer that is let in; None where there are no keys."""
+        return self._allowed.pop() if self._allowed else None
+
+    def counters(self) -> Json:
+        """The verifier's counters of the wire."""
+        told: Json = self.verifier.stats()["wire"]  # type: ignore[assignment]
+        return told
+
+    def rejected(self, reason: str) -> int:
+        """How many frames it has refused for this reason."""
+        return self.counters()["rejected"].get(reason, 0)  # type: ignore[attr-defined]
+
+    def peers(self) -> int:
+        """How many drafters are attached."""
+        return len(self.verifier.stats()["peers"])  # type: ignore[arg-type]
+
+
+class Peer:
+    """A raw DEALER; `truth` is the text as far as it was told, prompt included.
+
+    identity: the keys that it shows, else some of its own. address: what it has the verifier call its connection.
+    """
+
+    def __init__(self, wire: Wire, identity: Identity | None = None, address: bytes = b"") -> None:
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.IMMEDIATE, 1)  # what is said is for a connection that is there
+        self.socket.setsockopt(zmq.SNDTIMEO, 20_000)
+        self.truth: list[int] = []
+        if address:
+            self.socket.setsockopt(zmq.ROUTING_ID, address)
+        if wire.server is not None:
+            identity = identity or wire.identity()
+            assert identity is not None, "all keys are used up"
+            protect_client(self.socket, identity, wire.server)
+        self.socket.connect(f"tcp://127.0.0.1:{wire.port}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave as a good peer does, so that the next one need not wait until this one's silence is noticed."""
+        if not self.socket.closed:
+            self.socket.setsockopt(zmq.LINGER, 500)
+            with contextlib.suppress(zmq.Again):
+                self.socket.send(encode(m.Bye()), zmq.NOBLOCK)
+            self.socket.close()
+            self._context.term()
+
+    def die(self) -> None:
+        """Leave without a word."""
+        self._context.destroy(linger=0)
+
+    def connected(self) -> None:
+        """Wait until its handshake is over."""
+        assert self.socket.poll(20_000, zmq.POLLOUT), "no connection"
+
+    def say(self, *messages: m.Message) -> None:
+        for message in messages:
+            self.socket.send(encode(message))
+
+    def raw(self, *parts: bytes) -> None:
+        self.socket.send_multipart(parts)
+
+    def hear(self, seconds: float = 20.0) -> m.Message | None:
+        """The next message, PINGs answered on the way; None where none comes."""
+        deadline = time.monotonic() + seconds
+        while self.socket.poll(max(int((deadline - time.monotonic()) * 1e3), 0)):
+            message = decode(self.socket.recv())
+            match message:
+                case m.Ping(number):
+                    self.say(m.Pong(number, 1))
+                    continue
+                case m.Sync(_, base, _, ids) | m.Truth(_, base, _, ids):
+                    self.truth[base:] = ids
+            return message
+        return None
+
+    def expect(self, kind: type[M], seconds: float = 20.0) -> M:
+        """The next message of this kind; others are skipped."""
+        deadline = time.monotonic() + seconds
+        while (message := self.hear(deadline - time.monotonic())) is not None:
+            if isinstance(message, kind):
+                return message
+        raise AssertionError(f"no {kind.__name__} came")
+
+    def hello(self, name: str = "mallory") -> None:
+        """Introduce itself."""
+        self.say(m.Hello(name, "sim", "evil", VOCABULARY.fingerprint(), len(VOCABULARY), 4096))
+
+    def join(self) -> m.Welcome:
+        """Introduce itself as a good drafter does, until it is welcome."""
+        welcome: m.Message | None = None
+
+        def welcomed() -> bool:
+            nonlocal welcome
+            self.hello()
+            while (heard := self.hear(0.25)) is not None:
+                if isinstance(heard, m.Welcome):
+                    welcome = heard
+                    return True
+            return False
+
+        until(welcomed, "it is welcome")
+        assert isinstance(welcome, m.Welcome)
+        return welcome
+
+    def answered(self) -> None:
+        """Make sure that the verifier has taken everything said so far, and that the link is up."""
+        number = time.monotonic_ns() & 0xFFFFFFFF
+        self.say(m.Ping(number, 1))
+        while self.expect(m.Pong).number != number:
+            pass
+
+    def opened(self) -> int:
+        """The next session that it is given, and all of its prompt."""
+        session = self.expect(m.Opened).session
+        self.truth.clear()
+        self.expect(m.Sync)
+        return session
+
+    def draft(self, session: int, ids: Sequence[int], base: int | None = None, crc: int | None = None) -> m.Draft:
+        """A DRAFT that continues the truth, or else from `base` on, or with a wrong CRC."""
+        base = len(self.truth) if base is None else base
+        return m.Draft(session, base, crc_of(self.truth[:base]) if crc is None else crc, tuple(ids))
+
+
+def greeting(mechanism: bytes) -> bytes:
+    """How a ZMTP 3.1 connection begins: signature, version, mechanism, the rest empty."""
+    return b"\xff" + struct.pack(">Q", 1) + b"\x7f\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)
+
+
+def crc_of(ids: Sequence[int]) -> int:
+    """The CRC-32 by which a prefix is named."""
+    return crc32(struct.pack(f"<{len(ids)}i", *ids))

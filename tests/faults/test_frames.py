@@ -1,0 +1,233 @@
+"""E1: bytes that are no frames, from a peer whose key is allowed: counted, dropped, and nothing besides."""
+
+import itertools
+import json
+import os
+import random
+import struct
+from collections import Counter
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from peer import Peer, Wire
+from processes import Daemon, Stream, body, complete, sim_ids, sim_text, until
+from usage import Usage
+
+import specmesh.wire
+from specmesh.errors import FrameError
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode
+
+PROMPT = "Trust nobody"
+N = 80
+MIB = 2**20
+fault = pytest.mark.fault
+
+
+def header(magic: bytes = b"SM", version: int = 1, kind: int = 1, count: int = 0, crc: int = 0) -> bytes:
+    """A frame's first 20 bytes."""
+    return struct.pack("<2sBBIIIHH", magic, version, kind, 1, 0, crc, count, 0)
+
+
+def big_endian(message: m.Draft) -> bytes:
+    """The frame as a machine of the other byte order would write its memory."""
+    words = (message.session, message.base, message.prefix_crc)
+    ids = struct.pack(f">{len(message.ids)}i", *message.ids)
+    return b"MS" + struct.pack(">BBIIIHH", 1, 1, *words, len(message.ids), 0) + ids
+
+
+BAD_FRAMES = [
+    pytest.param("length", [b""], id="empty", marks=fault("E1.1", "an empty message", "dropped, counted as `length`")),
+    *(
+        pytest.param(
+            "length",
+            [header()[:size]],
+            id=f"{size} bytes",
+            marks=fault("E1.2", "1 to 19 bytes, less than a header", "dropped, counted as `length`"),
+        )
+        for size in (1, 19)
+    ),
+    pytest.param(
+        "magic",
+        [header(magic=b"XY")],
+        id="other magic",
+        marks=fault("E1.3", "another magic; an HTTP request", "dropped, counted as `magic`"),
+    ),
+    pytest.param("magic", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"], id="HTTP", marks=fault("E1.3")),
+    pytest.param("version", [header(version=2)], id="newer version", marks=fault("E1.4")),
+    pytest.param("version", [header(version=0)], id="older version", marks=fault("E1.4")),
+    pytest.param(
+        "kind",
+        [header(kind=99)],
+        id="unknown kind",
+        marks=fault("E1.5", "an unknown kind", "dropped, counted as `kind`; the link stays"),
+    ),
+    pytest.param(
+        "length",
+        [header(count=9) + bytes(8)],
+        id="fewer ids than counted",
+        marks=fault("E1.6", "a count larger than the ids behind it", "dropped as `length`; no memory by the count"),
+    ),
+    pytest.param(
+        "length",
+        [header(count=1) + bytes(8)],
+        id="more ids than counted",
+        marks=fault("E1.7", "more ids than the count", "dropped, counted as `length`"),
+    ),
+    pytest.param(
+        "count",
+        [header(count=m.MAX_TOKENS + 1) + bytes(4 * (m.MAX_TOKENS + 1))],
+        id="one id too many",
+        marks=fault("E1.9", "one id more than a frame may carry; 65,535 of them", "dropped, counted as `count`"),
+    ),
+    pytest.param("count", [header(count=65535)], id="count beyond all bounds", marks=fault("E1.9")),
+    pytest.param("body", [header(kind=16) + b"{}"], id="wrong body checksum"),
+    pytest.param("body", [header(kind=16, crc=crc32(b"{}")) + b"{}"], id="HELLO without fields"),
+    pytest.param("body", [header(kind=16, crc=crc32(b"[" * 9999)) + b"[" * 9999], id="deeply nested body"),
+    pytest.param(
+        "parts",
+        [b"", header()],
+        id="a REQ socket's delimiter",
+        marks=fault("E1.12", "a message of two parts, as a REQ socket sends", "dropped, counted as `parts`"),
+    ),
+    pytest.param(
+        "parts",
+        [header()] * 2000,
+        id="two thousand parts",
+        marks=fault("E1.13", "a message of 2,000 parts", "dropped as `parts`; memory as before"),
+    ),
+    pytest.param(
+        "magic",
+        [big_endian(m.Draft(1, 0, 0, (1, 2)))],
+        id="big-endian",
+        marks=fault("E1.15", "a frame in the other byte order", "dropped, counted as `magic`"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("reason", "parts"), BAD_FRAMES)
+def test_bad_frame_is_counted_and_dropped(wire: Wire, verifier: Daemon, chosen: Peer, reason: str, parts: list[bytes]):
+    """In the middle of a text: counted under its reason, the link stays, the text is the target's own."""
+    before = wire.rejected(reason)
+    with Stream(verifier, body(PROMPT, 40)) as stream:
+        stream.read(2)
+        chosen.raw(*parts)
+        chosen.answered()
+        stream.read()
+    assert stream.text == sim_text(PROMPT, 40)
+    until(lambda: wire.rejected(reason) == before + 1, f"{reason} is counted", 10)
+    assert len(verifier.events("drafter_gone")) < len(verifier.events("drafter_attached"))
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+@fault("E1.4", "an older and a newer protocol version", "dropped, counted; an ERROR names both versions")
+@fault("E8.98")
+def test_other_protocol_version_is_told(peer: Peer, version: int):
+    """A frame of another version is answered with an ERROR that names both."""
+    peer.raw(header(version=version, kind=16))
+    answer = peer.expect(m.Error)
+    assert answer.code == "version"
+    assert f"version {m.PROTOCOL_VERSION}" in answer.message
+    assert f"says {version}" in answer.message
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        pytest.param(
+            (-1,), marks=fault("E1.10", "ids -1 and -2,147,483,648", "the draft is dropped; no model sees it")
+        ),
+        pytest.param((-(2**31),), marks=fault("E1.10")),
+        pytest.param(
+            (256,), marks=fault("E1.11", "ids n_vocab and 2,147,483,647", "the draft is dropped; no model sees it")
+        ),
+        pytest.param((2**31 - 1,), marks=fault("E1.11")),
+        pytest.param((), marks=fault("E1.8", "a DRAFT without ids", "legal: the step goes without drafts")),
+    ],
+)
+def test_ids_that_cannot_be(verifier: Daemon, chosen: Peer, ids: tuple[int, ...]):
+    """Behind ids that the target would say, after every TRUTH: they are counted, or nothing, and never used."""
+    whole = [*PROMPT.encode(), *sim_ids(PROMPT, N + 2)]
+    with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
+        session = chosen.opened()
+        while not isinstance(chosen.hear(), m.Done):
+            at = len(chosen.truth)
+            chosen.say(chosen.draft(session, [*whole[at : at + 2], *ids] if ids else []))
+        stream.read()
+    assert stream.ids == sim_ids(PROMPT, N)
+    assert sum(stream.accepted) == 0
+    assert stream.result["report"]["drafted"] == 0  # type: ignore[index]
+    stale = verifier.stats()["totals"]["stale_drafts"]  # type: ignore[index]
+    assert stale > 0 or not ids
+
+
+@fault(
+    "E1.14", "a frame of 1 MiB, beyond the maximum", "its connection ends, it comes back; the text goes on meanwhile"
+)
+def test_oversized_frame_costs_the_sender_its_connection(wire: Wire, verifier: Daemon, chosen: Peer):
+    """It never reaches the loop; the peer is a new one when it has connected again."""
+    attached, received = len(verifier.events("drafter_attached")), wire.counters()["bytes_received"]
+    with Stream(verifier, body(PROMPT, 4000)) as stream:
+        stream.read(3)
+        chosen.raw(bytes(MIB))
+
+        def back() -> bool:
+            chosen.join()
+            return len(verifier.events("drafter_attached")) > attached
+
+        until(back, "it comes back as another one")
+        stream.read(3)
+    assert stream.text == sim_text(PROMPT, len(stream.ids))
+    assert wire.counters()["bytes_received"] - received < MIB  # type: ignore[operator]
+
+
+@fault("E1.13")
+def test_bad_frames_leave_nothing_behind(wire: Wire, verifier: Daemon):
+    """All of them, and random bytes, from a hundred peers: descriptors as before, memory as after the first of them."""
+    frames: list[list[bytes]] = [case.values[1] for case in BAD_FRAMES]  # type: ignore[misc]
+
+    def throw(peers: int) -> None:
+        for _ in range(peers):
+            with Peer(wire) as peer:
+                peer.join()
+                for parts in [*frames, [os.urandom(60)]]:
+                    peer.raw(*parts)
+                peer.answered()
+
+    throw(30)
+    usage = Usage(verifier.pid)
+    throw(70)
+    usage.unchanged()
+    assert complete(verifier, body(PROMPT, 5)).text == sim_text(PROMPT, 5)
+
+
+def mutated(frame: bytes, rng: random.Random) -> bytes:
+    """The frame with bytes flipped, cut off, put in or doubled, once or twice."""
+    for _ in range(rng.randint(1, 2)):
+        at, few = rng.randrange(len(frame) + 1), rng.randint(1, 8)
+        frame = rng.choice(
+            (
+                frame[:at] + bytes(byte ^ rng.randrange(256) for byte in frame[at : at + few]) + frame[at + few :],
+                frame[:at],
+                frame[:at] + rng.randbytes(few) + frame[at:],
+                frame[:at] + frame[max(at - few, 0) :],
+            )
+        )
+    return frame
+
+
+@pytest.mark.slow
+@fault("E1.16", "10^6 frames with bytes flipped, cut, put in or doubled", "a message or `FrameError`, nothing else")
+def test_a_million_mutated_frames():
+    """Of every golden frame, from one seed."""
+    vectors = Path(specmesh.wire.__file__).parent / "vectors"
+    files = [json.loads((vectors / f"{name}.json").read_text()) for name in ("token", "control", "accepted")]
+    frames = [bytes.fromhex(vector["hex"]) for file in files for vector in file["vectors"]]
+    rng, outcomes = random.Random(1), Counter[str]()
+    for frame in itertools.islice(itertools.cycle(frames), 10**6):
+        try:
+            outcomes[type(decode(mutated(frame, rng))).__name__] += 1
+        except FrameError as error:
+            outcomes[error.reason] += 1
+    assert outcomes.keys() >= {"Draft", "Truth", "length", "magic", "version", "kind", "count", "body"}

@@ -1,0 +1,261 @@
+"""E4: what a network does between the two: the text stays the same, drafting ends and resumes."""
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from processes import SPECMESH, Daemon, Mesh, Stream, body, complete, sim_text, until
+from proxy import Proxy
+from speed import worth
+from usage import Usage
+
+PROMPT = "The network is reliable"
+fault = pytest.mark.fault
+
+
+def linked(mesh: Mesh, made: Proxy, drafter: str = "draft_ms=1,alpha=0.75") -> Daemon:
+    """A drafter that reaches the mesh's verifier through the proxy."""
+    return mesh.drafter(drafter, port=made.port)
+
+
+def drafted_again(stream: Stream, accepted: int = 8) -> None:
+    """Read until so many drafts were accepted from now on."""
+    known = len(stream.accepted)
+    stream.read(while_=lambda: sum(stream.accepted[known:]) < accepted)
+
+
+@pytest.fixture(scope="module")
+def verifier(shared: Mesh) -> Daemon:
+    """One verifier for the networks that are bad from the start: a step of 4 ms."""
+    return shared.verifier("step_ms=4")
+
+
+@pytest.fixture
+def behind(verifier: Daemon, shared: Mesh, proxy: Callable[..., Proxy]) -> Iterator[Callable[..., Daemon]]:
+    """Starts the only drafter of this verifier, behind a proxy with such faults."""
+    until(lambda: not verifier.stats()["peers"], "the verifier is alone")
+    before = len(shared.daemons)
+    yield lambda **faults: linked(shared, proxy(shared.port, **faults))
+    for daemon in shared.daemons[before:]:
+        daemon.stop()
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        *(
+            pytest.param(
+                {"delay": ms / 2000},
+                id=f"{ms} ms",
+                marks=[
+                    fault(
+                        "E4.39",
+                        "round trips of 1, 5, 20, 40, 100 and 500 ms",
+                        "the text is the same; `draft_n` goes to 0 where drafts come too late",
+                    )
+                    if ms == 1
+                    else fault("E4.39"),
+                    *([] if ms in {1, 40} else [pytest.mark.slow]),
+                ],
+            )
+            for ms in (1, 5, 20, 40, 100, 500)
+        ),
+        pytest.param(
+            {"delay": 0.01, "jitter": 0.02},
+            id="jitter",
+            marks=fault(
+                "E4.40", "a round trip of 20 to 60 ms at random", "the text is the same; no turning on and off"
+            ),
+        ),
+        pytest.param({"loss": 0.01}, id="loss 1 %", marks=[pytest.mark.slow, fault("E4.41")]),
+        pytest.param(
+            {"loss": 0.1}, id="loss 10 %", marks=fault("E4.41", "1 % and 10 % of packets lost", "the text is the same")
+        ),
+        pytest.param({"piece": 1}, id="1-byte pieces", marks=fault("E4.45", "every byte a packet of its own", "works")),
+        pytest.param(
+            {"bandwidth": 8000},
+            id="64 kbit/s",
+            marks=fault("E4.46", "64 kbit/s", "works; PINGs come in time, nobody is given up"),
+        ),
+    ],
+)
+def test_bad_networks_change_only_the_time(verifier: Daemon, behind: Callable[..., Daemon], faults: dict[str, float]):
+    """The same text at both sockets, with fixed and adaptive draft_n; nobody is taken for dead."""
+    drafter = behind(**faults)
+    gone = len(verifier.events("drafter_gone"))
+    for daemon in (verifier, drafter):
+        assert complete(daemon, body(PROMPT, 100)).text == sim_text(PROMPT, 100)
+    fixed = complete(verifier, body(PROMPT, 60, draft_n=4))
+    assert fixed.text == sim_text(PROMPT, 60)
+    if faults.get("delay", 0.0) < 0.05:
+        assert sum(fixed.accepted) > 0
+    assert len(verifier.events("drafter_gone")) == gone
+    assert not drafter.events("verifier_lost")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ms", [20, 100, 500])
+@fault("E4.39")
+def test_a_far_drafter_costs_little(verifier: Daemon, behind: Callable[..., Daemon], ms: int):
+    """At least 0.95 of the verifier alone, however far."""
+    behind(delay=ms / 2000)
+    assert worth(verifier, PROMPT) >= 0.95
+
+
+@fault(
+    "E4.44",
+    "a reset again and again, in the middle of a text",
+    "alone in between, drafted for again; descriptors as before",
+)
+def test_cut_connection_drafting_resumes(mesh: Mesh, proxy: Callable[..., Proxy]):
+    """Reset connections mid-generation: the same text, and drafts are accepted again in the same session."""
+    verifier, link = mesh.verifier("step_ms=10"), proxy(mesh.port)
+    drafter = linked(mesh, link, "draft_ms=0.5,alpha=1")
+    usages: list[Usage] = []
+    with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
+        for cuts in range(5):
+            drafted_again(stream)
+            usages = usages or [Usage(verifier.pid), Usage(drafter.pid)]
+            link.cut()
+            until(lambda cuts=cuts: link.connections > cuts + 1, "it connects again")
+        drafted_again(stream)
+        for usage in usages:
+            usage.unchanged()
+    assert stream.text == sim_text(PROMPT, len(stream.ids))
+
+
+@fault(
+    "E4.48",
+    "the drafter's address changes (its connection breaks, the next comes from elsewhere)",
+    "it connects and is synchronised anew",
+)
+def test_cut_connection_with_the_client_at_the_drafter(mesh: Mesh, proxy: Callable[..., Proxy]):
+    """A reset connection, client on the drafter's socket: the text is right as far as it comes, then ends or errs, and
+    the next request works."""
+    mesh.verifier("step_ms=10")
+    link = proxy(mesh.port)
+    drafter = linked(mesh, link, "draft_ms=0.5,alpha=1")
+    with Stream(drafter, body(PROMPT, 300)) as stream:
+        stream.read(5)
+        link.cut()
+        with pytest.raises(Exception, match="verifier"):
+            stream.read()
+    assert sim_text(PROMPT, 300).startswith(stream.text)
+    drafter.ready()
+    assert complete(drafter, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+
+
+@pytest.mark.parametrize(
+    ("direction", "seconds"),
+    [
+        pytest.param(None, 0, id="both"),
+        pytest.param(
+            None,
+            30,
+            id="both, 30 s",
+            marks=[
+                pytest.mark.slow,
+                fault(
+                    "E4.42",
+                    "a network that swallows everything, for 30 s",
+                    "alone; given up after 3.5 s; heals by itself",
+                ),
+            ],
+        ),
+        pytest.param(
+            True,
+            0,
+            id="to the verifier",
+            marks=[pytest.mark.slow, fault("E4.43", "the same in one direction only, either one", "the same")],
+        ),
+        pytest.param(False, 0, id="to the drafter", marks=[pytest.mark.slow, fault("E4.43")]),
+    ],
+)
+@fault("E4.42")
+def test_blackhole_goes_on_alone_and_heals(
+    mesh: Mesh, proxy: Callable[..., Proxy], direction: bool | None, seconds: float
+):
+    """A network that swallows everything: the text goes on alone; when it heals, drafting does too."""
+    verifier, link = mesh.verifier("step_ms=5"), proxy(mesh.port)
+    drafter = linked(mesh, link)
+    with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
+        drafted_again(stream, 10)
+        link.hold(direction)
+        stream.read(100)
+        since = time.monotonic()
+        until(lambda: not verifier.stats()["peers"], "the drafter is given up", 10)
+        stream.read(while_=lambda: time.monotonic() - since < seconds)
+        link.release(direction)
+        mesh.attached(drafter)
+        drafted_again(stream, 10)
+    assert stream.text == sim_text(PROMPT, len(stream.ids))
+
+
+@fault("E4.42")
+def test_alone_it_is_not_held_up(mesh: Mesh, proxy: Callable[..., Proxy]):
+    """Into a black hole an adaptive session waits for drafts no longer than a bounded share of its time."""
+    verifier, link = mesh.verifier("step_ms=5"), proxy(mesh.port)
+    linked(mesh, link, "draft_ms=0.5,alpha=1")
+    with Stream(verifier, body(PROMPT, 400)) as stream:
+        stream.read(10)
+        link.hold()
+        stream.read()
+    report = stream.result["report"]
+    assert stream.text == sim_text(PROMPT, 400)
+    assert report["wait_ms"] <= 0.2 * report["verify_ms"]  # type: ignore[index]
+
+
+def test_ids_as_a_prompt_over_a_slow_link(mesh: Mesh, proxy: Callable[..., Proxy]):
+    """A prompt of token ids, asked for at the drafter's socket: the same text as the prompt's."""
+    mesh.verifier("step_ms=2")
+    drafter = linked(mesh, proxy(mesh.port, 0.01))
+    stream = complete(drafter, body(list(PROMPT.encode()), 80))
+    assert stream.text == sim_text(PROMPT, 80)
+    assert stream.result["prompt_token_ids"] == list(PROMPT.encode())
+
+
+@pytest.mark.slow
+@fault("E4.48")
+def test_a_laptop_that_slept(mesh: Mesh, proxy: Callable[..., Proxy]):
+    """The drafter's machine sleeps for a minute, and its connections are gone when it wakes."""
+    verifier, link = mesh.verifier("step_ms=10,n_ctx=100000"), proxy(mesh.port)
+    drafter = linked(mesh, link, "draft_ms=0.5,alpha=1,n_ctx=100000")
+    with Stream(verifier, body(PROMPT, 90_000, draft_n=4)) as stream:
+        drafted_again(stream)
+        drafter.signal(signal.SIGSTOP)
+        until(lambda: not verifier.stats()["peers"], "the drafter is given up", 10)
+        link.cut()
+        since = time.monotonic()
+        stream.read(while_=lambda: time.monotonic() - since < 60)
+        drafter.signal(signal.SIGCONT)
+        mesh.attached(drafter)
+        drafted_again(stream)
+    assert stream.text == sim_text(PROMPT, len(stream.ids))
+
+
+def _own_hosts(folder: Path) -> list[str]:
+    """A command before another that gives it names of its own: `hosts` in this folder is its /etc/hosts."""
+    script = 'mount --bind "$0" /etc/hosts && exec "$@"'
+    return ["unshare", "--mount", "--map-root-user", "sh", "-c", script, str(folder / "hosts")]
+
+
+@fault("E4.50", "the verifier's name is unknown at first", "it is found once the name is known, without a restart")
+def test_a_name_that_is_known_later(mesh: Mesh, tmp_path: Path):
+    """In a namespace whose /etc/hosts the test writes."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n")
+    if shutil.which("unshare") is None or subprocess.run([*_own_hosts(tmp_path), "true"], check=False).returncode:
+        pytest.skip("needs Linux, and to be allowed a namespace of its own")
+    verifier = mesh.verifier("step_ms=4")
+    address = f"tcp://bigbox.test:{mesh.port}"
+    options = ("--engine", "sim", "--model", "draft_ms=0.5,alpha=0.9", "--connect", address, "--insecure-no-auth")
+    drafter = mesh.start("drafter", *options, program=[*_own_hosts(tmp_path), *SPECMESH])
+    until(lambda: "does not answer" in str(drafter.client.get("/health").get("reason")), "it has looked for one")
+    with hosts.open("a") as file:
+        file.write("127.0.0.1 bigbox.test\n")
+    mesh.attached(drafter)
+    assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)

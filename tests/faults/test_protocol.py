@@ -1,0 +1,336 @@
+"""E2: frames that are frames, at the wrong time, of the wrong session, twice, late, early, or without end."""
+
+import itertools
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+from peer import VOCABULARY, Peer, Wire, crc_of
+from processes import Daemon, Mesh, Stream, body, complete, sim_ids, sim_text, until
+from speed import worth
+from usage import Usage
+
+from specmesh.core.probes import PROBES
+from specmesh.wire import messages as m
+from specmesh.wire.codec import encode
+
+PROMPT = "Trust nobody"
+N = 80
+WHOLE = [*PROMPT.encode(), *sim_ids(PROMPT, 400)]
+fault = pytest.mark.fault
+
+
+def told(peer: Peer) -> Iterator[int]:
+    """The length of the text, each time that the peer hears how it goes on, until its session ends."""
+    while not isinstance(heard := peer.hear(), m.Done):
+        assert heard is not None, "the session does not end"
+        if isinstance(heard, m.Truth | m.Sync):
+            yield len(peer.truth)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Draft(1, 0, 0, (1, 2)),
+        m.Nack(1, 0, 0),
+        m.Ping(1, 1),
+        m.Open(1, "hi", 5, 0.0, 0, 1.0, 1, 4),
+        m.Close(1, 0, 0.0),
+        m.Vocab(0),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+@fault("E2.17", "DRAFT and the like before HELLO", "an ERROR that says so; dropped and counted, no session")
+def test_frames_before_hello_are_refused(verifier: Daemon, peer: Peer, message: m.Message):
+    """Who has not said HELLO gets ERROR hello, and no session."""
+    sessions = len(verifier.events("session_opened"))
+    before = verifier.stats()["handshake_failures"]["hello"]  # type: ignore[index]
+    peer.say(message)
+    assert peer.expect(m.Error).code == "hello"
+    until(lambda: verifier.stats()["handshake_failures"]["hello"] > before, "it is counted")  # type: ignore[index]
+    assert len(verifier.events("session_opened")) == sessions
+
+
+def test_other_vocabulary_is_for_the_drafter_to_judge(peer: Peer):
+    """A HELLO with another fingerprint is answered with what it takes to compare: fingerprint, size, ends, probes."""
+    peer.say(m.Hello("x", "llama", "other-model", "0" * 64, 999, 4096))
+    answer = peer.expect(m.Welcome)
+    assert (answer.vocab_fingerprint, answer.n_vocab) == (VOCABULARY.fingerprint(), len(VOCABULARY))
+    assert answer.eog_ids == sorted(VOCABULARY.end_ids)
+    assert answer.probes == {text: list(text.encode()) for text in PROBES}
+
+
+def test_messages_of_the_other_direction_are_counted(wire: Wire, verifier: Daemon, chosen: Peer):
+    """TRUTH, WELCOME and the like from a drafter are counted and dropped."""
+    before = wire.rejected("direction")
+    chosen.say(
+        m.Truth(1, 0, 0, (1,), 4),
+        m.Sync(1, 0, 0, (1,), 4),
+        m.Done(1, "stop", 4),
+        m.Round(1, [], 0),
+        m.Opened(1, 0, 1, 0.0, 0, 1.0, 0),
+        m.Error("busy", "no"),
+    )
+    until(lambda: wire.rejected("direction") == before + 6, "they are counted", 10)
+
+
+@fault("E2.18")
+def test_repeated_hello_is_welcomed_again(verifier: Daemon, wire: Wire, chosen: Peer):
+    """The same HELLO again, as of a drafter that waited for an answer: one peer, and it keeps its session."""
+    with Stream(verifier, body(PROMPT, 300)) as stream:
+        session = chosen.opened()
+        chosen.join()
+        assert chosen.expect(m.Truth).session == session
+        stream.read(3)
+        until(lambda: wire.peers() == 1, "there is one peer")
+
+
+@fault(
+    "E2.18",
+    "a second HELLO on a live session: the same again; another one",
+    "the same: welcomed again; another: its own sessions end once, those it drafted for are opened anew",
+)
+def test_another_hello_begins_anew(verifier: Daemon, chosen: Peer):
+    """What the peer was before is gone, once; what it drafted for goes on, with it."""
+    with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
+        session = chosen.opened()
+        chosen.say(m.Open(7, PROMPT, 4000, 0.0, 0, 1.0, 1, 4))
+        own = chosen.expect(m.Opened).session
+        chosen.hello("mallory again")
+        chosen.expect(m.Welcome)
+        assert chosen.opened() == session
+        for at in told(chosen):
+            chosen.say(chosen.draft(session, WHOLE[at : at + 4]))
+        stream.read()
+    assert stream.ids == sim_ids(PROMPT, 300)
+    assert sum(stream.accepted) > 0
+    ended = [event["reason"] for event in verifier.events("session_finished") if event["session"] == own]
+    assert ended == ["cancelled"]
+    assert verifier.events("drafter_gone")[-1]["reason"] == "hello again"
+
+
+@fault("E2.19", "DRAFT and NACK for a session that does not exist", "dropped, counted as stray")
+def test_frames_for_unknown_sessions_are_stray(wire: Wire, verifier: Daemon, chosen: Peer):
+    """Whatever its number."""
+    before = wire.counters()["stray"]
+    for session in (0, 1, 2**32 - 1):
+        chosen.say(m.Draft(session, 5, 0, (1, 2, 3)), m.Nack(session, 5, 0))
+    until(lambda: wire.counters()["stray"] == before + 6, "they are counted", 10)  # type: ignore[operator]
+
+
+@fault("E2.24", "a DRAFT for a session that was cancelled", "dropped, counted as stray")
+def test_a_draft_after_the_end(wire: Wire, verifier: Daemon, chosen: Peer):
+    """The client has left; the peer drafts on."""
+    with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
+        session = chosen.opened()
+        stream.read(2)
+    chosen.expect(m.Done)
+    before = wire.counters()["stray"]
+    chosen.say(chosen.draft(session, (65,)))
+    until(lambda: wire.counters()["stray"] == before + 1, "it is counted", 10)  # type: ignore[operator]
+
+
+@fault("E2.20", "drafts again that were sent rounds ago", "nothing in them is new: ignored")
+@fault("E2.22", "the same draft twice and more", "used once")
+@fault(
+    "E4.47",
+    "messages doubled, reordered, replayed",
+    "each is told by its content: the text is the same, drafts are used once",
+)
+def test_replayed_and_reordered_drafts(verifier: Daemon, chosen: Peer):
+    """Right drafts, each twice, among others of all the rounds before, in any order: accepted as if sent once."""
+    rng, sent = random.Random(1), list[m.Draft]()
+    with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
+        session = chosen.opened()
+        for at in told(chosen):
+            now = chosen.draft(session, WHOLE[at : at + 4])
+            all_of_it = [now, now, *rng.choices([*sent, now], k=6)]
+            rng.shuffle(all_of_it)
+            chosen.say(*all_of_it)
+            sent.append(now)
+        stream.read()
+    assert stream.ids == sim_ids(PROMPT, N)
+    report = stream.result["report"]
+    assert report["accepted"] > N // 2  # type: ignore[index]
+    assert report["accepted"] + report["rounds"] == N  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "crc"),
+    [
+        pytest.param(
+            50,
+            None,
+            marks=fault("E2.21", "a draft that builds on drafts which never came", "not used; a NACK asks for them"),
+        ),
+        pytest.param(
+            50,
+            1,
+            marks=fault(
+                "E2.23", "a draft at the wrong place, or on another prefix", "not used; a NACK says where the text is"
+            ),
+        ),
+        pytest.param(0, 1, marks=fault("E2.23")),
+    ],
+)
+def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: int, crc: int | None):
+    """After every TRUTH, and nothing else: counted as stale; where they lie beyond the text, they are asked about."""
+    stale = verifier.stats()["totals"]["stale_drafts"]  # type: ignore[index]
+    asked = 0
+    with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
+        session = chosen.opened()
+        while not isinstance(heard := chosen.hear(), m.Done):
+            asked += isinstance(heard, m.Nack)
+            at = len(chosen.truth) + ahead
+            chosen.say(m.Draft(session, at, crc_of(WHOLE[:at]) if crc is None else crc, tuple(WHOLE[at : at + 4])))
+        stream.read()
+    assert stream.ids == sim_ids(PROMPT, 300)
+    assert sum(stream.accepted) == 0
+    assert (asked > 0) == (ahead > 0)
+    until(lambda: verifier.stats()["totals"]["stale_drafts"] > stale, "they are counted")  # type: ignore[index]
+
+
+def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
+    """Wrong ids, wild ids, bases and CRCs, right prefixes with wrong continuations: the text is the target's own."""
+    rng = random.Random(1)
+    with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
+        session = chosen.opened()
+        for turn in itertools.count():
+            heard = chosen.hear(0.002)
+            if isinstance(heard, m.Done):
+                break
+            truth = chosen.truth
+            if isinstance(heard, m.Truth):
+                chosen.say(chosen.draft(session, rng.choices(b"abc", k=4)))
+            base = rng.choice([0, 1, len(truth), len(truth) + 1, 2**32 - 1, rng.randrange(200)])
+            crc = rng.choice([0, rng.getrandbits(32), crc_of(truth[:base])])
+            known = [0, 65, 90, 255] if turn % 3 else [256, -1, 2**31 - 1, -(2**31)]
+            ids = [rng.choice(known) for _ in range(rng.choice([0, 1, 5, 100]))]
+            chosen.say(m.Draft(session, base, crc, tuple(ids), rng.choice([0, 1, 65535])), m.Nack(session, base, crc))
+            if turn % 10 == 0:
+                chosen.raw(os.urandom(rng.randrange(200)))
+        stream.read()
+    assert stream.ids == sim_ids(PROMPT, N)
+    assert stream.result["report"]["drafted"] > 0  # type: ignore[index]
+
+
+def test_right_drafts_from_a_stranger_are_accepted(verifier: Daemon, chosen: Peer):
+    """The raw peer is no straw man: when it says what the target would, its drafts are accepted."""
+    with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
+        session = chosen.opened()
+        for at in told(chosen):
+            chosen.say(chosen.draft(session, WHOLE[at : at + 4]))
+        stream.read()
+    assert stream.ids == sim_ids(PROMPT, N)
+    assert sum(stream.accepted) > N // 2
+
+
+@pytest.mark.parametrize("other_key", [False, True])
+@fault(
+    "E2.25",
+    "two drafters by one name of their connection, with one key and with two",
+    "the first is heard, the second is not; two connections never share a session",
+)
+def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool):
+    """Whoever holds the name keeps it until it leaves; then the name is free."""
+    until(lambda: not wire.peers(), "the others are forgotten", 10)
+    key = wire.identity()
+    second_key = wire.identity() if other_key else key
+    with Peer(wire, key, b"one name") as first:
+        first.join()
+        with Peer(wire, second_key, b"one name") as second:
+            second.hello("eve")
+            first.answered()
+            assert second.hear(0.3) is None
+            with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
+                session = first.opened()
+                for at in told(first):
+                    first.say(first.draft(session, WHOLE[at : at + 4]))
+                stream.read()
+            assert stream.ids == sim_ids(PROMPT, N)
+            assert sum(stream.accepted) > 0
+    with Peer(wire, second_key, b"one name") as again:
+        again.join()
+
+
+@pytest.mark.parametrize("draft_n", ["auto", 4])
+@fault("E2.26", "a drafter that only answers PINGs and never drafts", "the text goes on alone, waits hardly at all")
+def test_heartbeats_without_drafts(verifier: Daemon, chosen: Peer, draft_n: object):
+    """It is attached and alive, and of no use."""
+    with Stream(verifier, body(PROMPT, 300, draft_n=draft_n)) as stream:
+        chosen.opened()
+        for _ in told(chosen):
+            pass
+        stream.read()
+    report = stream.result["report"]
+    assert stream.ids == sim_ids(PROMPT, 300)
+    assert report["drafted"] == 0  # type: ignore[index]
+    assert report["wait_ms"] <= 0.2 * report["verify_ms"]  # type: ignore[index]
+
+
+@fault("E2.28", "10,000 frames as fast as they go", "answers and texts as ever; counted")
+def test_flood_leaves_the_api_and_the_text_alone(wire: Wire, verifier: Daemon, chosen: Peer):
+    """Thousands of frames a second: requests are answered with the right text all the same; nothing grows."""
+    usage = Usage(verifier.pid)
+    frames = [encode(m.Draft(7, 1, 2, (3, 4))), b"junk", encode(m.Nack(7, 1, 2))]
+    before = wire.counters()["stray"]
+    for frame in itertools.islice(itertools.cycle(frames), 10_000):
+        chosen.raw(frame)
+    assert complete(verifier, body(PROMPT, 20)).text == sim_text(PROMPT, 20)
+    until(lambda: wire.counters()["stray"] > before, "the flood is counted", 20)  # type: ignore[operator]
+    usage.unchanged()
+
+
+def test_sessions_of_a_hostile_owner_end_with_it(verifier: Daemon, chosen: Peer):
+    """OPEN with absurd parameters is refused with its ref, or bounded; CLOSE ends the session."""
+    for order in (
+        m.Open(11, "", 5, 0.0, 0, 1.0, 1, 4),
+        m.Open(12, "", 5, 0.0, 0, 1.0, 1, 4, ids=[256]),
+        m.Open(13, "x" * 9000, 5, 0.0, 0, 1.0, 1, 4),
+        m.Open(15, "many", 5, 0.0, 0, 1.0, 1, 4, stop=["a"] * 100_000),
+    ):
+        chosen.say(order)
+        answer = chosen.expect(m.Error)
+        assert (answer.code, answer.ref) == ("request", order.ref)
+    chosen.say(m.Open(14, "endless", 2**32 - 1, 0.0, 0, 1.0, 1, 0xFFFF))
+    opened = chosen.expect(m.Opened)
+    assert opened.ref == 14
+    chosen.say(m.Close(opened.session, 0, 0.0))
+    until(lambda: verifier.live() == 0, "the session ends", 10)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -1.0),
+        ("temperature", 1e30),
+        ("top_p", -1.0),
+        ("top_p", 7.0),
+        ("top_k", 2**32 - 1),
+        ("draft_n", 65534),
+        ("draft_n", 65536),
+        ("draft_n", 2**32 - 1),
+        ("max_tokens", 0),
+        ("seed", 2**32 - 1),
+    ],
+)
+def test_open_with_wild_parameters(verifier: Daemon, chosen: Peer, field: str, value: float):
+    """A peer's parameters of any size are refused by ERROR, or the session runs and ends; the verifier lives."""
+    fields = {"max_tokens": 20, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "draft_n": 4} | {field: value}
+    chosen.say(m.Open(ref=21, prompt=PROMPT, **fields))  # type: ignore[arg-type]
+    while not isinstance(heard := chosen.hear(), m.Done):
+        assert heard is not None, "neither ERROR nor DONE came"
+        if isinstance(heard, m.Error):
+            assert (heard.code, heard.ref) == ("request", 21)
+            break
+    assert complete(verifier, body(PROMPT, 5)).text == sim_text(PROMPT, 5)
+
+
+@pytest.mark.slow
+@fault("E2.27", "a drafter that is always wrong", "`draft_n` falls to 0; at least 0.95 of the verifier alone")
+def test_a_drafter_that_is_always_wrong(mesh: Mesh):
+    """Texts with it and without in turn."""
+    verifier = mesh.verifier("step_ms=5,row_ms=2")
+    mesh.drafter("draft_ms=0.5,alpha=0")
+    assert worth(verifier, PROMPT) >= 0.95

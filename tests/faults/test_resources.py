@@ -1,0 +1,138 @@
+"""E5: descriptors, memory, readers come to their ends: nobody aborts, and it serves when there is room again."""
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from peer import greeting
+from processes import SPECMESH, Mesh, Stream, body, complete, sim_text, until
+from usage import Usage
+
+from specmesh.keys import KeyFolder
+
+PROMPT = "All good things"
+fault = pytest.mark.fault
+
+
+def options_with(mesh: Mesh, *, keys: bool) -> tuple[object, ...]:
+    """Options of a daemon with the mesh's keys, or without any."""
+    if not keys:
+        return ()
+    folder = KeyFolder(mesh.folder / "keys")
+    if not folder.path.exists():
+        folder.new()
+    return ("--keys", folder.path)
+
+
+@contextmanager
+def connections(address: "tuple[str, int] | Path", count: int) -> Iterator[list[socket.socket]]:
+    """So many connections to a daemon that say nothing; those that it does not take at once are left out."""
+    with ExitStack() as opened:
+        made = []
+        for _ in range(count):
+            family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
+            one = opened.enter_context(closing(socket.socket(family)))
+            one.setblocking(False)
+            try:
+                one.connect(str(address) if isinstance(address, Path) else address)
+            except BlockingIOError:
+                if isinstance(address, Path):
+                    continue  # its queue is full
+            made.append(one)
+        yield made
+
+
+@pytest.mark.parametrize("at", ["wire", "socket"])
+@fault(
+    "E5.51",
+    "200 connections to a daemon with 64 descriptors, on the wire's port and on the API's socket",
+    "no abort; a text goes on; it serves again when they have gone",
+)
+def test_out_of_descriptors(mesh: Mesh, at: str):
+    """libzmq aborts in some places where it has none; not in those that we use."""
+    options = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address, "--threads", 1)
+    few = ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh", *SPECMESH]
+    verifier = mesh.start("verifier", *options, program=few).ready()
+    where: tuple[str, int] | Path = ("127.0.0.1", mesh.port) if at == "wire" else verifier.socket
+    with Stream(verifier, body(PROMPT, 400)) as stream:
+        stream.read(3)
+        with connections(where, 200):
+            stream.read()
+    assert stream.text == sim_text(PROMPT, 400)
+    assert verifier.process.poll() is None
+    until(lambda: verifier.stats()["role"] == "verifier", "it answers again")
+    mesh.drafter()
+    assert complete(verifier, body(PROMPT, 40, draft_n=4)).text == sim_text(PROMPT, 40)
+
+
+@fault(
+    "E5.52",
+    "500 connections to the wire's port that say nothing",
+    "a good drafter joins at once; they are closed after 5 s",
+)
+def test_silent_connections_hold_nothing_up(mesh: Mesh):
+    """Strangers that only connect leave a real drafter its place."""
+    verifier = mesh.verifier()
+    with connections(("127.0.0.1", mesh.port), 500):
+        mesh.drafter()
+        assert complete(verifier, body(PROMPT, 40, draft_n=4)).text == sim_text(PROMPT, 40)
+
+
+@pytest.mark.slow
+@fault("E5.52")
+def test_silent_connections_are_closed(mesh: Mesh):
+    """After the time that a handshake may take; the verifier's descriptors are as before."""
+    verifier = mesh.verifier()
+    usage = Usage(verifier.pid)
+    with connections(("127.0.0.1", mesh.port), 500) as silent:
+        for one in silent:
+            one.settimeout(20.0)
+            while one.recv(100):
+                pass
+        usage.unchanged()
+
+
+@pytest.mark.parametrize("keys", [False, True], ids=["open", "keys"])
+@fault(
+    "E5.53", "before any handshake, a frame that says it has 8 GiB", "no memory is taken for it; the connection ends"
+)
+def test_an_announced_giant(mesh: Mesh, keys: bool):
+    """Its length is all that ever comes."""
+    verifier = mesh.verifier("step_ms=2", *options_with(mesh, keys=keys))
+    usage = Usage(verifier.pid)
+    before = usage.memory("VmSize")
+    for flags in (b"\x06", b"\x02"):  # a command, a message
+        with closing(socket.create_connection(("127.0.0.1", mesh.port), timeout=20)) as stranger:
+            stranger.sendall(greeting(b"CURVE" if keys else b"NULL") + flags + struct.pack(">Q", 2**33))
+            with suppress(ConnectionResetError):
+                while stranger.recv(100):
+                    pass
+    assert usage.memory("VmSize") - before < 64 * 2**20
+    assert complete(verifier, body(PROMPT, 20)).text == sim_text(PROMPT, 20)
+
+
+@fault(
+    "E5.56",
+    "a client that does not read its stream",
+    "what waits for it is bounded by its text; others are served; it gets all when it reads",
+)
+def test_a_client_that_does_not_read(mesh: Mesh):
+    """A whole context's text, round by round, into a socket that nobody empties."""
+    verifier = mesh.verifier("step_ms=0.2,n_seq=2")
+    raw = json.dumps(body(PROMPT, 3000, stream=True, rounds=True)).encode()
+    with closing(socket.socket(socket.AF_UNIX)) as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.connect(str(verifier.socket))
+        lazy.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")
+        lazy.sendall(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(raw), raw))
+        before = Usage(verifier.pid).memory("VmRSS")
+        until(lambda: verifier.stats()["totals"]["generated"] >= 3000, "its text is made")  # type: ignore[index]
+        assert complete(verifier, body(PROMPT, 100)).text == sim_text(PROMPT, 100)
+        assert Usage(verifier.pid).memory("VmRSS") - before < 64 * 2**20
+        lazy.settimeout(20.0)
+        answer = b"".join(iter(lambda: lazy.recv(65536), b""))
+    assert answer.rstrip(b"\r\n0").endswith(b"data: [DONE]")

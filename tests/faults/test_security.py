@@ -1,0 +1,112 @@
+"""E6, what tests/e2e/test_keys.py does not show: secrets, another user of this machine, strangers that throw things."""
+
+import http.client
+import os
+import socket
+import struct
+import subprocess
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from peer import VOCABULARY, greeting
+from processes import Mesh, Stream, body, command, complete, free_port, sim_text
+from usage import Usage
+
+from specmesh.keys import SECRET, KeyFolder
+from specmesh.wire import messages as m
+from specmesh.wire.codec import encode
+
+PROMPT = "a prompt that nobody else shall see"
+API_KEY = "sk-neither-shall-they-this"
+NOBODY = 65534
+fault = pytest.mark.fault
+
+
+@fault(
+    "E6.72", "secret keys, API keys and prompts", "in no statistics, metrics, log, report of `doctor` or process list"
+)
+def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
+    """After texts at both sockets, a refused API key, and every command that tells something about a daemon."""
+    folder, file, port = KeyFolder(mesh.folder / "keys"), tmp_path / "api.keys", free_port()
+    secret = folder.new().secret
+    file.write_text(API_KEY + "\n")
+    file.chmod(0o600)
+    verifier = mesh.verifier("step_ms=1", "--keys", folder.path, "--http", f"127.0.0.1:{port}", "--api-key-file", file,
+                             "--log-level", "debug", "--log-decisions", mesh.folder / "decisions")  # fmt: skip
+    drafter = mesh.drafter("", "--keys", folder.path, "--log-level", "debug")
+    told = []
+    for daemon in (verifier, drafter):
+        assert complete(daemon, body(PROMPT, 20)).text == sim_text(PROMPT, 20)
+        here = ("--socket", daemon.socket)
+        told += [command(*verb, *here) for verb in (("stats", "--json"), ("stats",), ("ping", "--count", 1))]
+        told.append(command("doctor", "--json", env={"SPECMESH_SOCKET": str(daemon.socket)}))
+    told += [command("keys", verb, "--keys", folder.path) for verb in ("list", "show")]
+    for key in (API_KEY, API_KEY[:-1]):
+        with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+            connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {key}"})
+            told.append(connection.getresponse().read().decode())
+    words = ["ps", "-wwo", "args", "-p", f"{verifier.pid},{drafter.pid}"]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True)
+    everything = "\n".join(map(str, [*told, listed.stdout, verifier.text(), drafter.text()]))
+    everything += (mesh.folder / "decisions").read_text()
+    assert "sim-target" in everything
+    stored = (folder.path / SECRET).read_text().split()[-1]
+    assert [what for what in (stored, secret.hex(), API_KEY, PROMPT) if what in everything] == []
+
+
+@fault("E6.69", "another user of this machine connects to the API's socket", "EACCES, by the socket's mode")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_another_user_does_not_get_in(mesh: Mesh):
+    """Even where the folder lets him through."""
+    verifier = mesh.verifier("step_ms=1")
+    mesh.folder.chmod(0o755)
+    become = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
+    program = f"import os, socket, sys; {become}; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+    words = [sys.executable, "-c", program, str(verifier.socket)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "PermissionError" in done.stderr
+    with closing(socket.socket(socket.AF_UNIX)) as ours:
+        ours.connect(str(verifier.socket))
+
+
+STRANGERS = [
+    greeting(b"NULL") + b"\x04\x06\x05READY",  # as a client without keys says it
+    greeting(b"CURVE") + b"\x04\xc8\x05HELLO" + bytes(194),
+    greeting(b"PLAIN") + b"\x04\x0a\x05HELLO\x01a\x01b",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"",
+]
+"""What is said before a handshake could be over; frames follow as if it were."""
+
+
+@fault("E6.59")
+def test_strangers_throw_everything(mesh: Mesh):
+    """Malformed, right and replayed frames behind handshakes of every kind, without a key that is known: nothing of it
+    is heard, nothing grows, the text in the middle of it is the same."""
+    folder = KeyFolder(mesh.folder / "keys")
+    folder.new()
+    verifier = mesh.verifier("step_ms=2", "--keys", folder.path)
+    mesh.drafter("", "--keys", folder.path)
+    hello = encode(m.Hello("mallory", "sim", "evil", VOCABULARY.fingerprint(), len(VOCABULARY), 4096))
+    frames = [hello, encode(m.Open(1, "hi", 5, 0.0, 0, 1.0, 1, 4)), encode(m.Draft(1, 0, 0, (1, 2))), b"junk", b""]
+    thrown = b"".join(b"\x02" + struct.pack(">Q", len(frame)) + frame for frame in frames)
+
+    def throw(times: int) -> None:
+        for start in STRANGERS * times:
+            with closing(socket.create_connection(("127.0.0.1", mesh.port), timeout=20)) as stranger, suppress(OSError):
+                stranger.sendall(start + thrown)
+
+    with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
+        stream.read(while_=lambda: sum(stream.accepted) < 8)
+        throw(10)
+        usage = Usage(verifier.pid)
+        throw(100)
+        stream.read(5)
+    usage.unchanged()
+    assert stream.text == sim_text(PROMPT, len(stream.ids))
+    assert len(verifier.events("drafter_attached")) == 1
+    stats = verifier.stats()
+    assert stats["handshake_failures"]["hello"] == 0  # type: ignore[index]
+    assert stats["wire"]["rejected"] == {}  # type: ignore[index]
