@@ -109,6 +109,7 @@ def test_sockets_are_bounded(sockets: Sockets):
         assert one.getsockopt(zmq.TCP_KEEPALIVE) == 1
         assert one.getsockopt(zmq.TCP_MAXRT) == 5000
         assert 0 < one.getsockopt(zmq.HANDSHAKE_IVL) <= 5000
+        assert one.getsockopt(zmq.HEARTBEAT_IVL) == 0, "it aborts the process where a full queue's connection breaks"
     with pytest.raises(zmq.ZMQError) as caught:
         router.send_multipart([b"nobody", b"hello"], zmq.NOBLOCK)
     assert caught.value.errno == zmq.EHOSTUNREACH

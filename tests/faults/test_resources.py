@@ -36,12 +36,9 @@ def connections(address: "tuple[str, int] | Path", count: int) -> Iterator[list[
         for _ in range(count):
             family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
             one = opened.enter_context(closing(socket.socket(family)))
-            one.setblocking(False)
-            try:
+            one.settimeout(0.0 if isinstance(address, Path) else 0.02)
+            with suppress(BlockingIOError, TimeoutError):  # its queue is full; a TCP connection may still come
                 one.connect(str(address) if isinstance(address, Path) else address)
-            except BlockingIOError:
-                if isinstance(address, Path):
-                    continue  # its queue is full
             made.append(one)
         yield made
 
