@@ -89,6 +89,7 @@ params = st.builds(
 
 @PROFILE
 @given(params=params, n_ctx=st.sampled_from([24, 512]), seed=st.integers(0, 99))
+@pytest.mark.fault("E3.34")
 def test_resumed_anywhere_it_is_the_same_text(params, n_ctx, seed):
     """After each of its ids, also the last: same ids, same reason, and only what follows is told."""
     whole = session(PROMPT, params, n_ctx)

@@ -50,6 +50,11 @@ def nothing_left(*daemons: Daemon) -> None:
     ],
     ids=["its verifier", "the verifier asked", "the drafter asked", "both"],
 )
+@pytest.mark.fault(
+    "E3.34",
+    "kill -9 of the verifier in the middle of a text",
+    "its clients wait, and go on to the same text when it is back; else exit 69 with the text so far",
+)
 def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tuple[object, ...]):
     """kill -9 in the middle of a text: exit code 0, the same text, nothing twice; what is waited for is told."""
     pair = {"verifier": mesh.verifier(TARGET), "drafter": mesh.drafter(DRAFT)}
@@ -81,6 +86,7 @@ def test_a_stopped_drafter_is_waited_for_too(mesh: Mesh):
     nothing_left(verifier, again)
 
 
+@pytest.mark.fault("E4.44")
 def test_connection_cut_the_same_session_goes_on(mesh: Mesh, proxy: Callable[..., Proxy]):
     """A reset between the two: the drafter asks for its session by name, and gets that one."""
     verifier, link = mesh.verifier(TARGET), proxy(mesh.port)
@@ -93,6 +99,7 @@ def test_connection_cut_the_same_session_goes_on(mesh: Mesh, proxy: Callable[...
     nothing_left(verifier, drafter)
 
 
+@pytest.mark.fault("E3.32")
 def test_frozen_verifier_is_found_again(mesh: Mesh):
     """SIGSTOP for longer than silence is borne (3.5 s): the drafter gives the connection up, and goes on with the
     session once its verifier moves again."""
@@ -105,6 +112,7 @@ def test_frozen_verifier_is_found_again(mesh: Mesh):
     nothing_left(verifier, drafter)
 
 
+@pytest.mark.fault("E3.34")
 def test_nobody_comes_back_in_time(mesh: Mesh):
     """69 with the text so far, and a line with what goes on with it: a drafter still can, once a verifier is back."""
     verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
@@ -124,6 +132,7 @@ def test_nobody_comes_back_in_time(mesh: Mesh):
     nothing_left(again, drafter)
 
 
+@pytest.mark.fault("E3.31")
 def test_resume_at_the_verifier_what_its_dead_drafter_began(mesh: Mesh):
     """The verifier has gone on with the text: --resume has all of it, as does --json; then nobody has."""
     verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
@@ -141,6 +150,7 @@ def test_resume_at_the_verifier_what_its_dead_drafter_began(mesh: Mesh):
     nothing_left(verifier)
 
 
+@pytest.mark.fault("E3.37")
 def test_after_the_grace_nothing_is_left(mesh: Mesh):
     """A drafter that does not come back: its session ends, and its place is free."""
     verifier, drafter = mesh.verifier(TARGET, "--grace", 0.5, "--max-sessions", 1), mesh.drafter(DRAFT)
@@ -159,6 +169,7 @@ def generate_again(daemon: Daemon, name: str, *more: object) -> Done:
 
 @pytest.mark.models
 @pytest.mark.parametrize("killed", ["verifier", "drafter"])
+@pytest.mark.fault("E3.34")
 def test_the_bundled_pair(mesh: Mesh, killed: str):
     """The same with real models; the prompts have no near ties, so the text is the same to the byte."""
     pytest.importorskip("llama_cpp")
