@@ -50,23 +50,22 @@ also asserts that nobody crashes and that the text is the verifier's own; where 
 
 @dataclass(slots=True)
 class Case:
-    """A case as its tests tell it; `tests` are (path from the root, function)."""
+    """A case as its tests tell it, in the words of one or several; `tests` are (path from the root, function)."""
 
-    done: str = ""
-    must: str = ""
+    done: list[str] = field(default_factory=list)
+    must: list[str] = field(default_factory=list)
     tests: list[tuple[str, str]] = field(default_factory=list)
 
 
 def cases() -> dict[str, Case]:
-    """Every case that tests name, in the order of the table. Raises ValueError where they do not agree."""
+    """Every case that tests name. Raises ValueError for one that there is not, or that none has words for."""
     found: dict[str, Case] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for test, (name, *words) in _marked(ast.parse(path.read_text(encoding="utf-8"))):
             case, where = found.setdefault(name, Case()), (str(path.relative_to(ROOT)), test)
-            if words:
-                if case.done:
-                    raise ValueError(f"{name} is told twice: in {where} and in one of {case.tests}")
-                case.done, case.must = words
+            for told, text in zip((case.done, case.must), words, strict=False):
+                if text not in told:
+                    told.append(text)
             if where not in case.tests:
                 case.tests.append(where)
     for name, case in found.items():
@@ -142,7 +141,9 @@ def _row(name: str, found: dict[str, Case], results: dict[str, str]) -> str:
         raise ValueError(f"{name} is shown by no test: mark one, or say in WITHOUT_A_TEST why there is none")
     case = found[name]
     tests = ", ".join(f"[{test.removeprefix('test_')}](../{path})" for path, test in case.tests)
-    return f"| {name} | {case.done} | {case.must} | {results.get(name, 'not run yet')} | {tests} |\n"
+    return (
+        f"| {name} | {'; '.join(case.done)} | {'; '.join(case.must)} | {results.get(name, 'not run yet')} | {tests} |\n"
+    )
 
 
 def read(document: str) -> tuple[dict[str, str], str]:
