@@ -61,6 +61,7 @@ class Queue:
         return failed.error
 
 
+@pytest.mark.fault("E5.55")
 def test_order_is_kept():
     """As sessions are freed those that came first begin first."""
     queue = Queue(2, 4)
@@ -72,6 +73,9 @@ def test_order_is_kept():
     assert len(queue.queue) == 0
 
 
+@pytest.mark.fault(
+    "E5.55", "a thousand requests at once", "as many as there is room for wait, in their order; the others get 75"
+)
 def test_a_thousand_requests():
     """The sessions and the queue take the first of them; the others are refused at once, with what to do."""
     queue = Queue(2, 16)
