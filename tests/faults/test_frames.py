@@ -77,11 +77,11 @@ BAD_FRAMES = [
     ),
     pytest.param(
         "count",
-        [header(count=m.MAX_TOKENS + 1) + bytes(4 * (m.MAX_TOKENS + 1))],
+        [header(kind=3, count=m.MAX_TOKENS + 1) + bytes(4 * (m.MAX_TOKENS + 1))],
         id="one id too many",
         marks=fault("E1.9", "one id more than a frame may carry; 65,535 of them", "dropped, counted as `count`"),
     ),
-    pytest.param("count", [header(count=65535)], id="count beyond all bounds", marks=fault("E1.9")),
+    pytest.param("count", [header(kind=3, count=65535)], id="count beyond all bounds", marks=fault("E1.9")),
     pytest.param("body", [header(kind=16) + b"{}"], id="wrong body checksum"),
     pytest.param("body", [header(kind=16, crc=crc32(b"{}")) + b"{}"], id="HELLO without fields"),
     pytest.param("body", [header(kind=16, crc=crc32(b"[" * 9999)) + b"[" * 9999], id="deeply nested body"),
