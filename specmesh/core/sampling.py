@@ -2,94 +2,132 @@
 
 Coupled sampling (Daliri, Musco, Suresh 2408.07978): position p of a session with seed s has noise u(s, p, token); the
 choice is argmax(log prob + Gumbel(u)) over the filtered support. It is an exact sample (the Gumbel-max trick), it
-depends on (logits, parameters, seed, position) only, and a drafter with the same noise and similar logits chooses the
-same token far more often than an independent sample would.
+depends on (logits, parameters, seed, the ids before it) only, and a drafter with the same noise and similar logits
+chooses the same token far more often than an independent sample would.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-Logits = NDArray[np.float32]
-"""One row: float32, shape (n_vocab,)."""
+from specmesh.core.candidates import (
+    Candidates,
+    Logits,
+    at_least,
+    largest,
+    min_p,
+    nucleus,
+    top_p,
+    typical,
+    typical_of_row,
+)
+from specmesh.core.noise import gumbel, reaching
+from specmesh.core.penalties import NONE, Penalties, biased, penalised
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+__all__ = ["Logits", "Sampler", "SamplingParams"]
+
+HEAD = 64
+"""Largest logits whose noise is looked at first, where nothing filters a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to choose. temperature 0 is greedy; top_k 0 and top_p 1.0 filter nothing; seed is 64-bit."""
+    """How to choose: biases, penalties, top-k, typical-p, top-p, min-p and temperature, in this order, llama.cpp's.
+
+    temperature 0 is greedy; top_k 0, typical_p 1, top_p 1 and min_p 0 filter nothing; seed is 64-bit; logit_bias has
+    (id, what is added) for each token.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    penalties: Penalties = NONE
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
 
 class Sampler:
-    """Chooses tokens for one session; holds no state that advances."""
+    """Chooses tokens for one session; holds no state that advances. `before`: the latest ids, for penalties."""
 
-    __slots__ = ("_seed", "params")
+    __slots__ = ("_before", "_seed", "params")
 
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, before: Sequence[int] = ()) -> None:
         self.params = params
+        self._before = before
         self._seed = np.uint64(params.seed & 0xFFFFFFFFFFFFFFFF)
+
+    def after(self, ids: Sequence[int]) -> "Sampler":
+        """The sampler for the position after `ids`, as many of them as penalties look at."""
+        penalties = self.params.penalties
+        return Sampler(self.params, penalties.latest(ids)) if penalties else self
+
+    @property
+    def looks_back(self) -> int:
+        """How many ids before a position its choice depends on; -1: all."""
+        return self.params.penalties.window if self.params.penalties else 0
 
     @property
     def greedy(self) -> bool:
         """Whether the choice is the first of the largest logits, so that an engine may look for that itself."""
-        return self.params.temperature <= 0
+        return self.params.temperature <= 0 and not self.params.penalties and not self.params.logit_bias
 
     def choose(self, logits: Logits, position: int) -> int:
         """The token for absolute `position`, given its logits row."""
-        if self.greedy:
+        logits = self._adjusted(logits)
+        if self.params.temperature <= 0:
             return int(logits.argmax())
-        support, scores = self._filtered(logits)
-        noisy = scores / self.params.temperature + gumbel(self._seed, position, support)
-        return int(support[noisy.argmax()])
+        found = self.candidates(logits) if self._filters else self._contenders(logits, position)
+        return int(found.ids[self._noisy(found, position).argmax()])
 
-    def _filtered(self, logits: Logits) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Ids that survive top-k, then top-p, with their logits; in llama.cpp's order, both before temperature."""
-        n_vocab = logits.shape[0]
-        top_k = self.params.top_k if 0 < self.params.top_k < n_vocab else n_vocab
-        support = np.arange(n_vocab)
-        if top_k == n_vocab and self.params.top_p >= 1.0:
-            return support, logits.astype(np.float64)
-        if top_k < n_vocab:
-            support = np.flatnonzero(logits >= np.partition(logits, n_vocab - top_k)[n_vocab - top_k])
-        order = support[np.argsort(-logits[support], kind="stable")][:top_k]  # of equal logits the lower ids
-        scores = logits[order].astype(np.float64)
-        if self.params.top_p < 1.0:
-            keep = _top_p_count(scores, self.params.top_p)
-            order, scores = order[:keep], scores[:keep]
-        return order, scores
+    def _noisy(self, found: Candidates, position: int) -> NDArray[np.float64]:
+        return found.scores / self.params.temperature + gumbel(self._seed, position, found.ids)
 
+    @property
+    def _filters(self) -> bool:
+        params = self.params
+        return params.top_k > 0 or params.typical_p < 1 or params.top_p < 1 or params.min_p > 0
 
-def gumbel(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Gumbel(0, 1) noise for (seed, position, token), one value per token, the same on every machine.
+    def _contenders(self, logits: Logits, position: int) -> Candidates:
+        """Of a row that nothing filters, the tokens that the noise may let win: the largest logits, and those whose
+        noise is large enough to beat the best of these."""
+        head = largest(logits, HEAD)
+        least = float(self._noisy(head, position).max() - head.scores[-1] / self.params.temperature)
+        ids = np.union1d(head.ids, reaching(self._seed, position, len(logits), least))
+        return Candidates(ids, logits[ids].astype(np.float64))
 
-    Counter-based: two rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the three counters.
-    """
-    with np.errstate(over="ignore"):
-        key = _mix(seed + _GOLDEN * np.uint64(position + 1))
-        bits = _mix(key ^ (_GOLDEN * (tokens.astype(np.uint64) + np.uint64(1))))
-    uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # exact, so never 0 or 1
-    noise: NDArray[np.float64] = -np.log(-np.log(uniform))
-    return noise
+    def _adjusted(self, logits: Logits) -> Logits:
+        if self.params.logit_bias:
+            logits = biased(logits, self.params.logit_bias)
+        if self.params.penalties and len(self._before):
+            logits = penalised(logits, self._before, self.params.penalties)
+        return logits
 
+    def candidates(self, logits: Logits) -> Candidates:
+        """What the filters leave of an adjusted row; all of it, in the vocabulary's order, where none filters."""
+        params = self.params
+        if not 0 < params.top_k < len(logits):
+            return self._of_whole_row(logits)
+        found = largest(logits, params.top_k)
+        return self._narrowed(typical(found, params.typical_p) if params.typical_p < 1 else found)
 
-def _top_p_count(scores: NDArray[np.float64], top_p: float) -> int:
-    """How many of the descending `scores` are needed for their softmax to reach `top_p`; at least one."""
-    weights = np.exp(scores - scores[0])
-    cumulative = np.cumsum(weights / weights.sum())
-    return min(int(np.searchsorted(cumulative, top_p)) + 1, len(scores))
+    def _narrowed(self, found: Candidates) -> Candidates:
+        """What top-p and min-p leave."""
+        if self.params.top_p < 1:
+            found = top_p(found, self.params.top_p)
+        return min_p(found, self.params.min_p) if self.params.min_p > 0 else found
 
-
-def _mix(x: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
-    mixed = np.asarray(x, dtype=np.uint64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
-    return mixed ^ (mixed >> np.uint64(31))
+    def _of_whole_row(self, logits: Logits) -> Candidates:
+        """The same where top-k leaves everything."""
+        params = self.params
+        if params.typical_p < 1:
+            return self._narrowed(typical_of_row(logits, params.typical_p))
+        if params.top_p < 1:
+            found = nucleus(logits, params.top_p)
+            return min_p(found, params.min_p) if params.min_p > 0 else found
+        if params.min_p > 0:
+            return at_least(logits, params.min_p)
+        return Candidates(np.arange(len(logits)), logits.astype(np.float64))

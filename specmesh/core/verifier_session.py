@@ -299,7 +299,7 @@ class VerifierSession:
         base = len(self.prefix)
         verdict = accept(
             event.drafts,
-            lambda i: self.sampler.choose(event.logits[i], base + i),
+            lambda i: self._after(event.drafts[:i]).choose(event.logits[i], base + i),
             end_ids=self._limits.end_ids,
             room=self._room(),
             stops=self._stops.completes,
@@ -318,6 +318,14 @@ class VerifierSession:
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
         return effects
+
+    def _after(self, drafts: tuple[int, ...]) -> Sampler:
+        """The sampler after what is committed and these drafts, which stand: earlier rows have chosen them."""
+        back = self.sampler.looks_back
+        if not back:
+            return self.sampler
+        begin = 0 if back < 0 else max(len(self.prefix) - back, 0)
+        return self.sampler.after((*self.prefix[begin : len(self.prefix)], *drafts))
 
     def _tell(self, base: int) -> list[ev.VerifierEffect]:
         """TRUTH from `base` on, or from where it was last told.

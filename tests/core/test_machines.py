@@ -22,6 +22,7 @@ from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.penalties import Penalties
 from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler, SamplingParams
@@ -55,7 +56,7 @@ def alone(prompt, params, n_ctx, end_bias=-3.5):
     """What the target says without any drafter, one row per step: (ids shown, finish reason)."""
     prefix, sampler, shown = Prefix(prompt), Sampler(params.sampling), []
     while True:
-        token = sampler.choose(target_logits(prefix.crc, end_bias), len(prefix))
+        token = sampler.after(prefix[0 : len(prefix)]).choose(target_logits(prefix.crc, end_bias), len(prefix))
         prefix.extend([token])
         if token == END:
             return shown, "stop"
@@ -240,7 +241,7 @@ class HonestDrafter:
     def guess(self):
         """The target's own choice, as often as this drafter is right; now and then nothing."""
         held = self.memory.held
-        right = self.sampler.choose(self.memory.logits(), len(held))
+        right = self.sampler.after(held[0 : len(held)]).choose(self.memory.logits(), len(held))
         luck = blake2b(b"luck %d" % held.crc, digest_size=2).digest()
         if luck[0] < 256 * self.setup.accuracy:
             return right
@@ -553,6 +554,7 @@ sampling = st.one_of(
         top_k=st.sampled_from([0, 5]),
         top_p=st.sampled_from([1.0, 0.9]),
         seed=st.integers(0, 2**64 - 1),
+        penalties=st.sampled_from([Penalties(), Penalties(1.5, 0.5, 0.5, 4), Penalties(frequency=1.0, window=-1)]),
     ),
 )
 drafters = st.builds(

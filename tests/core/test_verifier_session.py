@@ -7,6 +7,7 @@ from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
+from specmesh.core.penalties import Penalties
 from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import SamplingParams
@@ -22,6 +23,9 @@ def crc(*ids):
     return Prefix(ids).crc
 
 
+GREEDY = SamplingParams()
+
+
 def logits(*tokens):
     """Rows in which these tokens are the largest."""
     rows = np.zeros((len(tokens), 16), np.float32)
@@ -29,14 +33,16 @@ def logits(*tokens):
     return rows
 
 
-def session(draft_n=4, max_tokens=100, n_ctx=64, max_drafts=8, interval=None, filled=True, rise=0.0, stop=()):
+def session(
+    draft_n=4, max_tokens=100, n_ctx=64, max_drafts=8, interval=None, filled=True, rise=0.0, stop=(), sampling=GREEDY
+):
     """A session on PROMPT with its memory filled, attached to a drafter of a known interval (20 ms round trip)."""
     costs = StepCosts()
     costs.record_pause(0.0, drafting=False)
     for rows in (1, 9):
         costs.record(rows, STEP * (1 + rise * (rows - 1)))
     limits = TargetLimits(n_ctx, 16, frozenset({END}), max_drafts, [b"%d" % token for token in range(16)])
-    params = SessionParams(SamplingParams(), max_tokens, draft_n, stop)
+    params = SessionParams(sampling, max_tokens, draft_n, stop)
     made = VerifierSession(PROMPT, params, limits, costs, RollingAcceptance(), 0.0)
     if filled:
         made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
@@ -490,3 +496,17 @@ def test_a_wrong_draft_shows_life_too():
     made.handle(ev.Drafted(base, made.prefix.crc_at(base), (9,), 0), 1.0)
     assert isinstance(made.plan(1.0), ev.Wait)
     assert made.stale_drafts == 2
+
+
+# --- penalties
+
+
+@pytest.mark.parametrize("window", [-1, 2, 64])
+def test_penalties_see_the_drafts_that_stand(window):
+    """A row's choice is made after the drafts before it, as if each had been committed by a step of its own."""
+    sampling = SamplingParams(penalties=Penalties(presence=20.0, window=window), logit_bias=((END, -90.0),))
+    alone, drafted = session(sampling=sampling), session(sampling=sampling)
+    said = [only(step(alone, 3), ev.Emit).ids[0] for _ in range(3)]
+    assert said[0] == 3 != said[1]
+    draft(drafted, *said[:2])
+    assert only(step(drafted, 3, 3, 3), ev.Emit).ids == tuple(said)

@@ -1,0 +1,68 @@
+"""What choosing costs: one step's rows through the sampler, for several ways of sampling.
+
+    python bench/sampling.py [--vocab N] [--rows N] [--seconds S] [--json]
+
+Logits are random and peaked as a language model's are. Each way's steps are interleaved with the others'; the table has
+the median and the 90th percentile in milliseconds per step.
+"""
+
+import argparse
+import json
+import time
+
+import numpy as np
+
+from specmesh.core.penalties import Penalties
+from specmesh.core.sampling import Sampler, SamplingParams
+
+WAYS: dict[str, SamplingParams] = {
+    "greedy": SamplingParams(),
+    "greedy, penalties": SamplingParams(penalties=Penalties(repeat=1.1)),
+    "top-k 40": SamplingParams(0.8, 40),
+    "top-k 40, top-p 0.95": SamplingParams(0.8, 40, 0.95),
+    "top-k 40, top-p 0.95, min-p 0.05": SamplingParams(0.8, 40, 0.95, min_p=0.05),
+    "top-p 0.95": SamplingParams(0.8, 0, 0.95),
+    "min-p 0.05": SamplingParams(0.8, min_p=0.05),
+    "typical-p 0.9": SamplingParams(0.8, typical_p=0.9),
+    "nothing but temperature": SamplingParams(0.8),
+}
+
+
+def steps(vocab: int, rows: int, seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of each step, by way."""
+    rng = np.random.default_rng(1)
+    logits = (rng.gumbel(0, 2.0, (rows, vocab))).astype(np.float32)
+    before = rng.integers(0, vocab, 64).tolist()
+    taken: dict[str, list[float]] = {name: [] for name in WAYS}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for name, params in WAYS.items():
+            started = time.perf_counter()
+            for position in range(rows):
+                Sampler(params).after(before).choose(logits[position], position)
+            taken[name].append((time.perf_counter() - started) * 1e3)
+    return taken
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vocab", type=int, default=128_256)
+    parser.add_argument("--rows", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    taken = steps(args.vocab, args.rows, args.seconds)
+    table = {
+        name: {"median_ms": float(np.median(ms)), "p90_ms": float(np.percentile(ms, 90))} for name, ms in taken.items()
+    }
+    if args.json:
+        print(json.dumps({"vocab": args.vocab, "rows": args.rows, "ways": table}))
+        return
+    print(f"{args.rows} rows of {args.vocab} logits")
+    for name, row in table.items():
+        print(f"{name:<34}{row['median_ms']:>8.3f}{row['p90_ms']:>8.3f}")
+
+
+if __name__ == "__main__":
+    main()

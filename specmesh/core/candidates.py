@@ -1,0 +1,142 @@
+"""Candidates for the next token, and what each filter leaves of them.
+
+The filters and their meaning are llama.cpp's (src/llama-sampling.cpp), as is their order: top-k, typical-p, top-p,
+min-p, all of them before the temperature. A vocabulary has a hundred thousand entries and few candidates, so nothing
+here orders it as a whole unless a filter needs that.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits = NDArray[np.float32]
+"""One row: float32, shape (n_vocab,)."""
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+STRIPES = 64
+"""Stripes whose maxima bound the largest logits from below; as many rows of numpy's `max` cost the least."""
+
+BEGIN, GROWTH = 256, 8
+"""Candidates with which a filter begins that has the whole vocabulary before it, and how many times more it tries next.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Tokens that may be chosen, with their logits, the largest first; of equal logits the lower id."""
+
+    ids: Ids
+    scores: Floats
+
+    def first(self, count: int) -> "Candidates":
+        """The `count` largest."""
+        return Candidates(self.ids[:count], self.scores[:count])
+
+
+def largest(logits: Logits, count: int) -> Candidates:
+    """The `count` largest logits of a row."""
+    n_vocab = len(logits)
+    if count < n_vocab:
+        return _ordered(logits, np.flatnonzero(logits >= _floor(logits, count))).first(count)
+    return _ordered(logits, np.arange(n_vocab))
+
+
+def nucleus(logits: Logits, top_p: float) -> Candidates:
+    """The fewest of the largest logits whose softmax over the whole row reaches `top_p`."""
+    most = float(logits.max())
+    total = float(np.exp(logits.astype(np.float64) - most).sum())
+    for count in _growing(len(logits)):
+        found = largest(logits, count)
+        reached = np.cumsum(np.exp(found.scores - most) / total)
+        if reached[-1] >= top_p:
+            break
+    return found.first(_needed(reached, top_p))
+
+
+def typical_of_row(logits: Logits, share: float) -> Candidates:
+    """`typical` of a whole row."""
+    shares = np.exp(logits.astype(np.float64) - float(logits.max()))
+    shares /= shares.sum()
+    distance = _distance(shares)
+    for count in _growing(len(logits)):
+        nearest = largest((-distance).astype(np.float32), count).ids
+        reached = np.cumsum(shares[nearest])
+        if reached[-1] > share:
+            break
+    return _ordered(logits, np.sort(nearest[: _needed(reached, share, more=True)]))
+
+
+def top_p(found: Candidates, share: float) -> Candidates:
+    """The fewest of the first candidates whose softmax reaches `share`; at least one."""
+    return found.first(_needed(np.cumsum(softmax(found.scores)), share))
+
+
+def typical(found: Candidates, share: float) -> Candidates:
+    """The candidates whose information is nearest to the entropy, as few as have more than `share` of the softmax.
+
+    Locally typical sampling (Meister et al. 2202.00666).
+    """
+    shares = softmax(found.scores)
+    nearest = np.argsort(_distance(shares), kind="stable")
+    kept = np.sort(nearest[: _needed(np.cumsum(shares[nearest]), share, more=True)])
+    return Candidates(found.ids[kept], found.scores[kept])
+
+
+def min_p(found: Candidates, share: float) -> Candidates:
+    """The candidates that are at least `share` times as likely as the first."""
+    return found.first(int((found.scores >= found.scores[0] + np.log(share)).sum()))
+
+
+def at_least(logits: Logits, share: float) -> Candidates:
+    """min_p of a whole row."""
+    near = np.flatnonzero(logits >= np.nextafter(logits.max() + np.float32(np.log(share)), np.float32(-np.inf)))
+    return min_p(_ordered(logits, near), share)
+
+
+def softmax(scores: Floats) -> Floats:
+    """Probabilities of scores, the first of which is the largest."""
+    weights = np.exp(scores - scores[0])
+    shares: Floats = weights / weights.sum()
+    return shares
+
+
+def _needed(reached: Floats, share: float, *, more: bool = False) -> int:
+    """How many it takes for their sum, `reached` with each, to come to `share`, or to `more` than that."""
+    return min(int(np.searchsorted(reached, share, "right" if more else "left")) + 1, len(reached))
+
+
+def _distance(shares: Floats) -> Floats:
+    """How far the information of each is from the entropy."""
+    with np.errstate(divide="ignore"):
+        information = -np.log(shares)
+    possible = shares > 0
+    distance: Floats = np.abs(information - float((shares[possible] * information[possible]).sum()))
+    return distance
+
+
+def _growing(n_vocab: int) -> Iterator[int]:
+    """How many candidates to try with, ending with all."""
+    count = BEGIN
+    while count < n_vocab:
+        yield count
+        count *= GROWTH
+    yield n_vocab
+
+
+def _ordered(logits: Logits, ids: Ids) -> Candidates:
+    order = ids[np.argsort(-logits[ids], kind="stable")]
+    return Candidates(order, logits[order].astype(np.float64))
+
+
+def _floor(logits: Logits, count: int) -> np.float32:
+    """A value that at least `count` logits reach, and few others: the vocabulary is cut into columns, and each of the
+    `count` best columns has one."""
+    width = len(logits) // STRIPES
+    if width < 4 * count:
+        return np.float32(np.partition(logits, len(logits) - count)[len(logits) - count])
+    best = logits[: STRIPES * width].reshape(STRIPES, width).max(axis=0)
+    return np.float32(np.partition(best, width - count)[width - count])

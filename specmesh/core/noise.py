@@ -1,0 +1,52 @@
+"""Noise that both sides can compute: the same for (seed, position, token) on every machine, in any order."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+_PART = 8192
+"""Tokens at once, so that what is computed of them stays in the processor's cache."""
+
+
+def gumbel(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Gumbel(0, 1) noise for (seed, position, token), one value per token, the same on every machine.
+
+    Counter-based: two rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the three counters.
+    """
+    uniform = (_bits(seed, position, tokens).astype(np.float64) + 0.5) * 2.0**-52  # exact, so never 0 or 1
+    noise: NDArray[np.float64] = -np.log(-np.log(uniform))
+    return noise
+
+
+def reaching(seed: np.uint64, position: int, n_vocab: int, least: float) -> NDArray[np.int64]:
+    """The tokens of a vocabulary whose noise may be `least` or more, and hardly another; without its logarithms."""
+    uniform = np.exp(-np.exp(-min(max(least, -4.0), 40.0))) * (1 - 1e-9)
+    enough = np.uint64(uniform * 2.0**52)
+    parts = (np.arange(begin, min(begin + _PART, n_vocab)) for begin in range(0, n_vocab, _PART))
+    return np.concatenate([part[_bits(seed, position, part) >= enough] for part in parts])
+
+
+def _bits(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """52 random bits for each token."""
+    with np.errstate(over="ignore"):
+        key = _mix(np.array(seed + _GOLDEN * np.uint64(position + 1)))
+        bits = tokens.astype(np.uint64)
+        bits += np.uint64(1)
+        bits *= _GOLDEN
+        bits ^= key
+        mixed = _mix(bits)
+    mixed >>= np.uint64(12)
+    return mixed
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser, in place."""
+    x ^= x >> np.uint64(30)
+    x *= _MIX_1
+    x ^= x >> np.uint64(27)
+    x *= _MIX_2
+    x ^= x >> np.uint64(31)
+    return x
