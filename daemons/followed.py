@@ -5,10 +5,11 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 
 from specmesh.core.drafter_session import DrafterSession
-from specmesh.core.events import Learned
+from specmesh.core.events import Learned, Predict
 from specmesh.core.report import with_drafting
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling import Sampler
 from specmesh.core.verifier_session import SessionParams
+from specmesh.daemons.sampling_fields import fields_of, params_of
 from specmesh.errors import SpecmeshError
 from specmesh.requests import Client, Failed, Finished, Request, Started, Tokens
 from specmesh.wire.messages import DRAFT_N_AUTO, Done, Open, Opened, Round
@@ -28,24 +29,21 @@ class Asked:
 
     def order(self, ref: int) -> Open:
         """What asks the verifier for it."""
-        request, params, sampling = self.request, self.request.params, self.request.params.sampling
+        request, params = self.request, self.request.params
         prompt = request.prompt_ids or ()
         return Open(
             ref,
             request.prompt or "",
             params.max_tokens,
-            sampling.temperature,
-            sampling.top_k,
-            sampling.top_p,
-            sampling.seed,
-            DRAFT_N_AUTO if params.draft_n is None else params.draft_n,
-            request.rounds,
-            [*prompt, *request.generated],
-            [asdict(message) for message in request.messages],
-            list(params.stop),
-            request.id,
-            len(prompt),
-            request.named_only,
+            draft_n=DRAFT_N_AUTO if params.draft_n is None else params.draft_n,
+            rounds=request.rounds,
+            ids=[*prompt, *request.generated],
+            messages=[asdict(message) for message in request.messages],
+            stop=list(params.stop),
+            name=request.id,
+            n_prompt=len(prompt),
+            adopt=request.named_only,
+            **fields_of(params.sampling),
         )
 
     @property
@@ -61,13 +59,8 @@ class Asked:
         """The same once the verifier has told how the text goes on: who asked by a name did not know."""
         params = self.request.params
         if self.request.named_only:
-            params = SessionParams(sampling(opened), max(opened.max_tokens, 1), stop=tuple(opened.stop))
+            params = SessionParams(params_of(opened), max(opened.max_tokens, 1), stop=tuple(opened.stop))
         return replace(self, request=replace(self.request, params=params, named_only=False), until=None)
-
-
-def sampling(opened: Opened) -> SamplingParams:
-    """How the target samples a session."""
-    return SamplingParams(opened.temperature, opened.top_k, opened.top_p, opened.seed)
 
 
 @dataclass(slots=True)
@@ -89,6 +82,13 @@ class Followed:
     _prompt_ids: list[int] = field(default_factory=list)
     _heard: int = 0
     _withheld: deque[Learned] = field(default_factory=deque)
+
+    def sampler_for(self, plan: Predict) -> Sampler | None:
+        """What chooses the guess of a plan, if it has one."""
+        if not plan.guess:
+            return None
+        back = self.sampler.looks_back
+        return self.sampler.after(self.machine.before(plan, back)) if back else self.sampler
 
     def learned(self, news: Learned) -> int:
         """Take truth in; how many of its ids were generated, and are new to its client."""

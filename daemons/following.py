@@ -15,9 +15,10 @@ from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.sampling import Sampler
 from specmesh.daemons.dealer import Dealer
 from specmesh.daemons.drafter_stats import DrafterStats
-from specmesh.daemons.followed import Asked, Followed, sampling
+from specmesh.daemons.followed import Asked, Followed
 from specmesh.daemons.interrupted import Interrupted, same_model
 from specmesh.daemons.peers import U32
+from specmesh.daemons.sampling_fields import params_of
 from specmesh.engines.base import DraftEngine
 from specmesh.errors import (
     Busy,
@@ -77,7 +78,7 @@ class Following:
     def _predict(self, engine: DraftEngine, live: Followed, plan: ev.Predict) -> None:
         started = time.monotonic()
         try:
-            token = engine.predict(live.seq or 0, plan.ids, live.sampler if plan.guess else None)
+            token = engine.predict(live.seq or 0, plan.ids, live.sampler_for(plan))
         except SpecmeshError as error:
             log.error("drafting_failed", session=live.id, error=str(error))
             self._release(live)
@@ -172,7 +173,7 @@ class Following:
         live = Followed(
             message.session,
             DrafterSession(welcome.n_vocab if welcome else 0, info.n_ctx, info.n_batch, shadows=shadows),
-            Sampler(sampling(message)),
+            Sampler(params_of(message)),
             seq,
             message.prompt_tokens,
             welcome.eog_ids if welcome else (),

@@ -5,19 +5,20 @@ from dataclasses import replace
 from typing import assert_never
 
 from specmesh.core.chat import ChatMessage
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling import SamplingParams, check_sampling
 from specmesh.core.stop import check_stops
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
+from specmesh.daemons.sampling_fields import fields_of, params_of
 from specmesh.errors import Busy, NoSuchText, RequestError, SpecmeshError
 from specmesh.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.wire import messages as m
 
 
 def requested(order: m.Open) -> Request:
-    """What an OPEN asks for; raises RequestError for stop strings that cannot be, and for more prompt than ids."""
+    """What an OPEN asks for; raises RequestError for what cannot be."""
     if order.n_prompt > len(order.ids):
         raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
-    sampling = SamplingParams(order.temperature, order.top_k, order.top_p, order.seed)
+    sampling = check_sampling(params_of(order))
     draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
     params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, check_stops(order.stop))
     chat = tuple(ChatMessage(told.get("role", ""), told.get("content", "")) for told in order.messages)
@@ -74,4 +75,4 @@ def _code(error: SpecmeshError) -> str:
 
 def opened(session: int, ref: int, prompt_tokens: int, params: SamplingParams) -> m.Opened:
     """The OPENED message for a session, as a drafter needs it that did not ask for it."""
-    return m.Opened(session, ref, prompt_tokens, params.temperature, params.top_k, params.top_p, params.seed)
+    return m.Opened(session, ref, prompt_tokens, **fields_of(params))

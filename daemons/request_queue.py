@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specmesh.core.admission import check_prompt
+from specmesh.core.admission import check_biases, check_prompt
 from specmesh.core.verifier_session import TargetLimits
 from specmesh.daemons.prompts import Encoded, Opening, PromptLine
 from specmesh.errors import Busy, SpecmeshError
@@ -59,6 +59,7 @@ class RequestQueue:
                 raise encoded.ids
             known = (*encoded.ids, *encoded.opening.request.generated)
             check_prompt(known, self._limits, len(encoded.ids))
+            check_biases(encoded.opening.request.params.sampling, self._limits)
         except SpecmeshError as error:
             for opening in self.withdraw(lambda other: other is encoded.opening):
                 opening.client.hear(Failed(error))

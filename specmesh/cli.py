@@ -19,6 +19,7 @@ from specmesh.explain.cli import explain
 from specmesh.keys_cli import keys
 from specmesh.models_cli import models
 from specmesh.pair_cli import pair
+from specmesh.sampling_options import sampling_options
 from specmesh.service.cli import service
 
 INTERRUPTED = 130
@@ -120,17 +121,7 @@ def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
 @click.option(
     "--max-tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N", help="Most tokens to generate."
 )
-@click.option(
-    "--temperature",
-    type=click.FloatRange(0.0, 100.0),
-    default=0.0,
-    show_default=True,
-    metavar="T",
-    help="0 takes the most likely token.",
-)
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="S", help="Repeat a sampled text (default: random).")
-@click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, metavar="K", help="0: off.")
-@click.option("--top-p", type=click.FloatRange(0.0, 1.0), default=1.0, show_default=True, metavar="P", help="1: off.")
+@sampling_options(temperature=0.0)
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once.")
 @click.option(
     "--draft-n",
@@ -168,10 +159,7 @@ def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
 def generate(
     prompt: str | None,
     max_tokens: int,
-    temperature: float,
-    seed: int | None,
-    top_k: int,
-    top_p: float,
+    sampling: dict[str, object],
     stop: tuple[str, ...],
     draft_n: int | str,
     no_draft: bool,
@@ -193,15 +181,11 @@ def generate(
     body: dict[str, object] = {
         **({"prompt": text} if resume is None else {"resume": {"id": resume}}),
         "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
+        **sampling,
         "stop": list(stop),
         "draft_n": 0 if no_draft else draft_n,
         "rounds": verbose or show_drafts,
     }
-    if seed is not None:
-        body["seed"] = seed
     output = Output(as_json=as_json, verbose=verbose, show_drafts=show_drafts)
     run(Client(socket_path, waits=_say_waiting), body, output, reconnect_timeout, _say)
 
@@ -210,26 +194,13 @@ def generate(
 @click.option("--system", metavar="TEXT", help="What the model is told before the conversation.")
 @click.option("--raw", is_flag=True, help="No chat template: the model goes on with the text itself.")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of an answer.")
-@click.option(
-    "--temperature",
-    type=click.FloatRange(0.0, 100.0),
-    default=0.7,
-    show_default=True,
-    metavar="T",
-    help="0 takes the most likely token.",
-)
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="S", help="Repeat a conversation.")
-@click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, metavar="K", help="0: off.")
-@click.option("--top-p", type=click.FloatRange(0.0, 1.0), default=1.0, show_default=True, metavar="P", help="1: off.")
+@sampling_options(temperature=0.7)
 @_socket_option
 def chat(
     system: str | None,
     raw: bool,
     max_tokens: int | None,
-    temperature: float,
-    seed: int | None,
-    top_k: int,
-    top_p: float,
+    sampling: dict[str, object],
     socket_path: Path | None,
 ) -> None:
     """Talk to the target model; what is piped in is one message."""
@@ -238,7 +209,7 @@ def chat(
 
     if system and raw:
         raise click.UsageError("--system needs a chat template, and --raw uses none")
-    options: dict[str, object] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    options = dict(sampling)
     if max_tokens is not None:
         options["max_tokens"] = max_tokens
     run(Client(socket_path, waits=_say_waiting), Conversation(system, raw), options)

@@ -118,6 +118,10 @@ def _is_ids(value: object) -> bool:
     return not value or (min(value) >= 0 and max(value) <= U32_MAX)
 
 
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(_is_number(item) for item in value)
+
+
 def _is_texts(value: object) -> bool:
     return isinstance(value, list) and _STRINGS.issuperset(map(type, value))
 
@@ -134,6 +138,7 @@ _CHECKS: dict[object, Callable[[object], bool]] = {
     str: _is_name,
     bool: _is_bool,
     list[int]: _is_ids,
+    list[float]: _is_numbers,
     list[str]: _is_texts,
     list[dict[str, str]]: _is_texts_by_name,
     dict[str, object]: _is_object,

@@ -21,6 +21,9 @@ MAX_BODY = 512 * 1024
 DRAFT_N_AUTO = 0xFFFF
 """OPEN's draft_n for an adaptive number of drafts."""
 
+WINDOW, WHOLE_WINDOW = 64, 0xFFFFFFFF
+"""repeat_last_n where nothing is said, and the one that means all ids."""
+
 
 class Kind(IntEnum):
     """Frame kinds; below 16 the token plane, from 16 on the control plane."""
@@ -163,6 +166,14 @@ class Open:
     name: str = ""
     n_prompt: int = 0
     adopt: bool = False
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = WINDOW
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    biased_ids: list[int] = field(default_factory=list)
+    biases: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +193,14 @@ class Opened:
     seed: int
     stop: list[str] = field(default_factory=list)
     max_tokens: int = 0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = WINDOW
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    biased_ids: list[int] = field(default_factory=list)
+    biases: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

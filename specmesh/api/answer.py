@@ -76,6 +76,13 @@ def _params(params: SessionParams) -> Json:
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         "seed": sampling.seed,
+        "min_p": sampling.min_p,
+        "typical_p": sampling.typical_p,
+        "repeat_penalty": sampling.penalties.repeat,
+        "repeat_last_n": sampling.penalties.window,
+        "frequency_penalty": sampling.penalties.frequency,
+        "presence_penalty": sampling.penalties.presence,
+        "logit_bias": [list(pair) for pair in sampling.logit_bias],
         "stop": list(params.stop),
     }
 

@@ -8,7 +8,8 @@ import secrets
 from dataclasses import dataclass, replace
 
 from specmesh.core.chat import ChatMessage
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.penalties import FORBIDDEN, WINDOW, Penalties
+from specmesh.core.sampling import MOST, SamplingParams, check_sampling
 from specmesh.core.stop import check_stops
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
 from specmesh.errors import RequestError
@@ -33,9 +34,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "logprobs": (None, False),
     "top_logprobs": (None, 0),
     "suffix": (None, ""),
-    "presence_penalty": (0, None),
-    "frequency_penalty": (0, None),
-    "logit_bias": (None, {}),
     "response_format": (None, {"type": "text"}),
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
@@ -45,6 +43,15 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 _SHARED = frozenset(
     {
         *("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "stream", "stream_options"),
+        *(
+            "min_p",
+            "typical_p",
+            "repeat_penalty",
+            "repeat_last_n",
+            "frequency_penalty",
+            "presence_penalty",
+            "logit_bias",
+        ),
         *("draft_n", "rounds", "reconnect_timeout", "resumable", "resume"),
     }
 )
@@ -69,9 +76,9 @@ class Body:
 def parse_completion(body: object) -> Body:
     """Check a completion's body; raises RequestError that names the field.
 
-    Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. Ours: top_k (0: off), draft_n ("auto" or a
-    number; 0 never drafts), rounds (stream each round's drafts); reconnect_timeout, resumable and resume, for texts
-    that outlive a daemon.
+    Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. llama-server's: top_k, min_p, typical_p,
+    repeat_penalty, repeat_last_n. Ours: draft_n ("auto" or a number; 0 never drafts), rounds (stream each round's
+    drafts); reconnect_timeout, resumable and resume, for texts that outlive a daemon.
     """
     fields = _known(body, "prompt")
     text, ids = _prompt(fields.get("prompt")) if fields.get("resume") is None else (None, None)
@@ -149,8 +156,46 @@ def _params(fields: Json, max_tokens: int) -> SessionParams:
         top_k=integer_field(fields, "top_k", 0, 0, 2**31 - 1),
         top_p=number_field(fields, "top_p", 1.0, 0.0, 1.0),
         seed=secrets.randbits(32) if seed is None else integer_field(fields, "seed", 0, 0, MAX_SEED),
+        min_p=number_field(fields, "min_p", 0.0, 0.0, 1.0),
+        typical_p=number_field(fields, "typical_p", 1.0, 0.0, 1.0),
+        penalties=Penalties(
+            number_field(fields, "repeat_penalty", 1.0, -MOST, MOST),
+            number_field(fields, "frequency_penalty", 0.0, -MOST, MOST),
+            number_field(fields, "presence_penalty", 0.0, -MOST, MOST),
+            integer_field(fields, "repeat_last_n", WINDOW, -1, 2**31 - 1),
+        ),
+        logit_bias=_biases(fields.get("logit_bias")),
     )
-    return SessionParams(sampling, max_tokens, _draft_n(fields.get("draft_n")), _stops(fields.get("stop")))
+    return SessionParams(
+        check_sampling(sampling), max_tokens, _draft_n(fields.get("draft_n")), _stops(fields.get("stop"))
+    )
+
+
+def _biases(value: object) -> tuple[tuple[int, float], ...]:
+    """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...], where false forbids a token."""
+    pairs = list(value.items()) if isinstance(value, dict) else value or []
+    if not isinstance(pairs, list):
+        raise _no_bias()
+    return tuple(_bias(pair) for pair in pairs)
+
+
+def _bias(pair: object) -> tuple[int, float]:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise _no_bias()
+    token, bias = pair
+    token = int(token) if isinstance(token, str) and token.isdecimal() and len(token) < 10 else token
+    bias = FORBIDDEN if bias is False else bias
+    if type(token) is not int or not 0 <= token < 2**31 or isinstance(bias, bool) or not isinstance(bias, int | float):
+        raise _no_bias()
+    if not (bias == FORBIDDEN or abs(bias) <= MOST):
+        raise _no_bias()
+    return token, float(bias)
+
+
+def _no_bias() -> RequestError:
+    return RequestError(
+        f"logit_bias must map token ids to numbers from {-MOST:g} to {MOST:g}, or false for never", "logit_bias"
+    )
 
 
 def _stops(value: object) -> tuple[str, ...]:

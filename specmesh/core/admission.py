@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import TargetLimits
 from specmesh.errors import PromptTooLong, RequestError
 
@@ -20,6 +21,13 @@ def check_prompt(ids: Sequence[int], limits: TargetLimits, n_prompt: int | None 
         raise RequestError(f"a prompt id is outside the model's vocabulary of {limits.n_vocab}")
     if n_prompt >= limits.n_ctx:
         raise PromptTooLong(n_prompt, limits.n_ctx)
+
+
+def check_biases(params: SamplingParams, limits: TargetLimits) -> None:
+    """Raise RequestError where a bias is for a token that the model does not have."""
+    foreign = [token for token, _ in params.logit_bias if token >= limits.n_vocab]
+    if foreign:
+        raise RequestError(f"logit_bias names token {foreign[0]}, and the model has {limits.n_vocab}", "logit_bias")
 
 
 def may_adopt(first: str, asker: str | None) -> bool:

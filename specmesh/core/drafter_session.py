@@ -108,6 +108,11 @@ class DrafterSession:
         with, so that drafting can start at once."""
         return self._n_truth - 1 - (0 if self.draft_n else self._shadow)
 
+    def before(self, plan: ev.Predict, most: int) -> list[int]:
+        """The ids before the guess of a plan, the last `most` of them; -1: all."""
+        end = self._held + len(plan.ids)
+        return self._known[0 if most < 0 else max(end - most, 0) : end]
+
     def plan_shadow(self) -> ev.Predict | None:
         """What the draft model should do when `plan` has nothing for it and no other session either: take in one id and
         guess the next, which is known."""

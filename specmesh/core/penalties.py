@@ -7,6 +7,12 @@ import numpy as np
 
 from specmesh.core.candidates import Logits
 
+MAX_BIASES = 1024
+"""Most biased tokens of a request."""
+
+FORBIDDEN = -1e9
+"""A bias with which a token is never chosen while another can be; a finite number, as JSON knows no other."""
+
 WINDOW = 64
 """Latest ids that penalties look at, unless told otherwise; llama.cpp's `repeat_last_n`."""
 

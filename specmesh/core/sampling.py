@@ -24,9 +24,13 @@ from specmesh.core.candidates import (
     typical_of_row,
 )
 from specmesh.core.noise import gumbel, reaching
-from specmesh.core.penalties import NONE, Penalties, biased, penalised
+from specmesh.core.penalties import MAX_BIASES, NONE, Penalties, biased, penalised
+from specmesh.errors import RequestError
 
 __all__ = ["Logits", "Sampler", "SamplingParams"]
+
+MOST = 100.0
+"""The largest penalty, and temperature."""
 
 HEAD = 64
 """Largest logits whose noise is looked at first, where nothing filters a row."""
@@ -48,6 +52,23 @@ class SamplingParams:
     typical_p: float = 1.0
     penalties: Penalties = NONE
     logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+def check_sampling(params: SamplingParams) -> SamplingParams:
+    """The same parameters; raises RequestError for those that mean nothing."""
+    penalties = params.penalties
+    shares = {"typical_p": params.typical_p, "top_p": params.top_p, "min_p": params.min_p}
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise RequestError(f"{name} must be a number from 0 to 1", name)
+    if not 0 < penalties.repeat <= MOST:
+        raise RequestError(f"repeat_penalty must be a number above 0, {MOST:g} at most", "repeat_penalty")
+    for name, value in (("frequency_penalty", penalties.frequency), ("presence_penalty", penalties.presence)):
+        if not abs(value) <= MOST:
+            raise RequestError(f"{name} must be a number from {-MOST:g} to {MOST:g}", name)
+    if len(params.logit_bias) > MAX_BIASES:
+        raise RequestError(f"logit_bias can name {MAX_BIASES} tokens at most", "logit_bias")
+    return params
 
 
 class Sampler:

@@ -8,6 +8,7 @@ import pytest
 
 from specmesh.api.app import MAX_HTTP_BODY, create_app
 from specmesh.core.chat import ChatMessage
+from specmesh.core.penalties import Penalties
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import SessionParams
 from specmesh.core.vocabulary import Vocabulary
@@ -256,7 +257,8 @@ def test_characters_split_over_rounds_arrive_whole(stream: bool):
         assert answer.json()["choices"][0]["text"] == "€\ufffd"  # type: ignore[index]
 
 
-PARAMS = SessionParams(SamplingParams(0.5, 3, 0.9, 7), 40, 4, ("D",))
+SAMPLING = SamplingParams(0.5, 3, 0.9, 7, penalties=Penalties(1.5), logit_bias=((4, -1.0),))
+PARAMS = SessionParams(SAMPLING, 40, 4, ("D",))
 NAME = "cmpl-" + 32 * "a"
 
 
@@ -268,7 +270,21 @@ def test_resumable_stream_says_what_is_needed_to_go_on():
         "session": 7,
         "prompt_tokens": 2,
         "prompt_token_ids": [104, 105],
-        "request": {"max_tokens": 40, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 7, "stop": ["D"]},
+        "request": {
+            "max_tokens": 40,
+            "temperature": 0.5,
+            "top_k": 3,
+            "top_p": 0.9,
+            "seed": 7,
+            "min_p": 0.0,
+            "typical_p": 1.0,
+            "repeat_penalty": 1.5,
+            "repeat_last_n": 64,
+            "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+            "logit_bias": [[4, -1.0]],
+            "stop": ["D"],
+        },
     }
     assert len(first["id"]) == len(NAME)
     assert first["id"] != again["id"]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from specmesh.api.body import MAX_TOKENS, parse_chat, parse_completion
 from specmesh.core.chat import ChatMessage
+from specmesh.core.penalties import FORBIDDEN, Penalties
 from specmesh.core.sampling import SamplingParams
 from specmesh.errors import RequestError
 from specmesh.requests import Request
@@ -106,9 +107,21 @@ def test_every_field():
         ("logprobs", 0),
         ("n", True),
         ("suffix", "x"),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -1),
-        ("logit_bias", {"50256": -100}),
+        ("presence_penalty", 101),
+        ("frequency_penalty", "1"),
+        ("repeat_penalty", 0),
+        ("repeat_penalty", -1),
+        ("repeat_last_n", -2),
+        ("min_p", 1.1),
+        ("typical_p", -0.1),
+        ("logit_bias", {"50256": -101}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"x": 1}),
+        ("logit_bias", {"1": True}),
+        ("logit_bias", [[1]]),
+        ("logit_bias", [5]),
+        ("logit_bias", "5"),
+        ("logit_bias", {str(token): 1 for token in range(1025)}),
         ("temprature", 1),
         ("messages", []),
     ],
@@ -136,7 +149,14 @@ def test_refused(name: str, value: object):
         ("suffix", None),
         ("presence_penalty", 0),
         ("frequency_penalty", 0.0),
+        ("presence_penalty", -100),
+        ("repeat_last_n", -1),
+        ("repeat_penalty", 0.5),
+        ("min_p", 1),
+        ("typical_p", None),
         ("logit_bias", {}),
+        ("logit_bias", []),
+        ("logit_bias", None),
         ("seed", None),
         ("max_tokens", None),
         ("temperature", None),
@@ -154,6 +174,17 @@ def test_refused(name: str, value: object):
 def test_taken(name: str, value: object):
     """Neutral values of OpenAI's fields, nulls and values at the edge are taken."""
     parse_completion({"prompt": "x"} | {name: value})
+
+
+def test_penalties_and_biases():
+    """OpenAI's and llama-server's words for them, and both forms of biases."""
+    fields = {"repeat_penalty": 1.1, "repeat_last_n": 5, "presence_penalty": 0.5, "frequency_penalty": -1}
+    sampling = parse_completion({"prompt": "x"} | fields).request.params.sampling
+    assert sampling.penalties == Penalties(1.1, -1.0, 0.5, 5)
+    openai = parse_completion({"prompt": "x", "logit_bias": {"50256": -100, "7": 0.5}})
+    assert openai.request.params.sampling.logit_bias == ((50256, -100.0), (7, 0.5))
+    llama = parse_completion({"prompt": "x", "logit_bias": [[50256, -1], [7, False]]})
+    assert llama.request.params.sampling.logit_bias == ((50256, -1.0), (7, FORBIDDEN))
 
 
 @pytest.mark.parametrize("body", [None, 5, "x", [], [{}], True])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from specmesh.core.admission import check_prompt
+from specmesh.core.admission import check_biases, check_prompt
+from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import TargetLimits
 from specmesh.errors import PromptTooLong, RequestError
 
@@ -27,3 +28,10 @@ def test_a_long_prompt_names_both_counts():
     with pytest.raises(PromptTooLong, match=r"4 tokens.*holds 4.*--ctx") as caught:
         check_prompt([1, 2, 3, 4], LIMITS)
     assert (caught.value.prompt_tokens, caught.value.context) == (4, 4)
+
+
+def test_a_bias_is_for_a_token_of_the_model():
+    """A bias that could never do anything is refused by its token."""
+    check_biases(SamplingParams(logit_bias=((0, 1.0), (9, -1.0))), LIMITS)
+    with pytest.raises(RequestError, match=r"token 10.*has 10"):
+        check_biases(SamplingParams(logit_bias=((0, 1.0), (10, 1.0))), LIMITS)

@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 
 from specmesh.core.chat import ChatMessage
+from specmesh.core.penalties import Penalties
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
 from specmesh.daemons.remote_client import RemoteClient, opened, requested
+from specmesh.daemons.sampling_fields import fields_of, params_of
 from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError
 from specmesh.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.wire import messages as m
+from specmesh.wire.codec import decode, encode
 
 PARAMS = SamplingParams(0.5, 40, 0.9, 7)
 ORDER = m.Open(9, "hi", 20, 0.5, 40, 0.9, 7, m.DRAFT_N_AUTO)
@@ -33,7 +36,7 @@ def test_what_is_asked_for():
     assert requested(more) == Request("hi", (1, 2), params, True, (ChatMessage("user", ""),))
     resumed = requested(replace(ORDER, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True))
     assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == ((1, 2), (3,), "cmpl-1", True)
-    for wrong in (replace(ORDER, stop=["x"] * 17), replace(ORDER, ids=[1], n_prompt=2)):
+    for wrong in (replace(ORDER, stop=["x"] * 17), replace(ORDER, ids=[1], n_prompt=2), replace(ORDER, min_p=2.0)):
         with pytest.raises(RequestError):
             requested(wrong)
 
@@ -43,6 +46,22 @@ def test_start_is_opened_with_ref_and_parameters():
     begun = Started(3, 12, (), SessionParams(PARAMS, 20, stop=("x",)))
     told = m.Opened(3, 9, 12, 0.5, 40, 0.9, 7, stop=["x"], max_tokens=20)
     assert said(begun) == [told] == [replace(opened(3, 9, 12, PARAMS), stop=["x"], max_tokens=20)]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(1.0, 3, 0.5, 2**32 - 1, 0.1, 0.9, Penalties(1.1, 0.5, -0.5, 9), ((5, 1.5), (0, -1e9))),
+        SamplingParams(1.0, penalties=Penalties(2.0, window=-1)),
+    ],
+)
+def test_sampling_crosses_the_wire(params: SamplingParams):
+    """Parameters as the fields of OPEN, through bytes, and of the OPENED that answers, are what they were."""
+    order = m.Open(9, "hi", 20, draft_n=0, **fields_of(params))
+    assert params_of(decode(encode(order))) == params  # type: ignore[arg-type]
+    assert requested(order).params.sampling == params
+    assert params_of(opened(3, 9, 12, params)) == params
 
 
 def test_rounds_only_where_asked_for():

@@ -314,7 +314,7 @@ def sim_ids(prompt: str, count: int, params: SamplingParams | None = None) -> li
     while len(said) < count:
         with_logits = engine.decode([Span(0, len(ids) + len(said) - len(new), tuple(new), logits=True)])[0]
         assert with_logits is not None
-        token = sampler.choose(with_logits[-1], len(ids) + len(said))
+        token = sampler.after([*ids, *said]).choose(with_logits[-1], len(ids) + len(said))
         if token == END_ID:
             break
         said.append(token)

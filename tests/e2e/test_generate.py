@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from processes import SPECMESH, Daemon, Done, Mesh, Running, Stream, body, command, generate, sim_ids, sim_text, until
 
+from specmesh.core.penalties import Penalties
 from specmesh.core.sampling import SamplingParams
 
 JSON_FIELDS = {
@@ -189,13 +190,28 @@ def test_random_seed_is_told_and_repeats(pair: dict[str, Daemon]):
     assert first["token_ids"] == again["token_ids"]
 
 
-@pytest.mark.parametrize("filters", [{"top_k": 5}, {"top_p": 0.5}])
-def test_filters_reach_the_verifier(daemon: Daemon, filters: dict[str, float]):
-    """--top-k and --top-p are what the verifier samples with."""
-    [(name, value)] = filters.items()
-    option = (f"--{name.replace('_', '-')}", value)
-    done = generate(daemon, PROMPT, "--max-tokens", 30, "--temperature", 8, "--seed", 3, *option, "--json")
-    params = SamplingParams(temperature=8, seed=3, **filters)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("options", "params"),
+    [
+        (("--top-k", 5), SamplingParams(8, 5, seed=3)),
+        (("--top-p", 0.5), SamplingParams(8, top_p=0.5, seed=3)),
+        (("--min-p", 0.3), SamplingParams(8, seed=3, min_p=0.3)),
+        (("--typical-p", 0.3), SamplingParams(8, seed=3, typical_p=0.3)),
+        (
+            ("--presence-penalty", 40, "--repeat-last-n", -1),
+            SamplingParams(8, seed=3, penalties=Penalties(presence=40.0, window=-1)),
+        ),
+        (("--frequency-penalty", 9), SamplingParams(8, seed=3, penalties=Penalties(frequency=9.0))),
+        (("--presence-penalty", -9), SamplingParams(8, seed=3, penalties=Penalties(presence=-9.0))),
+        (("--logit-bias", "65+30"), SamplingParams(8, seed=3, logit_bias=((65, 30.0),))),
+    ],
+    ids=["top-k", "top-p", "min-p", "typical-p", "window", "frequency", "presence", "bias"],
+)
+def test_sampling_options_are_what_the_verifier_samples_with(
+    daemon: Daemon, options: tuple[object, ...], params: SamplingParams
+):
+    """Every filter, penalty and bias, at either daemon, with drafts: the text is the target's own."""
+    done = generate(daemon, PROMPT, "--max-tokens", 30, "--temperature", 8, "--seed", 3, *options, "--json")
     assert done.json["token_ids"] == sim_ids(PROMPT, 30, params) != sim_ids(PROMPT, 30, SamplingParams(8, seed=3))
 
 

@@ -36,6 +36,7 @@ _BY_ANNOTATION = {
     str: unicode_text,
     bool: st.booleans(),
     list[int]: st.lists(u32, max_size=8),
+    list[float]: st.lists(number, max_size=8),
     list[str]: st.lists(unicode_text, max_size=8),
     dict[str, object]: st.dictionaries(unicode_text, _json, max_size=4),
     list[dict[str, str]]: st.lists(st.dictionaries(unicode_text, unicode_text, max_size=3), max_size=3),

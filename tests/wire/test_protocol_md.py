@@ -21,6 +21,7 @@ TYPES = {
     str: "name",
     bool: "flag",
     list[int]: "[u32]",
+    list[float]: "[number]",
     list[str]: "[text]",
     dict[str, object]: "object",
     list[dict[str, str]]: "[message]",

@@ -1,0 +1,58 @@
+"""How a session samples, as fields of OPEN and OPENED and as parameters."""
+
+from typing import TypedDict
+
+from specmesh.core.penalties import Penalties
+from specmesh.core.sampling import SamplingParams
+from specmesh.wire.messages import WHOLE_WINDOW, Open, Opened
+
+
+class SamplingFields(TypedDict):
+    """The fields that both messages have."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    min_p: float
+    typical_p: float
+    repeat_penalty: float
+    repeat_last_n: int
+    frequency_penalty: float
+    presence_penalty: float
+    biased_ids: list[int]
+    biases: list[float]
+
+
+def fields_of(params: SamplingParams) -> SamplingFields:
+    """Parameters as fields of a message."""
+    penalties = params.penalties
+    return {
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "seed": params.seed,
+        "min_p": params.min_p,
+        "typical_p": params.typical_p,
+        "repeat_penalty": penalties.repeat,
+        "repeat_last_n": WHOLE_WINDOW if penalties.window < 0 else penalties.window,
+        "frequency_penalty": penalties.frequency,
+        "presence_penalty": penalties.presence,
+        "biased_ids": [token for token, _ in params.logit_bias],
+        "biases": [bias for _, bias in params.logit_bias],
+    }
+
+
+def params_of(message: Open | Opened) -> SamplingParams:
+    """A message's fields as parameters, whatever they are."""
+    window = -1 if message.repeat_last_n == WHOLE_WINDOW else message.repeat_last_n
+    return SamplingParams(
+        message.temperature,
+        message.top_k,
+        message.top_p,
+        message.seed,
+        message.min_p,
+        message.typical_p,
+        Penalties(message.repeat_penalty, message.frequency_penalty, message.presence_penalty, window),
+        tuple(zip(message.biased_ids, message.biases, strict=False)),
+    )
