@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 
 from soak.pair import Pair
@@ -45,7 +44,8 @@ def _chunks(client: Client, body: Json, waits: bool) -> Generator[Json, None, No
 
 
 def _body(text: Text, order: Order) -> Json:
-    sampling = asdict(text.sampling)
+    how = text.sampling
+    sampling = {"temperature": how.temperature, "top_k": how.top_k, "top_p": how.top_p, "seed": how.seed}
     draft_n = {} if order.draft_n is None else {"draft_n": order.draft_n}
     return {"prompt": text.prompt, "max_tokens": order.max_tokens, **sampling, **draft_n}
 

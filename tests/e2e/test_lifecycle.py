@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -235,13 +236,16 @@ def test_all_sessions_taken(mesh: Mesh):
 
 def test_drafter_without_a_verifier(mesh: Mesh):
     """A drafter that reaches nobody: /health says so, `generate` exits 69 with the verifier's address, at once."""
-    drafter = mesh.drafter(ready=False)
-    until(lambda: "loading" not in drafter.stats(), "it runs")
-    assert drafter.client.get("/health")["status"] == "unavailable"
-    until(lambda: "does not answer" in str(drafter.client.get("/health").get("reason")), "it has looked for one")
-    refused(generate(drafter, PROMPT), 69, mesh.address)
-    assert command("stats", "--socket", drafter.socket).code == 0
-    assert drafter.stop() == 0
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # taken, so that no other test's verifier comes to be there
+        port = int(nobody.getsockname()[1])
+        drafter = mesh.drafter(ready=False, port=port)
+        until(lambda: "loading" not in drafter.stats(), "it runs")
+        assert drafter.client.get("/health")["status"] == "unavailable"
+        until(lambda: "does not answer" in str(drafter.client.get("/health").get("reason")), "it has looked for one")
+        refused(generate(drafter, PROMPT), 69, f"tcp://127.0.0.1:{port}")
+        assert command("stats", "--socket", drafter.socket).code == 0
+        assert drafter.stop() == 0
 
 
 @pytest.mark.fault("E7.78")
