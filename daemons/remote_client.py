@@ -18,6 +18,8 @@ def requested(order: m.Open) -> Request:
     """What an OPEN asks for; raises RequestError for what cannot be."""
     if order.n_prompt > len(order.ids):
         raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
+    if len(order.biased_ids) != len(order.biases):
+        raise RequestError(f"{len(order.biased_ids)} biased ids cannot have {len(order.biases)} biases")
     sampling = check_sampling(params_of(order))
     draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
     params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, check_stops(order.stop))

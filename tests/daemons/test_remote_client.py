@@ -36,7 +36,12 @@ def test_what_is_asked_for():
     assert requested(more) == Request("hi", (1, 2), params, True, (ChatMessage("user", ""),))
     resumed = requested(replace(ORDER, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True))
     assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == ((1, 2), (3,), "cmpl-1", True)
-    for wrong in (replace(ORDER, stop=["x"] * 17), replace(ORDER, ids=[1], n_prompt=2), replace(ORDER, min_p=2.0)):
+    for wrong in (
+        replace(ORDER, stop=["x"] * 17),
+        replace(ORDER, ids=[1], n_prompt=2),
+        replace(ORDER, min_p=2.0),
+        replace(ORDER, biases=[1.0]),
+    ):
         with pytest.raises(RequestError):
             requested(wrong)
 
