@@ -146,7 +146,7 @@ class Tally:
                     outcomes.append(type(decode(frame)).__name__)
                 except FrameError as error:
                     outcomes.append(error.reason)
-        except Exception:
+        except Exception:  # whatever it is, the frame that led to it must not be lost
             (CORPUS / "codec" / f"crash-{sha256(frame).hexdigest()[:16]}").write_bytes(frame)
             raise
         self.seconds += time.thread_time() - started

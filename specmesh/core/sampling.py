@@ -30,7 +30,7 @@ from specmesh.errors import RequestError
 __all__ = ["Logits", "Sampler", "SamplingParams"]
 
 MOST = 100.0
-"""The largest penalty, and temperature."""
+"""The largest penalty, and the largest bias of either sign that a client may ask for."""
 
 HEAD = 64
 """Largest logits whose noise is looked at first, where nothing filters a row."""

@@ -20,7 +20,7 @@ KEY = "LoadCredential=specmesh.key:/etc/specmesh/secret.key\n"
         (UNIT + "LoadCredential=api-keys:/etc/specmesh/api-keys\n", None),
         (UNIT + KEY + "LoadCredential=api-keys:/etc/specmesh/api-keys\n", "/etc/specmesh/secret.key"),
         (UNIT + KEY + "LoadCredential=\n", None),
-        (UNIT + KEY + "LoadCredential = specmesh.key:/root/other\n", "/root/other"),
+        (UNIT + KEY + "LoadCredential = specmesh.key:/etc/other\n", "/etc/other"),
         (UNIT + "#" + KEY, None),
         (UNIT + "LoadCredentialEncrypted=api-keys:/a\n", None),
     ],
