@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from specmesh.core.limits import Allowances, Cost, Verdict
+from specmesh.core.limits import BODY_WEIGHT, Allowances, Cost, Verdict
 from specmesh.daemons.auth import BAR, Guard
 from specmesh.daemons.curve import Connection, user_of
 from specmesh.daemons.transport import Inlet
@@ -115,9 +115,11 @@ class Doorkeeper:
             self.bad(identity, now)
             return "parts"
         frame = parts[1]
-        cost = _COSTS.get(frame[3]) if len(frame) >= HEADER.size else None
+        kind = frame[3] if len(frame) >= HEADER.size else 0
+        cost = _COSTS.get(kind)
         amount = max((len(frame) - HEADER.size) // 4, 1) if cost is Cost.IDS else 1
-        verdict = self._allowances.of(self._account(identity), now).frame(len(frame), cost, amount, now)
+        size = len(frame) * (BODY_WEIGHT if kind >= Kind.HELLO else 1)
+        verdict = self._allowances.of(self._account(identity), now).frame(size, cost, amount, now)
         if verdict is Verdict.CUT:
             self._cut_off(identity, now)
         return None if verdict is Verdict.TAKE else "rate"

@@ -68,11 +68,11 @@ def test_each_cost_has_a_bound_of_its_own(cost: Cost, amount: int):
 
 
 def test_bytes_have_a_bound():
-    """Frames as long as they may be: eight megabytes at once, two a second from then on."""
-    one = Allowance()
+    """Frames as long as they may be: so much at once, and so much a second from then on."""
+    one, rate = Allowance(), RATES[Cost.BYTES]
     told = [one.frame(2**19, None, 1, n / 100) for n in range(1_000)]
-    assert told.count(Verdict.TAKE) * 2**19 <= 8 * 2**20 + 10 * 2 * 2**20
-    assert told[:16] == [Verdict.TAKE] * 16
+    assert told.count(Verdict.TAKE) * 2**19 <= rate.burst + 10 * rate.per_second
+    assert told[: int(rate.burst) >> 19] == [Verdict.TAKE] * (int(rate.burst) >> 19)
 
 
 def test_drafts_are_earned_by_rounds():

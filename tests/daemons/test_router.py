@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 import zmq
 
+from specmesh.core.limits import BODY_WEIGHT, RATES, Cost
 from specmesh.core.limits import PATIENCE as LIMIT_PATIENCE
-from specmesh.core.limits import RATES, Cost
 from specmesh.daemons import router
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.router import MAX_BACKLOG, MAX_FRAMES_PER_TURN, MAX_REFUSED_PER_TURN, RESPITE, Router
@@ -230,6 +230,16 @@ def test_a_message_to_a_drafter_is_none_to_a_verifier(ends: Ends):
     ends.router.misdirected(ends.identity, 0.0)
     assert ends.router.doors.flooding() == [ends.identity]
     assert ends.router.traffic.rejected["direction"] == RATES[Cost.BAD].burst + 1
+
+
+def test_bytes_of_json_count_more(ends: Ends):
+    """Large control frames, which take long to read, are dropped unread while as many bytes of ids would be taken."""
+    order = encode(m.Open(1, "x" * 200_000, 1, 0.0, 0, 1.0, 1, 0))
+    fit = int(RATES[Cost.BYTES].burst) // (BODY_WEIGHT * len(order))
+    objections = [ends.router.doors.objection([ends.identity, order], 0.0) for _ in range(fit + 1)]
+    assert objections == [None] * fit + ["rate"]
+    ids = encode(m.Draft(1, 0, 0, (1,) * 512))
+    assert ends.router.doors.objection([ends.identity, ids], 0.0) is None
 
 
 def test_requests_may_come_so_fast(ends: Ends):
