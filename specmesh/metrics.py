@@ -52,6 +52,7 @@ COUNTERS = (
         "handshake_failures", "Peers that did not get in, or were not introduced.", ("handshake_failures",), "reason"
     ),
     _Told("frames_rejected", "Frames refused.", ("wire", "rejected"), "reason"),
+    _Told("resumed_requests", "Texts that went on after a connection or a daemon was lost.", ("sessions", "resumed")),
     _Told("log_lines_dropped", "Log lines that could not be written.", ("log_lines_dropped",)),
     _Told("stray_frames", "Frames for sessions that are over or another drafter's.", ("wire", "stray")),
 )
@@ -92,6 +93,8 @@ GAUGES = (
     _Told("uptime_seconds", "Seconds since the start.", ("uptime_s",)),
     _Told("num_requests_running", "Sessions held now.", ("sessions", "live")),
     _Told("num_requests_waiting", "Requests that have no session yet.", ("sessions", "queued")),
+    _Told("num_sessions_kept", "Sessions of a drafter that went away, kept for it.", ("sessions", "kept")),
+    _Told("num_requests_interrupted", "Texts that wait for the verifier to come back.", ("sessions", "interrupted")),
     _Told("draft_n", "Drafts that the newest session's drafter is asked for.", ("draft_n",)),
     _Told("one_token_step_seconds", "Measured cost of a step of one token.", ("one_token_step_ms",), times=1e-3),
 )

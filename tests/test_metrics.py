@@ -71,6 +71,8 @@ def test_verifier(snapshots):
         ("specmesh_loading_ratio",): 1,
         ("specmesh_num_requests_running",): 1,
         ("specmesh_num_requests_waiting",): 3,
+        ("specmesh_num_sessions_kept",): 2,
+        ("specmesh_resumed_requests_total",): 0,
         ("specmesh_drafter_up",): 1,
         ("specmesh_num_drafters",): 1,
         ("specmesh_one_token_step_seconds",): 0.034,
