@@ -200,6 +200,8 @@ class DrafterLoop:
                 self._sessions.heard(session, ev.Nacked(base, crc), size, now)
             case m.Round():
                 self._sessions.round(message)
+            case m.Logprobs():
+                self._sessions.logprobs(message)
             case m.Done(session):
                 if session in self._sessions.live:  # else it was closed from this side
                     self._sessions.done(message, now)

@@ -1,6 +1,5 @@
 """A session as a drafter follows it, and what its own client, if it has one, hears of it."""
 
-from collections import deque
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 
@@ -10,9 +9,10 @@ from specmesh.core.report import with_drafting
 from specmesh.core.sampling import Sampler
 from specmesh.core.verifier_session import SessionParams
 from specmesh.daemons.sampling_fields import fields_of, params_of
+from specmesh.daemons.withheld import Withheld
 from specmesh.errors import SpecmeshError
 from specmesh.requests import Client, Failed, Finished, Request, Started, Tokens
-from specmesh.wire.messages import DRAFT_N_AUTO, Done, Open, Opened, Round
+from specmesh.wire.messages import DRAFT_N_AUTO, NO_LOGPROBS, Done, Logprobs, Open, Opened, Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Asked:
             name=request.id,
             n_prompt=len(prompt),
             adopt=request.named_only,
+            logprobs=NO_LOGPROBS if params.logprobs is None else params.logprobs,
             **fields_of(params.sampling),
         )
 
@@ -59,7 +60,10 @@ class Asked:
         """The same once the verifier has told how the text goes on: who asked by a name did not know."""
         params = self.request.params
         if self.request.named_only:
-            params = SessionParams(params_of(opened), max(opened.max_tokens, 1), stop=tuple(opened.stop))
+            logprobs = None if opened.logprobs == NO_LOGPROBS else opened.logprobs
+            params = SessionParams(
+                params_of(opened), max(opened.max_tokens, 1), stop=tuple(opened.stop), logprobs=logprobs
+            )
         return replace(self, request=replace(self.request, params=params, named_only=False), until=None)
 
 
@@ -67,7 +71,7 @@ class Asked:
 class Followed:
     """A session this drafter follows. seq is None where the draft model has no room: then nothing is drafted for it.
 
-    The truth it learns is the prompt first, then rounds. Where its client asked for rounds, each waits for its ROUND.
+    The truth it learns is the prompt first, then rounds, told once all is here that its client asked for about them.
     """
 
     id: int
@@ -81,7 +85,14 @@ class Followed:
     bytes_received: int = 0
     _prompt_ids: list[int] = field(default_factory=list)
     _heard: int = 0
-    _withheld: deque[Learned] = field(default_factory=deque)
+    _withheld: Withheld = field(init=False)
+
+    def __post_init__(self) -> None:
+        request = self.asked.request if self.asked is not None else None
+        self._withheld = Withheld(
+            rounds=request is not None and request.rounds,
+            logprobs=request is not None and request.params.logprobs is not None,
+        )
 
     def sampler_for(self, plan: Predict) -> Sampler | None:
         """What chooses the guess of a plan, if it has one."""
@@ -98,26 +109,30 @@ class Followed:
             if len(self._prompt_ids) == self.n_prompt:
                 self._started()
         known = self.asked.request.known if self.asked is not None else 0
-        ids = news.ids[missing + max(known - self._heard, 0) :]
+        skipped = max(known - self._heard, 0)
+        ids, base = news.ids[missing + skipped :], self.n_prompt + self._heard + skipped
         self._heard += max(len(news.ids) - missing, 0)
-        if not ids:
-            return 0
-        if self.asked is not None and self.asked.request.rounds and not news.sync:
-            self._withheld.append(Learned(ids, news.accepted))
-            return len(ids)
-        self._tell_withheld()
-        self._tell(ids, news.accepted, None)
+        if ids:
+            self._withheld.add(base, ids, news.accepted, sync=news.sync)
+            self._tell()
         return len(ids)
 
     def round(self, message: Round) -> None:
         """The drafts that led to the oldest truth withheld."""
-        if self._withheld:
-            self._tell(self._withheld.popleft().ids, message.accepted, tuple(message.drafts))
+        self._withheld.round(tuple(message.drafts), message.accepted)
+        self._tell()
+
+    def logprobs(self, message: Logprobs) -> None:
+        """Log-probabilities of truth withheld."""
+        self._withheld.logprobs(message)
+        self._tell()
 
     def done(self, message: Done) -> None:
         """The verifier has ended it: its report, with this drafter's own time and bytes."""
         if self.asked is None:
             return
+        self._withheld.give_up()
+        self._tell()
         report = with_drafting(message.report, self.machine.drafted, self.machine.draft_seconds)
         report |= {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
         self.asked.client.hear(Finished(message.finish_reason, tuple(self._prompt_ids), report))
@@ -138,12 +153,13 @@ class Followed:
         one. Nothing more is told here."""
         if self.asked is None:
             return None
-        self._tell_withheld()
+        self._withheld.give_up_rounds()
+        self._tell()
         asked, self.asked = self.asked, None
         request, truth = asked.request, self.machine.truth
         if len(truth) < self.n_prompt:
             return asked
-        said = truth[self.n_prompt :]
+        said = truth[self.n_prompt : self._withheld.first]  # what lacks its log-probabilities is to be said again
         generated = said if len(said) > len(request.generated) else request.generated
         known = max(request.known, len(said))
         prompt = truth[: self.n_prompt]
@@ -156,13 +172,11 @@ class Followed:
         request = self.asked.request
         self.asked.client.hear(Started(self.id, self.n_prompt, tuple(self._prompt_ids), request.params))
 
-    def _tell_withheld(self) -> None:
-        """Tell what waits for a ROUND without it."""
-        while self._withheld:
-            news = self._withheld.popleft()
-            self._tell(news.ids, news.accepted, None)
-
-    def _tell(self, ids: tuple[int, ...], accepted: int, drafts: tuple[int, ...] | None) -> None:
-        if self.asked is not None:
-            shown = ids[:-1] if ids and ids[-1] in self.end_ids else ids  # only the last round can have an end id
-            self.asked.client.hear(Tokens(shown, min(accepted, len(shown)), drafts))
+    def _tell(self) -> None:
+        """Tell what waits for nothing more."""
+        for tokens in self._withheld.ready():
+            if self.asked is not None:
+                ids = tokens.ids  # only the last round can have an end id
+                shown = ids[:-1] if ids[-1] in self.end_ids else ids
+                accepted = min(tokens.accepted, len(shown))
+                self.asked.client.hear(Tokens(shown, accepted, tokens.drafts, tokens.logprobs[: len(shown)]))

@@ -212,6 +212,12 @@ class Following:
         if live is not None:
             live.round(message)
 
+    def logprobs(self, message: m.Logprobs) -> None:
+        """Log-probabilities of a session's ids; dropped where they name an id that is none."""
+        live, n_vocab = self.live.get(message.session), self._welcome.n_vocab if self._welcome else 0
+        if live is not None and all(token < n_vocab for token in message.top_ids):
+            live.logprobs(message)
+
     def cancel_of(self, client: Client) -> None:
         """A client of this drafter has left."""
         self._interrupted.cancel(client)

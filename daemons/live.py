@@ -7,7 +7,7 @@ from specmesh.core.events import SendSync
 from specmesh.core.report import with_drafting
 from specmesh.core.verifier_session import VerifierSession
 from specmesh.requests import Client, Finished, Started
-from specmesh.wire.messages import MAX_TOKENS, Sync
+from specmesh.wire.messages import MAX_LOGPROBS, MAX_TOKENS, Logprobs, Sync
 
 CLOSE_GRACE = 0.2
 """Most seconds a finished session's report waits for the drafter to tell its own time."""
@@ -43,6 +43,14 @@ class Live:
         for at in range(0, max(len(sync.ids), 1), MAX_TOKENS):
             crc = self.machine.prefix.crc_at(sync.base + at)
             yield Sync(self.id, sync.base + at, crc, sync.ids[at : at + MAX_TOKENS], sync.draft_n)
+
+    def logprob_frames(self, base: int, count: int) -> Iterator[Logprobs]:
+        """LOGPROBS for `count` ids from `base` on, as far as they are known; of those said before they are not."""
+        known, end = self.machine.logprobs, base + count
+        for at in range(max(base, known.begin), end, MAX_LOGPROBS):
+            found = [each for each in known.between(at, min(at + MAX_LOGPROBS, end)) if each is not None]
+            ids = [token for each in found for token in each.ids]
+            yield Logprobs(self.id, at, [each.chosen for each in found], ids, [p for each in found for p in each.top])
 
     def summary(self) -> dict[str, int]:
         """What the log says of a finished session."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from specmesh.core.chat import ChatMessage
+from specmesh.core.logprobs import check_logprobs
 from specmesh.core.sampling import SamplingParams, check_sampling
 from specmesh.core.stop import check_stops
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
@@ -22,7 +23,8 @@ def requested(order: m.Open) -> Request:
         raise RequestError(f"{len(order.biased_ids)} biased ids cannot have {len(order.biases)} biases")
     sampling = check_sampling(params_of(order))
     draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
-    params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, check_stops(order.stop))
+    logprobs = None if order.logprobs == m.NO_LOGPROBS else check_logprobs(order.logprobs)
+    params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, check_stops(order.stop), logprobs)
     chat = tuple(ChatMessage(told.get("role", ""), told.get("content", "")) for told in order.messages)
     n_prompt = order.n_prompt or len(order.ids)
     return Request(
@@ -50,10 +52,9 @@ class RemoteClient:
             case Started(session, prompt_tokens, _, params):
                 assert params is not None, "a verifier knows them"
                 self._session = session
-                stop, most = list(params.stop), params.max_tokens
-                self._say(
-                    replace(opened(session, self._ref, prompt_tokens, params.sampling), stop=stop, max_tokens=most)
-                )
+                answer = opened(session, self._ref, prompt_tokens, params.sampling)
+                top = m.NO_LOGPROBS if params.logprobs is None else params.logprobs
+                self._say(replace(answer, stop=list(params.stop), max_tokens=params.max_tokens, logprobs=top))
             case Tokens(_, accepted, drafts):
                 if self._rounds:
                     self._say(m.Round(self._session, list(drafts or ()), accepted))

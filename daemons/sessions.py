@@ -172,7 +172,8 @@ class Sessions:
             return
         told = machine.said(opening.request.known)
         if told:
-            live.client.hear(Tokens(told, 0, None))
+            begin = machine.n_prompt + opening.request.known
+            live.client.hear(Tokens(told, 0, None, machine.logprobs.between(begin, begin + len(told))))
         if machine.finished is None and live.drafter is None and machine.may_draft:
             self._find_drafter(live)
 
@@ -288,24 +289,32 @@ class Sessions:
             match effect:
                 case ev.SendTruth(base, crc, ids, draft_n):
                     self._tell(live, m.Truth(live.id, base, crc, ids, draft_n))
+                    self._tell_logprobs(live, base, len(ids))
                 case ev.SendSync():
                     for frame in live.sync_frames(effect):
                         self._tell(live, frame)
+                    self._tell_logprobs(live, effect.base, len(effect.ids))
                 case ev.SendNack(base, crc):
                     self._tell(live, m.Nack(live.id, base, crc))
                 case ev.Trim():
                     pass  # the engine has it already
                 case ev.Emit(ids, accepted, drafts):
                     self._stats.emitted(live, effect)
-                    live.client.hear(Tokens(ids, min(accepted, len(ids)), drafts))
+                    live.client.hear(Tokens(ids, min(accepted, len(ids)), drafts, effect.logprobs))
                 case ev.Finish(reason):
                     self._finish(live, reason, time.monotonic())
                 case _:
                     assert_never(effect)
 
-    def _tell(self, live: Live, message: m.TokenMessage) -> None:
+    def _tell(self, live: Live, message: m.TokenMessage | m.Logprobs) -> None:
         if live.drafter is not None:
             live.bytes_sent += self._router.send(live.drafter, message)
+
+    def _tell_logprobs(self, live: Live, base: int, count: int) -> None:
+        """Those of ids that were just told, where the drafter's own client wants them."""
+        if live.machine.logprobs and live.owner is not None:
+            for frame in live.logprob_frames(base, count):
+                self._tell(live, frame)
 
     def _finish(self, live: Live, reason: str, now: float) -> None:
         """Free the session's place; its report waits a moment for the drafter's own numbers."""

@@ -132,6 +132,12 @@ def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
     help="Drafts per step, 16 at most.",
 )
 @click.option("--no-draft", is_flag=True, help="The verifier alone.")
+@click.option(
+    "--logprobs",
+    type=click.IntRange(0, 20),
+    metavar="N",
+    help="With --json: how likely each token was, and the N likeliest in its place.",
+)
 @click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
 @click.option(
     "--json",
@@ -163,6 +169,7 @@ def generate(
     stop: tuple[str, ...],
     draft_n: int | str,
     no_draft: bool,
+    logprobs: int | None,
     show_drafts: bool,
     as_json: bool,
     verbose: bool,
@@ -177,6 +184,8 @@ def generate(
 
     if (prompt is None) == (resume is None):
         raise click.UsageError("give either PROMPT or --resume ID")
+    if logprobs is not None and not as_json:
+        raise click.UsageError("--logprobs are told by --json: give both")
     text = read_text() if prompt == "-" else prompt
     body: dict[str, object] = {
         **({"prompt": text} if resume is None else {"resume": {"id": resume}}),
@@ -184,6 +193,7 @@ def generate(
         **sampling,
         "stop": list(stop),
         "draft_n": 0 if no_draft else draft_n,
+        **({} if logprobs is None else {"logprobs": logprobs}),
         "rounds": verbose or show_drafts,
     }
     output = Output(as_json=as_json, verbose=verbose, show_drafts=show_drafts)

@@ -59,6 +59,7 @@ class _Text:
     finish_reason: str | None = None
     result: Json = field(default_factory=dict)
     seed: object = None
+    logprobs: list[object] = field(default_factory=list)
 
 
 def run(
@@ -97,6 +98,8 @@ def _take(chunk: Json, so_far: _Text, output: Output) -> None:
         so_far.result = told
     if "request" in told:
         so_far.seed = told["request"]["seed"]  # type: ignore[index]
+    if isinstance(found := told.get("logprobs"), list):
+        so_far.logprobs += found
     ids = told.get("token_ids")
     if isinstance(ids, list):
         so_far.ids += ids
@@ -149,6 +152,7 @@ def _as_json(so_far: _Text, finish_reason: str | None) -> Json:
             "finish_reason": finish_reason,
             "generated_tokens": len(so_far.ids),
             "seed": so_far.seed,
+            "logprobs": so_far.logprobs or None,
         }
         | {key: value for key, value in report.items() if key in _REPORT_KEYS}
     )

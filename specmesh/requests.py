@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from specmesh.core.chat import ChatMessage
+from specmesh.core.logprobs import Logprob
 from specmesh.core.report import Report
 from specmesh.core.verifier_session import SessionParams
 from specmesh.core.vocabulary import Vocabulary
@@ -53,15 +54,19 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """New ids, `accepted` of them drafted. With `drafts`, what was verified, it is one round, the accepted first."""
+    """New ids, `accepted` of them drafted. With `drafts`, what was verified, it is one round, the accepted first.
+
+    logprobs: of each id, where asked for; None for one that was said before the text was gone on with.
+    """
 
     ids: tuple[int, ...]
     accepted: int
     drafts: tuple[int, ...] | None
+    logprobs: tuple[Logprob | None, ...] = ()
 
     def joined(self, other: "Tokens") -> "Tokens":
         """This and what follows, the rounds no longer told apart."""
-        return Tokens(self.ids + other.ids, self.accepted + other.accepted, None)
+        return Tokens(self.ids + other.ids, self.accepted + other.accepted, None, self.logprobs + other.logprobs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ _CONTROL: dict[Kind, type[ControlMessage]] = {
     Kind.PONG: m.Pong,
     Kind.ROUND: m.Round,
     Kind.BYE: m.Bye,
+    Kind.LOGPROBS: m.Logprobs,
 }
 _KIND_OF: dict[type[ControlMessage], Kind] = {cls: kind for kind, cls in _CONTROL.items()}
 _KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}

@@ -21,6 +21,12 @@ MAX_BODY = 512 * 1024
 DRAFT_N_AUTO = 0xFFFF
 """OPEN's draft_n for an adaptive number of drafts."""
 
+NO_LOGPROBS = 0xFFFF
+"""OPEN's and OPENED's logprobs where none are wanted."""
+
+MAX_LOGPROBS = 512
+"""Most ids of one LOGPROBS."""
+
 WINDOW, WHOLE_WINDOW = 64, 0xFFFFFFFF
 """repeat_last_n where nothing is said, and the one that means all ids."""
 
@@ -45,6 +51,7 @@ class Kind(IntEnum):
     PONG = 25
     ROUND = 26
     BYE = 27
+    LOGPROBS = 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +151,8 @@ class Open:
     """Drafter to verifier: start a session for this prompt. `ref` returns in OPENED or ERROR.
 
     `ids`, where given, are used as they are; else `messages`, a chat of role and content each, through the target's own
-    template; else `prompt`. The text ends with the first of `stop` that it contains.
+    template; else `prompt`. The text ends with the first of `stop` that it contains. `logprobs` is how many of the
+    likeliest ids are to be told with each of the text.
 
     `name`, where given, is what the session can be asked for again by: an OPEN with the name of a session that lives is
     given that one, whatever else it says; with `adopt` nothing else is wanted. Where `n_prompt` is not 0, `ids` are so
@@ -174,14 +182,15 @@ class Open:
     presence_penalty: float = 0.0
     biased_ids: list[int] = field(default_factory=list)
     biases: list[float] = field(default_factory=list)
+    logprobs: int = NO_LOGPROBS
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """Verifier to drafter: a session to draft for, SYNC follows. `ref` is 0 unless the receiver asked with OPEN.
 
-    The drafter samples with these parameters: with the verifier's noise its drafts match far more often. `stop` and
-    `max_tokens` are for the client that asked, perhaps by the session's name alone.
+    The drafter samples with these parameters: with the verifier's noise its drafts match far more often. `stop`,
+    `max_tokens` and `logprobs` are for the client that asked, perhaps by the session's name alone.
     """
 
     session: int
@@ -201,6 +210,7 @@ class Opened:
     presence_penalty: float = 0.0
     biased_ids: list[int] = field(default_factory=list)
     biases: list[float] = field(default_factory=list)
+    logprobs: int = NO_LOGPROBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +277,24 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Verifier to the drafter whose client asked: log-probabilities of ids of the TRUTH or SYNC just sent.
+
+    They are those from `base` on; for each id there are equally many of `top_ids` and `top`, the likeliest first.
+    """
+
+    session: int
+    base: int
+    chosen: list[float]
+    top_ids: list[int] = field(default_factory=list)
+    top: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """The sender stops: nothing more comes from it on this connection."""
 
 
 TokenMessage = Draft | Truth | Sync | Nack | Shadow
-ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Round | Bye
+ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Round | Logprobs | Bye
 Message = TokenMessage | ControlMessage

@@ -2,14 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect
 
 from specmesh.api import shapes
+from specmesh.api.logprobs import Said
 from specmesh.api.shapes import Json, Shape
-from specmesh.core.stop import StoppedText
+from specmesh.core.logprobs import Logprob
+from specmesh.core.stop import Passage, StoppedText
 from specmesh.core.verifier_session import SessionParams
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, SpecmeshError
@@ -22,52 +26,82 @@ Event = Started | Tokens | Finished
 Batches = AsyncGenerator[list[Event], None]
 
 
-class Telling:
-    """What is told of a request's events: the text after what its client knows, up to a stop string.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is told at once: text, its ids, and specmesh's words about it."""
 
-    resumable: also what is needed to go on with the text.
+    text: str
+    said: tuple[Said, ...]
+    described: Json
+
+
+class Telling:
+    """What is told of a request's events: the text after what its client knows, up to a stop string, and its ids.
+
+    chat: by which API it was asked. resumable: also what is needed to go on with the text. generated: how many ids the
+    client knows by now.
     """
 
-    def __init__(self, vocabulary: Vocabulary, request: Request, *, resumable: bool) -> None:
-        self._vocabulary, self._request, self._resumable = vocabulary, request, resumable
-        self._shown = self._text(request.params.stop)
-        self.known = request.known
+    def __init__(self, vocabulary: Vocabulary, request: Request, *, chat: bool = False, resumable: bool) -> None:
+        self._vocabulary, self._request, self._chat, self._resumable = vocabulary, request, chat, resumable
+        self.generated = request.known
+        self._begin(request.params)
 
-    def _text(self, stops: Sequence[str]) -> StoppedText:
-        shown = StoppedText(self._vocabulary, stops)
-        shown.feed(self._request.generated)
-        return shown
+    def _begin(self, params: SessionParams) -> None:
+        """Begin with the ids that came before; who asked by a name alone learns only now what the text may end with."""
+        self.logprobs = params.logprobs is not None
+        self._text = StoppedText(self._vocabulary, params.stop)
+        self._untold = deque[tuple[int, Logprob | None]]()
+        before = self._request.generated
+        self._skipped = len(before) - len(self._text.feed(before).begins)
 
-    def started(self, event: Started) -> Json:
-        """What is said as it begins; who asked by a name alone learns what the text may end with."""
+    def started(self, event: Started) -> Part:
+        """What is said as it begins."""
         if event.params is not None:
-            self._shown = self._text(event.params.stop)
+            self._begin(event.params)
         described: Json = {"session": event.session, "prompt_tokens": event.prompt_tokens}
-        if self.known:
-            described["known_tokens"] = self.known
+        if self._request.known:
+            described["known_tokens"] = self._request.known
         if self._resumable and event.params is not None:
-            described |= {"prompt_token_ids": list(event.prompt_ids), "request": _params(event.params)}
-        return described
+            described |= {"prompt_token_ids": list(event.prompt_ids), "request": _params(event.params, chat=self._chat)}
+        return Part("", (), described)
 
-    def feed(self, ids: Iterable[int]) -> str:
-        """Text that can be shown since these ids."""
-        return self._shown.feed(ids)
+    def tokens(self, event: Tokens) -> Part:
+        """What is said of ids: which, how many of them were drafted, and the round where it was asked for.
 
-    def finish(self) -> str:
-        """What is left when the text ends."""
-        return self._shown.finish()
-
-    def tokens(self, event: Tokens) -> Json:
-        """What is said of ids: which, how many of them were drafted, and the round where it was asked for."""
-        described: Json = {"token_ids": list(event.ids), "accepted": event.accepted}
+        What may be the beginning of a stop string waits, ids and text; a round is told as it was.
+        """
+        found = event.logprobs or (None,) * len(event.ids)
+        self._untold += zip(event.ids, found, strict=True)
+        accepted = self._text.feed(event.ids[: event.accepted])
+        own = self._text.feed(event.ids[event.accepted :])
+        part = self._part(Passage(accepted.text + own.text, accepted.begins + own.begins))
+        part.described["accepted"] = event.accepted
         if event.drafts is not None:
-            described["drafts"] = list(event.drafts)
-            described["drafted_text"] = self._vocabulary.text(event.drafts)
-            described["pieces"] = [self._vocabulary.text([token]) for token in event.ids]
-        return described
+            part.described["drafts"] = list(event.drafts)
+            part.described["drafted_text"] = self._vocabulary.text(event.drafts)
+            part.described["pieces"] = [self._vocabulary.text([token]) for token in event.ids]
+            part.described["accepted_text"] = accepted.text
+        return part
+
+    def finish(self) -> Part:
+        """What is left when the text ends."""
+        part = self._part(self._text.finish())
+        return part if part.said else Part(part.text, (), {})
+
+    def _part(self, passage: Passage) -> Part:
+        said = []
+        for begin in passage.begins:
+            if self._skipped:
+                self._skipped -= 1  # its client knows the id, but not yet all of its text
+            else:
+                token, logprob = self._untold.popleft()
+                said.append(Said(token, begin, logprob, self._vocabulary))
+        self.generated += len(said)
+        return Part(passage.text, tuple(said), {"token_ids": [one.id for one in said]})
 
 
-def _params(params: SessionParams) -> Json:
+def _params(params: SessionParams, *, chat: bool) -> Json:
     """The fields of a body that decide how a text goes on."""
     sampling = params.sampling
     return {
@@ -84,29 +118,38 @@ def _params(params: SessionParams) -> Json:
         "presence_penalty": sampling.penalties.presence,
         "logit_bias": [list(pair) for pair in sampling.logit_bias],
         "stop": list(params.stop),
+        **_logprob_fields(params.logprobs, chat=chat),
     }
+
+
+def _logprob_fields(top: int | None, *, chat: bool) -> Json:
+    if top is None:
+        return {}
+    return {"logprobs": True, "top_logprobs": top} if chat else {"logprobs": top}
 
 
 async def whole(batches: Batches, shape: Shape, telling: Telling, gone: Callable[[], Awaitable[bool]]) -> Json:
     """The whole answer; raises the daemon's error, and ClientDisconnect once `gone()` says that nobody waits."""
-    text, ids = "", list[int]()
+    parts = list[Part]()
     end: Finished | None = None
     async with aclosing(batches), aclosing(_while_heard(batches, gone)) as heard:
         async for batch in heard:
             for event in batch:
                 match event:
                     case Started():
-                        telling.started(event)
+                        parts.append(telling.started(event))
                     case Tokens():
-                        ids += event.ids
-                        text += telling.feed(event.ids)
+                        parts.append(telling.tokens(event))
                     case Finished():
                         end = event
     if end is None:
         raise DaemonUnreachable("the session ended without a result")
-    extra = shapes.result(end) | {"token_ids": ids}
-    usage = shapes.usage(end, telling.known + len(ids))
-    return shape.whole(text + telling.finish(), end.reason, extra) | {"usage": usage}
+    parts.append(telling.finish())
+    said = [one for part in parts for one in part.said]
+    extra = shapes.result(end, telling.generated) | {"token_ids": [one.id for one in said]}
+    text = "".join(part.text for part in parts)
+    answer = shape.whole(text, end.reason, extra, said if telling.logprobs else None)
+    return answer | {"usage": shapes.usage(end, telling.generated)}
 
 
 async def beginning(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> list[Event]:
@@ -156,7 +199,6 @@ class Stream:
 
     def __init__(self, shape: Shape, telling: Telling, usage_apart: bool) -> None:
         self._shape, self._telling, self._usage_apart = shape, telling, usage_apart
-        self._generated = telling.known
 
     async def events(self, first: list[Event], batches: Batches) -> AsyncIterator[str]:
         """The body; an error in mid-stream ends it as an event of its own."""
@@ -176,20 +218,19 @@ class Stream:
     def _chunk(self, event: Event) -> list[Json]:
         match event:
             case Started():
-                return [self._shape.chunk("", None, self._telling.started(event))]
-            case Tokens(ids, accepted, drafts):
-                described = self._telling.tokens(event)
-                self._generated += len(ids)
-                drafted, own = self._telling.feed(ids[:accepted]), self._telling.feed(ids[accepted:])
-                if drafts is not None:
-                    described["accepted_text"] = drafted
-                return [self._shape.chunk(drafted + own, None, described)]
+                return [self._made(self._telling.started(event), None)]
+            case Tokens():
+                return [self._made(self._telling.tokens(event), None)]
             case Finished(reason, _, _):
-                usage = shapes.usage(event, self._generated)
-                last = self._shape.chunk(self._telling.finish(), reason, shapes.result(event))
+                part = self._telling.finish()
+                part.described.update(shapes.result(event, self._telling.generated))
+                last, usage = self._made(part, reason), shapes.usage(event, self._telling.generated)
                 if not self._usage_apart:
                     return [last | {"usage": usage}]
                 return [last, self._shape.chunk("", None, {}) | {"choices": [], "usage": usage}]
+
+    def _made(self, part: Part, finish: str | None) -> Json:
+        return self._shape.chunk(part.text, finish, part.described, part.said if self._telling.logprobs else ())
 
 
 async def told(first: Json, others: AsyncGenerator[Json, None]) -> AsyncIterator[str]:
@@ -204,7 +245,7 @@ async def told(first: Json, others: AsyncGenerator[Json, None]) -> AsyncIterator
 def append(batch: list[Event], event: Event, rounds: bool) -> None:
     """Add an event; where nobody asked for rounds their drafts are left out, and ids that follow ids join them."""
     if not rounds and isinstance(event, Tokens):
-        event = Tokens(event.ids, event.accepted, None)
+        event = Tokens(event.ids, event.accepted, None, event.logprobs)
     if not rounds and batch and isinstance(event, Tokens) and isinstance(batch[-1], Tokens):
         batch[-1] = batch[-1].joined(event)
     else:

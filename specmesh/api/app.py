@@ -117,7 +117,7 @@ class _Api:
         shape = shapes.shape(chat, time.time(), self._backend.model, body.request.id)
         request = replace(body.request, id=shape.id)
         batches, headers = self._events(request), {"X-Request-Id": shape.id}
-        telling = Telling(self._backend.vocabulary(), request, resumable=body.resumable)
+        telling = Telling(self._backend.vocabulary(), request, chat=chat, resumable=body.resumable)
         if not body.stream:
             answer = await whole(batches, shape, telling, http.is_disconnected)
             return JSONResponse(answer, headers=headers)

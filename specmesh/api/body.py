@@ -8,6 +8,7 @@ import secrets
 from dataclasses import dataclass, replace
 
 from specmesh.core.chat import ChatMessage
+from specmesh.core.logprobs import MOST as MOST_LOGPROBS
 from specmesh.core.penalties import FORBIDDEN, WINDOW, Penalties
 from specmesh.core.sampling import MOST, SamplingParams, check_sampling
 from specmesh.core.stop import check_stops
@@ -31,7 +32,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "n": (1, None),
     "best_of": (1, None),
     "echo": (False, None),
-    "logprobs": (None, False),
     "top_logprobs": (None, 0),
     "suffix": (None, ""),
     "response_format": (None, {"type": "text"}),
@@ -80,17 +80,18 @@ def parse_completion(body: object) -> Body:
     repeat_penalty, repeat_last_n. Ours: draft_n ("auto" or a number; 0 never drafts), rounds (stream each round's
     drafts); reconnect_timeout, resumable and resume, for texts that outlive a daemon.
     """
-    fields = _known(body, "prompt")
+    fields = _known(body, "prompt", "logprobs")
     text, ids = _prompt(fields.get("prompt")) if fields.get("resume") is None else (None, None)
-    params = _params(fields, integer_field(fields, "max_tokens", 128, 1, MAX_TOKENS))
+    params = _params(fields, integer_field(fields, "max_tokens", 128, 1, MAX_TOKENS), _completion_logprobs(fields))
     return _body(fields, Request(text, ids, params, _flag(fields, "rounds")))
 
 
 def parse_chat(body: object) -> Body:
     """Check a chat's body; raises RequestError that names the field. Without max_tokens the context is the end."""
-    fields = _known(body, "messages", "max_completion_tokens")
+    fields = _known(body, "messages", "max_completion_tokens", "logprobs", "top_logprobs")
     most = integer_field(fields, "max_tokens", MAX_TOKENS, 1, MAX_TOKENS)
-    params = _params(fields, integer_field(fields, "max_completion_tokens", most, 1, MAX_TOKENS))
+    most = integer_field(fields, "max_completion_tokens", most, 1, MAX_TOKENS)
+    params = _params(fields, most, _chat_logprobs(fields))
     messages = _messages(fields.get("messages")) if fields.get("resume") is None else ()
     return _body(fields, Request(None, None, params, _flag(fields, "rounds"), messages))
 
@@ -100,10 +101,12 @@ def _known(body: object, *own: str) -> Json:
     if not isinstance(body, dict):
         raise RequestError("the request body must be a JSON object")
     for name, value in body.items():
-        if name in _NEUTRAL and not any(_same(value, one) for one in _NEUTRAL[name]):
-            raise RequestError(f"{name} is not supported yet", name)
-        if name not in _NEUTRAL and name not in _SHARED and name not in _IGNORED and name not in own:
+        if name in own or name in _SHARED or name in _IGNORED:
+            continue
+        if name not in _NEUTRAL:
             raise RequestError(f"unknown field {name!r}", name)
+        if not any(_same(value, one) for one in _NEUTRAL[name]):
+            raise RequestError(f"{name} is not supported yet", name)
     return body
 
 
@@ -149,7 +152,7 @@ def _ids(value: object, name: str) -> tuple[int, ...]:
     raise RequestError(f"resume.{name} must be a list of token ids, each from 0 to 2147483647", "resume")
 
 
-def _params(fields: Json, max_tokens: int) -> SessionParams:
+def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParams:
     seed = fields.get("seed")
     sampling = SamplingParams(
         temperature=number_field(fields, "temperature", 1.0, 0.0, 100.0),
@@ -167,8 +170,22 @@ def _params(fields: Json, max_tokens: int) -> SessionParams:
         logit_bias=_biases(fields.get("logit_bias")),
     )
     return SessionParams(
-        check_sampling(sampling), max_tokens, _draft_n(fields.get("draft_n")), _stops(fields.get("stop"))
+        check_sampling(sampling), max_tokens, _draft_n(fields.get("draft_n")), _stops(fields.get("stop")), logprobs
     )
+
+
+def _completion_logprobs(fields: Json) -> int | None:
+    """How many alternatives are to be told with each token; None for no log-probabilities."""
+    wanted = fields.get("logprobs")
+    return None if wanted is None or wanted is False else integer_field(fields, "logprobs", 0, 0, MOST_LOGPROBS)
+
+
+def _chat_logprobs(fields: Json) -> int | None:
+    """The same for chats, which say in two fields what completions say in one."""
+    wanted, top = _flag(fields, "logprobs"), integer_field(fields, "top_logprobs", 0, 0, MOST_LOGPROBS)
+    if top and not wanted:
+        raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
+    return top if wanted else None
 
 
 def _biases(value: object) -> tuple[tuple[int, float], ...]:

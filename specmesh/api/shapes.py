@@ -1,9 +1,11 @@
 """What OpenAI's clients expect answers to look like: a completion, a chat, and their chunks."""
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from specmesh.api.logprobs import Said, chat_logprobs, completion_logprobs
 from specmesh.requests import Finished
 
 Json = dict[str, object]
@@ -19,31 +21,37 @@ class Shape(Protocol):
         """The request's, for its client and for the log."""
         ...
 
-    def chunk(self, text: str, finish: str | None, extra: Json) -> Json:
-        """A part of a streamed answer; the last one has a reason to `finish`."""
+    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = ()) -> Json:
+        """A part of a streamed answer; the last one has a reason to `finish`. said: ids of which more is to be told."""
         ...
 
-    def whole(self, text: str, finish: str, extra: Json) -> Json:
-        """The answer at once."""
+    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None) -> Json:
+        """The answer at once; said: likewise, None where that was not asked for."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """/v1/completions."""
+    """/v1/completions. Its log-probabilities are also told as those of chats are, under `specmesh`."""
 
     id: str
     created: int
     model: str
 
-    def chunk(self, text: str, finish: str | None, extra: Json) -> Json:
+    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = ()) -> Json:
         """A part of the text."""
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
-        return _head(self, "text_completion") | {"choices": [choice], "specmesh": extra}
+        return self._answer(text, finish, extra, said or None)
 
-    def whole(self, text: str, finish: str, extra: Json) -> Json:
+    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None) -> Json:
         """The text."""
-        return self.chunk(text, finish, extra)
+        return self._answer(text, finish, extra, said)
+
+    def _answer(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] | None) -> Json:
+        logprobs = None if said is None else completion_logprobs(said)
+        if said is not None:
+            extra = extra | {"logprobs": [one.entry() for one in said]}
+        choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
+        return _head(self, "text_completion") | {"choices": [choice], "specmesh": extra}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +62,19 @@ class Chat:
     created: int
     model: str
 
-    def chunk(self, text: str, finish: str | None, extra: Json) -> Json:
+    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = ()) -> Json:
         """A part of the assistant's message; the first, before any text, says who speaks."""
         begins = "session" in extra and not extra.get("known_tokens")
         delta: Json = {"role": "assistant", "content": ""} if begins else {"content": text} if text else {}
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        logprobs = chat_logprobs(said) if said else None
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return _head(self, "chat.completion.chunk") | {"choices": [choice], "specmesh": extra}
 
-    def whole(self, text: str, finish: str, extra: Json) -> Json:
+    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None) -> Json:
         """The assistant's message."""
         message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
+        logprobs = None if said is None else chat_logprobs(said)
+        choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish}
         return _head(self, "chat.completion") | {"choices": [choice], "specmesh": extra}
 
 
@@ -93,9 +103,10 @@ def usage(end: Finished, generated: int) -> Json:
     }
 
 
-def result(end: Finished) -> Json:
-    """specmesh's part of the end of an answer."""
-    return {"schema_version": SCHEMA_VERSION, "prompt_token_ids": list(end.prompt_ids), "report": end.report}
+def result(end: Finished, generated: int) -> Json:
+    """specmesh's part of the end of an answer. Ids of a stop string are none of those generated."""
+    report = end.report | ({"generated_tokens": generated} if "generated_tokens" in end.report else {})
+    return {"schema_version": SCHEMA_VERSION, "prompt_token_ids": list(end.prompt_ids), "report": report}
 
 
 def error(message: str, kind: str, code: str, param: str | None = None, exit_code: int = 1) -> Json:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.logprobs import Logprob
+
 # --- events of a verifier session
 
 
@@ -103,12 +105,14 @@ class SendNack:
 @dataclass(frozen=True, slots=True)
 class Emit:
     """Give the client a round: `ids` are new, the first `accepted` of them were drafts; `drafts` were verified and the
-    first `tested` of them compared. An end id is counted where it was an accepted draft, and never shown."""
+    first `tested` of them compared. An end id is counted where it was an accepted draft, and never shown. logprobs:
+    of each id, where asked for."""
 
     ids: tuple[int, ...]
     accepted: int
     drafts: tuple[int, ...]
     tested: int
+    logprobs: tuple[Logprob | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """Stop strings: noticed in ids as they come, and never shown, not even in part."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from specmesh.core.vocabulary import TextStream, Vocabulary
 from specmesh.errors import RequestError
@@ -45,24 +47,52 @@ class StopScan:
         return any(stop in seen for stop in self._stops)
 
 
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Text that can be shown, and the ids that are told with it: where the text of each begins in the whole."""
+
+    text: str
+    begins: tuple[int, ...]
+
+
 class StoppedText:
-    """Text of ids as they come, up to the first stop string; what may be the start of one is kept back."""
+    """Text of ids as they come, up to the first stop string; what may be the start of one is kept back.
+
+    The ids that are told are as few as have the whole text that is shown. So an id in which a stop string begins is one
+    of them where text of its own comes before that, and otherwise none is that a stop string is made of.
+    """
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
         self._stream = TextStream(vocabulary)
         self._stops = tuple(stops)
         self._kept = ""
         self._over = False
+        self._come = self._shown = 0  # characters
+        self._begins: deque[int] = deque()  # of the ids that are not told yet
 
-    def feed(self, ids: Iterable[int]) -> str:
-        """Text that can be shown since these ids."""
-        return self._show(self._stream.feed(ids))
+    def feed(self, ids: Iterable[int]) -> Passage:
+        """What can be shown since these ids."""
+        text = ""
+        for token in ids:
+            self._begins.append(self._come)
+            piece = self._stream.feed((token,))
+            self._come += len(piece)
+            text += piece
+        return self._passage(self._show(text), rest=not self._stops)
 
-    def finish(self) -> str:
+    def finish(self) -> Passage:
         """What is left when the text ends."""
-        shown = self._show(self._stream.finish()) + self._kept
+        text = self._show(self._stream.finish()) + self._kept
         self._kept = ""
-        return shown
+        return self._passage(text, rest=not self._over)
+
+    def _passage(self, text: str, *, rest: bool) -> Passage:
+        """This text with its ids, or with the rest of them."""
+        self._shown += len(text)
+        told = []
+        while self._begins and (rest or self._begins[0] < self._shown):
+            told.append(self._begins.popleft())
+        return Passage(text, tuple(told))
 
     def _show(self, text: str) -> str:
         if self._over:

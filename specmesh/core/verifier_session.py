@@ -14,6 +14,7 @@ from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.decision import Decision
+from specmesh.core.logprobs import Logprobs
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
@@ -42,14 +43,16 @@ SYNC_INTERVAL = 0.01
 class SessionParams:
     """What a client asked for.
 
-    draft_n: None adapts, 0 never drafts, N takes N drafts in every step.
-    stop:    texts with which the text ends.
+    draft_n:  None adapts, 0 never drafts, N takes N drafts in every step.
+    stop:     texts with which the text ends.
+    logprobs: how many of the likeliest ids are told with each of the text; None for no log-probabilities at all.
     """
 
     sampling: SamplingParams
     max_tokens: int
     draft_n: int | None = None
     stop: tuple[str, ...] = ()
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class VerifierSession:
         self.params = params
         self.sampler = Sampler(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
+        self.logprobs = Logprobs(params.logprobs, len(self.prefix))
         self.counts = RoundCounts()
         self.times = SessionTimes(now)
         self.finished: str | None = None
@@ -304,6 +308,7 @@ class VerifierSession:
             room=self._room(),
             stops=self._stops.completes,
         )
+        self.logprobs.take(event.logits, verdict.committed)
         self._commit(verdict, event, now)
         effects: list[ev.VerifierEffect] = []
         if self._held > len(self.prefix) - 1:
@@ -314,7 +319,8 @@ class VerifierSession:
         if self.attached:
             effects[:0] = self._tell(base)
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
-        effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested))
+        logprobs = self.logprobs.between(base, base + len(shown))
+        effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs))
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
         return effects

@@ -143,7 +143,7 @@ def test_a_stop_string_across_the_seam_ends_the_text_and_is_not_shown():
     assert (again.finished, rest) == ("stop", ids[at : at + 1])
     shown = StoppedText(Vocabulary(PIECES, frozenset({END})), (stop,))
     shown.feed(ids[:at])
-    assert shown.feed(rest) + shown.finish() == ""
+    assert shown.feed(rest).text + shown.finish().text == ""
 
 
 def test_report_counts_the_whole_text():

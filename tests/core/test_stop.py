@@ -1,10 +1,12 @@
 """Stop strings, in ids and in text."""
 
+import codecs
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.stop import StoppedText, StopScan, check_stops
+from specmesh.core.stop import Passage, StoppedText, StopScan, check_stops
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
@@ -46,10 +48,10 @@ def test_what_is_shown_is_the_text_before_it(stops, ids, data):
     left = list(ids)
     while left:
         count = data.draw(st.integers(1, len(left)))
-        shown += feed.feed(left[:count])
+        shown += feed.feed(left[:count]).text
         assert expected.startswith(shown)
         left = left[count:]
-    assert shown + feed.finish() == expected
+    assert shown + feed.finish().text == expected
 
 
 @pytest.mark.parametrize("stops", [["x"] * 17, ["x" * 1025], ["a\ufffd"], ["\ud800"]])
@@ -68,12 +70,37 @@ def test_stops_that_mean_something():
 def test_text_without_stops_is_not_held_back():
     """Each id's text comes at once."""
     feed = StoppedText(VOCABULARY, [])
-    assert [feed.feed([token]) for token in (0, 1, 5, 6)] == ["a", "b", "", "é"]
-    assert feed.finish() == ""
+    passages = [feed.feed([token]) for token in (0, 1, 5, 6)]
+    assert passages == [Passage("a", (0,)), Passage("b", (1,)), Passage("", (2,)), Passage("é", (2,))]
+    assert feed.finish() == Passage("", ())
 
 
 @pytest.mark.parametrize(("stop", "shown"), [("abb", ["", "", "ab", ""]), ("bb", ["a", "", "ba", ""])])
 def test_what_may_be_the_beginning_waits(stop, shown):
     """Only as long as it may be."""
     feed = StoppedText(VOCABULARY, [stop])
-    assert [feed.feed([token]) for token in (0, 1, 0, 1)] == shown
+    assert [feed.feed([token]).text for token in (0, 1, 0, 1)] == shown
+
+
+@PROFILE
+@given(STOPS, IDS, st.data())
+def test_the_ids_told_are_as_few_as_have_the_text(stops, ids, data):
+    """However they come: at the end exactly those whose text begins before the end of what is shown; all without a stop
+    string. No id is told of which a stop string may be made alone."""
+    feed, told, shown, left = StoppedText(VOCABULARY, stops), [], "", list(ids)
+    whole = b"".join(PIECES[token] for token in ids).decode("utf-8", "replace")
+    starts = [len(decoded_so_far(ids[:count])) for count in range(len(ids))]
+    while left:
+        count = data.draw(st.integers(1, len(left)))
+        passage, left = feed.feed(left[:count]), left[count:]
+        told, shown = [*told, *passage.begins], shown + passage.text
+        assert not stops or all(start < len(shown) for start in told)
+    passage = feed.finish()
+    told, shown = [*told, *passage.begins], shown + passage.text
+    stopped = first_stop(whole, stops) is not None
+    assert told == [start for start in starts if start < len(shown) or not stopped]
+
+
+def decoded_so_far(ids):
+    """The text of ids but for a character that is not complete."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(PIECES[token] for token in ids))

@@ -14,6 +14,9 @@ pytestmark = pytest.mark.models
 BUNDLED = Path(str(files("specmesh") / "models"))
 PROMPTS = ["def fibonacci(n):\n    ", "class Stack:\n    def __init__(self", "import os\nimport sys\n\n\ndef main("]
 N = 60
+KERNELS = 5e-3
+"""By how much logits of one row and of several may differ: other kernels, and half precision between layers."""
+
 SMALL = ("--ctx", 256, "--max-sessions", 4)
 
 
@@ -76,6 +79,31 @@ def test_sampled_text_repeats_with_its_seed(linked: tuple[dict[str, Daemon], Pro
     runs = [("verifier", ()), ("drafter", ("--draft-n", 4)), ("verifier", ("--no-draft",))]
     texts = [generate(pair[role], PROMPTS[0], *options, *more).json["token_ids"] for role, more in runs]
     assert texts[0] == texts[1] == texts[2]
+
+
+def test_logprobs_are_the_targets_own(linked: tuple[dict[str, Daemon], Proxy, str]):
+    """With drafts, at both sockets: those of the verifier alone, of each token and of the likeliest in its place, as
+    far as llama.cpp computes the same in a step of one row and in one of several."""
+    pair, _, _ = linked
+
+    def told(role: str, draft_n: int) -> list[dict[str, object]]:
+        request = body(PROMPTS[0], N, draft_n=draft_n, logprobs=3)
+        chunks = pair[role].client.complete(request)
+        return [one for chunk in chunks for one in chunk["specmesh"].get("logprobs", [])]  # type: ignore[attr-defined]
+
+    alone = told("verifier", 0)
+    assert len(alone) == N
+    for role in pair:
+        drafted = told(role, 4)
+        assert [one["id"] for one in drafted] == [one["id"] for one in alone]
+        assert [one["logprob"] for one in drafted] == pytest.approx([one["logprob"] for one in alone], abs=KERNELS)
+        for one, other in zip(drafted, alone, strict=True):
+            assert _values(one) == pytest.approx(_values(other), abs=KERNELS)
+            assert _values(one)[0] == one["logprob"]  # greedy
+
+
+def _values(entry: dict[str, object]) -> list[float]:
+    return [one["logprob"] for one in entry["top_logprobs"]]  # type: ignore[attr-defined]
 
 
 def test_wire_bytes_per_token(linked: tuple[dict[str, Daemon], Proxy, str]):

@@ -1,0 +1,156 @@
+"""Log-probabilities through the two loops: the same at either end, with drafts and without, and after either died."""
+
+from dataclasses import replace
+
+from loops import (
+    PATIENCE,
+    PROMPT,
+    Bench,
+    Flaky,
+    Hearing,
+    Running,
+    Scripted,
+    ScriptedDrafter,
+    attach,
+    truth,
+    until,
+    welcome,
+)
+
+from specmesh.core.logprobs import Logprob
+from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import SessionParams
+from specmesh.engines.sim import SimSettings
+from specmesh.requests import ClientEvent, Failed, Finished, Request, Tokens
+from specmesh.wire import messages as m
+
+NAME = "cmpl-" + 32 * "b"
+COUNT = 30
+
+
+def wanted(draft_n: int | None = 4, *, logprobs: int | None = 2, rounds: bool = False, count: int = COUNT) -> Request:
+    params = SessionParams(SamplingParams(), count, draft_n, (), logprobs)
+    return Request(None, PROMPT, params, rounds, id=NAME, reconnect_timeout=PATIENCE)
+
+
+def told(client: Hearing) -> list[tuple[int, Logprob | None]]:
+    """Each id and its log-probability, once the text has ended."""
+    events: list[ClientEvent] = []
+    while not isinstance(event := client.next(), Finished | Failed):
+        events.append(event)
+    assert isinstance(event, Finished), event
+    found = []
+    for tokens in events:
+        if isinstance(tokens, Tokens):
+            assert len(tokens.logprobs) == len(tokens.ids)
+            found += list(zip(tokens.ids, tokens.logprobs, strict=True))
+    return found
+
+
+def test_they_are_the_same_at_either_end(bench: Bench):
+    """Of the verifier alone, of a drafted text at the verifier and at the drafter, told as rounds or not."""
+    verifier, drafter = bench.verifier(), bench.drafter()
+    attach(verifier, drafter)
+    alone = told(verifier.ask(wanted(0)))
+    assert [token for token, _ in alone] == truth(COUNT)
+    assert all(one is not None and len(one.top) == 2 and one.chosen == one.top[0] for _, one in alone)
+    client = drafter.ask(replace(wanted(rounds=True), id=NAME[:-1] + "0"))
+    assert told(client) == alone
+    assert client.accepted > 0
+    assert told(drafter.ask(wanted())) == alone
+    assert told(verifier.ask(wanted())) == alone
+
+
+def test_nobody_is_told_who_did_not_ask(bench: Bench):
+    """No LOGPROBS is sent."""
+    bench.verifier()
+    peer = bench.dealer()
+    peer.say(m.Open(1, "", 5, 0.0, 0, 1.0, 0, 0, ids=list(PROMPT)))
+    assert isinstance(peer.expect(m.Logprobs, m.Done), m.Done)
+
+
+def frames(peer: ScriptedDrafter) -> dict[int, m.Logprobs]:
+    """The LOGPROBS until DONE, by their base; each follows the truth that it is of."""
+    found: dict[int, m.Logprobs] = {}
+    known = 0
+    while not isinstance(message := peer.expect(m.Truth, m.Sync, m.Logprobs, m.Done), m.Done):
+        if isinstance(message, m.Logprobs):
+            assert message.base + len(message.chosen) <= known
+            found[message.base] = message
+        elif isinstance(message, m.Truth | m.Sync):
+            known = message.base + len(message.ids)
+    return found
+
+
+def test_who_takes_a_text_over_has_those_of_all_of_it(bench: Bench):
+    """The session keeps them: SYNC is followed by them too."""
+    verifier, first = bench.verifier(Flaky(SimSettings(step_ms=2))), bench.dealer()
+    order = m.Open(1, "", COUNT, 0.0, 0, 1.0, 0, 0, ids=list(PROMPT), name=NAME, n_prompt=len(PROMPT), logprobs=1)
+    first.say(order)
+    assert first.expect(m.Opened).logprobs == 1  # type: ignore[union-attr]
+    first.expect(m.Logprobs)
+    first.say(m.Bye())
+    until(lambda: verifier.loop.snapshot(0.0)["sessions"]["kept"] == 1, "it is kept")  # type: ignore[index]
+    second = bench.dealer()
+    second.say(replace(order, ref=2, adopt=True, logprobs=m.NO_LOGPROBS))
+    found = frames(second)
+    chosen = [value for base in sorted(found) for value in found[base].chosen]
+    assert min(found) == len(PROMPT)
+    assert chosen == [one.chosen for _, one in told(verifier.ask(wanted(0))) if one is not None]
+
+
+class TestAtTheDrafter:
+    """A scripted verifier, and a drafter whose client wants them."""
+
+    TEXT = tuple(truth(10))
+
+    def begun(self, bench: Bench) -> tuple[Scripted, Running, Hearing]:
+        router, drafter = bench.router(), bench.drafter()
+        router.expect(m.Hello)
+        router.say(welcome())
+        until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
+        return router, drafter, drafter.ask(wanted(logprobs=0, count=10))
+
+    def opened(self, router: Scripted, session: int) -> m.Open:
+        order = router.expect(m.Open)
+        assert isinstance(order, m.Open)
+        router.say(
+            m.Opened(session, order.ref, len(PROMPT), 0.0, 0, 1.0, 0, max_tokens=10, logprobs=order.logprobs),
+            m.Sync(session, 0, 0, tuple(order.ids), 0),
+        )
+        return order
+
+    def say(self, router: Scripted, session: int, begin: int, end: int, *, logprobs: bool = True) -> None:
+        """TRUTH of the text from `begin` to `end`, and LOGPROBS that tell positions apart."""
+        known = Prefix((*PROMPT, *self.TEXT[:begin]))
+        router.say(m.Truth(session, len(known), known.crc, self.TEXT[begin:end], 0))
+        if logprobs:
+            router.say(m.Logprobs(session, len(known), [-float(at) for at in range(begin, end)]))
+
+    def test_ids_that_lack_theirs_are_said_again(self, bench: Bench):
+        """A verifier dies between TRUTH and LOGPROBS: the next is not told of these ids, and says them with theirs; the
+        client hears each once."""
+        router, _, client = self.begun(bench)
+        assert self.opened(router, 4).logprobs == 0
+        self.say(router, 4, 0, 4)
+        self.say(router, 4, 4, 6, logprobs=False)
+        router.say(m.Bye())
+        router.expect(m.Hello)
+        router.say(welcome(verifier="w"))
+        assert tuple(self.opened(router, 5).ids) == (*PROMPT, *self.TEXT[:4])
+        self.say(router, 5, 4, 10)
+        router.say(m.Done(5, "length", len(PROMPT) + 10, {}))
+        assert told(client) == [(token, Logprob(-float(at))) for at, token in enumerate(self.TEXT)]
+
+    def test_what_cannot_be_is_dropped(self, bench: Bench):
+        """Ids of no vocabulary, another session's: the text is told at its end all the same, without."""
+        router, _, client = self.begun(bench)
+        self.opened(router, 4)
+        self.say(router, 4, 0, 10, logprobs=False)
+        router.say(
+            m.Logprobs(4, len(PROMPT), [-1.0] * 10, [256] * 10, [-1.0] * 10),
+            m.Logprobs(99, len(PROMPT), [-1.0] * 10),
+            m.Done(4, "length", len(PROMPT) + 10, {}),
+        )
+        assert told(client) == [(token, None) for token in self.TEXT]
