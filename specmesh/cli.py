@@ -123,6 +123,7 @@ def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
 )
 @sampling_options(temperature=0.0)
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once.")
+@click.option("--ignore-eos", is_flag=True, help="The model does not end the text.")
 @click.option(
     "--draft-n",
     default="auto",
@@ -167,6 +168,7 @@ def generate(
     max_tokens: int,
     sampling: dict[str, object],
     stop: tuple[str, ...],
+    ignore_eos: bool,
     draft_n: int | str,
     no_draft: bool,
     logprobs: int | None,
@@ -192,6 +194,7 @@ def generate(
         "max_tokens": max_tokens,
         **sampling,
         "stop": list(stop),
+        **({"ignore_eos": True} if ignore_eos else {}),
         "draft_n": 0 if no_draft else draft_n,
         **({} if logprobs is None else {"logprobs": logprobs}),
         "rounds": verbose or show_drafts,

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from specmesh.api import shapes
 from specmesh.api.answer import Batches, Event, Stream, Telling, append, beginning, error_body, told, whole
-from specmesh.api.body import Body, parse_chat, parse_completion
+from specmesh.api.body import Body, endless, parse_chat, parse_completion
 from specmesh.api.ping import parse_ping, pinged
 from specmesh.errors import (
     Busy,
@@ -115,9 +115,11 @@ class _Api:
         if body.model not in ("", self._backend.model):
             raise RequestError(f"{body.model} began this text, and {self._backend.model} answers here", "resume")
         shape = shapes.shape(chat, time.time(), self._backend.model, body.request.id)
-        request = replace(body.request, id=shape.id)
+        vocabulary, request = self._backend.vocabulary(), replace(body.request, id=shape.id)
+        if body.ignore_eos:
+            request = replace(request, params=endless(request.params, vocabulary.end_ids))
         batches, headers = self._events(request), {"X-Request-Id": shape.id}
-        telling = Telling(self._backend.vocabulary(), request, chat=chat, resumable=body.resumable)
+        telling = Telling(vocabulary, request, chat=chat, resumable=body.resumable)
         if not body.stream:
             answer = await whole(batches, shape, telling, http.is_disconnected)
             return JSONResponse(answer, headers=headers)

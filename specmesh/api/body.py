@@ -5,11 +5,12 @@ What is not supported is refused, never ignored, except what changes no answer.
 
 import re
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from specmesh.core.chat import ChatMessage
 from specmesh.core.logprobs import MOST as MOST_LOGPROBS
-from specmesh.core.penalties import FORBIDDEN, WINDOW, Penalties
+from specmesh.core.penalties import FORBIDDEN, WINDOW, Penalties, forbidding
 from specmesh.core.sampling import MOST, SamplingParams, check_sampling
 from specmesh.core.stop import check_stops
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
@@ -51,6 +52,7 @@ _SHARED = frozenset(
             "frequency_penalty",
             "presence_penalty",
             "logit_bias",
+            "ignore_eos",
         ),
         *("draft_n", "rounds", "reconnect_timeout", "resumable", "resume"),
     }
@@ -63,7 +65,7 @@ class Body:
     """A parsed body: the request, whether its answer is streamed, and with the usage in a chunk of its own.
 
     resumable: the answer is to say what is needed to go on with it, should it break off. model: which one began
-    the text that is gone on with; empty where that is not said.
+    the text that is gone on with; empty where that is not said. ignore_eos: the text is not to end by itself.
     """
 
     request: Request
@@ -71,14 +73,15 @@ class Body:
     usage_apart: bool = False
     resumable: bool = False
     model: str = ""
+    ignore_eos: bool = False
 
 
 def parse_completion(body: object) -> Body:
     """Check a completion's body; raises RequestError that names the field.
 
     Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. llama-server's: top_k, min_p, typical_p,
-    repeat_penalty, repeat_last_n. Ours: draft_n ("auto" or a number; 0 never drafts), rounds (stream each round's
-    drafts); reconnect_timeout, resumable and resume, for texts that outlive a daemon.
+    repeat_penalty, repeat_last_n, ignore_eos. Ours: draft_n ("auto" or a number; 0 never drafts), rounds (stream each
+    round's drafts); reconnect_timeout, resumable and resume, for texts that outlive a daemon.
     """
     fields = _known(body, "prompt", "logprobs")
     text, ids = _prompt(fields.get("prompt")) if fields.get("resume") is None else (None, None)
@@ -124,7 +127,7 @@ def _body(fields: Json, request: Request) -> Body:
     if fields.get("resume") is not None:
         request, model = _resumed(fields["resume"], request)
     flags = _flag(fields, "stream"), _flag(options, "include_usage"), _flag(fields, "resumable")
-    return Body(request, *flags, model)
+    return Body(request, *flags, model, _flag(fields, "ignore_eos"))
 
 
 def _resumed(value: object, request: Request) -> tuple[Request, str]:
@@ -172,6 +175,15 @@ def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParam
     return SessionParams(
         check_sampling(sampling), max_tokens, _draft_n(fields.get("draft_n")), _stops(fields.get("stop")), logprobs
     )
+
+
+def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
+    """The same of a text that does not end by itself: as llama.cpp's ignore_eos, none of these ids is ever chosen.
+
+    A bias does that, so the drafter learns of it, and whoever goes on with the text.
+    """
+    biases = forbidding(params.sampling.logit_bias, end_ids)
+    return replace(params, sampling=check_sampling(replace(params.sampling, logit_bias=biases)))
 
 
 def _completion_logprobs(fields: Json) -> int | None:

@@ -1,6 +1,6 @@
 """What changes logits before any filter: biases of single tokens, and penalties for tokens that were said lately."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,11 @@ def biased(logits: Logits, biases: Sequence[tuple[int, float]]) -> Logits:
         if token < len(changed):
             changed[token] += np.float32(bias)
     return changed
+
+
+def forbidding(biases: Sequence[tuple[int, float]], ids: Collection[int]) -> tuple[tuple[int, float], ...]:
+    """The biases with one more for each of `ids`, with which it is never chosen; what else was asked for it is void."""
+    return (*(bias for bias in biases if bias[0] not in ids), *((token, FORBIDDEN) for token in sorted(ids)))
 
 
 def penalised(logits: Logits, ids: Sequence[int], penalties: Penalties) -> Logits:

@@ -8,7 +8,7 @@ import pytest
 
 from specmesh.api.app import MAX_HTTP_BODY, create_app
 from specmesh.core.chat import ChatMessage
-from specmesh.core.penalties import Penalties
+from specmesh.core.penalties import FORBIDDEN, Penalties
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import SessionParams
 from specmesh.core.vocabulary import Vocabulary
@@ -290,6 +290,16 @@ def test_resumable_stream_says_what_is_needed_to_go_on():
     assert first["id"] != again["id"]
     plain = json.loads(post(FakeDaemon(Started(7, 2, (104, 105), PARAMS), DONE), stream=True).events()[0])
     assert plain["specmesh"] == {"session": 7, "prompt_tokens": 2}
+
+
+@pytest.mark.parametrize(("asked", "biases"), [({}, ()), ({"ignore_eos": True}, ((255, FORBIDDEN),))])
+def test_an_end_that_is_ignored(asked: dict[str, object], biases: tuple[object, ...]):
+    """The end ids are forbidden where that was asked for; so whoever goes on with the text is told."""
+    daemon = FakeDaemon(*EVENTS)
+    post(daemon, **asked)
+    [order] = daemon.orders
+    assert isinstance(order, Submit)
+    assert order.request.params.sampling.logit_bias == biases
 
 
 @pytest.mark.parametrize("stream", [False, True])

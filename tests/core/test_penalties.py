@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.penalties import Penalties, biased, penalised
+from specmesh.core.penalties import FORBIDDEN, Penalties, biased, forbidding, penalised
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 rows = st.lists(st.integers(-40, 40), min_size=1, max_size=24).map(lambda values: np.array(values, np.float32) / 4)
@@ -39,3 +39,10 @@ def test_a_bias_is_added_once_for_each_entry():
     row = np.array([1.0, 2.0], np.float32)
     assert biased(row, [(0, 0.5), (0, 0.5), (7, 3.0), (1, -np.inf)]).tolist() == [2.0, -np.inf]
     assert row.tolist() == [1.0, 2.0]
+
+
+def test_what_is_forbidden_is_forbidden():
+    """Whatever else was asked for it; the others' biases stay, and once is enough."""
+    biases = forbidding([(7, 1.0), (3, 100.0), (7, 2.0)], {3, 2})
+    assert biases == ((7, 1.0), (7, 2.0), (2, FORBIDDEN), (3, FORBIDDEN))
+    assert forbidding(biases, {3, 2}) == biases

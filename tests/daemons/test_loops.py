@@ -28,6 +28,7 @@ from loops import (
 )
 from numpy.typing import NDArray
 
+from specmesh.api.body import endless
 from specmesh.core.chat import ChatMessage
 from specmesh.core.drafter_session import SHADOW
 from specmesh.core.prefix import Prefix
@@ -105,6 +106,21 @@ def test_engine_failure_ends_the_session_only(bench: Bench):
     short = verifier.ask(request(3))
     assert isinstance(short.end(), Finished)
     assert short.ids == truth(3)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_forbidden_end_is_not_said(bench: Bench, ignored: bool):
+    """`ignore_eos`: the text goes on where the target would have ended it, at either end, with drafts and without."""
+    verifier = bench.verifier(Flaky(SimSettings(end_after=len(PROMPT) + 5)))
+    drafter = bench.drafter()
+    attach(verifier, drafter)
+    what = request(20, draft_n=0)
+    if ignored:
+        what = replace(what, params=endless(what.params, {255}))
+    clients = verifier.ask(what), drafter.ask(replace(what, params=replace(what.params, draft_n=4)))
+    reasons = {client.end().reason for client in clients}  # type: ignore[union-attr]
+    assert (clients[0].ids, reasons) == (clients[1].ids, {"length" if ignored else "stop"})
+    assert (len(clients[0].ids), 255 in clients[0].ids) == (20 if ignored else 5, False)
 
 
 def test_engine_failure_is_told_to_the_drafters_client(bench: Bench):
