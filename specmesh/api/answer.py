@@ -3,9 +3,9 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
 
@@ -24,6 +24,8 @@ LOOK = 0.25
 
 Event = Started | Tokens | Finished
 Batches = AsyncGenerator[list[Event], None]
+Merged = AsyncGenerator[tuple[int, list[Event]], None]
+"""Batches of one or more answers, each with the number of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,15 @@ class Part:
 class Telling:
     """What is told of a request's events: the text after what its client knows, up to a stop string, and its ids.
 
-    chat: by which API it was asked. resumable: also what is needed to go on with the text. generated: how many ids the
-    client knows by now.
+    chat: by which API it was asked. resumable: also what is needed to go on with the text. echo: the prompt's text
+    first. generated: how many ids the client knows by now.
     """
 
-    def __init__(self, vocabulary: Vocabulary, request: Request, *, chat: bool = False, resumable: bool) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, request: Request, *, chat: bool = False, resumable: bool, echo: bool = False
+    ) -> None:
         self._vocabulary, self._request, self._chat, self._resumable = vocabulary, request, chat, resumable
+        self._echo, self._offset = echo, 0
         self.generated = request.known
         self._begin(request.params)
 
@@ -64,7 +69,19 @@ class Telling:
             described["known_tokens"] = self._request.known
         if self._resumable and event.params is not None:
             described |= {"prompt_token_ids": list(event.prompt_ids), "request": _params(event.params, chat=self._chat)}
-        return Part("", (), described)
+        return self._echoed(event.prompt_ids, described) if self._echo else Part("", (), described)
+
+    def _echoed(self, ids: tuple[int, ...], described: Json) -> Part:
+        """The prompt as it was given, or the text of its ids; how likely they were is not known."""
+        asked = self._request.prompt
+        text = self._vocabulary.text(ids) if asked is None else asked
+        self._offset = len(text)
+        begins = StoppedText(self._vocabulary, ()).feed(ids).begins
+        said = [
+            Said(token, min(begin, len(text)), None, self._vocabulary, echoed=True)
+            for token, begin in zip(ids, begins, strict=True)
+        ]
+        return Part(text, tuple(said), described)
 
     def tokens(self, event: Tokens) -> Part:
         """What is said of ids: which, how many of them were drafted, and the round where it was asked for.
@@ -96,7 +113,7 @@ class Telling:
                 self._skipped -= 1  # its client knows the id, but not yet all of its text
             else:
                 token, logprob = self._untold.popleft()
-                said.append(Said(token, begin, logprob, self._vocabulary))
+                said.append(Said(token, self._offset + begin, logprob, self._vocabulary))
         self.generated += len(said)
         return Part(passage.text, tuple(said), {"token_ids": [one.id for one in said]})
 
@@ -128,31 +145,55 @@ def _logprob_fields(top: int | None, *, chat: bool) -> Json:
     return {"logprobs": True, "top_logprobs": top} if chat else {"logprobs": top}
 
 
-async def whole(batches: Batches, shape: Shape, telling: Telling, gone: Callable[[], Awaitable[bool]]) -> Json:
-    """The whole answer; raises the daemon's error, and ClientDisconnect once `gone()` says that nobody waits."""
-    parts = list[Part]()
+@dataclass(slots=True)
+class _Whole:
+    """An answer that is told at its end."""
+
+    telling: Telling
+    parts: list[Part] = field(default_factory=list)
     end: Finished | None = None
+
+    def take(self, event: Event) -> None:
+        match event:
+            case Started():
+                self.parts.append(self.telling.started(event))
+            case Tokens():
+                self.parts.append(self.telling.tokens(event))
+            case Finished():
+                self.end = event
+                self.parts.append(self.telling.finish())
+
+    def answer(self, shape: Shape, index: int) -> tuple[Json, shapes.Usage]:
+        if self.end is None:
+            raise DaemonUnreachable("the session ended without a result")
+        said = [one for part in self.parts for one in part.said]
+        extra = shapes.result(self.end, self.telling.generated)
+        extra |= {"token_ids": [one.id for one in said if not one.echoed]}
+        text = "".join(part.text for part in self.parts)
+        answer = shape.whole(text, self.end.reason, extra, said if self.telling.logprobs else None, index)
+        return answer, shapes.usage(self.end, self.telling.generated)
+
+
+async def whole(
+    batches: Merged, shape: Shape, tellings: Sequence[Telling], gone: Callable[[], Awaitable[bool]]
+) -> Json:
+    """The whole answer; raises the daemon's error, and ClientDisconnect once `gone()` says that nobody waits."""
+    choices = [_Whole(telling) for telling in tellings]
     async with aclosing(batches), aclosing(_while_heard(batches, gone)) as heard:
-        async for batch in heard:
+        async for number, batch in heard:
             for event in batch:
-                match event:
-                    case Started():
-                        parts.append(telling.started(event))
-                    case Tokens():
-                        parts.append(telling.tokens(event))
-                    case Finished():
-                        end = event
-    if end is None:
-        raise DaemonUnreachable("the session ended without a result")
-    parts.append(telling.finish())
-    said = [one for part in parts for one in part.said]
-    extra = shapes.result(end, telling.generated) | {"token_ids": [one.id for one in said]}
-    text = "".join(part.text for part in parts)
-    answer = shape.whole(text, end.reason, extra, said if telling.logprobs else None)
-    return answer | {"usage": shapes.usage(end, telling.generated)}
+                choices[number].take(event)
+    answers = [choice.answer(shape, number) for number, choice in enumerate(choices)]
+    answer, usage = answers[0]
+    for other, more in answers[1:]:
+        usage += more
+        answer["choices"] += other["choices"]  # type: ignore[operator]
+    if len(answers) > 1:
+        answer["specmesh"] = {"choices": [one["specmesh"] for one, _ in answers]}
+    return answer | {"usage": usage.as_json()}
 
 
-async def beginning(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> list[Event]:
+async def beginning(batches: Merged, gone: Callable[[], Awaitable[bool]]) -> tuple[int, list[Event]]:
     """The first batch, which may take as long as a queue; raises as `whole` does, and then leaves the session."""
     async with aclosing(_while_heard(batches, gone)) as heard:
         try:
@@ -162,7 +203,7 @@ async def beginning(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> li
             raise
 
 
-async def _while_heard(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> Batches:
+async def _while_heard(batches: Merged, gone: Callable[[], Awaitable[bool]]) -> Merged:
     """The batches; raises ClientDisconnect soon after the client left, also while none comes."""
     left, fresh = asyncio.ensure_future(_until(gone)), None
     try:
@@ -182,7 +223,7 @@ async def _while_heard(batches: Batches, gone: Callable[[], Awaitable[bool]]) ->
             await asyncio.wait({fresh})
 
 
-async def _next(batches: Batches) -> list[Event] | None:
+async def _next(batches: Merged) -> tuple[int, list[Event]] | None:
     return await anext(batches, None)
 
 
@@ -194,43 +235,55 @@ async def _until(gone: Callable[[], Awaitable[bool]]) -> None:
 class Stream:
     """Server-sent events: a chunk at the start, one per round or batch of rounds, one with finish_reason, [DONE].
 
-    With `usage_apart` the usage comes in a chunk of its own before [DONE] (`stream_options.include_usage`).
+    The usage is in the last chunk of the answer that ends last; with `usage_apart` it comes in one of its own before
+    [DONE] (`stream_options.include_usage`).
     """
 
-    def __init__(self, shape: Shape, telling: Telling, usage_apart: bool) -> None:
-        self._shape, self._telling, self._usage_apart = shape, telling, usage_apart
+    def __init__(self, shape: Shape, tellings: Sequence[Telling], usage_apart: bool) -> None:
+        self._shape, self._tellings, self._usage_apart = shape, tellings, usage_apart
+        self._running, self._usage = len(tellings), shapes.NO_USAGE
 
-    async def events(self, first: list[Event], batches: Batches) -> AsyncIterator[str]:
+    async def events(self, first: tuple[int, list[Event]], batches: Merged) -> AsyncIterator[str]:
         """The body; an error in mid-stream ends it as an event of its own."""
         try:
             async with aclosing(batches):
-                yield self._chunks(first)
-                async for batch in batches:
-                    yield self._chunks(batch)
+                yield self._chunks(*first)
+                async for number, batch in batches:
+                    yield self._chunks(number, batch)
         except SpecmeshError as error:
             yield server_sent(error_body(error))
             return
         yield "data: [DONE]\n\n"
 
-    def _chunks(self, batch: list[Event]) -> str:
-        return "".join(server_sent(chunk) for event in batch for chunk in self._chunk(event))
+    def _chunks(self, number: int, batch: list[Event]) -> str:
+        return "".join(server_sent(chunk) for event in batch for chunk in self._chunk(number, event))
 
-    def _chunk(self, event: Event) -> list[Json]:
+    def _chunk(self, number: int, event: Event) -> list[Json]:
+        telling = self._tellings[number]
         match event:
             case Started():
-                return [self._made(self._telling.started(event), None)]
+                return [self._made(number, telling.started(event), None)]
             case Tokens():
-                return [self._made(self._telling.tokens(event), None)]
+                return [self._made(number, telling.tokens(event), None)]
             case Finished(reason, _, _):
-                part = self._telling.finish()
-                part.described.update(shapes.result(event, self._telling.generated))
-                last, usage = self._made(part, reason), shapes.usage(event, self._telling.generated)
-                if not self._usage_apart:
-                    return [last | {"usage": usage}]
-                return [last, self._shape.chunk("", None, {}) | {"choices": [], "usage": usage}]
+                part = telling.finish()
+                part.described.update(shapes.result(event, telling.generated))
+                self._running -= 1
+                self._usage += shapes.usage(event, telling.generated)
+                return self._last(self._made(number, part, reason))
 
-    def _made(self, part: Part, finish: str | None) -> Json:
-        return self._shape.chunk(part.text, finish, part.described, part.said if self._telling.logprobs else ())
+    def _last(self, chunk: Json) -> list[Json]:
+        """The last chunk of an answer, and the usage after that of the last."""
+        if self._running:
+            return [chunk]
+        usage = {"usage": self._usage.as_json()}
+        if not self._usage_apart:
+            return [chunk | usage]
+        return [chunk, self._shape.chunk("", None, {}) | {"choices": []} | usage]
+
+    def _made(self, number: int, part: Part, finish: str | None) -> Json:
+        said = part.said if self._tellings[number].logprobs else ()
+        return self._shape.chunk(part.text, finish, part.described, said, number)
 
 
 async def told(first: Json, others: AsyncGenerator[Json, None]) -> AsyncIterator[str]:

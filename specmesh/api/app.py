@@ -20,6 +20,7 @@ from starlette.routing import Route
 from specmesh.api import shapes
 from specmesh.api.answer import Batches, Event, Stream, Telling, append, beginning, error_body, told, whole
 from specmesh.api.body import Body, endless, parse_chat, parse_completion
+from specmesh.api.choices import choices, merged
 from specmesh.api.ping import parse_ping, pinged
 from specmesh.errors import (
     Busy,
@@ -118,13 +119,14 @@ class _Api:
         vocabulary, request = self._backend.vocabulary(), replace(body.request, id=shape.id)
         if body.ignore_eos:
             request = replace(request, params=endless(request.params, vocabulary.end_ids))
-        batches, headers = self._events(request), {"X-Request-Id": shape.id}
-        telling = Telling(vocabulary, request, chat=chat, resumable=body.resumable)
+        requests = choices(request, body.choices, chat=chat)
+        batches, headers = merged([self._events(one) for one in requests]), {"X-Request-Id": shape.id}
+        tellings = [Telling(vocabulary, one, chat=chat, resumable=body.resumable, echo=body.echo) for one in requests]
         if not body.stream:
-            answer = await whole(batches, shape, telling, http.is_disconnected)
+            answer = await whole(batches, shape, tellings, http.is_disconnected)
             return JSONResponse(answer, headers=headers)
         begun = await beginning(batches, http.is_disconnected)  # likewise
-        stream = Stream(shape, telling, body.usage_apart)
+        stream = Stream(shape, tellings, body.usage_apart)
         return StreamingResponse(stream.events(begun, batches), headers=headers, media_type="text/event-stream")
 
     async def _events(self, request: Request) -> Batches:

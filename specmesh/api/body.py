@@ -24,13 +24,13 @@ RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 
 MAX_SEED = 2**32 - 1
 MAX_TOKENS = 2**31 - 1
+MAX_CHOICES = 8
 
 _IGNORED = frozenset(
     {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prediction"}
 )
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     # Parameters of OpenAI's that are accepted at the values that change nothing.
-    "n": (1, None),
     "best_of": (1, None),
     "echo": (False, None),
     "top_logprobs": (None, 0),
@@ -54,7 +54,7 @@ _SHARED = frozenset(
             "logit_bias",
             "ignore_eos",
         ),
-        *("draft_n", "rounds", "reconnect_timeout", "resumable", "resume"),
+        *("n", "draft_n", "rounds", "reconnect_timeout", "resumable", "resume"),
     }
 )
 _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
@@ -66,6 +66,7 @@ class Body:
 
     resumable: the answer is to say what is needed to go on with it, should it break off. model: which one began
     the text that is gone on with; empty where that is not said. ignore_eos: the text is not to end by itself.
+    choices: how many answers there are to be. echo: the prompt's text is to precede each.
     """
 
     request: Request
@@ -74,6 +75,8 @@ class Body:
     resumable: bool = False
     model: str = ""
     ignore_eos: bool = False
+    choices: int = 1
+    echo: bool = False
 
 
 def parse_completion(body: object) -> Body:
@@ -83,10 +86,16 @@ def parse_completion(body: object) -> Body:
     repeat_penalty, repeat_last_n, ignore_eos. Ours: draft_n ("auto" or a number; 0 never drafts), rounds (stream each
     round's drafts); reconnect_timeout, resumable and resume, for texts that outlive a daemon.
     """
-    fields = _known(body, "prompt", "logprobs")
+    fields = _known(body, "prompt", "logprobs", "best_of", "echo")
     text, ids = _prompt(fields.get("prompt")) if fields.get("resume") is None else (None, None)
     params = _params(fields, integer_field(fields, "max_tokens", 128, 1, MAX_TOKENS), _completion_logprobs(fields))
-    return _body(fields, Request(text, ids, params, _flag(fields, "rounds")))
+    parsed = _body(fields, Request(text, ids, params, _flag(fields, "rounds")))
+    if integer_field(fields, "best_of", parsed.choices, 1, MAX_CHOICES) != parsed.choices:
+        raise RequestError("best_of must be n: every text is told, none is left out", "best_of")
+    echo = _flag(fields, "echo")
+    if echo and fields.get("resume") is not None:
+        raise RequestError("echo is of the beginning of a text, and resume is not: leave one out", "echo")
+    return replace(parsed, echo=echo)
 
 
 def parse_chat(body: object) -> Body:
@@ -127,7 +136,10 @@ def _body(fields: Json, request: Request) -> Body:
     if fields.get("resume") is not None:
         request, model = _resumed(fields["resume"], request)
     flags = _flag(fields, "stream"), _flag(options, "include_usage"), _flag(fields, "resumable")
-    return Body(request, *flags, model, _flag(fields, "ignore_eos"))
+    choices = integer_field(fields, "n", 1, 1, MAX_CHOICES)
+    if choices > 1 and (flags[-1] or fields.get("resume") is not None):
+        raise RequestError("only one text at a time can be gone on with: leave n out", "n")
+    return Body(request, *flags, model, _flag(fields, "ignore_eos"), choices)
 
 
 def _resumed(value: object, request: Request) -> tuple[Request, str]:

@@ -11,12 +11,16 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An id of an answer: where its text begins there, and how likely it was; None where that is not known."""
+    """An id of an answer: where its text begins there, and how likely it was; None where that is not known.
+
+    echoed: it is of the prompt.
+    """
 
     id: int
     begin: int
     logprob: Logprob | None
     vocabulary: Vocabulary
+    echoed: bool = False
 
     def entry(self) -> Json:
         """The id, its token, and the likeliest ones in its place; llama-server's form, which is OpenAI's with ids."""

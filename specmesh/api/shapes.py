@@ -11,21 +11,22 @@ from specmesh.requests import Finished
 Json = dict[str, object]
 
 SCHEMA_VERSION = 1
+_DRAFTS = ("drafted", "accepted")
 
 
 class Shape(Protocol):
-    """One answer's form, under the id of its request; `extra` is specmesh's own part."""
+    """One answer's form, under the id of its request; `extra` is specmesh's own part, `index` the choice's."""
 
     @property
     def id(self) -> str:
         """The request's, for its client and for the log."""
         ...
 
-    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = ()) -> Json:
+    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = (), index: int = 0) -> Json:
         """A part of a streamed answer; the last one has a reason to `finish`. said: ids of which more is to be told."""
         ...
 
-    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None) -> Json:
+    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None, index: int = 0) -> Json:
         """The answer at once; said: likewise, None where that was not asked for."""
         ...
 
@@ -38,19 +39,19 @@ class Completion:
     created: int
     model: str
 
-    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = ()) -> Json:
+    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = (), index: int = 0) -> Json:
         """A part of the text."""
-        return self._answer(text, finish, extra, said or None)
+        return self._answer(text, finish, extra, said or None, index)
 
-    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None) -> Json:
+    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None, index: int = 0) -> Json:
         """The text."""
-        return self._answer(text, finish, extra, said)
+        return self._answer(text, finish, extra, said, index)
 
-    def _answer(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] | None) -> Json:
+    def _answer(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] | None, index: int) -> Json:
         logprobs = None if said is None else completion_logprobs(said)
         if said is not None:
-            extra = extra | {"logprobs": [one.entry() for one in said]}
-        choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
+            extra = extra | {"logprobs": [one.entry() for one in said if not one.echoed]}
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
         return _head(self, "text_completion") | {"choices": [choice], "specmesh": extra}
 
 
@@ -62,45 +63,70 @@ class Chat:
     created: int
     model: str
 
-    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = ()) -> Json:
+    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = (), index: int = 0) -> Json:
         """A part of the assistant's message; the first, before any text, says who speaks."""
         begins = "session" in extra and not extra.get("known_tokens")
         delta: Json = {"role": "assistant", "content": ""} if begins else {"content": text} if text else {}
         logprobs = chat_logprobs(said) if said else None
-        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return _head(self, "chat.completion.chunk") | {"choices": [choice], "specmesh": extra}
 
-    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None) -> Json:
+    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None, index: int = 0) -> Json:
         """The assistant's message."""
         message = {"role": "assistant", "content": text, "refusal": None}
         logprobs = None if said is None else chat_logprobs(said)
-        choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish}
+        choice = {"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish}
         return _head(self, "chat.completion") | {"choices": [choice], "specmesh": extra}
 
 
+def new_id(chat: bool) -> str:
+    """A name for a request, which cannot be guessed: who has it can have the text."""
+    return ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(16)
+
+
 def shape(chat: bool, created: float, model: str, name: str = "") -> Shape:
-    """The form of an answer, a new one unless it has a name. A name cannot be guessed: who has it can have the text."""
-    name = name or ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(16)
-    return (Chat if chat else Completion)(name, int(created), model)
+    """The form of an answer, a new one unless it has a name."""
+    return (Chat if chat else Completion)(name or new_id(chat), int(created), model)
 
 
 def _head(answer: Completion | Chat, kind: str) -> Json:
     return {"id": answer.id, "object": kind, "created": answer.created, "model": answer.model}
 
 
-def usage(end: Finished, generated: int) -> Json:
+@dataclass(frozen=True, slots=True)
+class Usage:
     """Tokens of prompt and answer; drafts that stood and that did not, where OpenAI has predicted ones."""
-    prompt, report = len(end.prompt_ids), end.report
-    drafted, accepted = (value if isinstance(value := report.get(name), int) else 0 for name in ("drafted", "accepted"))
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": generated,
-        "total_tokens": prompt + generated,
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": drafted - accepted,
-        },
-    }
+
+    prompt: int
+    generated: int
+    accepted: int
+    rejected: int
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """That of two answers to one prompt, which counts once."""
+        accepted, rejected = self.accepted + other.accepted, self.rejected + other.rejected
+        return Usage(max(self.prompt, other.prompt), self.generated + other.generated, accepted, rejected)
+
+    def as_json(self) -> Json:
+        """OpenAI's form."""
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.generated,
+            "total_tokens": self.prompt + self.generated,
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": self.accepted,
+                "rejected_prediction_tokens": self.rejected,
+            },
+        }
+
+
+NO_USAGE = Usage(0, 0, 0, 0)
+
+
+def usage(end: Finished, generated: int) -> Usage:
+    """The usage of an answer with so many ids."""
+    drafted, accepted = (value if isinstance(value := end.report.get(name), int) else 0 for name in _DRAFTS)
+    return Usage(len(end.prompt_ids), generated, accepted, drafted - accepted)
 
 
 def result(end: Finished, generated: int) -> Json:

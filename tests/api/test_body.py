@@ -100,9 +100,10 @@ def test_every_field():
         ("include_usage", True),
         ("response_format", {"type": "json_object"}),
         ("tools", [{"type": "function"}]),
-        ("n", 2),
+        ("n", 0),
+        ("n", 9),
         ("best_of", 3),
-        ("echo", True),
+        ("echo", 1),
         ("logprobs", 21),
         ("logprobs", True),
         ("top_logprobs", 3),
@@ -329,3 +330,24 @@ def test_no_messages(messages: object):
     with pytest.raises(RequestError, match="messages") as refused:
         parse_chat({"messages": messages})
     assert str(refused.value.param).startswith("messages")
+
+
+def test_several_answers():
+    """n is for both APIs, best_of for completions, where it must say the same; a text to be gone on with is one."""
+    body = parse_completion({"prompt": "x", "n": 3, "best_of": 3, "echo": True})
+    assert (body.choices, body.echo) == (3, True)
+    said = [{"role": "user", "content": "x"}]
+    assert parse_chat({"messages": said, "n": 8}).choices == 8
+    resume = {"id": "cmpl-" + 32 * "a"}
+    for fields, name in (
+        ({"n": 2, "best_of": 1}, "best_of"),
+        ({"n": 2, "resumable": True}, "n"),
+        ({"n": 2, "resume": resume}, "n"),
+        ({"echo": True, "resume": resume}, "echo"),
+    ):
+        with pytest.raises(RequestError) as refused:
+            parse_completion({"prompt": "x"} | fields)
+        assert refused.value.param == name
+    for fields in ({"echo": True}, {"best_of": 2}):
+        with pytest.raises(RequestError):
+            parse_chat({"messages": said} | fields)

@@ -171,6 +171,30 @@ def test_seed(server: Served):
     assert text(7) != text(8)
 
 
+def test_several_answers(server: Served):
+    """n texts, each of a seed of its own; streamed, chunks say whose they are. The usage is that of all."""
+    asked = {"model": "any", "prompt": "once", "max_tokens": 20, "seed": 7, "n": 3}
+    client = server.client()
+    answer = client.completions.create(**asked, temperature=100)  # type: ignore[call-overload]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    alone = [
+        client.completions.create(model="any", prompt="once", max_tokens=20, temperature=100, seed=seed)
+        for seed in (7, 8, 9)
+    ]
+    texts = [one.choices[0].text for one in alone]
+    assert [choice.text for choice in answer.choices] == texts
+    assert len(set(texts)) == 3
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (4, 60)
+    streamed = ["", "", ""]
+    *chunks, last = client.completions.create(
+        **asked, temperature=0, stream=True, stream_options={"include_usage": True}, extra_body={"echo": True}
+    )  # type: ignore[call-overload]
+    for chunk in chunks:
+        streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert streamed == 3 * ["once" + sim_text("once", 20)]
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (4, 60)
+
+
 def test_cancel(server: Served):
     """A client that leaves a stream ends its session."""
     with server.client().completions.create(model="any", prompt="once", max_tokens=1500, stream=True) as stream:
@@ -236,7 +260,7 @@ def test_oversized_body(server: Served):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("temperature", 1000), ("n", 3), ("stop", [1]), ("logit_bias", {"1": 500}), ("nonsense", 1)]
+    ("field", "value"), [("temperature", 1000), ("n", 9), ("stop", [1]), ("logit_bias", {"1": 500}), ("nonsense", 1)]
 )
 def test_bad_field(server: Served, field: str, value: object):
     """400, and the field is named."""

@@ -1,0 +1,142 @@
+"""Several answers to one request, and one that begins with its prompt."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from specmesh.api.answer import Event, Merged, Stream, Telling, whole
+from specmesh.api.choices import choices, merged
+from specmesh.api.shapes import Completion
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import SessionParams
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.errors import Busy
+from specmesh.requests import Finished, Request, Started, Tokens
+
+BYTES = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
+REQUEST = Request("hi", None, SessionParams(SamplingParams(seed=2**32 - 1), 9), id="cmpl-x")
+DONE = Finished("length", (104, 105), {"drafted": 5, "accepted": 3})
+SHAPE = Completion("id", 0, "m")
+
+
+class Source:
+    """Batches, and whether they were left; `stays` when there are no more."""
+
+    def __init__(self, *batches: list[Event], error: Exception | None = None, stays: bool = False) -> None:
+        self._batches, self._error, self._stays = batches, error, stays
+        self.left = False
+
+    async def batches(self) -> AsyncGenerator[list[Event], None]:
+        try:
+            for batch in self._batches:
+                await asyncio.sleep(0)
+                yield batch
+            if self._error is not None:
+                raise self._error
+            while self._stays:
+                await asyncio.sleep(0.01)
+        finally:
+            self.left = True
+
+
+def text(number: int) -> Source:
+    return Source([Started(number, 2, (104, 105))], [Tokens((65 + number,), 0, None)], [DONE])
+
+
+async def never() -> bool:
+    return False
+
+
+def tellings(count: int, **options: bool) -> list[Telling]:
+    return [Telling(BYTES, REQUEST, resumable=False, **options) for _ in range(count)]
+
+
+def test_each_has_a_seed_and_a_name_of_its_own():
+    """The first the request's, the others those after it; by its name a text can be had, so no two have one."""
+    made = choices(REQUEST, 3, chat=False)
+    assert [one.params.sampling.seed for one in made] == [2**32 - 1, 0, 1]
+    assert made[0] is REQUEST
+    assert len({one.id for one in made}) == 3
+
+
+def test_they_are_told_as_one_answer():
+    """In order, the prompt counted once, the rest summed; specmesh's part is a list."""
+
+    async def told() -> dict[str, object]:
+        sources = [text(number).batches() for number in range(3)]
+        return await whole(merged(sources), SHAPE, tellings(3), never)
+
+    answer = asyncio.run(told())
+    assert [(c["index"], c["text"]) for c in answer["choices"]] == [(0, "A"), (1, "B"), (2, "C")]  # type: ignore[attr-defined]
+    assert [one["token_ids"] for one in answer["specmesh"]["choices"]] == [[65], [66], [67]]  # type: ignore[index]
+    assert answer["usage"] == {
+        "prompt_tokens": 2,
+        "completion_tokens": 3,
+        "total_tokens": 5,
+        "completion_tokens_details": {"accepted_prediction_tokens": 9, "rejected_prediction_tokens": 6},
+    }
+
+
+async def streamed(batches: Merged, count: int, *, apart: bool) -> list[str]:
+    first = await anext(batches)
+    return [event async for event in Stream(SHAPE, tellings(count), apart).events(first, batches)]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_stream_says_whose_a_chunk_is(apart: bool):
+    """Each ends once, and the usage of all comes at the end of the last."""
+    events = asyncio.run(streamed(merged([text(number).batches() for number in range(2)]), 2, apart=apart))
+    whole_text = "".join(events)
+    assert [whole_text.count(f'"index": {n}, "text": "{letter}"') for n, letter in ((0, "A"), (1, "B"))] == [1, 1]
+    assert whole_text.count('"finish_reason": "length"') == 2
+    assert whole_text.count('"completion_tokens": 2,') == whole_text.count('"usage"') == 1
+    assert events[-1] == "data: [DONE]\n\n"
+
+
+def test_one_that_fails_ends_all():
+    """The others are left, so that their sessions end."""
+    sources = Source([Started(1, 2)], stays=True), Source(error=Busy("full")), Source(stays=True)
+
+    async def told() -> None:
+        await whole(merged([source.batches() for source in sources]), SHAPE, tellings(3), never)
+
+    with pytest.raises(Busy):
+        asyncio.run(told())
+    assert sources[0].left
+    assert sources[1].left
+    assert sources[2].left
+
+
+def test_who_leaves_leaves_all():
+    """Closing what is merged closes each."""
+    sources = Source([Started(1, 2)], stays=True), Source([Started(2, 2)], stays=True)
+
+    async def left() -> None:
+        batches = merged([source.batches() for source in sources])
+        await anext(batches)
+        await anext(batches)
+        await batches.aclose()
+
+    asyncio.run(left())
+    assert [source.left for source in sources] == [True, True]
+
+
+@pytest.mark.parametrize(("prompt", "shown"), [("hi!", "hi!"), (None, "hi")])
+def test_an_echo_is_the_prompt(prompt: str | None, shown: str):
+    """As it was given, or the text of its ids; how likely they were is not told, and they are no ids of the answer."""
+    params = SessionParams(SamplingParams(), 9, logprobs=0)
+    ids = None if prompt else (104, 105)
+    told = Telling(BYTES, Request(prompt, ids, params), resumable=False, echo=True)
+
+    async def answer() -> dict[str, object]:
+        return await whole(merged([text(0).batches()]), SHAPE, [told], never)
+
+    made = asyncio.run(answer())
+    [choice] = made["choices"]  # type: ignore[misc]
+    assert choice["text"] == shown + "A"
+    assert choice["logprobs"]["tokens"] == ["h", "i", "A"]
+    assert choice["logprobs"]["token_logprobs"] == [None, None, None]
+    assert choice["logprobs"]["text_offset"] == [0, 1, len(shown)]
+    assert (made["specmesh"]["token_ids"], made["usage"]["completion_tokens"]) == ([65], 1)  # type: ignore[index]
+    assert [one["id"] for one in made["specmesh"]["logprobs"]] == [65]  # type: ignore[index]
