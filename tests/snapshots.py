@@ -87,7 +87,9 @@ def verifier(sessions=1, drafters=1, now=152.0):
     stats.step(OPENED, OPENED + 0.5, 3)
     over, *lives = worked(stats, range(5088329, 5088330 + sessions), attached=drafters > 0)
     stats.ended(over.machine, "length", now)
-    return stats.picture(INFO, lives, [peer(f"mac:{n}") for n in range(drafters)], costs, traffic(), now, queued=3, kept=2)
+    return stats.picture(
+        INFO, lives, [peer(f"mac:{n}") for n in range(drafters)], costs, traffic(), now, queued=3, kept=2
+    )
 
 
 def drafter(now=152.0, *, connected=True):
