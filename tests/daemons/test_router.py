@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from specmesh.core.limits import BODY_WEIGHT, RATES, Cost
 from specmesh.core.limits import PATIENCE as LIMIT_PATIENCE
@@ -192,6 +193,7 @@ def test_another_peer_is_heard_beside_a_flood(ends: Ends):
 def test_who_goes_on_is_cut_off(ends: Ends):
     """After some seconds beyond a limit its connection ends, once, and the verifier is told whose it was."""
     ends.router.doors.attach(ends.identity)
+    monitor = ends.dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
     use_up(ends)
     while not ends.router.doors.flooding():
         assert ends.now < 2 * LIMIT_PATIENCE
@@ -199,8 +201,9 @@ def test_who_goes_on_is_cut_off(ends: Ends):
         ends.turn()
         ends.now += 0.004
     assert ends.now == pytest.approx(LIMIT_PATIENCE, abs=1.0)
-    monitor = ends.dealer.get_monitor_socket()
-    assert monitor.poll(int(PATIENCE * 1000))  # it connects anew, as another
+    for event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED):  # it connects anew, as another
+        assert monitor.poll(int(PATIENCE * 1000))
+        assert recv_monitor_message(monitor)["event"] == event
     ends.router.doors.detach(ends.identity)
     assert ends.dealer.poll(int(PATIENCE * 1000), zmq.POLLOUT)
     ends.dealer.send(encode(m.Nack(5, 0, 0)))
