@@ -201,9 +201,10 @@ def test_who_goes_on_is_cut_off(ends: Ends):
         ends.turn()
         ends.now += 0.004
     assert ends.now == pytest.approx(LIMIT_PATIENCE, abs=1.0)
-    for event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED):  # it connects anew, as another
+    seen: list[int] = []
+    while seen[-2:] != [zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED]:  # it connects anew, as another
         assert monitor.poll(int(PATIENCE * 1000))
-        assert recv_monitor_message(monitor)["event"] == event
+        seen.append(recv_monitor_message(monitor)["event"])
     ends.router.doors.detach(ends.identity)
     assert ends.dealer.poll(int(PATIENCE * 1000), zmq.POLLOUT)
     ends.dealer.send(encode(m.Nack(5, 0, 0)))
