@@ -1,4 +1,4 @@
-"""python -m soak [--minutes 20] [--seed 1] [--models sim|bundled] [--clients 3] [--json FILE]: 1 where it fails."""
+"""python -m soak [--minutes 20] [--warm-up MINUTES] [--seed 1] [--models sim|bundled] [--clients 3] [--json FILE]: 1 where it fails."""
 
 import argparse
 import json
@@ -16,6 +16,7 @@ def main() -> None:
     """Run, print, record."""
     parser = argparse.ArgumentParser(prog="python -m soak", description="Soaks pairs of real daemons.")
     parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--warm-up", type=float, help="minutes until memory is watched; a third of them all")
     parser.add_argument("--seed", type=int, default=1, help="of the load and of the faults")
     parser.add_argument("--models", choices=sorted(MODELS), default="sim")
     parser.add_argument("--clients", type=int, default=3, help="of each pair")
@@ -25,12 +26,13 @@ def main() -> None:
     args = parser.parse_args()
     logs.configure("error", "console")  # llama.cpp tells much of what it loads
     seconds = args.minutes * 60
+    warm_up = seconds * WARM_UP_SHARE if args.warm_up is None else args.warm_up * 60
     settings = Settings(
         seconds,
         args.seed,
         args.models,
         args.clients,
-        warm_up=seconds * WARM_UP_SHARE,
+        warm_up=warm_up,
         pairs=tuple(args.only or PAIRS),
         traces=args.traces,
     )
