@@ -1,4 +1,4 @@
-"""python -m soak [--minutes 20] [--warm-up MINUTES] [--seed 1] [--models sim|bundled] [--clients 3] [--json FILE]: 1 where it fails."""
+"""python -m soak [--minutes 20] [--warm-up M] [--seed 1] [--models sim|bundled] [--clients 3] [--json FILE]: 1 where it fails."""
 
 import argparse
 import json
