@@ -52,9 +52,14 @@ class Asked:
         """Whether its text has begun before."""
         return self.started or bool(self.request.generated) or self.request.named_only
 
-    def continued_by(self, opened: Opened) -> bool:
-        """Whether a session goes on with the text that this one has, and not with all of it as a prompt."""
-        return not self.request.generated or len(self.request.prompt_ids or ()) == opened.prompt_tokens
+    def lacking(self, opened: Opened) -> str | None:
+        """What was asked for that a session is not, its verifier being older than this drafter."""
+        request = self.request
+        if request.generated and len(request.prompt_ids or ()) != opened.prompt_tokens:
+            return "cannot go on with a text"  # it has all of it as a prompt
+        if request.params.logprobs is not None and opened.logprobs == NO_LOGPROBS and not request.named_only:
+            return "tells no log-probabilities of this text"
+        return None
 
     def given(self, opened: Opened) -> "Asked":
         """The same once the verifier has told how the text goes on: who asked by a name did not know."""

@@ -163,9 +163,9 @@ class Following:
             return
         if message.session in self.live:
             self._moved(self.live[message.session])
-        if asked is not None and not asked.continued_by(message):
+        if asked is not None and (lacking := asked.lacking(message)) is not None:
             self._dealer.send(m.Close(message.session, 0, 0.0))
-            self._give_up(asked, DaemonUnreachable("the verifier is of a version that cannot go on with a text"))
+            self._give_up(asked, DaemonUnreachable(f"the verifier is of a version that {lacking}"))
             return
         seq = self._free.pop() if self._free else None
         info, welcome = self._engine.info, self._welcome

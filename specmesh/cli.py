@@ -147,6 +147,7 @@ def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
     is_flag=True,
     help="Print one JSON object instead of the text.",
 )
+@click.option("--pace", is_flag=True, help="Show a round's text bit by bit until the next is expected, not at once.")
 @click.option("--verbose", is_flag=True, help="A line per round and a summary, on stderr.")
 @click.option(
     "--reconnect-timeout",
@@ -174,6 +175,7 @@ def generate(
     logprobs: int | None,
     show_drafts: bool,
     as_json: bool,
+    pace: bool,
     verbose: bool,
     reconnect_timeout: float,
     resume: str | None,
@@ -188,6 +190,8 @@ def generate(
         raise click.UsageError("give either PROMPT or --resume ID")
     if logprobs is not None and not as_json:
         raise click.UsageError("--logprobs are told by --json: give both")
+    if pace and (as_json or show_drafts):
+        raise click.UsageError("--pace is for plain text: leave out --json and --show-drafts")
     text = read_text() if prompt == "-" else prompt
     body: dict[str, object] = {
         **({"prompt": text} if resume is None else {"resume": {"id": resume}}),
@@ -199,7 +203,7 @@ def generate(
         **({} if logprobs is None else {"logprobs": logprobs}),
         "rounds": verbose or show_drafts,
     }
-    output = Output(as_json=as_json, verbose=verbose, show_drafts=show_drafts)
+    output = Output(as_json=as_json, verbose=verbose, show_drafts=show_drafts, pace=pace)
     run(Client(socket_path, waits=_say_waiting), body, output, reconnect_timeout, _say)
 
 

@@ -5,11 +5,12 @@ import os
 import secrets
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 
 from specmesh.client import Client, Json
 from specmesh.errors import SpecmeshError
+from specmesh.paced_output import PacedOutput
 from specmesh.resuming import Answer
 
 _REPORT_KEYS = (
@@ -47,6 +48,7 @@ class Output:
     as_json: bool = False
     verbose: bool = False
     show_drafts: bool = False
+    pace: bool = False
 
 
 @dataclass(slots=True)
@@ -72,9 +74,10 @@ def run(
     body = {"seed": secrets.randbits(32)} | body
     so_far = _Text(seed=body["seed"])
     try:
-        with closing(Answer(client, body, timeout, say).chunks()) as chunks:
+        paced = PacedOutput(_show) if output.pace else nullcontext()
+        with closing(Answer(client, body, timeout, say).chunks()) as chunks, paced as pace:
             for chunk in chunks:
-                _take(chunk, so_far, output)
+                _take(chunk, so_far, output, pace)
     except (SpecmeshError, KeyboardInterrupt):
         if output.as_json:
             print(json.dumps(_as_json(so_far, "interrupted")))
@@ -89,7 +92,12 @@ def run(
         print("\n".join(summary(_report(so_far))), file=sys.stderr)
 
 
-def _take(chunk: Json, so_far: _Text, output: Output) -> None:
+def _show(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _take(chunk: Json, so_far: _Text, output: Output, pace: PacedOutput | None) -> None:
     choice = chunk["choices"][0]  # type: ignore[index]
     told: Json = chunk["specmesh"]  # type: ignore[assignment]
     so_far.text += choice["text"]
@@ -107,10 +115,11 @@ def _take(chunk: Json, so_far: _Text, output: Output) -> None:
         if output.verbose and "drafts" in told:
             fresh = "\n" if sys.stdout.isatty() and sys.stderr.isatty() and not output.as_json else ""
             print(fresh + _round_line(so_far.rounds, told), file=sys.stderr)
-    if not output.as_json:
-        text = choice["text"]
-        sys.stdout.write(_marked(text, told) if output.show_drafts and "accepted_text" in told else text)
-        sys.stdout.flush()
+    text = choice["text"]
+    if pace is not None:
+        pace.add(text, len(ids) if isinstance(ids, list) else 1)
+    elif not output.as_json:
+        _show(_marked(text, told) if output.show_drafts and "accepted_text" in told else text)
 
 
 def _marked(text: str, told: Json) -> str:

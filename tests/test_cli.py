@@ -100,6 +100,20 @@ def test_defaults(daemon: type[FakeClient]):
     }
 
 
+@pytest.mark.parametrize("words", [("--logprobs", "2"), ("--pace", "--json"), ("--pace", "--show-drafts")])
+def test_options_that_do_not_go_together(daemon: type[FakeClient], words: tuple[str, ...]):
+    """Wrong usage, before anybody is asked."""
+    done = run("generate", "hi", *words)
+    assert (done.exit_code, words[0] in done.output, daemon.asked) == (2, True, [])
+
+
+def test_options_that_are_off_unless_given(daemon: type[FakeClient]):
+    """They are no part of a body that does not need them."""
+    assert run("generate", "hi", "--json", "--logprobs", "2", "--ignore-eos").exit_code == 0
+    body = asked(daemon)
+    assert (body["logprobs"], body["ignore_eos"]) == (2, True)
+
+
 def test_every_option(daemon: type[FakeClient]):
     """Every option reaches the body; --verbose and --show-drafts ask for rounds."""
     done = run(

@@ -84,6 +84,15 @@ def test_text_only_on_stdout(capsys: pytest.CaptureFixture[str]):
     assert client.closed
 
 
+def test_paced_text_is_the_same(capsys: pytest.CaptureFixture[str]):
+    """--pace: nothing is lost, with the daemon's error too."""
+    run(Fake(CHUNKS), {}, Output(pace=True))  # type: ignore[arg-type]
+    assert capsys.readouterr() == ("abcdef\n", "")
+    with pytest.raises(DaemonUnreachable):
+        run(Fake(CHUNKS[:2], DaemonUnreachable("gone")), {}, Output(pace=True))  # type: ignore[arg-type]
+    assert capsys.readouterr() == ("abc\n", "")
+
+
 def test_verbose_goes_to_stderr(capsys: pytest.CaptureFixture[str]):
     """--verbose: a line per round with drafts, accepted and the verifier's own token, then the summary."""
     run(Fake(CHUNKS), {}, Output(verbose=True))  # type: ignore[arg-type]

@@ -83,7 +83,7 @@ def test_streamed_completion(daemon: Daemon):
         ({}, "prompt"),
         ({"prompt": 5}, "prompt"),
         ({"prompt": "x", "stop": [5]}, "stop must be"),
-        ({"prompt": "x", "n": 2}, "n is not supported"),
+        ({"prompt": "x", "suffix": "y"}, "suffix is not supported"),
         ({"prompt": "x", "temprature": 1}, "unknown field 'temprature'"),
         ({"prompt": "x", "temperature": "hot"}, "temperature"),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens"),

@@ -70,10 +70,11 @@ def test_messages_of_the_other_direction_are_counted(wire: Wire, verifier: Daemo
         m.Sync(1, 0, 0, (1,), 4),
         m.Done(1, "stop", 4),
         m.Round(1, [], 0),
+        m.Logprobs(1, 4, [-1.0]),
         m.Opened(1, 0, 1, 0.0, 0, 1.0, 0),
         m.Error("busy", "no"),
     )
-    until(lambda: wire.rejected("direction") == before + 6, "they are counted", 10)
+    until(lambda: wire.rejected("direction") == before + 7, "they are counted", 10)
 
 
 @fault("E2.18")
