@@ -18,15 +18,18 @@ CHECKED, SAME = (1, 3, 5), 0.2
 
 def calibrate(engine: VerifyEngine, costs: StepCosts, remembered: dict[int, float] | None = None) -> None:
     """Measure steps of the WIDTHS on an empty sequence, over and over while there is time, and leave it empty again.
+    Where a target has one width only, that is measured.
 
     remembered: seconds by rows of an earlier run with the same model and machine; taken over where steps of a few
     widths still take as long as then.
     """
     begun = time.monotonic()
     held = int(engine.info.trimming == "restore")
-    widths = [rows for rows in WIDTHS if rows <= engine.info.n_batch and rows + held <= engine.info.n_ctx]
+    constant = engine.info.width
+    candidates = WIDTHS if constant is None else (constant,)
+    widths = [rows for rows in candidates if rows <= engine.info.n_batch and rows + held <= engine.info.n_ctx]
     _step(engine, held, widths[0])  # the first ever warms caches up and is not typical
-    if remembered is not None and 1 in remembered and _still(engine, held, remembered):
+    if remembered is not None and widths[0] in remembered and _still(engine, held, remembered):
         for rows, seconds in remembered.items():
             costs.record(rows, seconds)
         return
@@ -39,7 +42,7 @@ def calibrate(engine: VerifyEngine, costs: StepCosts, remembered: dict[int, floa
 
 def _still(engine: VerifyEngine, held: int, remembered: dict[int, float]) -> bool:
     """Whether steps of a few widths take as long as they did, the quickest of three each."""
-    checked = [rows for rows in CHECKED if rows in remembered]
+    checked = [rows for rows in CHECKED if rows in remembered] or list(remembered)[:1]
     quickest = {rows: min(_step(engine, held, rows) for _ in range(3)) for rows in checked}
     return all(abs(seconds - remembered[rows]) <= SAME * remembered[rows] for rows, seconds in quickest.items())
 

@@ -30,7 +30,8 @@ class Stepper:
     ) -> None:
         self._engine = EngineThread(engine, deliver)
         self._restores = engine.info.trimming == "restore"
-        self._scheduler = Scheduler(engine.info.n_batch)
+        self._width = engine.info.width
+        self._scheduler = Scheduler(engine.info.n_batch, constant=self._width is not None)
         self._costs, self._notes = costs, notes
         self._step: Step | None = None
         self._trims: list[tuple[int, int]] = []
@@ -67,7 +68,7 @@ class Stepper:
                 waited += waits
                 spans.append(Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
             else:
-                spans.append(Span(live.seq, part.position, part.ids, logits=False))
+                spans.append(Span(live.seq, part.position, part.ids, logits=part.stepwise))
         self._step, self._begun = step, now
         self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
         self._engine.submit(Job(tuple(self._trims), tuple(spans)))
@@ -87,7 +88,8 @@ class Stepper:
             self._costs.record_pause(self._pause, drafting=drafting)
         self._last_ended = result.ended
         if step.pure:
-            self._costs.record(step.rows, seconds, context=step.context, drafts=step.drafts, redoes=self._redoes)
+            rows, each, context = step.measured(seconds, self._width)
+            self._costs.record(rows, each, context=context, drafts=step.drafts, redoes=self._redoes)
         shared = len(step.parts) > 1
         outcomes: list[Outcome] = []
         for (session, part), logits in zip(step.parts, result.logits, strict=True):

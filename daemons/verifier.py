@@ -78,9 +78,7 @@ class VerifierLoop:
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
         self._notes = DecisionNotes(decisions)
         self._stepper = Stepper(engine, mailbox.put, costs, self._notes)
-        most = MAX_DRAFTS if engine.info.can_trim else 0
-        vocabulary = engine.vocabulary
-        self._limits = TargetLimits(engine.info.n_ctx, len(vocabulary), vocabulary.end_ids, most, vocabulary.pieces)
+        self._limits = _limits(engine)
         self._queue = RequestQueue(PromptLine(engine, mailbox.put), self._limits, engine.info.n_seq, max_queue)
         self._costs = costs
         self._policies = PolicySolver(mailbox.put)
@@ -357,3 +355,11 @@ class VerifierLoop:
 
 def _stopping() -> Busy:
     return Busy("the verifier is stopping: try again when it is back")
+
+
+def _limits(engine: VerifyEngine) -> TargetLimits:
+    """What sessions must know of their target."""
+    info, vocabulary = engine.info, engine.vocabulary
+    most = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
+    drafts = most if info.can_trim else 0
+    return TargetLimits(info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width)

@@ -123,6 +123,7 @@ class VerifierStats:
                 "n_ctx": info.n_ctx,
                 "can_trim": info.can_trim,
                 "trimming": info.trimming,
+                "reproducible": info.width is not None,
             },
             "sessions": {
                 "live": len(sessions),

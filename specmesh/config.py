@@ -18,6 +18,7 @@ class ModelSettings:
     threads:    None means one per core.
     gpu_layers: -1 means all.
     chat_template: a file with a Jinja template, instead of the target's own.
+    reproducible: a target's steps all have the same number of rows, so that no bit of its text depends on drafts.
     """
 
     engine: str
@@ -28,6 +29,7 @@ class ModelSettings:
     gpu_layers: int = 0
     gpu_required: bool = False
     chat_template: Path | None = None
+    reproducible: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value that no engine can use."""

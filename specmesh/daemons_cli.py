@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
@@ -161,6 +162,12 @@ def _daemon_options(command: F) -> F:
     metavar="N",
     help="Requests that wait, in order, while all sessions are taken; those beyond are refused with exit code 75.",
 )
+@click.option(
+    "--reproducible",
+    is_flag=True,
+    help="Give every step the same number of rows, so that the text is the same to the last bit with and without "
+    "drafts, whoever else asks; steps cost more, see the README.",
+)
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
 @config_option
@@ -171,6 +178,7 @@ def verifier(
     log_decisions: Path | None,
     grace: float,
     max_queue: int,
+    reproducible: bool,
     engine: str,
     **shared: Unpack[_Shared],
 ) -> None:
@@ -185,7 +193,7 @@ def verifier(
         _log(shared)
         with about("model"):
             path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
-        settings = _model(engine, path, shared, chat_template)
+        settings = replace(_model(engine, path, shared, chat_template), reproducible=reproducible)
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
         told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, max_queue)

@@ -136,10 +136,14 @@ VerifierEffect = SendTruth | SendSync | SendNack | Emit | Trim | Finish
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Decode `ids` at `position`, no logits."""
+    """Decode `ids` at `position`; nothing is chosen from their logits.
+
+    stepwise: they were generated, by steps of a constant width, and are to be computed by such a step again.
+    """
 
     position: int
     ids: tuple[int, ...]
+    stepwise: bool = False
 
 
 @dataclass(frozen=True, slots=True)

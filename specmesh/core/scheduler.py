@@ -1,7 +1,7 @@
 """Which sessions share the next step of the target, and with what rows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specmesh.core import events as ev
 from specmesh.core.verifier_session import VerifierSession
@@ -33,6 +33,13 @@ class Step:
         """Whether any part has drafts."""
         return any(isinstance(part, ev.Verify) and part.drafts for _, part in self.parts)
 
+    def measured(self, seconds: float, width: int | None) -> tuple[int, float, int]:
+        """What its time teaches: rows, seconds and context of one decode. With a constant width each part was one of
+        its own, of so many rows."""
+        if width is None:
+            return self.rows, seconds, self.context
+        return width, seconds / len(self.parts), self.context // len(self.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Idle:
@@ -47,11 +54,15 @@ class Scheduler:
     As soon as one session is ready, every session that could step joins with the drafts it has: a shared step is cheap
     for each, and waiting through the others' step would cost more than any draft brings. What room is left prefills,
     oldest session first; where others verify or wait only `prefill_rows` of it, so that no one's tokens stall.
+
+    constant: a prompt is always cut at the same places, at multiples of `prefill_rows`, so that what other sessions do
+    does not change how it is computed.
     """
 
-    def __init__(self, n_batch: int, prefill_rows: int = 128) -> None:
+    def __init__(self, n_batch: int, prefill_rows: int = 128, *, constant: bool = False) -> None:
         self._n_batch = n_batch
         self._prefill_rows = prefill_rows
+        self._constant = constant
 
     def next_step(self, sessions: Mapping[int, VerifierSession], now: float) -> Step | Idle:
         """The next step over the unfinished `sessions`, or until when there is none."""
@@ -74,11 +85,19 @@ class Scheduler:
         if not all(isinstance(plan, ev.Prefill) for plan in plans.values()):
             budget = min(budget, self._prefill_rows)
         for key, plan in plans.items():
-            if isinstance(plan, ev.Prefill) and budget > 0:
-                part = ev.Prefill(plan.position, plan.ids[:budget])
+            part = self._filling(plan, budget) if isinstance(plan, ev.Prefill) else None
+            if part is not None:
                 parts.append((key, part))
                 budget -= len(part.ids)
         return Step(tuple(parts))
+
+    def _filling(self, plan: ev.Prefill, budget: int) -> ev.Prefill | None:
+        """As much of a prompt as there is room for; None for none."""
+        if not self._constant:
+            return replace(plan, ids=plan.ids[:budget]) if budget > 0 else None
+        next_cut = self._prefill_rows - plan.position % self._prefill_rows
+        whole = plan if plan.stepwise else replace(plan, ids=plan.ids[:next_cut])
+        return whole if len(whole.ids) <= budget else None
 
 
 def _rows(part: ev.Prefill | ev.Verify) -> int:

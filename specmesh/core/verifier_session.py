@@ -57,13 +57,17 @@ class SessionParams:
 
 @dataclass(frozen=True, slots=True)
 class TargetLimits:
-    """What the target allows. max_drafts is 0 for a model that cannot trim; pieces are the bytes of each id."""
+    """What the target allows.
+
+    max_drafts: 0 for a model that cannot trim. pieces: the bytes of each id. width: rows of every step, where constant.
+    """
 
     n_ctx: int
     n_vocab: int
     end_ids: frozenset[int]
     max_drafts: int = MAX_DRAFTS
     pieces: Sequence[bytes] = ()
+    width: int | None = None
 
 
 class VerifierSession:
@@ -205,9 +209,18 @@ class VerifierSession:
     def plan(self, now: float) -> ev.Plan:
         """What the engine should do for this session; `Wait` when a draft on its way is worth more than a step now."""
         if self._held < len(self.prefix) - 1:
-            return ev.Prefill(self._held, tuple(self.prefix[self._held : len(self.prefix) - 1]))
+            return self._missing()
         wanted, until = self._pacing.plan(len(self.prefix), self.lead, self._max_drafts(), now)
         return self.verify(wanted) if until is None else ev.Wait(until)
+
+    def _missing(self) -> ev.Prefill:
+        """What the target's memory lacks: the prompt, and what was generated before. Where a step's rows are constant
+        each part is computed as it was the first time."""
+        width, prompt, end = self._limits.width, self.n_prompt - 1, len(self.prefix) - 1
+        stepwise = width is not None and self._held >= prompt
+        if width is not None:
+            end = min(self._held + width, end) if stepwise else prompt
+        return ev.Prefill(self._held, tuple(self.prefix[self._held : end]), stepwise)
 
     def verify(self, wanted: int | None = None) -> ev.Verify:
         """A step with the drafts in hand, at most `wanted` of them."""

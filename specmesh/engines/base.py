@@ -44,6 +44,8 @@ class EngineInfo:
     n_seq:    sequences that can be held at once.
     trimming: how part of a sequence is taken back; a target that cannot runs without speculation.
     backend:  where it runs, for people ("CPU, 2 threads"; "CUDA: NVIDIA GB10, 81 layers").
+    width:    rows that each span with logits is computed in, whatever it holds, so that its logits do not depend on
+              what else is in the step; it takes no more. None: a step is as wide as what is asked of it.
     """
 
     model: str
@@ -52,6 +54,7 @@ class EngineInfo:
     n_seq: int
     trimming: Trimming
     backend: str
+    width: int | None = None
 
     @property
     def can_trim(self) -> bool:

@@ -12,6 +12,7 @@ from specmesh.engines.base import EngineInfo, Progress, Span
 from specmesh.engines.llama_context import LlamaContext
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings
 from specmesh.engines.llama_tokens import SHORT, Tokenizer
+from specmesh.engines.llama_width import width_of
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 __all__ = ["LlamaDrafter", "LlamaSettings", "LlamaVerifier"]
@@ -20,7 +21,8 @@ __all__ = ["LlamaDrafter", "LlamaSettings", "LlamaVerifier"]
 class LlamaVerifier:
     """A GGUF target model: `VerifyEngine` by llama.cpp.
 
-    One step carries up to n_batch rows, n_seq * (max_draft + 1) of them with logits.
+    One step carries up to n_batch rows, n_seq * (max_draft + 1) of them with logits; where it is reproducible,
+    n_seq * info.width.
     """
 
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
@@ -31,9 +33,9 @@ class LlamaVerifier:
         except ConfigError:
             self._model.close()
             raise
-        self._context = _context(
-            self._model, settings, settings.n_seq * (settings.max_draft + 1), max(settings.max_draft, 1)
-        )
+        width = width_of(self._model) if settings.reproducible else None
+        most = settings.max_draft + 1 if width is None else width
+        self._context = _context(self._model, settings, settings.n_seq * most, max(most - 1, 1), width)
         self._tokenizer = Tokenizer(settings.path, self._model.vocabulary.fingerprint())
 
     @property
@@ -142,9 +144,11 @@ class LlamaDrafter:
         self._context.close()
 
 
-def _context(model: LlamaModel, settings: LlamaSettings, n_outputs: int, rollback: int) -> LlamaContext:
+def _context(
+    model: LlamaModel, settings: LlamaSettings, n_outputs: int, rollback: int, width: int | None = None
+) -> LlamaContext:
     try:
-        return LlamaContext(model, settings, n_outputs, rollback)
+        return LlamaContext(model, settings, n_outputs, rollback, width)
     except BaseException:
         model.close()
         raise

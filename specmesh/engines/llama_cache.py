@@ -25,6 +25,8 @@ class CacheSizes:
     rows:      most rows of one decode.
     outputs:   most rows of logits of one decode.
     snapshots: states of recurrent layers that llama.cpp is asked to keep per sequence, to roll back by.
+    width:     rows that steps are filled up to; None where they are not. The cells are then each sequence's own, so
+               that an id's place does not depend on other sequences: attention sums over cells in their order.
     """
 
     n_ctx: int
@@ -33,6 +35,7 @@ class CacheSizes:
     outputs: int
     threads: int
     snapshots: int = 0
+    width: int | None = None
 
     def __post_init__(self) -> None:
         least = min(self.n_ctx, self.n_seq, self.rows, self.outputs, self.threads, self.snapshots + 1)
@@ -41,8 +44,13 @@ class CacheSizes:
 
     @property
     def cells(self) -> int:
-        """Ids that are held at most; rows to be rolled back take cells, too."""
-        return (self.n_ctx + self.snapshots) * self.n_seq
+        """Ids that are held at most."""
+        return self.per_seq * self.n_seq
+
+    @property
+    def per_seq(self) -> int:
+        """The same of one sequence; rows to be rolled back take cells, and those that fill a step up."""
+        return self.n_ctx + self.snapshots + (self.width or 0)
 
 
 class LlamaCache:
@@ -59,7 +67,7 @@ class LlamaCache:
         self.lib = model.lib
         self.partial = True
         self._n_vocab = model.n_vocab
-        self._bounds = Bounds(sizes.n_seq, sizes.n_ctx + sizes.snapshots, model.n_vocab, sizes.rows, sizes.outputs)
+        self._bounds = Bounds(sizes.n_seq, sizes.per_seq, model.n_vocab, sizes.rows, sizes.outputs)
         self._handle = _create(model, sizes)
         self._memory = self.lib.llama_get_memory(self._handle)
         self._batch = _Batch(self.lib, sizes.rows)
@@ -164,7 +172,7 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params.n_outputs_max = sizes.outputs
     params.n_threads = params.n_threads_batch = sizes.threads
     params.flash_attn_type = model.lib.LLAMA_FLASH_ATTN_TYPE_AUTO
-    params.kv_unified = True
+    params.kv_unified = sizes.width is None
     # A window-sized cache would let a deep cut succeed and then attend to ids it has dropped.
     params.swa_full = True
     params.no_perf = True

@@ -10,6 +10,7 @@ from specmesh.engines.base import EngineInfo, Span, context_of
 from specmesh.engines.llama_cache import CacheSizes
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings, physical_cores
 from specmesh.engines.llama_probe import open_cache
+from specmesh.engines.llama_width import ConstantWidth
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError
 
@@ -23,19 +24,34 @@ class LlamaContext:
 
     n_outputs: most rows of logits of one step.
     rollback:  how many rows of a step are taken back at most; 0 for a drafter.
+    width:     rows of every step with logits, see `ConstantWidth`; None for as many as are asked for.
     """
 
-    def __init__(self, model: LlamaModel, settings: LlamaSettings, n_outputs: int, rollback: int) -> None:
+    def __init__(
+        self, model: LlamaModel, settings: LlamaSettings, n_outputs: int, rollback: int, width: int | None = None
+    ) -> None:
         """Reserve the cache; raises ConfigError where memory or the model do not allow it."""
         self._model = model
         n_ctx = _context_size(settings, model.lib.llama_model_n_ctx_train(model.handle))
         n_batch = max(min(settings.n_batch, n_ctx * settings.n_seq), settings.n_seq)
+        rows = max(n_batch, 2, width or 0)
+        n_batch += (width or 0) * settings.n_seq  # a prompt's rows fit beside everybody's step
         self._n_outputs = min(max(n_outputs, settings.n_seq), n_batch)
         threads = settings.threads or physical_cores()
-        sizes = CacheSizes(n_ctx, settings.n_seq, max(n_batch, 2), self._n_outputs, threads)
+        sizes = CacheSizes(n_ctx, settings.n_seq, rows, width or self._n_outputs, threads, width=width)
         self.cache, self.rewind = open_cache(model, sizes, rollback)
+        self._constant = self._of_width(width, rows) if width is not None else None
         self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab)
-        self.info = EngineInfo(model.name, n_ctx, n_batch, settings.n_seq, self.rewind.trimming, model.backend)
+        self.info = EngineInfo(model.name, n_ctx, n_batch, settings.n_seq, self.rewind.trimming, model.backend, width)
+
+    def _of_width(self, width: int, rows: int) -> ConstantWidth:
+        if self.rewind.trimming == "removal":
+            return ConstantWidth(self.cache, width, rows)
+        self.cache.close()
+        raise ConfigError(
+            f"{self._model.name} keeps states that rows cannot be removed from, so its steps cannot be filled up to "
+            "one width: leave --reproducible out"
+        )
 
     def decode(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """One step over all spans; the wanted logits in order, float32 (rows with logits, n_vocab).
@@ -47,7 +63,7 @@ class LlamaContext:
         self._check_open()
         self.sequences.check_step(spans, self.info.n_batch, self._n_outputs)
         try:
-            self.cache.run(self.rewind.prepare(spans))
+            logits = self._run(spans)
         except EngineError:
             for seq in {span.seq for span in spans}:
                 self.sequences.set(seq, self.rewind.recover(seq, self.sequences.held(seq)))
@@ -55,6 +71,12 @@ class LlamaContext:
         self.rewind.done(spans)
         for span in spans:
             self.sequences.set(span.seq, span.position + len(span.ids))
+        return logits
+
+    def _run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
+        if self._constant is not None:
+            return self._constant.run(spans)
+        self.cache.run(self.rewind.prepare(spans))
         return self.cache.logits(sum(len(span.ids) for span in spans if span.logits))
 
     def trim(self, seq: int, length: int) -> bool:

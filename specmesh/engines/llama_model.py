@@ -41,6 +41,7 @@ class LlamaSettings:
     vocab_only:   load the vocabulary and tokenizer without weights.
     weights:      False: only pretend to load them, so that their shapes are checked; nothing can be run.
     chat_template: a Jinja template instead of the model's own.
+    reproducible: all steps of a verifier have the same number of rows, see `llama_width`.
     """
 
     path: Path
@@ -54,6 +55,7 @@ class LlamaSettings:
     vocab_only: bool = False
     weights: bool = True
     chat_template: str | None = None
+    reproducible: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_seq <= _MAX_SEQ:
@@ -89,6 +91,7 @@ class LlamaModel:
         self.name = settings.path.stem
         self.size: int = self.lib.llama_model_size(self.handle)
         self.backend = _describe(self.lib, self.handle, settings, gpus)
+        self.on_gpu = bool(gpus)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a raw prompt, special tokens written in it included; safe from any thread.

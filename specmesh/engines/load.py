@@ -148,6 +148,7 @@ def _llama(settings: ModelSettings) -> "LlamaSettings":
         gpu_required=settings.gpu_required,
         max_draft=MAX_DRAFTS,
         chat_template=read_template(settings.chat_template) if settings.chat_template is not None else None,
+        reproducible=settings.reproducible,
     )
     try_file(path)
     return found

@@ -32,9 +32,9 @@ def waiting(until=2.0, in_hand=0):
     return Scripted(ev.Wait(until), range(in_hand))
 
 
-def prefilling(ids):
+def prefilling(ids, position=0):
     """A session with that much of its prompt to go."""
-    return Scripted(ev.Prefill(0, tuple(range(ids))))
+    return Scripted(ev.Prefill(position, tuple(range(ids))))
 
 
 sessions = st.lists(
@@ -111,3 +111,39 @@ def test_prefill_oldest_first_and_bounded_beside_verification():
     assert [key for key, _ in step.parts] == [3, 1]
     assert step.rows == 3 + 4
     assert not step.pure
+
+
+@PROFILE
+@given(
+    st.lists(st.builds(prefilling, st.integers(1, 60), st.integers(0, 3).map(lambda cut: 16 * cut)), min_size=1),
+    st.integers(0, 8),
+    st.booleans(),
+)
+def test_prompts_are_cut_where_they_always_are(prompts, verifying_rows, waits):
+    """With a constant width a part of a prompt ends at a multiple of `prefill_rows` or at its end, whoever is there;
+    and some part of one always goes on."""
+    others = {100: verifying(verifying_rows)} if verifying_rows else {}
+    others |= {101: waiting()} if waits else {}
+    sessions = dict(enumerate(prompts)) | others
+    step = Scheduler(40, 16, constant=True).next_step(sessions, 0.0)
+    filled = {key: part for key, part in step.parts if isinstance(part, ev.Prefill)}
+    assert filled
+    for key, part in filled.items():
+        wants = sessions[key].wants
+        assert part.ids == wants.ids[:16]
+        assert part.position == wants.position
+
+
+def test_what_was_generated_is_read_again_as_it_is():
+    """Its parts are those of the session, and say so to the engine."""
+    plan = ev.Prefill(17, (1, 2, 3), stepwise=True)
+    assert Scheduler(40, 16, constant=True).next_step({1: Scripted(plan)}, 0.0) == Step(((1, plan),))
+    step = Scheduler(40, 16, constant=True).next_step({1: Scripted(plan), 2: prefilling(20)}, 0.0)
+    assert dict(step.parts)[1] == plan
+
+
+def test_what_a_step_teaches():
+    """Its rows and its context; with a constant width those of one of its decodes."""
+    step = Step(((1, ev.Verify(100, 1, (2, 3))), (2, ev.Verify(60, 1, ()))))
+    assert step.measured(0.5, None) == (4, 0.5, 160)
+    assert step.measured(0.5, 8) == (8, 0.25, 80)

@@ -1,5 +1,7 @@
 """Timing steps at start-up, on a target that sleeps."""
 
+from dataclasses import replace
+
 import pytest
 
 from specmesh.core.costs import StepCosts
@@ -61,3 +63,23 @@ def test_narrow_targets():
     costs = StepCosts()
     calibrate(SimVerifier(SimSettings(n_ctx=3, can_trim=False)), costs)
     assert sorted(costs.table()) == [1, 2, 3]
+
+
+class OfWidth(Counting):
+    """Has one width."""
+
+    @property
+    def info(self):  # type: ignore[no-untyped-def]
+        return replace(super().info, width=4)
+
+
+def test_one_width():
+    """A target whose steps are all as wide has one time, for every number of drafts; it is remembered as others are."""
+    engine, costs = OfWidth(SimSettings(step_ms=20)), StepCosts()
+    calibrate(engine, costs)
+    assert list(costs.table()) == [4]
+    assert costs.seconds(1) == costs.seconds(3) == costs.seconds(4)
+    for remembered, taken in (({4: 0.02, 9: 0.5}, True), ({4: 0.05}, False), ({1: 0.02}, False)):
+        costs = StepCosts()
+        calibrate(engine, costs, remembered)
+        assert (costs.table() == remembered) == taken
