@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,12 +25,18 @@ from specmesh.requests import Backend
 class ApiThread:
     """Serves the API while the context is open; the socket is private and removed at the end.
 
-    Raises ConfigError where it cannot listen. `port` is served behind a `Guard`.
+    Raises ConfigError where it cannot listen. `port` is served behind a `Guard`; `defaults`: see `create_app`.
     """
 
-    def __init__(self, path: Path, backend: Backend, port: Port | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        backend: Backend,
+        port: Port | None = None,
+        defaults: Mapping[str, object] | None = None,
+    ) -> None:
         self._path = path
-        app = create_app(backend)
+        app = create_app(backend, defaults)
         over_tcp = [(_server(Guard(app, port.keys)), _listen_tcp(port))] if port is not None else []
         self._listeners = [(_server(app), _listen(path)), *over_tcp]
         self._thread = threading.Thread(target=self._serve, name="api", daemon=True)

@@ -38,7 +38,7 @@ class DrafterLoop:
 
     connect() opens a fresh DEALER to the verifier at `address`. least_overlap is the share of tokens that must have a
     counterpart in the verifier's vocabulary, which is kept in `cache`. changed: whether `connect` would expect another
-    verifier now.
+    verifier now. temperature: see `Following`.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class DrafterLoop:
         least_overlap: float = LEAST_OVERLAP,
         cache: VocabularyCache | None = None,
         changed: Callable[[], bool] = lambda: False,
+        temperature: float | None = None,
     ) -> None:
         self._name, self._dealer, self._address = name, Dealer(connect, address, changed), address
         self._engine, self._mailbox = engine, mailbox
@@ -63,7 +64,7 @@ class DrafterLoop:
         self._round_trip = 0.0
         self._stopping = False
         self.stats = DrafterStats(time.monotonic())
-        self._sessions = Following(self._dealer, engine, self.stats, address)
+        self._sessions = Following(self._dealer, engine, self.stats, address, temperature)
 
     @property
     def verifier(self) -> m.Welcome | None:

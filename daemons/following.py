@@ -6,13 +6,14 @@ away waits for it, and is asked for again by its name and all that is known of i
 
 import itertools
 import time
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
 
 from specmesh.core import events as ev
 from specmesh.core.drafter_session import DrafterSession
-from specmesh.core.sampling import Sampler
+from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.daemons.dealer import Dealer
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.followed import Asked, Followed
@@ -38,10 +39,19 @@ _REFUSALS: dict[str, type[SpecmeshError]] = {"busy": Busy, "session": NoSuchText
 
 
 class Following:
-    """All sessions of one drafter, `live` by number. `address` is its verifier's."""
+    """All sessions of one drafter, `live` by number. `address` is its verifier's; temperature: of what it drafts for
+    sampled texts, None for their own."""
 
-    def __init__(self, dealer: Dealer, engine: DraftEngine, stats: DrafterStats, address: str) -> None:
+    def __init__(
+        self,
+        dealer: Dealer,
+        engine: DraftEngine,
+        stats: DrafterStats,
+        address: str,
+        temperature: float | None = None,
+    ) -> None:
         self.live: dict[int, Followed] = {}
+        self._temperature = temperature
         self._dealer, self._engine, self._stats, self._address = dealer, engine, stats, address
         self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
         self._asked: dict[int, Asked] = {}
@@ -173,7 +183,7 @@ class Following:
         live = Followed(
             message.session,
             DrafterSession(welcome.n_vocab if welcome else 0, info.n_ctx, info.n_batch, shadows=shadows),
-            Sampler(params_of(message)),
+            Sampler(self._drafting(params_of(message))),
             seq,
             message.prompt_tokens,
             welcome.eog_ids if welcome else (),
@@ -184,6 +194,11 @@ class Following:
         self._stats.resumed += asked is not None and asked.resumes
         named = {"request": asked.request.label} if asked is not None else {}
         log.info("session_opened", session=live.id, prompt_tokens=live.n_prompt, **named)
+
+    def _drafting(self, params: SamplingParams) -> SamplingParams:
+        """How drafts are chosen for a text that is sampled so."""
+        own = self._temperature if params.temperature > 0 else None
+        return params if own is None else replace(params, temperature=own)
 
     def done(self, message: m.Done, now: float) -> None:
         """A session has ended at the verifier."""

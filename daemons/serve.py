@@ -54,7 +54,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         if guard is not None:
             ends.callback(guard.close)
         backend = VerifierBackend(process.loading, mailbox)
-        ends.enter_context(ApiThread(settings.socket, backend, settings.port))
+        ends.enter_context(ApiThread(settings.socket, backend, settings.port, settings.defaults))
         engine = process.loaded(lambda: load_verifier(settings.model, process.loading.progress))
         if engine is None:
             return
@@ -102,7 +102,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             close_dealer(route.open())  # a bad address, or bad keys, are told before loading
         mailbox: Mailbox[ClientOrder] = Mailbox()
         backend = DrafterBackend(process.loading, mailbox, settings.connect)
-        ends.enter_context(ApiThread(settings.socket, backend, settings.port))
+        ends.enter_context(ApiThread(settings.socket, backend, settings.port, settings.defaults))
         engine = process.loaded(lambda: load_drafter(settings.model, process.loading.progress))
         if engine is None:
             return
@@ -116,6 +116,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             settings.min_vocab_overlap,
             VocabularyCache(default_folder()),
             route.changed,
+            settings.draft_temperature,
         )
         ends.callback(loop.close)
         process.stop.then(loop.stop, mailbox.wakeup_fd)

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from specmesh.bench.cli import bench
 from specmesh.config_cli import bad_variable, blamed, config
 from specmesh.daemons_cli import drafter, verifier
+from specmesh.default_options import given
 from specmesh.doctor.cli import doctor
 from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
 from specmesh.explain.cli import explain
@@ -195,7 +196,7 @@ def generate(
     text = read_text() if prompt == "-" else prompt
     body: dict[str, object] = {
         **({"prompt": text} if resume is None else {"resume": {"id": resume}}),
-        "max_tokens": max_tokens,
+        **given({"max_tokens": max_tokens}),
         **sampling,
         "stop": list(stop),
         **({"ignore_eos": True} if ignore_eos else {}),

@@ -1,6 +1,7 @@
 """Settings of the daemons: frozen, checked once, before anything is started."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from specmesh.api.port import Port
@@ -53,6 +54,7 @@ class VerifierSettings:
     keys:          the folder with its keys; None for the usual ones.
     grace:         seconds that a text is kept whose drafter went away.
     max_queue:     most requests that wait for a free session.
+    defaults:      fields of a request's body that are used where it leaves them out.
     """
 
     model: ModelSettings
@@ -64,6 +66,7 @@ class VerifierSettings:
     keys: Path | None = None
     grace: float = 30.0
     max_queue: int = 16
+    defaults: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise ConfigError where keys are given and not wanted, or the queue is shorter than none."""
@@ -73,7 +76,10 @@ class VerifierSettings:
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
-    """Settings of `specmesh drafter`; port, insecure, keys: as for a verifier."""
+    """Settings of `specmesh drafter`; port, insecure, keys, defaults: as for a verifier.
+
+    draft_temperature: of the drafts for sampled texts; None for the texts' own.
+    """
 
     model: ModelSettings
     connect: str
@@ -82,6 +88,8 @@ class DrafterSettings:
     port: Port | None = None
     insecure: bool = False
     keys: Path | None = None
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    draft_temperature: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a share that is none, or where keys are given and not wanted."""

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from specmesh.config_cli import config_option, rereader
+from specmesh.default_options import default_options
 from specmesh.errors import about
 from specmesh.models_cli import complete_model, model_path
 
@@ -170,6 +171,7 @@ def _daemon_options(command: F) -> F:
 )
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
+@default_options
 @config_option
 def verifier(
     model: str | None,
@@ -180,6 +182,7 @@ def verifier(
     max_queue: int,
     reproducible: bool,
     engine: str,
+    defaults: dict[str, object],
     **shared: Unpack[_Shared],
 ) -> None:
     """Run the verifier: it holds the target model and decides every token."""
@@ -196,7 +199,7 @@ def verifier(
         settings = replace(_model(engine, path, shared, chat_template), reproducible=reproducible)
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
-        told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, max_queue)
+        told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, max_queue, defaults)
         serve_verifier(told, reread)
 
 
@@ -225,13 +228,23 @@ def verifier(
     metavar="SHARE",
     help="Refuse to draft where fewer of the tokens have a counterpart in the verifier's vocabulary.",
 )
+@click.option(
+    "--draft-temperature",
+    type=click.FloatRange(0.0, 100.0),
+    metavar="T",
+    help="Draft at this temperature for texts that are sampled (default: theirs). It changes how many drafts stand, "
+    "and no text.",
+)
 @_daemon_options
+@default_options
 @config_option
 def drafter(
     connect: str,
     engine: str,
     model: str | None,
     min_vocab_overlap: float,
+    draft_temperature: float | None,
+    defaults: dict[str, object],
     **shared: Unpack[_Shared],
 ) -> None:
     """Run a drafter: it guesses the verifier's next tokens."""
@@ -246,7 +259,8 @@ def drafter(
         settings = _model(engine, path, shared)
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
-        serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap, port, insecure, keys), reread)
+        access, sampling = (port, insecure, keys), (defaults, draft_temperature)
+        serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap, *access, *sampling), reread)
 
 
 def _instance(path: Path) -> "Instance":

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import click
 
+from specmesh.default_options import given
+
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
@@ -32,7 +34,10 @@ def _penalty(name: str, default: float, what: str) -> Decorator:
 
 
 def sampling_options(temperature: float) -> Decorator:
-    """Give a command the options of sampling, as one argument `sampling`: fields of a body."""
+    """Give a command the options of sampling, as one argument `sampling`: fields of a body.
+
+    What was not given is left to the daemon's defaults; `temperature` counts where it has none.
+    """
     options: dict[str, Decorator] = {
         "temperature": click.option(
             "--temperature",
@@ -81,8 +86,10 @@ def sampling_options(temperature: float) -> Decorator:
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def gathered(**values: object) -> None:
-            sampling = {name: values.pop(name) for name in options}
-            command(sampling={name: value for name, value in sampling.items() if value is not None}, **values)
+            sampling = given({name: values.pop(name) for name in options})
+            if "temperature" not in sampling:
+                sampling["fallback"] = {"temperature": temperature}
+            command(sampling=sampling, **values)
 
         wrapped: Callable[..., None] = gathered
         for option in reversed(options.values()):

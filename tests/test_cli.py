@@ -75,23 +75,14 @@ def asked(daemon: type[FakeClient]) -> Json:
 
 
 def test_defaults(daemon: type[FakeClient]):
-    """generate asks for 128 greedy tokens with adaptive drafts, and draws the seed that it can then tell."""
+    """generate leaves to the daemon what is not said, asks for greedy tokens where that has no default either, and
+    draws the seed that it can then tell."""
     assert run("generate", "hi").exit_code == 0
     body = asked(daemon)
     assert 0 <= body.pop("seed") < 2**32
     assert body == {
         "prompt": "hi",
-        "max_tokens": 128,
-        "temperature": 0.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        "typical_p": 1.0,
-        "repeat_penalty": 1.0,
-        "repeat_last_n": 64,
-        "frequency_penalty": 0.0,
-        "presence_penalty": 0.0,
-        "logit_bias": [],
+        "fallback": {"temperature": 0.0},
         "stop": [],
         "draft_n": "auto",
         "rounds": False,

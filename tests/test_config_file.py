@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh import config_file
+from specmesh.api.defaults import DEFAULTS
 from specmesh.cli import main
-from specmesh.config import VerifierSettings
+from specmesh.config import DrafterSettings, VerifierSettings
 from specmesh.daemons import serve
 from specmesh.errors import ConfigError
 
@@ -75,6 +76,30 @@ def test_a_chosen_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         done = specmesh("verifier", "--engine", "sim", "--model", "step_ms=1", *options, env=env)
         assert done.exit_code == 0, done.output
     assert [settings.model.ctx for settings in started] == [4096, 4096, 4096, None]
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_defaults_of_requests(role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What requests leave out can be said by flag, environment and file; only what was said is handed on."""
+    started: list[VerifierSettings | DrafterSettings] = []
+    monkeypatch.setattr(serve, f"serve_{role}", lambda settings, _: started.append(settings))
+    file = tmp_path / f"{role}.toml"
+    file.write_text('engine = "sim"\nmodel = "step_ms=1"\ntop-k = 3\nmin-p = 0.05\ntemperature = 0.5\n')
+    env = {f"SPECMESH_{role.upper()}_TOP_K": "40", f"SPECMESH_{role.upper()}_MAX_TOKENS": "9"}
+    done = specmesh(role, "--config", file, "--temperature", "0.7", env=env)
+    assert done.exit_code == 0, done.output
+    assert started[0].defaults == {"max_tokens": 9, "temperature": 0.7, "top_k": 40, "min_p": 0.05}
+    assert shown(role)["temperature"] == {"value": None, "origin": "default"}
+
+
+def test_defaults_have_the_bounds_of_requests():
+    """Each is an option of `generate` too, with the same range."""
+    asked = {option.name: option for option in main.commands["generate"].params}
+    for role in ("verifier", "drafter"):
+        options = {option.name: option for option in main.commands[role].params}
+        for name in DEFAULTS:
+            own, other = options[name].type.to_info_dict(), asked[name].type.to_info_dict()
+            assert (name, own) == (name, other)
 
 
 def test_which_file(folders: list[Path], tmp_path: Path):

@@ -7,6 +7,7 @@ while a step runs. Fields and events of ours stand under the key `specmesh`.
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
@@ -21,6 +22,7 @@ from specmesh.api import shapes
 from specmesh.api.answer import Batches, Event, Stream, Telling, append, beginning, error_body, told, whole
 from specmesh.api.body import Body, endless, parse_chat, parse_completion
 from specmesh.api.choices import choices, merged
+from specmesh.api.defaults import filled
 from specmesh.api.ping import parse_ping, pinged
 from specmesh.errors import (
     Busy,
@@ -44,9 +46,9 @@ much time of the interpreter as the loop needs for a round."""
 MAX_HTTP_BODY = 2 * 1024 * 1024
 
 
-def create_app(backend: Backend) -> Starlette:
-    """The ASGI application over a daemon."""
-    api = _Api(backend)
+def create_app(backend: Backend, defaults: Mapping[str, object] | None = None) -> Starlette:
+    """The ASGI application over a daemon; `defaults` are used for fields that a request leaves out."""
+    api = _Api(backend, defaults or {})
     return Starlette(
         routes=[
             Route("/health", api.health),
@@ -68,8 +70,8 @@ def create_app(backend: Backend) -> Starlette:
 
 
 class _Api:
-    def __init__(self, backend: Backend) -> None:
-        self._backend, self._exposition = backend, Exposition(backend)
+    def __init__(self, backend: Backend, defaults: Mapping[str, object]) -> None:
+        self._backend, self._exposition, self._defaults = backend, Exposition(backend), defaults
 
     async def health(self, _: HttpRequest) -> Response:
         reason = self._backend.not_ready()
@@ -104,10 +106,13 @@ class _Api:
         return StreamingResponse(told(first, results), media_type="text/event-stream")
 
     async def completions(self, http: HttpRequest) -> Response:
-        return await self._answer(http, parse_completion(await _json(http)), chat=False)
+        return await self._answer(http, parse_completion(await self._body(http)), chat=False)
 
     async def chat(self, http: HttpRequest) -> Response:
-        return await self._answer(http, parse_chat(await _json(http)), chat=True)
+        return await self._answer(http, parse_chat(await self._body(http)), chat=True)
+
+    async def _body(self, http: HttpRequest) -> object:
+        return filled(await _json(http), self._defaults)
 
     async def _answer(self, http: HttpRequest, body: Body, *, chat: bool) -> Response:
         reason = self._backend.not_ready()

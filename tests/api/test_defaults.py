@@ -1,0 +1,52 @@
+"""What a request leaves out: the daemon's defaults, then the client's own, then the API's."""
+
+import pytest
+
+from specmesh.api.body import parse_chat, parse_completion
+from specmesh.api.defaults import DEFAULTS, filled
+from specmesh.core.penalties import Penalties
+from specmesh.core.sampling import SamplingParams
+from specmesh.errors import RequestError
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, 0.5),
+        ({"temperature": None}, 0.5),
+        ({"temperature": 0}, 0),
+        ({"temperature": 0.9, "fallback": {"temperature": 0.2}}, 0.9),
+        ({"fallback": {"temperature": 0.2}}, 0.5),
+    ],
+)
+def test_precedence(body: dict[str, object], expected: float):
+    """The request, the daemon, the client's fallback, in this order; null is not said."""
+    assert filled(body, {"temperature": 0.5}) == {"temperature": expected}
+
+
+def test_fallback():
+    """It counts where neither the request nor the daemon says; nothing of it is left for the parser."""
+    body = {"prompt": "x", "top_k": 3, "fallback": {"temperature": 0.2, "top_k": 9}}
+    assert filled(body, {"top_p": 0.9}) == {"prompt": "x", "top_k": 3, "temperature": 0.2, "top_p": 0.9}
+
+
+@pytest.mark.parametrize("fallback", [3, [], "x", {"prompt": "x"}, {"seed": 1}, {"temperature": 1, "nonsense": 1}])
+def test_bad_fallbacks(fallback: object):
+    """Only fields that have defaults can be in it."""
+    with pytest.raises(RequestError, match="fallback must be an object with some of max_tokens, temperature"):
+        filled({"prompt": "x", "fallback": fallback}, {})
+
+
+def test_no_body():
+    """What is no object is left for the parser to refuse."""
+    assert filled([1], {"top_k": 1}) == [1]
+
+
+def test_every_default_arrives():
+    """Each of them reaches the parameters of completions and chats."""
+    told = dict(zip(DEFAULTS, (9, 0.5, 40, 0.9, 0.05, 0.8, 1.1, 32, 0.3, 0.4), strict=True))
+    sampling = SamplingParams(0.5, 40, 0.9, 1, 0.05, 0.8, Penalties(1.1, 0.3, 0.4, 32))
+    message = {"messages": [{"role": "user", "content": "x"}]}
+    for parse, body in ((parse_completion, {"prompt": "x"}), (parse_chat, message)):
+        params = parse(filled(body | {"seed": 1}, told)).request.params  # type: ignore[operator]
+        assert (params.max_tokens, params.sampling) == (9, sampling)
