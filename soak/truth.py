@@ -9,7 +9,7 @@ from specmesh.core.vocabulary import TextStream
 from specmesh.engines.base import Span, VerifyEngine
 
 TIE = 0.05
-"""Logits by which kernels of different row widths may differ: closer choices are near ties (bench/equality.py)."""
+"""Logits by which kernels of different row widths may differ: closer choices are near ties (`specmesh audit`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
+from specmesh.audit.cli import audit
 from specmesh.bench.cli import bench
 from specmesh.config_cli import bad_variable, blamed, config
 from specmesh.daemons_cli import drafter, verifier
@@ -91,6 +92,7 @@ main.add_command(drafter)
 main.add_command(models)
 main.add_command(explain)
 main.add_command(bench)
+main.add_command(audit)
 main.add_command(config)
 main.add_command(service)
 main.add_command(doctor)

@@ -144,7 +144,7 @@ def test_environment_variables_exist():
         for param in command.params
         if "--socket" in param.opts
     }
-    assert named == dict.fromkeys(("chat", "generate", "stats", "ping"), "SPECMESH_SOCKET") | dict.fromkeys(
+    assert named == dict.fromkeys(("audit", "chat", "generate", "stats", "ping"), "SPECMESH_SOCKET") | dict.fromkeys(
         ("verifier", "drafter")
     )
 

@@ -1,0 +1,28 @@
+"""Prompts for the bundled pair that it was not trained on: pieces of modules of the standard library.
+
+python bench/held_out.py [N] > prompts.jsonl
+"""
+
+import json
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+HELD_OUT = ("textwrap", "heapq", "shelve", "fractions", "csv", "queue", "sched", "bisect", "calendar", "cmd")
+
+
+def prompts(count: int) -> Iterator[str]:
+    """`count` pieces of source text of about 300 characters, from as many places."""
+    library = Path(sysconfig.get_path("stdlib"))
+    texts = [path.read_text() for name in HELD_OUT if (path := library / f"{name}.py").is_file()]
+    for index in range(count):
+        text = texts[index % len(texts)]
+        at = (index // len(texts) * 1777 + 900) % max(len(text) - 400, 1)
+        start = text.find("\n", at) + 1
+        yield text[start : start + 300]
+
+
+if __name__ == "__main__":
+    for piece in prompts(int(sys.argv[1]) if len(sys.argv) > 1 else 100):
+        print(json.dumps({"prompt": piece}))

@@ -1,0 +1,1 @@
+"""The verifier alone against speculation, token by token."""

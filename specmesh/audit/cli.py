@@ -1,0 +1,82 @@
+"""`specmesh audit`: is the text with drafts the verifier's own? A thin function, like those of cli.py."""
+
+from pathlib import Path
+
+import click
+
+from specmesh.sampling_options import sampling_options
+
+
+def _ways(_: click.Context, __: click.Parameter, text: str) -> tuple[int | str, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part == "auto" or (part.isdecimal() and 0 < int(part) <= 16) for part in parts):
+        raise click.BadParameter(f"{text!r} is no list of auto and numbers from 1 to 16 like auto,4,8")
+    return tuple(dict.fromkeys(part if part == "auto" else int(part) for part in parts))
+
+
+@click.command()
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help='One prompt per line, or JSON lines with "prompt" (default: a few of our own).',
+)
+@click.option("--num-prompts", type=click.IntRange(1), metavar="N", help="The first N only.")
+@click.option("--tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N", help="Per text.")
+@click.option(
+    "--draft-n",
+    "ways",
+    default="auto,4,8",
+    show_default=True,
+    metavar="auto|N[,...]",
+    callback=_ways,
+    help="Drafts per step, one way after the other.",
+)
+@sampling_options(temperature=0.0)
+@click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    envvar="SPECMESH_SOCKET",
+    help="The daemon's local socket (default: found as `specmesh generate` does).",
+)
+@click.option("--json", "as_json", envvar="SPECMESH_AUDIT_JSON", is_flag=True, help="Print one JSON object instead.")
+@click.pass_context
+def audit(
+    ctx: click.Context,
+    prompts: Path | None,
+    num_prompts: int | None,
+    tokens: int,
+    ways: tuple[int | str, ...],
+    sampling: dict[str, object],
+    socket_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare the texts of a live pair with the verifier's alone, token by token; exit code 1 where one is wrong.
+
+    Where two texts part, the verifier is asked again: a near tie is a choice so close that kernels of another width,
+    as their logits differ on these very texts, can turn it. Everything else is an error.
+    """
+    from specmesh.audit import report, run
+    from specmesh.bench.measure import has_drafter
+    from specmesh.bench.progress import bar
+    from specmesh.bench.prompts import BUILT_IN, read_prompts
+    from specmesh.client import Client
+    from specmesh.errors import DaemonUnreachable
+
+    texts = (read_prompts(prompts) if prompts is not None else list(BUILT_IN))[:num_prompts]
+    client = Client(socket_path)
+    if not has_drafter(client.get("/stats")):
+        raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
+    plan = run.Plan(tuple(texts), tokens, ways, sampling)
+    with bar(plan.texts) as advance:
+        found = run.audit(client, plan, advance)
+    result = report.Result(found, client.get("/stats"))
+    if as_json:
+        import json
+
+        click.echo(json.dumps(result.as_json(), indent=2))
+    else:
+        click.echo("\n".join(result.lines()))
+    ctx.exit(int(result.failed))

@@ -1,0 +1,121 @@
+"""Asks a live pair for each text alone and with drafts, and for what is needed to judge where they part."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import cast
+
+from specmesh.audit.compare import BOTH, Parting, Text, Verdict, margin, noise, parting, verdict
+from specmesh.client import Client, Json
+from specmesh.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run: each prompt alone and with each of `ways`, which are values of draft_n, `tokens` tokens each.
+
+    sampling: fields of the requests' bodies. Without a seed among them each prompt has its own, its number.
+    """
+
+    prompts: tuple[str, ...]
+    tokens: int
+    ways: tuple[int | str, ...]
+    sampling: Json
+
+    @property
+    def texts(self) -> int:
+        """Texts it takes."""
+        return len(self.prompts) * (1 + len(self.ways))
+
+    def body(self, number: int) -> Json:
+        """The request of a prompt, but for how it is drafted."""
+        asked = {"prompt": self.prompts[number], "max_tokens": self.tokens, "logprobs": 0}
+        return {"seed": number} | self.sampling | asked
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Two texts that part, by the number of their prompt and draft_n; margin: None where it is beyond measure."""
+
+    prompt: int
+    way: int | str
+    parting: Parting
+    margin: float | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of it. alone and drafted: texts by prompt, and by way and prompt. noise: as measured on them."""
+
+    plan: Plan
+    alone: tuple[Text, ...]
+    drafted: dict[int | str, tuple[Text, ...]]
+    noise: float
+    divergences: tuple[Divergence, ...]
+
+
+def audit(client: Client, plan: Plan, advance: Callable[[], None]) -> Found:
+    """Run `plan`, one text at a time, calling `advance` after each. Raises what the daemon raises."""
+    alone: list[Text] = []
+    drafted: dict[int | str, list[Text]] = {way: [] for way in plan.ways}
+    for number in range(len(plan.prompts)):
+        body = plan.body(number)
+        alone.append(_text(client, body | {"draft_n": 0}))
+        advance()
+        for way, texts in drafted.items():
+            texts.append(_text(client, body | {"draft_n": way}))
+            advance()
+    pairs = [(number, way, texts[number]) for way, texts in drafted.items() for number in range(len(alone))]
+    measured = noise((alone[number], text) for number, _, text in pairs)
+    divergences = [
+        _judged(client, plan, alone[number], Parted(number, way, where), measured)
+        for number, way, text in pairs
+        if (where := parting(alone[number], text)) is not None
+    ]
+    return Found(
+        plan, tuple(alone), {way: tuple(texts) for way, texts in drafted.items()}, measured, tuple(divergences)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A divergence before it is judged."""
+
+    prompt: int
+    way: int | str
+    parting: Parting
+
+
+def _judged(client: Client, plan: Plan, alone: Text, parted: Parted, measured: float) -> Divergence:
+    """How much the target alone, asked again where two texts part, must be pushed to say what it said with drafts."""
+    where = parted.parting
+    body = plan.body(parted.prompt)
+    body |= {"prompt": [*alone.prompt_ids, *alone.ids[: where.position]], "max_tokens": 1, "draft_n": 0}
+    biases = list(cast("list[tuple[int, float]]", body.get("logit_bias", [])))
+
+    def flips(push: float) -> bool:
+        """Towards its token with drafts; where the text ended there, away from the other."""
+        pushed = (where.drafted, push) if where.drafted is not None else (where.alone, -push)
+        said = _text(client, body | {"logit_bias": [*biases, pushed]}).ids
+        return said == (() if where.drafted is None else (where.drafted,))
+
+    found = margin(flips, BOTH * measured)
+    return Divergence(parted.prompt, parted.way, where, found, verdict(found, measured))
+
+
+def _text(client: Client, body: Json) -> Text:
+    ids, logprobs = list[int](), list[float]()
+    last: Json = {}
+    with closing(client.complete(body)) as chunks:
+        for chunk in chunks:
+            choice = cast("list[Json]", chunk["choices"])[0]
+            last = cast("Json", chunk["specmesh"])
+            ids += cast("list[int]", last.get("token_ids", []))
+            told = cast("dict[str, list[float]]", choice["logprobs"] or {})
+            logprobs += told.get("token_logprobs", [])
+    report = last.get("report")
+    if not isinstance(report, dict):
+        raise EngineError("the daemon ended a text without its report: see its log")
+    prompt = cast("list[int]", last["prompt_token_ids"])
+    return Text(tuple(prompt), tuple(ids), tuple(logprobs), int(report["drafted"]), int(report["accepted"]))

@@ -1,0 +1,116 @@
+"""An audit of a daemon whose kernels are noisy, and of one that errs."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specmesh.audit.report import Result
+from specmesh.audit.run import Plan, audit
+from specmesh.client import Client, Json
+from specmesh.core.penalties import biased
+from specmesh.core.sampling import Sampler, SamplingParams
+
+N_VOCAB, END = 24, 0
+PROMPTS = ("a", "b", "c")
+
+
+class Daemon:
+    """Answers as a pair would whose target has random logits; with drafts they differ by up to `noise`.
+
+    wrong: positions at which its texts with drafts have another token than the best, whatever the logits.
+    """
+
+    def __init__(self, noise: float = 0.0, wrong: frozenset[int] = frozenset()) -> None:
+        self._noise, self._wrong = noise, wrong
+
+    def complete(self, body: Json) -> Generator[Json, None, None]:
+        drafts = body["draft_n"] != 0
+        given = body["prompt"]
+        prompt = [*given.encode()] if isinstance(given, str) else list(cast("list[int]", given))
+        seed, temperature = cast("int", body["seed"]), cast("float", body.get("temperature", 0.0))
+        biases = tuple(cast("Sequence[tuple[int, float]]", body.get("logit_bias", ())))
+        sampler = Sampler(SamplingParams(temperature, seed=seed, logit_bias=biases))
+        ids, logprobs = list[int](), list[float]()
+        while len(ids) < cast("int", body["max_tokens"]):
+            row = self._row([*prompt, *ids], drafts=drafts)
+            token = sampler.choose(row, len(prompt) + len(ids))
+            if drafts and len(prompt) + len(ids) in self._wrong:
+                token = int(biased(row, biases).argsort()[0])
+            if token == END:
+                break
+            ids.append(token)
+            logprobs.append(float(row[token] - np.log(np.exp(row.astype(np.float64)).sum())))
+        yield {"choices": [{"text": "", "logprobs": None}], "specmesh": {"session": 1}}
+        told = {"token_logprobs": logprobs}
+        yield {"choices": [{"text": "x", "logprobs": told}], "specmesh": {"token_ids": ids, "accepted": 0}}
+        report = {"drafted": 3 * drafts, "accepted": 2 * drafts}
+        yield {
+            "choices": [{"text": "", "logprobs": None}],
+            "specmesh": {"prompt_token_ids": prompt, "report": report},
+        }
+
+    def _row(self, ids: list[int], *, drafts: bool) -> NDArray[np.float32]:
+        digest = blake2b(bytes(ids), digest_size=2 * N_VOCAB).digest()
+        row = np.frombuffer(digest, np.uint16).astype(np.float32) / 16384
+        row[END] -= 1.0
+        if drafts:
+            luck = np.random.default_rng(list(bytes(ids)))
+            row += luck.uniform(-self._noise, self._noise, N_VOCAB).astype(np.float32)
+        return row
+
+
+def audited(daemon: Daemon, **sampling: object) -> Result:
+    plan = Plan(PROMPTS, 40, ("auto", 4), sampling)
+    texts: list[None] = []
+    found = audit(cast("Client", daemon), plan, lambda: texts.append(None))
+    assert len(texts) == plan.texts == 9
+    return Result(found, {"model": {"name": "m", "backend": "CPU", "reproducible": True}})
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 0.8, "logit_bias": [(7, 1.0)]}])
+def test_a_quiet_pair(sampling: dict[str, object]):
+    """Texts that are the same to the last bit: nothing is found, and the noise is none."""
+    result = audited(Daemon(), **sampling)
+    assert (result.failed, result.found.noise, result.found.divergences) == (False, 0.0, ())
+    assert [(row.way, row.texts, row.identical, row.drafted) for row in result.rows()] == [
+        ("auto", 3, 3, 9),
+        (4, 3, 3, 9),
+    ]
+    assert "m on CPU, reproducible" in result.lines()[0]
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}])
+def test_noisy_kernels(sampling: dict[str, object]):
+    """Texts part, also at their ends, and each parting is within what the logits were seen to differ by."""
+    result = audited(Daemon(noise=0.05), **sampling)
+    told = result.as_json()
+    assert not result.failed
+    assert len(result.found.divergences) >= 2
+    assert {one.verdict for one in result.found.divergences} == {"near tie"}
+    assert 0.02 < result.found.noise < 0.1
+    assert all(one.margin is not None and one.margin <= 2 * result.found.noise for one in result.found.divergences)
+    assert sum(way["near_ties"] for way in told["ways"]) == len(result.found.divergences)  # type: ignore[attr-defined, index, misc]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_errors(noise: float):
+    """A token that the target would not say is an error, however noisy the kernels; the report names the place."""
+    result = audited(Daemon(noise, wrong=frozenset({3})))
+    errors = [one for one in result.found.divergences if one.verdict == "error"]
+    assert result.failed
+    assert {one.parting.position for one in errors} == {2}
+    assert len(errors) == 6
+    assert any(line.startswith("error: prompt 0, draft_n auto, token 2: ") for line in result.lines())
+
+
+def test_too_much_noise():
+    """Logits that differ by more than kernels explain are an error, whatever divergences are by them."""
+    quiet = audited(Daemon())
+    result = replace(quiet, found=replace(quiet.found, noise=0.6))
+    assert result.failed
+    assert "ERROR: kernels do not differ by more than 0.5" in result.lines()

@@ -1,0 +1,61 @@
+"""`specmesh audit`, and `--reproducible`: the same bits with and without drafts, beside others and after a restart."""
+
+from pathlib import Path
+
+import pytest
+from processes import Daemon, Json, Mesh, command
+
+from specmesh.paths import bundled
+
+pytest.importorskip("llama_cpp")
+pytestmark = pytest.mark.models
+
+SMALL = ("--ctx", 512, "--max-sessions", 3)
+PROMPT = "import json\nfrom pathlib import Path\n\n\nclass Settings:\n    def __init__(self, path"
+N = 40
+
+
+@pytest.fixture(scope="module")
+def verifier(shared: Mesh) -> Daemon:
+    """A reproducible verifier, its drafter attached."""
+    found = shared.verifier(Path(bundled("target.gguf")), *SMALL, "--reproducible", engine="llama")
+    shared.drafter(Path(bundled("drafter.gguf")), *SMALL, engine="llama")
+    return found
+
+
+@pytest.mark.parametrize("sampling", [(), ("--temperature", 0.8, "--top-k", 40, "--seed", 3)])
+def test_reproducible(verifier: Daemon, sampling: tuple[object, ...]):
+    """Drafts stand and fall, and no log-probability differs."""
+    options = ("--num-prompts", 3, "--tokens", N, "--draft-n", "auto,3", "--json")
+    done = command("audit", "--socket", verifier.socket, *options, *sampling)
+    told = done.json
+    assert (done.code, done.err) == (0, "")
+    assert (told["noise"], told["divergences"], told["failed"]) == (0.0, [], False)
+    assert [way["identical"] for way in told["ways"]] == [3, 3]
+    assert 0 < told["ways"][1]["accepted"] < told["ways"][1]["drafted"]
+    assert told["model"]["reproducible"]
+
+
+def said(verifier: Daemon, **fields: object) -> tuple[list[int], list[float], Json]:
+    """Ids, their log-probabilities, and what is told at the end."""
+    ids, logprobs, last = list[int](), list[float](), Json()
+    body: Json = {"max_tokens": N, "temperature": 0, "logprobs": 0, "draft_n": 3, **fields}
+    for chunk in verifier.client.complete(body):
+        last = chunk["specmesh"]  # type: ignore[assignment]
+        ids += last.get("token_ids", [])  # type: ignore[arg-type]
+        logprobs += (chunk["choices"][0]["logprobs"] or {}).get("token_logprobs", [])  # type: ignore[index]
+    return ids, logprobs, last
+
+
+def test_gone_on_with(verifier: Daemon):
+    """A text that is gone on with elsewhere has the same bits from there on."""
+    ids, logprobs, last = said(verifier, prompt=PROMPT)
+    resume = {"id": "cmpl-" + "5" * 32, "prompt_token_ids": last["prompt_token_ids"], "token_ids": ids[:21]}
+    assert said(verifier, resume=resume)[:2] == (ids[21:], logprobs[21:])
+
+
+def test_nobody_drafts(mesh: Mesh):
+    """Without a drafter there is nothing to compare."""
+    done = command("audit", "--socket", mesh.verifier("step_ms=1").socket)
+    assert (done.code, done.out) == (69, "")
+    assert "no drafter is attached" in done.err
