@@ -115,7 +115,7 @@ def _text(client: Client, body: Json) -> Text:
             told = cast("dict[str, list[float]]", choice["logprobs"] or {})
             logprobs += told.get("token_logprobs", [])
     report = last.get("report")
-    if not isinstance(report, dict):
-        raise EngineError("the daemon ended a text without its report: see its log")
+    if not isinstance(report, dict) or len(logprobs) != len(ids):
+        raise EngineError("the daemon ended a text without its report or its log-probabilities: see its log")
     prompt = cast("list[int]", last["prompt_token_ids"])
     return Text(tuple(prompt), tuple(ids), tuple(logprobs), int(report["drafted"]), int(report["accepted"]))
