@@ -1,4 +1,4 @@
-"""python -m soak [--minutes 20] [--seed 1] [--models sim|bundled] [--json FILE], and more by --help: 1 where it fails."""
+"""python -m soak [--minutes 20] [--seed 1] [--models sim|bundled] [--json FILE], more by --help: 1 where it fails."""
 
 import argparse
 import json
