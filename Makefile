@@ -10,7 +10,7 @@ MINUTES ?= 20
 SEED ?= 1
 MODELS ?= sim
 
-.PHONY: demo setup test faults check fmt bench fuzz soak docs clean
+.PHONY: demo setup test law faults check fmt bench fuzz soak docs clean
 
 demo: $(STAMP)  ## generate with the bundled pair: verifier and drafter on loopback (PROMPT='class Stack:' ENGINE=mlx)
 	@$(BIN)/python tools/demo.py '$(subst ','\'',$(PROMPT))' '$(ENGINE)'
@@ -27,6 +27,9 @@ $(STAMP): pyproject.toml
 test: $(STAMP)  ## the whole suite: unit, property, and end to end with the real daemons
 	$(BIN)/python -m pytest -m 'not e2e and not slow' --numprocesses 2 --dist loadfile
 	$(BIN)/python -m pytest -m 'e2e and not slow' --numprocesses 2 --dist loadfile
+
+law: $(STAMP)  ## 200,000 sampled tokens through the real daemons, held against the target's law
+	$(BIN)/python -m pytest -n 0 -m slow tests/e2e/test_law.py
 
 faults: $(STAMP)  ## the fault suite, slow cases too, and docs/faults.md from what came of it
 	$(BIN)/python tools/faults.py

@@ -23,6 +23,7 @@ TOLD_ONCE = 1.0
 _COSTS: dict[int, Cost] = {
     Kind.DRAFT: Cost.IDS,
     Kind.SHADOW: Cost.IDS,
+    Kind.DRAFT_PROBS: Cost.IDS,
     Kind.NACK: Cost.NACKS,
     Kind.HELLO: Cost.HELLOS,
     Kind.VOCAB: Cost.VOCABS,
@@ -117,7 +118,7 @@ class Doorkeeper:
         frame = parts[1]
         kind = frame[3] if len(frame) >= HEADER.size else 0
         cost = _COSTS.get(kind)
-        amount = max((len(frame) - HEADER.size) // 4, 1) if cost is Cost.IDS else 1
+        amount = max(_ids_in(frame), 1) if cost is Cost.IDS else 1
         size = len(frame) * (BODY_WEIGHT if kind >= Kind.HELLO else 1)
         verdict = self._allowances.of(self._account(identity), now).frame(size, cost, amount, now)
         if verdict is Verdict.CUT:
@@ -188,3 +189,11 @@ class Doorkeeper:
         connections = [end.connection for end in self._ends.values()]
         known = frozenset(connection for connection in connections if connection is not None)
         guard.introduced = known if None not in connections else None
+
+
+def _ids_in(frame: bytes) -> int:
+    """How many ids a frame of drafts has. One whose length does not bear out its count is refused when it is decoded,
+    and what else it may have is counted in bytes."""
+    if frame[3] == Kind.DRAFT_PROBS:
+        return int.from_bytes(frame[16:18], "little")
+    return (len(frame) - HEADER.size) // 4

@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass, field, replace
 
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.events import Learned, Predict
+from specmesh.core.proposal import Proposing
 from specmesh.core.report import with_drafting
+from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler
 from specmesh.core.verifier_session import SessionParams
 from specmesh.daemons.sampling_fields import fields_of, params_of
@@ -104,7 +106,8 @@ class Followed:
         if not plan.guess:
             return None
         back = self.sampler.looks_back
-        return self.sampler.after(self.machine.before(plan, back)) if back else self.sampler
+        sampler = self.sampler.after(self.machine.before(plan, back)) if back else self.sampler
+        return Proposing(sampler, self.machine.crc_after(plan)) if proposes(sampler.params) else sampler
 
     def learned(self, news: Learned) -> int:
         """Take truth in; how many of its ids were generated, and are new to its client."""

@@ -13,8 +13,10 @@ import structlog
 
 from specmesh.core import events as ev
 from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.proposal import Proposing
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.daemons.dealer import Dealer
+from specmesh.daemons.draft_frames import frame_of
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.followed import Asked, Followed
 from specmesh.daemons.interrupted import Interrupted, same_model
@@ -86,16 +88,17 @@ class Following:
         return False
 
     def _predict(self, engine: DraftEngine, live: Followed, plan: ev.Predict) -> None:
-        started = time.monotonic()
+        started, sampler = time.monotonic(), live.sampler_for(plan)
         try:
-            token = engine.predict(live.seq or 0, plan.ids, live.sampler_for(plan))
+            token = engine.predict(live.seq or 0, plan.ids, sampler)
         except SpecmeshError as error:
             log.error("drafting_failed", session=live.id, error=str(error))
             self._release(live)
             return
         ended = time.monotonic()
         drafted = live.machine.drafted
-        effects = live.machine.handle(ev.Predicted(len(plan.ids), token, started), ended)
+        proposal = sampler.proposal if isinstance(sampler, Proposing) else None
+        effects = live.machine.handle(ev.Predicted(len(plan.ids), token, started, proposal), ended)
         self._stats.worked(started, ended, live.machine.drafted > drafted)
         self._carry_out(live, effects)
 
@@ -114,8 +117,8 @@ class Following:
     def _carry_out(self, live: Followed, effects: list[ev.DrafterEffect]) -> None:
         for effect in effects:
             match effect:
-                case ev.SendDraft(base, crc, ids):
-                    live.bytes_sent += self._dealer.send(m.Draft(live.id, base, crc, ids))
+                case ev.SendDraft():
+                    live.bytes_sent += self._dealer.send(frame_of(live.id, effect))
                 case ev.SendShadow(base, crc, ids):
                     live.bytes_sent += self._dealer.send(m.Shadow(live.id, base, crc, ids))
                 case ev.SendNack(base, crc):
@@ -179,7 +182,7 @@ class Following:
             return
         seq = self._free.pop() if self._free else None
         info, welcome = self._engine.info, self._welcome
-        shadows = asked is None or asked.request.params.draft_n is None
+        shadows = asked is None or asked.request.params.drafts is None
         live = Followed(
             message.session,
             DrafterSession(welcome.n_vocab if welcome else 0, info.n_ctx, info.n_batch, shadows=shadows),

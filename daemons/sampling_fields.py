@@ -22,6 +22,8 @@ class SamplingFields(TypedDict):
     presence_penalty: float
     biased_ids: list[int]
     biases: list[float]
+    strategy: str
+    threshold: float
 
 
 def fields_of(params: SamplingParams) -> SamplingFields:
@@ -40,6 +42,8 @@ def fields_of(params: SamplingParams) -> SamplingFields:
         "presence_penalty": penalties.presence,
         "biased_ids": [token for token, _ in params.logit_bias],
         "biases": [bias for _, bias in params.logit_bias],
+        "strategy": str(params.strategy),
+        "threshold": params.threshold,
     }
 
 
@@ -55,4 +59,6 @@ def params_of(message: Open | Opened) -> SamplingParams:
         message.typical_p,
         Penalties(message.repeat_penalty, message.frequency_penalty, message.presence_penalty, window),
         tuple(zip(message.biased_ids, message.biases, strict=False)),
+        message.strategy,
+        message.threshold,
     )

@@ -191,7 +191,7 @@ class Sessions:
     def find_drafters(self) -> None:
         """Have drafters for the sessions that may have one and have none."""
         for live in list(self.live.values()):
-            if live.drafter is None and live.owner is None and live.machine.params.draft_n != 0:
+            if live.drafter is None and live.owner is None and live.machine.params.drafts != 0:
                 self._find_drafter(live)
 
     def _find_drafter(self, live: Live) -> None:

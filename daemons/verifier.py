@@ -17,6 +17,7 @@ from specmesh.core.verifier_session import MAX_DRAFTS, TargetLimits
 from specmesh.daemons.auth import Guard
 from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.decision_notes import DecisionNotes
+from specmesh.daemons.draft_frames import drafted
 from specmesh.daemons.drafters import Drafters
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.kept import GRACE
@@ -274,6 +275,8 @@ class VerifierLoop:
         match message:
             case m.Draft(session, base, crc, ids, branch):
                 self._sessions.heard(peer, session, ev.Drafted(base, crc, ids, branch), size, now)
+            case m.DraftProbs(session):
+                self._sessions.heard(peer, session, drafted(message), size, now)
             case m.Shadow(session, base, crc, ids):
                 self._sessions.heard(peer, session, ev.Shadowed(base, crc, ids), size, now)
             case m.Nack(session, base, crc):

@@ -9,6 +9,7 @@ from specmesh.core import events as ev
 from specmesh.core.costs import StepCosts
 from specmesh.core.report import tokens_per_second
 from specmesh.core.stats import LONG, SHORT, BusyShare, Histogram, LastMinute, Reconnects, RoundCounts, Throughput
+from specmesh.core.strategy import is_exact
 from specmesh.core.verifier_session import VerifierSession
 from specmesh.daemons.live import Live
 from specmesh.daemons.peers import DrafterPeer
@@ -202,6 +203,8 @@ def _session_row(live: Live, now: float) -> dict[str, object]:
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,
         "lead": session.lead,
+        "strategy": str(session.params.sampling.strategy),
+        "exact": is_exact(session.params.sampling.strategy),
         "stale_drafts": session.stale_drafts,
         "tokens_per_second": round(tokens_per_second(session, now), 2),
     }

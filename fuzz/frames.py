@@ -16,7 +16,7 @@ FLAWLESS, WRONG = 160, 96
 
 def frame_of(tape: Tape, truth: Prefix, session: int, frontier: int) -> bytes:
     """A token-plane frame about `truth` near its position `frontier`, with what the tape changes of it."""
-    kind = tape.choice((m.Draft, m.Draft, m.Shadow, m.Nack, m.Truth, m.Sync))
+    kind = tape.choice((m.Draft, m.DraftProbs, m.Shadow, m.Nack, m.Truth, m.Sync))
     flaws = max(tape.byte() - FLAWLESS, 0)
     base = tape.number(4) if flaws & 1 else max(frontier + tape.choice(STEPS), 0)
     known = min(base, len(truth))
@@ -41,5 +41,21 @@ def _message(
         return m.Nack(session, base, crc)
     if kind is m.Shadow:
         return m.Shadow(session, base, crc, ids)
+    if kind is m.DraftProbs:
+        return _with_laws(session, base, crc, ids, number)
     made: Callable[..., m.TokenMessage] = kind
     return made(session, base, crc, ids, number)
+
+
+def _with_laws(session: int, base: int, crc: int, ids: tuple[int, ...], number: int) -> m.DraftProbs:
+    """Laws of up to three tokens, the draft's own last; of some drafts none. `number` 4 and 16 stand for wrong ones."""
+    sizes = tuple(token % 4 for token in ids)
+    support = tuple(
+        (token + after + 1) % N_VOCAB for token, size in zip(ids, sizes, strict=True) for after in range(size)
+    )
+    own = tuple(token for token, size in zip(ids, sizes, strict=True) for _ in range(size))
+    last = tuple(after == size - 1 for size in sizes for after in range(size))
+    if number != 4:
+        support = tuple(token if end else other for token, other, end in zip(own, support, last, strict=True))
+    weights = tuple(0 if number == 16 else 1 + token % 7 for token in support)
+    return m.DraftProbs(session, base, crc, ids, sizes, support, weights)

@@ -38,6 +38,7 @@ def originals() -> list[bytes]:
     report: dict[str, object] = {"rounds": 200, "by_position": [0.9, 0.7, 0.5] * 4, "tokens_per_second": 31.25}
     longer: list[m.Message] = [
         m.Draft(7, 3000, 1, tuple(range(32))),
+        m.DraftProbs(7, 3000, 1, tuple(range(8)), (20,) * 8, tuple(range(160)), tuple(range(1, 161))),
         m.Truth(7, 3000, 1, tuple(range(17)), 4),
         m.Sync(7, 0, 0, tuple(range(2000)), 4),
         m.Welcome("box", "big", "ab" * 32, "cd" * 32, 32000, 8192, [2, 32000], probes),

@@ -14,6 +14,7 @@ from specmesh.core.policy import Policy, PolicyInputs, solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.daemons.draft_frames import drafted
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode
@@ -109,6 +110,8 @@ class _World:
         match message:
             case m.Draft(_, base, crc, ids, branch):
                 self.handle(ev.Drafted(base, crc, ids, branch))
+            case m.DraftProbs():
+                self.handle(drafted(message))
             case m.Shadow(_, base, crc, ids):
                 self.handle(ev.Shadowed(base, crc, ids))
             case m.Nack(_, base, crc):

@@ -21,11 +21,10 @@ from specmesh.explain.cli import explain
 from specmesh.keys_cli import keys
 from specmesh.models_cli import models
 from specmesh.pair_cli import pair
-from specmesh.sampling_options import sampling_options
+from specmesh.sampling_options import draft_n_option, sampling_options
 from specmesh.service.cli import service
 
 INTERRUPTED = 130
-MAX_DRAFT_N = 16
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -111,14 +110,6 @@ def _socket_option(command: F) -> F:
     )(command)
 
 
-def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
-    if value == "auto":
-        return value
-    if value.isdecimal() and int(value) <= MAX_DRAFT_N:
-        return int(value)
-    raise click.BadParameter(f"give auto or a number from 0 to {MAX_DRAFT_N}")
-
-
 @main.command()
 @click.argument("prompt", required=False)
 @click.option(
@@ -127,14 +118,7 @@ def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
 @sampling_options(temperature=0.0)
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once.")
 @click.option("--ignore-eos", is_flag=True, help="The model does not end the text.")
-@click.option(
-    "--draft-n",
-    default="auto",
-    show_default=True,
-    metavar="auto|N",
-    callback=_draft_n,
-    help="Drafts per step, 16 at most.",
-)
+@draft_n_option("auto")
 @click.option("--no-draft", is_flag=True, help="The verifier alone.")
 @click.option(
     "--logprobs",

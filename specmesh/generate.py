@@ -37,6 +37,8 @@ _REPORT_KEYS = (
     "drafter",
     "one_token_step_ms",
     "speedup_vs_one_token_step",
+    "strategy",
+    "exact",
 )
 _GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
 
@@ -172,12 +174,14 @@ def summary(report: Json) -> list[str]:
     r = {key: _number(report.get(key)) for key in _REPORT_KEYS}
     rounds = max(r["rounds"], 1)
     drafter = report.get("drafter") or "none"
+    lossy = "" if report.get("exact", True) else ": lossy, the text is not as likely as of the verifier alone"
     rows = {
         "tokens": f"{r['prompt_tokens']:g} prompt + {r['generated_tokens']:g} generated = "
         f"{r['prompt_tokens'] + r['generated_tokens']:g}",
         "rounds": f"{r['rounds']:g}, drafted {r['drafted']:g}, accepted {r['accepted']:g}",
         "acceptance": f"rate {r['acceptance_rate']:.3f}, mean length {r['mean_acceptance_length']:.2f} "
         "(the verifier's own token included)",
+        "strategy": f"{report.get('strategy', 'deterministic')}{lossy}",
         "time": f"{r['time_s']:.3f} s, first token after {r['time_to_first_token_s']:.3f} s, "
         f"{r['tokens_per_second']:.1f} tokens/s",
         "verify": f"{r['verify_ms']:.1f} ms, waiting for drafts {r['wait_ms']:.1f} ms",

@@ -5,7 +5,10 @@ from collections.abc import Callable
 
 import click
 
+from specmesh.core.strategy import THRESHOLD, Strategy
 from specmesh.default_options import given
+
+MAX_DRAFT_N = 16
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -31,6 +34,26 @@ def _share(name: str, default: float, what: str) -> Decorator:
 def _penalty(name: str, default: float, what: str) -> Decorator:
     kind = click.FloatRange(-100.0, 100.0)
     return click.option(name, type=kind, default=default, show_default=True, metavar="X", help=what)
+
+
+def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
+    if value == "auto":
+        return value
+    if value.isdecimal() and int(value) <= MAX_DRAFT_N:
+        return int(value)
+    raise click.BadParameter(f"give auto or a number from 0 to {MAX_DRAFT_N}")
+
+
+def draft_n_option(default: str) -> Decorator:
+    """Give a command --draft-n: a number, or auto."""
+    return click.option(
+        "--draft-n",
+        default=default,
+        show_default=True,
+        metavar="auto|N",
+        callback=_draft_n,
+        help=f"Drafts per step, {MAX_DRAFT_N} at most.",
+    )
 
 
 def sampling_options(temperature: float) -> Decorator:
@@ -80,6 +103,19 @@ def sampling_options(temperature: float) -> Decorator:
             metavar="ID±BIAS",
             callback=_bias,
             help="Make a token likelier (198+1) or less likely (198-1); may be given more than once.",
+        ),
+        "strategy": click.option(
+            "--strategy",
+            type=click.Choice([strategy.value for strategy in Strategy]),
+            help="Which drafts stand: those that the target itself chooses (deterministic, the default); with the same "
+            "odds for every text as many as can (probabilistic); those likely enough, which changes the text "
+            "(threshold); none (greedy).",
+        ),
+        "threshold": click.option(
+            "--threshold",
+            type=click.FloatRange(0.0, 1.0, min_open=True),
+            metavar="P",
+            help=f"Least probability of a draft that stands by --strategy threshold ({THRESHOLD:g} if not given).",
         ),
     }
 

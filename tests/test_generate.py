@@ -32,6 +32,8 @@ REPORT = {
     "seed": 1,
     "one_token_step_ms": 34.0,
     "speedup_vs_one_token_step": 1.5,
+    "strategy": "deterministic",
+    "exact": True,
 }
 
 
@@ -130,6 +132,13 @@ def test_summary_has_every_number():
         "34.00 ms",
     ):
         assert word in told
+
+
+def test_summary_names_the_strategy():
+    """And says so where it is lossy."""
+    assert any("deterministic" in line for line in summary(REPORT))
+    assert not any("lossy" in line for line in summary(REPORT))
+    assert any("threshold: lossy" in line for line in summary(REPORT | {"strategy": "threshold", "exact": False}))
 
 
 def test_summary_without_a_report():

@@ -20,7 +20,7 @@ from zlib import crc32
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.body import decode_body, encode_body
-from specmesh.wire.messages import MAX_BODY, MAX_TOKENS, PROTOCOL_VERSION, ControlMessage, Kind, Message
+from specmesh.wire.messages import MAX_BODY, MAX_SUPPORT, MAX_TOKENS, PROTOCOL_VERSION, ControlMessage, Kind, Message
 
 MAGIC = b"SM"
 HEADER = struct.Struct("<2sBBIIIHH")
@@ -63,6 +63,8 @@ def encode(message: Message) -> bytes:
             return _encode_ids(Kind.NACK, session, base, crc, (), 0)
         case m.Shadow(session, base, crc, ids):
             return _encode_ids(Kind.SHADOW, session, base, crc, ids, 0)
+        case m.DraftProbs(session, base, crc, ids):
+            return _encode_ids(Kind.DRAFT_PROBS, session, base, crc, ids, 0) + _encode_laws(message)
         case _:
             body = encode_body(message)
             kind = _KIND_OF[type(message)]
@@ -84,6 +86,8 @@ def decode(frame: bytes) -> Message:
     cls = _CONTROL.get(kind)
     if cls is not None:
         return _decode_control(cls, frame, crc)
+    if kind is Kind.DRAFT_PROBS:
+        return _decode_probs(frame, session, base, crc, count)
     ids = _decode_ids(frame, count)
     match kind:
         case Kind.DRAFT:
@@ -116,6 +120,36 @@ def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:
     if len(frame) != HEADER.size + 4 * count:
         raise FrameError("length", len(frame))
     return _ids_struct(count).unpack_from(frame, HEADER.size)
+
+
+def _encode_laws(message: m.DraftProbs) -> bytes:
+    sizes, total = message.sizes, sum(message.sizes)
+    if len(sizes) != len(message.ids) or not len(message.support) == len(message.weights) == total:
+        raise ValueError("each id needs the size of its law, and each token of a law its weight")
+    if any(size > MAX_SUPPORT for size in sizes):
+        raise ValueError(f"a law of more than {MAX_SUPPORT} tokens")
+    try:
+        return struct.pack(f"<{len(sizes)}H{total}i{total}H", *sizes, *message.support, *message.weights)
+    except struct.error as error:
+        raise ValueError(f"a field does not fit its place in the frame: {error}") from None
+
+
+def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -> m.DraftProbs:
+    """Ids, the sizes of their laws, then all tokens of these, then all weights."""
+    if count > MAX_TOKENS:
+        raise FrameError("count", count)
+    end = HEADER.size + 6 * count
+    if len(frame) < end:
+        raise FrameError("length", len(frame))
+    numbers = struct.unpack_from(f"<{count}i{count}H", frame, HEADER.size)
+    ids, sizes = numbers[:count], numbers[count:]
+    total = sum(sizes)
+    if sizes and max(sizes) > MAX_SUPPORT:
+        raise FrameError("count", max(sizes))
+    if len(frame) != end + 6 * total:
+        raise FrameError("length", len(frame))
+    laws = struct.unpack_from(f"<{total}i{total}H", frame, end)
+    return m.DraftProbs(session, base, crc, ids, sizes, laws[:total], laws[total:])
 
 
 def _ids_struct(count: int) -> struct.Struct:

@@ -14,6 +14,9 @@ PROTOCOL_VERSION = 1
 MAX_TOKENS = 8192
 """Most ids one token frame carries; a longer SYNC is split."""
 
+MAX_SUPPORT = 128
+"""Most tokens that DRAFT_PROBS names for one draft."""
+
 MAX_BODY = 512 * 1024
 """Longest JSON body of a control frame, in bytes."""
 
@@ -39,6 +42,7 @@ class Kind(IntEnum):
     SYNC = 3
     NACK = 4
     SHADOW = 5
+    DRAFT_PROBS = 6
     HELLO = 16
     WELCOME = 17
     VOCAB = 18
@@ -63,6 +67,23 @@ class Draft:
     prefix_crc: int
     ids: tuple[int, ...]
     branch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftProbs:
+    """Drafts of the main chain, as in DRAFT, each with the law that it was sampled from.
+
+    For each id `sizes` has how many tokens its law has, 0 where it is not told; these stand in `support`, their weights
+    in `weights`, one draft's after the other's.
+    """
+
+    session: int
+    base: int
+    prefix_crc: int
+    ids: tuple[int, ...]
+    sizes: tuple[int, ...]
+    support: tuple[int, ...]
+    weights: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +204,8 @@ class Open:
     biased_ids: list[int] = field(default_factory=list)
     biases: list[float] = field(default_factory=list)
     logprobs: int = NO_LOGPROBS
+    strategy: str = "deterministic"
+    threshold: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +234,8 @@ class Opened:
     biased_ids: list[int] = field(default_factory=list)
     biases: list[float] = field(default_factory=list)
     logprobs: int = NO_LOGPROBS
+    strategy: str = "deterministic"
+    threshold: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +320,6 @@ class Bye:
     """The sender stops: nothing more comes from it on this connection."""
 
 
-TokenMessage = Draft | Truth | Sync | Nack | Shadow
+TokenMessage = Draft | Truth | Sync | Nack | Shadow | DraftProbs
 ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Round | Logprobs | Bye
 Message = TokenMessage | ControlMessage

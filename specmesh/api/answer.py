@@ -136,6 +136,8 @@ def _params(params: SessionParams, *, chat: bool) -> Json:
         "logit_bias": [list(pair) for pair in sampling.logit_bias],
         "stop": list(params.stop),
         **_logprob_fields(params.logprobs, chat=chat),
+        "strategy": str(sampling.strategy),
+        "threshold": sampling.threshold,
     }
 
 

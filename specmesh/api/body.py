@@ -13,6 +13,7 @@ from specmesh.core.logprobs import MOST as MOST_LOGPROBS
 from specmesh.core.penalties import FORBIDDEN, WINDOW, Penalties, forbidding
 from specmesh.core.sampling import MOST, SamplingParams, check_sampling
 from specmesh.core.stop import check_stops
+from specmesh.core.strategy import THRESHOLD, Strategy
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
 from specmesh.errors import RequestError
 from specmesh.requests import Request
@@ -53,6 +54,8 @@ _SHARED = frozenset(
             "presence_penalty",
             "logit_bias",
             "ignore_eos",
+            "strategy",
+            "threshold",
         ),
         *("n", "draft_n", "rounds", "reconnect_timeout", "resumable", "resume"),
     }
@@ -83,8 +86,9 @@ def parse_completion(body: object) -> Body:
     """Check a completion's body; raises RequestError that names the field.
 
     Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. llama-server's: top_k, min_p, typical_p,
-    repeat_penalty, repeat_last_n, ignore_eos. Ours: draft_n ("auto" or a number; 0 never drafts), rounds (stream each
-    round's drafts); reconnect_timeout, resumable and resume, for texts that outlive a daemon.
+    repeat_penalty, repeat_last_n, ignore_eos. Ours: strategy and threshold; draft_n ("auto" or a number; 0 never
+    drafts), rounds (stream each round's drafts); reconnect_timeout, resumable and resume, for texts that outlive a
+    daemon.
     """
     fields = _known(body, "prompt", "logprobs", "best_of", "echo")
     text, ids = _prompt(fields.get("prompt")) if fields.get("resume") is None else (None, None)
@@ -183,6 +187,8 @@ def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParam
             integer_field(fields, "repeat_last_n", WINDOW, -1, 2**31 - 1),
         ),
         logit_bias=_biases(fields.get("logit_bias")),
+        strategy=_strategy(fields.get("strategy")),
+        threshold=number_field(fields, "threshold", THRESHOLD, 0.0, 1.0),
     )
     return SessionParams(
         check_sampling(sampling), max_tokens, _draft_n(fields.get("draft_n")), _stops(fields.get("stop")), logprobs
@@ -210,6 +216,14 @@ def _chat_logprobs(fields: Json) -> int | None:
     if top and not wanted:
         raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
     return top if wanted else None
+
+
+def _strategy(value: object) -> str:
+    if value is None:
+        return Strategy.DETERMINISTIC
+    if not isinstance(value, str):
+        raise RequestError(f"strategy must be one of {', '.join(Strategy)}", "strategy")
+    return value
 
 
 def _biases(value: object) -> tuple[tuple[int, float], ...]:

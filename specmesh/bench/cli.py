@@ -8,6 +8,9 @@ from typing import TypeVar
 
 import click
 
+from specmesh.core.strategy import THRESHOLD
+from specmesh.sampling_options import draft_n_option
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -37,6 +40,42 @@ def _print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
+def _plan_options(iterations: int) -> Callable[[F], F]:
+    """What to run, and how often."""
+    options = (
+        click.option(
+            "--prompts",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help='One prompt per line, or JSON lines with "prompt" (default: a few of our own).',
+        ),
+        click.option(
+            "--num-prompts",
+            type=click.IntRange(1),
+            metavar="N",
+            help="The first N only (default: 4 of ours, or all).",
+        ),
+        click.option(
+            "--iterations",
+            type=click.IntRange(1),
+            default=iterations,
+            show_default=True,
+            metavar="N",
+            help="Times each prompt is run.",
+        ),
+        click.option(
+            "--max-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Per text."
+        ),
+    )
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 @bench.command()
 @_socket_option
 @_json_option("SPECMESH_BENCH_STEPS_JSON")
@@ -54,19 +93,7 @@ def steps(socket_path: Path | None, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option(
-    "--prompts",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help='One prompt per line, or JSON lines with "prompt" (default: a few of our own).',
-)
-@click.option(
-    "--num-prompts", type=click.IntRange(1), metavar="N", help="The first N only (default: 4 of ours, or all)."
-)
-@click.option(
-    "--iterations", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Times each prompt is run."
-)
-@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Per text.")
+@_plan_options(iterations=3)
 @_socket_option
 @_json_option("SPECMESH_BENCH_RUN_JSON")
 def run(
@@ -98,6 +125,63 @@ def run(
     with bar(plan.texts) as advance:
         samples = measure.measure(client, plan, advance)
     result = report.Result(plan, samples, client.get("/stats"))
+    if as_json:
+        _print_json(result.as_json())
+    else:
+        click.echo("\n".join(result.lines()))
+
+
+@bench.command()
+@_plan_options(iterations=2)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0.0, 100.0),
+    default=0.8,
+    show_default=True,
+    metavar="T",
+    help="Of all texts.",
+)
+@click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, metavar="K", help="0: off.")
+@click.option("--top-p", type=click.FloatRange(0.0, 1.0), default=1.0, show_default=True, metavar="P", help="1: off.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=THRESHOLD,
+    show_default=True,
+    metavar="P",
+    help="Of the strategy of that name.",
+)
+@draft_n_option("4")
+@_socket_option
+@_json_option("SPECMESH_BENCH_STRATEGIES_JSON")
+def strategies(
+    prompts: Path | None,
+    num_prompts: int | None,
+    iterations: int,
+    max_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    threshold: float,
+    draft_n: int | str,
+    socket_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare the strategies on a live pair: the same prompts and seeds, one text at a time, in rotating order."""
+    from specmesh.bench import measure
+    from specmesh.bench.progress import bar
+    from specmesh.bench.prompts import BUILT_IN, read_prompts
+    from specmesh.bench.strategies import Result, variants
+    from specmesh.client import Client
+
+    texts = read_prompts(prompts) if prompts is not None else list(BUILT_IN[: num_prompts or 4])
+    client = Client(socket_path)
+    if not measure.has_drafter(client.get("/stats")):
+        click.echo("specmesh: no drafter is attached: nothing will be drafted", err=True)
+    sampling: dict[str, object] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "threshold": threshold}
+    plan = measure.Plan(tuple(texts[:num_prompts]), iterations, max_tokens, variants(draft_n), sampling)
+    with bar(plan.texts) as advance:
+        result = Result(plan, measure.measure(client, plan, advance))
     if as_json:
         _print_json(result.as_json())
     else:

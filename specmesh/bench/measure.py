@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
-from specmesh.bench.run import ADAPTIVE, ALONE, VARIANTS, Sample, Variant, sample
+from specmesh.bench.run import VARIANTS, Sample, Variant, sample
 from specmesh.client import Client, Json
 from specmesh.errors import Busy, EngineError
 
@@ -15,17 +15,25 @@ WARM_UP_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run: each prompt with each variant in each iteration, `max_tokens` tokens, greedily."""
+    """What to run: each prompt with each variant in each iteration, `max_tokens` tokens, greedily or as `sampling` has
+    it, fields of a body. The seed is the prompt's number, so that texts can be compared."""
 
     prompts: tuple[str, ...]
     iterations: int
     max_tokens: int
     variants: tuple[Variant, ...] = VARIANTS
+    sampling: Json = field(default_factory=dict)
 
     @property
     def texts(self) -> int:
         """Texts it takes."""
         return len(self.prompts) * self.iterations * len(self.variants)
+
+    def body(self, prompt: int, variant: Variant) -> Json:
+        """What is asked for."""
+        strategy: Json = {} if variant.strategy is None else {"strategy": variant.strategy}
+        told: Json = {"prompt": self.prompts[prompt], "max_tokens": self.max_tokens, "temperature": 0}
+        return told | {"draft_n": variant.draft_n, "seed": prompt} | self.sampling | strategy
 
     def order(self, iteration: int, prompt: int) -> tuple[Variant, ...]:
         """The variants in this iteration's order: rotated, so that none always follows the same one."""
@@ -44,26 +52,25 @@ def has_drafter(snapshot: Json) -> bool:
 
 
 def measure(client: Client, plan: Plan, advance: Callable[[], None]) -> list[Sample]:
-    """Run `plan`, one text at a time, calling `advance` after each; one of alone and adaptive before, unmeasured.
+    """Run `plan`, one text at a time, calling `advance` after each; one of the first and of the last variant before,
+    unmeasured.
 
     Raises what the daemon raises.
     """
-    for variant in plan.variants:
-        if variant in {ALONE, ADAPTIVE}:
-            _text(client, plan.prompts[0], variant, min(plan.max_tokens, WARM_UP_TOKENS))
+    for variant in dict.fromkeys((plan.variants[0], plan.variants[-1])):
+        _text(client, plan.body(0, variant) | {"max_tokens": min(plan.max_tokens, WARM_UP_TOKENS)})
     samples = []
     for iteration in range(plan.iterations):
-        for number, prompt in enumerate(plan.prompts):
+        for number in range(len(plan.prompts)):
             for variant in plan.order(iteration, number):
-                ids, seconds, report = _text(client, prompt, variant, plan.max_tokens)
+                ids, seconds, report = _text(client, plan.body(number, variant))
                 samples.append(sample(variant, number, iteration, ids, seconds, report))
                 advance()
     return samples
 
 
-def _text(client: Client, prompt: str, variant: Variant, max_tokens: int) -> tuple[list[int], float, Json]:
+def _text(client: Client, body: Json) -> tuple[list[int], float, Json]:
     """(ids, seconds to the last of them, report)."""
-    body: Json = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "draft_n": variant.draft_n}
     ids = list[int]()
     report: Json | None = None
     begun = last = time.perf_counter()

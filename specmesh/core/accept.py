@@ -1,4 +1,4 @@
-"""The accept rule: which drafts stand, and what the target says where they end."""
+"""The accept rule: which drafts stand, and what is said where they end."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -30,14 +30,13 @@ def accept(
     room: int,
     stops: Callable[[int], bool] = lambda _: False,
 ) -> Verdict:
-    """Walk the rows of one step in order and accept while the target's own choice equals the draft.
+    """Walk the rows of one step in order and accept while the choice equals the draft.
 
-    `choose(i)` gives the target's token after the committed prefix and the first `i` drafts; it is called for
-    i = 0, 1, ... without gaps and only as far as the walk goes, so that sampling state advances on committed tokens
-    only. At most `room` >= 1 ids are committed; `stops(token)` hears of each in order and says whether the text stops
-    with it. This is speculative decoding with the deterministic acceptance of
-    Leviathan et al. (2211.17192, section 2.3, argmax case): exact for any drafter, because every committed id is the
-    target's own choice.
+    `choose(i)` gives the token after the committed prefix and the first `i` drafts; it is called for i = 0, 1, ...
+    without gaps and only as far as the walk goes, so that sampling state advances on committed tokens only. At most
+    `room` >= 1 ids are committed; `stops(token)` hears of each in order and says whether the text stops with it. Where
+    the choice is always the target's own, this is speculative decoding with the deterministic acceptance of Leviathan
+    et al. (2211.17192, section 2.3, argmax case), exact for any drafter; core.rules has others.
     """
     committed: list[int] = []
     for index in range(len(drafts) + 1):

@@ -10,6 +10,7 @@ from typing import assert_never
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.prefix import Prefix, common_length
+from specmesh.core.proposal import Proposal
 
 MAX_CREDIT = 32
 """Most drafts beyond the truth, whatever the verifier asks for."""
@@ -52,6 +53,7 @@ class DrafterSession:
         self._n_batch = n_batch
         self._chunk = min(FIRST_CHUNK, n_batch)
         self._known = Prefix()  # the truth, then the chain
+        self._proposals: dict[int, Proposal] = {}  # by position, what drafts beyond the truth were sampled from
         self._n_truth = 0
         self._learned = 0  # how much of the truth has been reported
         self._held = 0  # ids in the draft model's memory
@@ -113,6 +115,10 @@ class DrafterSession:
         end = self._held + len(plan.ids)
         return self._known[0 if most < 0 else max(end - most, 0) : end]
 
+    def crc_after(self, plan: ev.Predict) -> int:
+        """CRC-32 of the ids before the guess of a plan."""
+        return self._known.crc_at(self._held + len(plan.ids))
+
     def plan_shadow(self) -> ev.Predict | None:
         """What the draft model should do when `plan` has nothing for it and no other session either: take in one id and
         guess the next, which is known."""
@@ -149,6 +155,7 @@ class DrafterSession:
         effects = self._cut(agreed) if agreed < end else []
         self._known.extend(event.ids[agreed - event.base :])
         self._n_truth = end
+        self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
         if event.sync or self.draft_n:
             self._shadowed = end
             self._guesses.clear()
@@ -159,6 +166,7 @@ class DrafterSession:
     def _cut(self, length: int) -> list[ev.DrafterEffect]:
         """Drop every id from `length` on, here and in the model's memory."""
         self._known.truncate(length)
+        self._proposals = {at: one for at, one in self._proposals.items() if at < length}
         self._sent = min(self._sent, length)
         self._n_truth = min(self._n_truth, length)
         self._unsent_since = None
@@ -220,6 +228,8 @@ class DrafterSession:
             return self._send() if self._stuck else []
         self.drafted += 1
         self.draft_seconds += now - event.started
+        if event.proposal is not None:
+            self._proposals[len(self._known)] = event.proposal
         self._known.extend((event.token,))
         if self._unsent_since is None:
             self._unsent_since = event.started
@@ -265,5 +275,6 @@ class DrafterSession:
         self._unsent_since = None
         if base >= len(self._known):
             return []
-        self._sent = len(self._known)
-        return [ev.SendDraft(base, self._known.crc_at(base), tuple(self._known[base : len(self._known)]))]
+        end = self._sent = len(self._known)
+        sampled = tuple(self._proposals.get(at) for at in range(base, end)) if self._proposals else ()
+        return [ev.SendDraft(base, self._known.crc_at(base), tuple(self._known[base:end]), sampled)]

@@ -6,18 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.logprobs import Logprob
+from specmesh.core.proposal import Proposal
 
 # --- events of a verifier session
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """Drafts arrived: `ids` from `base`, built on the prefix with this CRC."""
+    """Drafts arrived: `ids` from `base`, built on the prefix with this CRC; sampled from `proposals`, all or none."""
 
     base: int
     crc: int
     ids: tuple[int, ...]
     branch: int
+    proposals: tuple[Proposal | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +184,13 @@ class Told:
 class Predicted:
     """The draft model took in what it was given; `token` is its guess, None where it has none (or was not asked).
 
-    `started` is when that work began.
+    `started` is when that work began. `proposal` is what the guess was sampled from, if it was.
     """
 
     count: int
     token: int | None
     started: float
+    proposal: Proposal | None = None
 
 
 DrafterEvent = Told | Nacked | Predicted
@@ -197,11 +200,12 @@ DrafterEvent = Told | Nacked | Predicted
 
 @dataclass(frozen=True, slots=True)
 class SendDraft:
-    """Tell the verifier: drafts from `base`."""
+    """Tell the verifier: drafts from `base`, sampled from `proposals`, where any were."""
 
     base: int
     crc: int
     ids: tuple[int, ...]
+    proposals: tuple[Proposal | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

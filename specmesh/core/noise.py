@@ -1,5 +1,7 @@
 """Noise that both sides can compute: the same for (seed, position, token) on every machine, in any order."""
 
+from enum import IntEnum
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,22 +13,47 @@ _PART = 8192
 """Tokens at once, so that what is computed of them stays in the processor's cache."""
 
 
+class Stream(IntEnum):
+    """What noise is for. Coupled sampling has the seed's own; each of these has another, which shows nothing of it."""
+
+    CHOICES = 1
+    """Choices that depend on the ids before a position too: a draft's, and the target's own beside it."""
+    COINS = 2
+    CORRECTIONS = 3
+
+
+def derived(seed: int, stream: Stream, number: int = 0) -> int:
+    """The 64-bit seed of another stream of noise, or of the one of this number (up to 32 bits) among many."""
+    with np.errstate(over="ignore"):
+        key = _mix(np.array(np.uint64(seed & 0xFFFFFFFFFFFFFFFF) + _MIX_1 * np.uint64(stream)))
+        return int(_mix(key ^ _GOLDEN * np.uint64(number + 1)))
+
+
+def uniform(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A number between 0 and 1, neither of them, for (seed, position, token); one value per token."""
+    return _uniform(np.uint64(seed), position, tokens)
+
+
 def gumbel(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
     """Gumbel(0, 1) noise for (seed, position, token), one value per token, the same on every machine.
 
     Counter-based: two rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the three counters.
     """
-    uniform = (_bits(seed, position, tokens).astype(np.float64) + 0.5) * 2.0**-52  # exact, so never 0 or 1
-    noise: NDArray[np.float64] = -np.log(-np.log(uniform))
+    noise: NDArray[np.float64] = -np.log(-np.log(_uniform(seed, position, tokens)))
     return noise
 
 
 def reaching(seed: np.uint64, position: int, n_vocab: int, least: float) -> NDArray[np.int64]:
     """The tokens of a vocabulary whose noise may be `least` or more, and hardly another; without its logarithms."""
-    uniform = np.exp(-np.exp(-min(max(least, -4.0), 40.0))) * (1 - 1e-9)
-    enough = np.uint64(uniform * 2.0**52)
+    share = np.exp(-np.exp(-min(max(least, -4.0), 40.0))) * (1 - 1e-9)
+    enough = np.uint64(share * 2.0**52)
     parts = (np.arange(begin, min(begin + _PART, n_vocab)) for begin in range(0, n_vocab, _PART))
     return np.concatenate([part[_bits(seed, position, part) >= enough] for part in parts])
+
+
+def _uniform(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    numbers: NDArray[np.float64] = (_bits(seed, position, tokens).astype(np.float64) + 0.5) * 2.0**-52
+    return numbers  # exact, so never 0 or 1
 
 
 def _bits(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -1,6 +1,7 @@
 """What a finished (or running) session has to say about itself: the numbers of `generate --json` and `--verbose`."""
 
 from specmesh.core.costs import StepCosts
+from specmesh.core.strategy import is_exact
 from specmesh.core.verifier_session import VerifierSession
 
 Report = dict[str, object]
@@ -11,6 +12,7 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
 
     tokens_per_second counts from the first verification step, so that prompt processing is not in it. The baseline of
     speedup_vs_one_token_step is the measured cost of a step of one row on this verifier, not a run without drafts.
+    exact: whether the strategy makes each text as likely as the target alone does.
     Where a text was gone on with after resumed_tokens, all but generated_tokens is about what followed.
     """
     times, counts = session.times, session.counts
@@ -37,6 +39,8 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
         "one_token_step_ms": round(one_step * 1e3, 4),
         "speedup_vs_one_token_step": round(rate * one_step, 3),
         "seed": session.params.sampling.seed,
+        "strategy": str(session.params.sampling.strategy),
+        "exact": is_exact(session.params.sampling.strategy),
     }
 
 

@@ -7,13 +7,15 @@ chooses the same token far more often than an independent sample would.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.candidates import (
     Candidates,
+    Floats,
+    Ids,
     Logits,
     at_least,
     largest,
@@ -23,8 +25,9 @@ from specmesh.core.candidates import (
     typical,
     typical_of_row,
 )
-from specmesh.core.noise import gumbel, reaching
+from specmesh.core.noise import Stream, derived, gumbel, reaching
 from specmesh.core.penalties import MAX_BIASES, NONE, Penalties, biased, penalised
+from specmesh.core.strategy import THRESHOLD, Strategy
 from specmesh.errors import RequestError
 
 __all__ = ["Logits", "Sampler", "SamplingParams"]
@@ -41,7 +44,7 @@ class SamplingParams:
     """How to choose: biases, penalties, top-k, typical-p, top-p, min-p and temperature, in this order, llama.cpp's.
 
     temperature 0 is greedy; top_k 0, typical_p 1, top_p 1 and min_p 0 filter nothing; seed is 64-bit; logit_bias has
-    (id, what is added) for each token.
+    (id, what is added) for each token. strategy is one of Strategy's values; threshold is that of one of them.
     """
 
     temperature: float = 0.0
@@ -52,6 +55,8 @@ class SamplingParams:
     typical_p: float = 1.0
     penalties: Penalties = NONE
     logit_bias: tuple[tuple[int, float], ...] = ()
+    strategy: str = Strategy.DETERMINISTIC
+    threshold: float = THRESHOLD
 
 
 def check_sampling(params: SamplingParams) -> SamplingParams:
@@ -66,6 +71,10 @@ def check_sampling(params: SamplingParams) -> SamplingParams:
     for name, value in (("frequency_penalty", penalties.frequency), ("presence_penalty", penalties.presence)):
         if not abs(value) <= MOST:
             raise RequestError(f"{name} must be a number from {-MOST:g} to {MOST:g}", name)
+    if params.strategy not in tuple(Strategy):
+        raise RequestError(f"strategy must be one of {', '.join(Strategy)}", "strategy")
+    if not 0 < params.threshold <= 1:
+        raise RequestError("threshold must be a number above 0, 1 at most", "threshold")
     if len(params.logit_bias) > MAX_BIASES:
         raise RequestError(f"logit_bias can name {MAX_BIASES} tokens at most", "logit_bias")
     return params
@@ -74,17 +83,21 @@ def check_sampling(params: SamplingParams) -> SamplingParams:
 class Sampler:
     """Chooses tokens for one session; holds no state that advances. `before`: the latest ids, for penalties."""
 
-    __slots__ = ("_before", "_seed", "params")
+    __slots__ = ("_seed", "before", "params")
 
     def __init__(self, params: SamplingParams, before: Sequence[int] = ()) -> None:
         self.params = params
-        self._before = before
+        self.before = before
         self._seed = np.uint64(params.seed & 0xFFFFFFFFFFFFFFFF)
 
     def after(self, ids: Sequence[int]) -> "Sampler":
         """The sampler for the position after `ids`, as many of them as penalties look at."""
         penalties = self.params.penalties
         return Sampler(self.params, penalties.latest(ids)) if penalties else self
+
+    def keyed(self, crc: int) -> "Sampler":
+        """The sampler for the position after a prefix with this CRC, with noise that belongs to that prefix alone."""
+        return Sampler(replace(self.params, seed=derived(self.params.seed, Stream.CHOICES, crc)), self.before)
 
     @property
     def looks_back(self) -> int:
@@ -103,6 +116,27 @@ class Sampler:
             return int(logits.argmax())
         found = self.candidates(logits) if self._filters else self._contenders(logits, position)
         return int(found.ids[self._noisy(found, position).argmax()])
+
+    def law(self, logits: Logits) -> Floats:
+        """What `choose` samples from: the probability of each token, float64 (n_vocab,)."""
+        logits = self._adjusted(logits)
+        shares = np.zeros(len(logits))
+        if self.params.temperature <= 0:
+            shares[logits.argmax()] = 1.0
+            return shares
+        found = self.candidates(logits)
+        weights = np.exp((found.scores - found.scores.max()) / self.params.temperature)
+        shares[found.ids] = weights / weights.sum()
+        return shares
+
+    def likeliest(self, logits: Logits, count: int) -> tuple[Ids, Floats]:
+        """At most `count` tokens of the law, the likeliest first, and their probabilities; temperature above 0."""
+        logits = self._adjusted(logits)
+        found = self.candidates(logits)
+        first = largest(logits, count) if len(found.ids) == len(logits) else found.first(count)
+        weights = np.exp((first.scores - first.scores[0]) / self.params.temperature)
+        total = np.exp((found.scores - first.scores[0]) / self.params.temperature).sum()
+        return first.ids, weights / total
 
     def _noisy(self, found: Candidates, position: int) -> NDArray[np.float64]:
         return found.scores / self.params.temperature + gumbel(self._seed, position, found.ids)
@@ -123,8 +157,8 @@ class Sampler:
     def _adjusted(self, logits: Logits) -> Logits:
         if self.params.logit_bias:
             logits = biased(logits, self.params.logit_bias)
-        if self.params.penalties and len(self._before):
-            logits = penalised(logits, self._before, self.params.penalties)
+        if self.params.penalties and len(self.before):
+            logits = penalised(logits, self.before, self.params.penalties)
         return logits
 
     def candidates(self, logits: Logits) -> Candidates:

@@ -6,8 +6,10 @@ built on a prefix that is not here finds no node: drafts of a rejected chain can
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from specmesh.core.prefix import extend_crc
+from specmesh.core.proposal import Offer, Proposal
 
 
 @dataclass(slots=True)
@@ -15,6 +17,7 @@ class _Node:
     token: int
     position: int
     crc: int
+    proposal: Proposal | None = None
     children: dict[int, "_Node"] = field(default_factory=dict)
     main: "_Node | None" = None
 
@@ -35,19 +38,27 @@ class DraftTree:
         """Absolute position of the first drafted token: the number of committed ids."""
         return self._root.position
 
-    def insert(self, base: int, crc: int, ids: Sequence[int], branch: int = 0) -> int | None:
+    def insert(
+        self,
+        base: int,
+        crc: int,
+        ids: Sequence[int],
+        branch: int = 0,
+        proposals: Sequence[Proposal | None] = (),
+    ) -> int | None:
         """Hang `ids` below the node at (base, crc) and return how many are new; None where there is no such node.
 
-        Branch 0 becomes the main chain at each node it passes. Ids over the limit are dropped.
+        Branch 0 becomes the main chain at each node it passes. Ids over the limit are dropped. `proposals` are what
+        they were sampled from, all or none; of a draft that is here it stays as it was first told.
         """
         node = self._nodes.get((base, crc))
         if node is None:
             return None
         added = 0
-        for token in ids:
+        for token, proposal in zip_longest(ids, proposals):
             child = node.children.get(token)
             if child is None:
-                child = self._grow(node, token)
+                child = self._grow(node, token, proposal)
                 if child is None:
                     break
                 added += 1
@@ -64,6 +75,17 @@ class DraftTree:
             chain.append(node.token)
             node = node.main
         return tuple(chain)
+
+    def offers(self, drafts: Sequence[int]) -> tuple[Offer, ...]:
+        """These drafts, a path from the frontier, with what they were sampled from, and the main chain's next where
+        there is one."""
+        found, node = list[Offer](), self._root
+        for token in drafts:
+            node = node.children[token]
+            found.append(Offer(token, node.proposal))
+        if node.main is not None:
+            found.append(Offer(node.main.token, node.main.proposal))
+        return tuple(found)
 
     def lead(self) -> int:
         """How many drafts the main chain holds."""
@@ -92,9 +114,9 @@ class DraftTree:
         self._root = _Node(-1, self._root.position, self._root.crc)
         self._nodes = {(self._root.position, self._root.crc): self._root}
 
-    def _grow(self, parent: _Node, token: int) -> _Node | None:
+    def _grow(self, parent: _Node, token: int, proposal: Proposal | None) -> _Node | None:
         """A new child; None at the limit, or where another path has this CRC already (a peer can find such a pair)."""
-        child = _Node(token, parent.position + 1, extend_crc(parent.crc, token))
+        child = _Node(token, parent.position + 1, extend_crc(parent.crc, token), proposal)
         if len(self) >= self._limit or (child.position, child.crc) in self._nodes:
             return None
         parent.children[token] = child

@@ -18,9 +18,11 @@ from specmesh.core.logprobs import Logprobs
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
+from specmesh.core.rules import Rows, rule_of
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.stats import RoundCounts
 from specmesh.core.stop import StopScan
+from specmesh.core.strategy import Strategy
 from specmesh.core.tree import DraftTree
 
 MAX_DRAFTS = 16
@@ -53,6 +55,11 @@ class SessionParams:
     draft_n: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+
+    @property
+    def drafts(self) -> int | None:
+        """draft_n, as the strategy allows it."""
+        return 0 if self.sampling.strategy == Strategy.GREEDY else self.draft_n
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,7 @@ class VerifierSession:
         self.resumed = len(ids) - self.n_prompt
         self.params = params
         self.sampler = Sampler(params.sampling)
+        self._rule = rule_of(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
         self.logprobs = Logprobs(params.logprobs, len(self.prefix))
         self.counts = RoundCounts()
@@ -104,7 +112,7 @@ class VerifierSession:
         self._untold: int | None = None  # from where the drafter has not been told yet
         self._limits = limits
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
-        self._pacing = Pacing(params.draft_n, limits.max_drafts, costs, own, self.times)
+        self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times)
         self._tree = DraftTree(len(self.prefix), self.prefix.crc)
         self._held = 0  # ids in the target's memory
         self._nacked = self._synced = float("-inf")
@@ -170,7 +178,7 @@ class VerifierSession:
     @property
     def may_draft(self) -> bool:
         """Whether steps may have drafts at all, by the client's wish and the target's nature."""
-        return self.params.draft_n != 0 and self._limits.max_drafts > 0
+        return self.params.drafts != 0 and self._limits.max_drafts > 0
 
     @property
     def drafting(self) -> bool:
@@ -244,12 +252,12 @@ class VerifierSession:
     # --- drafts
 
     def _drafted(self, event: ev.Drafted, now: float) -> list[ev.VerifierEffect]:
-        if not self.attached or not all(0 <= token < self._limits.n_vocab for token in event.ids):
+        if not self.attached or not self._possible(event):
             self.stale_drafts += 1
             return []
         end = event.base + len(event.ids)
         if event.base > len(self.prefix):
-            added = self._tree.insert(event.base, event.crc, event.ids, event.branch)
+            added = self._tree.insert(event.base, event.crc, event.ids, event.branch, event.proposals)
             if added is None:
                 return self._orphan(now)
         else:
@@ -265,6 +273,12 @@ class VerifierSession:
         self._orphaned = None
         self._pacing.arrived(len(self.prefix), end, now)
         return []
+
+    def _possible(self, event: ev.Drafted) -> bool:
+        """Whether its ids are ids, and sampled from what it says."""
+        n_vocab, proposals = self._limits.n_vocab, event.proposals
+        fits = all(one is None or one.fits(token, n_vocab) for token, one in zip(event.ids, proposals, strict=False))
+        return fits and len(proposals) in (0, len(event.ids)) and all(0 <= token < n_vocab for token in event.ids)
 
     def _shadowed(self, event: ev.Shadowed) -> list[ev.VerifierEffect]:
         if self.attached and self.prefix.holds(event.base, event.crc):
@@ -295,7 +309,8 @@ class VerifierSession:
         known = self.prefix[event.base : event.base + len(event.ids)]
         if common_length(event.ids, known) < len(known):
             return None
-        return self._tree.insert(len(self.prefix), self.prefix.crc, event.ids[len(known) :], event.branch)
+        ids, proposals = event.ids[len(known) :], event.proposals[len(known) :]
+        return self._tree.insert(len(self.prefix), self.prefix.crc, ids, event.branch, proposals)
 
     def _orphan(self, now: float) -> list[ev.VerifierEffect]:
         """A draft built on drafts that are not here: of a rejected chain still in flight, or after a lost frame.
@@ -313,10 +328,11 @@ class VerifierSession:
     # --- steps
 
     def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
-        base = len(self.prefix)
+        base, offers = len(self.prefix), self._tree.offers(event.drafts)
+        rows = Rows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
         verdict = accept(
             event.drafts,
-            lambda i: self._after(event.drafts[:i]).choose(event.logits[i], base + i),
+            self._rule.choices(rows),
             end_ids=self._limits.end_ids,
             room=self._room(),
             stops=self._stops.completes,

@@ -284,6 +284,8 @@ def test_resumable_stream_says_what_is_needed_to_go_on():
             "presence_penalty": 0.0,
             "logit_bias": [[4, -1.0]],
             "stop": ["D"],
+            "strategy": "deterministic",
+            "threshold": 0.3,
         },
     }
     assert len(first["id"]) == len(NAME)

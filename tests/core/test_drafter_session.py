@@ -10,6 +10,7 @@ from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.drafter_session import COALESCE, LEAST_USE, MAX_CREDIT, NACK_INTERVAL, SHADOW, DrafterSession
 from specmesh.core.prefix import Prefix
+from specmesh.core.proposal import Proposal
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=150)
 PROMPT = (5, 6, 7)
@@ -422,3 +423,35 @@ def test_a_model_that_was_emptied_begins_its_shadows_anew():
     shadow(made, 1, 2)
     made.relocated(0)
     assert shadow(made, *[3] * SHADOW)[1] == [ev.SendShadow(3, crc(*known[:3]), (3,) * SHADOW)]
+
+
+# --- what drafts are sampled from
+
+
+def proposing(made, token, proposal):
+    """Carry out the plan with a guess that was sampled."""
+    plan = made.plan(0.0)
+    assert made.crc_after(plan) == made._known.crc
+    return made.handle(ev.Predicted(len(plan.ids), token, -0.01, proposal), 0.0)
+
+
+def test_proposals_go_out_with_their_drafts():
+    """Each draft's law goes with it, also when a NACK asks for the chain again; a guess without one has none."""
+    made, laws = session(), [Proposal((token, 9), (3, 1)) for token in (1, 2, 3)]
+    assert proposing(made, 1, laws[0]) == [ev.SendDraft(3, crc(*PROMPT), (1,), (laws[0],))]
+    proposing(made, 2, laws[1])
+    assert proposing(made, 3, None) == [ev.SendDraft(5, crc(*PROMPT, 1, 2), (3,), (None,))]
+    again = made.handle(ev.Nacked(4, crc(*PROMPT, 1)), 0.0)
+    assert again == [ev.SendDraft(4, crc(*PROMPT, 1), (2, 3), (laws[1], None))]
+
+
+def test_proposals_stay_with_what_agrees():
+    """Truth leaves the laws of the chain beyond it; a correction drops those behind it."""
+    made, laws = session(), [Proposal((token,), (1,)) for token in (1, 2, 3)]
+    for token, law in zip((1, 2, 3), laws, strict=True):
+        proposing(made, token, law)
+    made.handle(told(1, after=PROMPT), 0.0)
+    again = made.handle(ev.Nacked(4, crc(*PROMPT, 1)), 0.0)
+    assert again == [ev.SendDraft(4, crc(*PROMPT, 1), (2, 3), (laws[1], laws[2]))]
+    made.handle(told(9, after=(*PROMPT, 1)), 0.0)
+    assert proposing(made, 4, None) == [ev.SendDraft(5, crc(*PROMPT, 1, 9), (4,))]

@@ -48,7 +48,7 @@ def test_counts_and_rates():
     assert report["time_to_first_token_s"] == pytest.approx(2.0)
     assert report["tokens_per_second"] == pytest.approx(1.5)
     assert report["verify_ms"] == pytest.approx(1200)
-    assert report["seed"] == 9
+    assert (report["seed"], report["strategy"], report["exact"]) == (9, "deterministic", True)
 
 
 def test_the_baseline_is_the_measured_one_token_step():

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.prefix import Prefix, extend_crc
+from specmesh.core.proposal import Offer, Proposal
 from specmesh.core.tree import DraftTree
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
@@ -137,3 +138,17 @@ def test_reroot_keeps_only_what_agrees(ids):
     assert tree.reroot(ids, crc_of(ids)) == len(left)
     assert tree.best_chain(9) == tuple(left)
     assert tree.insert(len(ids), crc_of(ids), [7]) == 1
+
+
+def test_offers_are_what_drafts_were_sampled_from():
+    """A path with its laws, and the main chain's next; a law told once is not changed by what is told again."""
+    first, second, other = Proposal((1,), (1,)), Proposal((2, 3), (1, 1)), Proposal((1, 9), (1, 1))
+    tree = DraftTree(0, 0)
+    tree.insert(0, 0, [1, 2], proposals=(first, second))
+    tree.insert(0, 0, [1, 2, 3], proposals=(other, None, None))
+    assert tree.offers([1]) == (Offer(1, first), Offer(2, second))
+    assert tree.offers([1, 2, 3]) == (Offer(1, first), Offer(2, second), Offer(3))
+    tree.reroot([1], crc_of([1]))
+    assert tree.offers([]) == (Offer(2, second),)
+    tree.clear()
+    assert tree.offers([]) == ()

@@ -10,6 +10,7 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.penalties import Penalties
 from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix
+from specmesh.core.proposal import Proposal
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import NACK_INTERVAL, TELL_EVERY, SessionParams, TargetLimits, VerifierSession
 
@@ -510,3 +511,67 @@ def test_penalties_see_the_drafts_that_stand(window):
     assert said[0] == 3 != said[1]
     draft(drafted, *said[:2])
     assert only(step(drafted, 3, 3, 3), ev.Emit).ids == tuple(said)
+
+
+# --- strategies
+
+
+SURE = Proposal((1, 2), (65535, 65535))
+
+
+def sampled(made, *ids, proposals, after=()):
+    """Drafts with what they were sampled from."""
+    prefix = (*made.prefix[0 : len(made.prefix)], *after)
+    return made.handle(ev.Drafted(len(prefix), crc(*prefix), ids, 0, proposals), 0.0)
+
+
+@pytest.mark.parametrize(
+    "proposals",
+    [
+        (SURE,),
+        (SURE, SURE, SURE),
+        (SURE, Proposal((3,), (1,))),
+        (SURE, Proposal((2, 16), (1, 1))),
+        (None, Proposal((), ())),
+    ],
+    ids=str,
+)
+def test_drafts_with_impossible_laws_are_dropped(proposals):
+    """A law for each draft or none; the draft in it; known ids. The whole frame is dropped otherwise."""
+    made = session(sampling=SamplingParams(1.0, strategy="probabilistic"))
+    assert sampled(made, 1, 2, proposals=proposals) == []
+    assert (made.lead, made.stale_drafts) == (0, 1)
+    sampled(made, 1, 2, proposals=(SURE, None))
+    assert made.lead == 2
+
+
+def test_drafts_in_hand_outlive_a_probabilistic_step():
+    """Where all drafts of a step stand, the next one in hand is held against the last row; what was drafted beyond it
+    stays, as often as the two laws agree, and the round's figures are those of its own drafts."""
+    stayed = 0
+    for seed in range(30):
+        made = session(draft_n=2, sampling=SamplingParams(1.0, seed=seed, strategy="probabilistic"))
+        sampled(made, 1, 2, 1, 2, proposals=(SURE,) * 4)
+        rows = np.full((3, 16), -99.0, np.float32)
+        rows[:, 1:3] = 0.0
+        made.begin(0.0)
+        emit = only(made.handle(ev.Stepped((1, 2), rows, STEP), 0.0), ev.Emit)
+        assert (emit.ids, emit.accepted, emit.tested, emit.drafts) == ((1, 2, 1), 2, 2, (1, 2))
+        stayed += made.lead
+    assert stayed == 30
+
+
+@pytest.mark.parametrize("strategy", ["deterministic", "threshold"])
+def test_laws_are_nothing_to_other_strategies(strategy):
+    """Sampled drafts count as any others."""
+    made = session(sampling=SamplingParams(strategy=strategy))
+    sampled(made, 1, 2, 3, proposals=(SURE, SURE, None))
+    assert only(step(made, 1, 2, 4, 4), ev.Emit).ids == (1, 2, 4)
+
+
+def test_greedy_strategy_never_drafts():
+    """Whatever was asked for, nothing is drafted, and drafts that come all the same change nothing."""
+    made = session(draft_n=4, sampling=SamplingParams(1.0, strategy="greedy"))
+    assert (made.draft_n, made.may_draft, made.drafting) == (0, False, False)
+    draft(made, 1, 2)
+    assert made.plan(0.0) == ev.Verify(2, 7, ())

@@ -215,6 +215,21 @@ def test_sampling_options_are_what_the_verifier_samples_with(
     assert done.json["token_ids"] == sim_ids(PROMPT, 30, params) != sim_ids(PROMPT, 30, SamplingParams(8, seed=3))
 
 
+@pytest.mark.parametrize("strategy", ["probabilistic", "threshold", "greedy"])
+def test_strategies(daemon: Daemon, strategy: str):
+    """Each strategy at either daemon: the report names it, and says whether it is exact. Drafts stand but by greedy,
+    which leaves the text as it is; those of probabilistic come with what they were sampled from."""
+    options = ("--max-tokens", N, "--temperature", 3, "--seed", 5, "--draft-n", 4, "--json")
+    report = generate(daemon, PROMPT, *options, "--strategy", strategy, "--threshold", 0.5).json
+    assert (report["strategy"], report["exact"]) == (strategy, strategy != "threshold")
+    assert len(report["token_ids"]) == N
+    assert (report["accepted"] > 10) == (strategy != "greedy")
+    if strategy == "greedy":
+        assert report["token_ids"] == sim_ids(PROMPT, N, SamplingParams(3, seed=5))
+    if strategy == "probabilistic":
+        assert max(report["bytes_sent"], report["bytes_received"]) > 100 * report["drafted"]
+
+
 def test_max_tokens_of_one(pair: dict[str, Daemon]):
     """--max-tokens 1 gives one token."""
     daemon = pair["verifier"]

@@ -14,7 +14,7 @@ REACHED = {
     "codec": {
         *("length", "magic", "version", "kind", "count", "body"),
         *("Draft", "Truth", "Sync", "Nack", "Shadow", "Hello", "Welcome", "Vocab", "Open", "Opened", "Close", "Done"),
-        *("Error", "Ping", "Pong", "Round", "Bye", "Logprobs"),
+        *("Error", "Ping", "Pong", "Round", "Bye", "Logprobs", "DraftProbs"),
     },
     "verifier_session": {
         *("SendTruth", "SendSync", "SendNack", "Emit", "Trim", "Finish"),

@@ -49,13 +49,24 @@ def control(cls):
     return st.builds(cls, **{field.name: _BY_ANNOTATION[hints[field.name]] for field in fields(cls)})
 
 
-token_messages = st.one_of(
+_law = st.lists(st.tuples(int32, u16), max_size=m.MAX_SUPPORT)
+
+
+def _with_laws(session, base, crc, drafts):
+    """DRAFT_PROBS of drafts as (id, law)."""
+    entries = [entry for _, law in drafts for entry in law]
+    ids, sizes = tuple(token for token, _ in drafts), tuple(len(law) for _, law in drafts)
+    return m.DraftProbs(session, base, crc, ids, sizes, tuple(t for t, _ in entries), tuple(w for _, w in entries))
+
+
+id_messages = st.one_of(
     st.builds(m.Draft, u32, u32, u32, _ids, u16),
     st.builds(m.Truth, u32, u32, u32, _ids, u16),
     st.builds(m.Sync, u32, u32, u32, _ids, u16),
     st.builds(m.Nack, u32, u32, u32),
     st.builds(m.Shadow, u32, u32, u32, _ids),
 )
+token_messages = id_messages | st.builds(_with_laws, u32, u32, u32, st.lists(st.tuples(int32, _law), max_size=6))
 control_messages = st.one_of([control(cls) for cls in get_args(m.ControlMessage)])
 messages = token_messages | control_messages
 
@@ -72,8 +83,8 @@ DRAFT = m.Draft(session=7, base=3, prefix_crc=0x12345678, ids=(590, 1024, 338, 2
 def message_of(vector):
     """The message a vector describes."""
     cls, values = MESSAGES[vector["message"]], dict(vector["fields"])
-    if cls in get_args(m.TokenMessage) and "ids" in values:
-        values["ids"] = tuple(values["ids"])
+    if cls in get_args(m.TokenMessage):
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return cls(**values)
 
 
@@ -152,6 +163,7 @@ def test_largest_messages_fit_a_frame():
         m.Draft(1, 0, 0, (2**31,)),
         m.Draft(1, 0, 0, (-(2**31) - 1,)),
         m.Truth(1, 0, 0, (), 2**16),
+        m.DraftProbs(1, 0, 0, (1,), (1,), (1,), (2**16,)),
         m.Nack(2**32, 0, 0),
     ],
     ids=repr,
@@ -160,6 +172,17 @@ def test_field_out_of_range_is_a_value_error(message):
     """A field that has no place in the frame is refused at the sender."""
     with pytest.raises(ValueError, match="does not fit"):
         encode(message)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "support", "weights"),
+    [((), (), ()), ((2,), (1,), (1,)), ((1,), (1,), ()), ((129,), (1,) * 129, (1,) * 129)],
+    ids=["no size", "too few tokens", "too few weights", "too many"],
+)
+def test_laws_that_are_none_are_a_value_error(sizes, support, weights):
+    """Laws that do not belong to the ids, or are longer than a frame may say, are the caller's mistake."""
+    with pytest.raises(ValueError, match="law"):
+        encode(m.DraftProbs(1, 0, 0, (1,), sizes, support, weights))
 
 
 # --- totality
@@ -208,7 +231,7 @@ def test_mutated_frames_decode_or_raise_frame_error(message, data):
 
 
 @PROFILE
-@given(token_messages)
+@given(id_messages)
 @pytest.mark.fault("E1.15")
 def test_big_endian_copy_is_refused(message):
     """The byte-swapped copy of a frame is no frame: its magic reads MS."""
@@ -228,7 +251,7 @@ def test_damaged_body_is_refused(message, bit, where):
 
 
 @PROFILE
-@given(token_messages, st.integers(0, 2**16 - 1))
+@given(id_messages, st.integers(0, 2**16 - 1))
 @pytest.mark.fault("E1.7")
 def test_count_must_match_the_payload(message, count):
     """A frame whose count is not exactly the ids that follow is refused."""

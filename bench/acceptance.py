@@ -1,0 +1,128 @@
+"""How often drafts stand by each strategy, computed from both models' laws at the positions of sampled texts.
+
+    python bench/acceptance.py [--temperature T] [--top-k K] [--top-p P] [--prompts N] [--tokens N] [--json]
+
+The bundled pair unless --target and --drafter name others; the target's own samples of N tokens for each prompt, pieces
+of held-out modules as in bench/equality.py. At each position both laws are known, so nothing is drawn: what is printed
+are means of probabilities, for one draft at a time. A block's later drafts stand more often than that.
+
+best:           1 less the total variation of the two laws: no strategy that keeps the target's law can have more
+coupled:        both choose by the same noise, which is what `deterministic` does
+probabilistic:  the draft is sampled from the proposal that DRAFT_PROBS carries: cut, and rounded
+independent:    both choose by noise of their own
+likeliest:      the draft is the draft model's likeliest token
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh import logs
+from specmesh.core.proposal import MOST, Offer, proposal_of
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.engines.base import Span
+from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.paths import bundled
+
+sys.path.insert(0, str(Path(__file__).parent))
+from equality import prompts
+
+Law = NDArray[np.float64]
+
+
+def coupled(p: Law, q: Law) -> float:
+    """How likely both laws have the same largest of log probability and noise, the noise being the same.
+
+    The sum over tokens i of 1 / sum over j of max(p_j / p_i, q_j / q_i), after Daliri, Musco and Suresh (2408.07978);
+    of tokens in the order of q / p those up to i have the first, the others the second.
+    """
+    both = np.flatnonzero((p > 0) & (q > 0))
+    ratio = np.divide(q, p, out=np.full_like(p, np.inf), where=p > 0)
+    order = np.argsort(ratio, kind="stable")
+    place = np.empty(len(p), np.int64)
+    place[order] = np.arange(len(p))
+    first, second = np.cumsum(p[order]), np.cumsum(q[order])
+    at = place[both]
+    return float((1 / (first[at] / p[both] + (second[-1] - second[at]) / q[both])).sum())
+
+
+def rows(engine: LlamaVerifier, ids: list[int], held: int) -> NDArray[np.float32]:
+    """Logits after the ids beyond `held`, the last of them."""
+    for at in range(held, len(ids), 16):
+        part = tuple(ids[at : min(at + 16, len(ids))])
+        logits = engine.decode([Span(0, at, part, logits=True)])[0]
+    assert logits is not None
+    return logits[-1]
+
+
+def laws(target: LlamaVerifier, drafter: LlamaVerifier, prompt: str, tokens: int, sampler: Sampler) -> Iterator[
+    tuple[Law, Law, NDArray[np.int64], Law]
+]:  # fmt: skip
+    """Of each position of a text: the target's law, the draft model's, and the head of that."""
+    ids, held = target.encode(prompt), 0
+    for _ in range(tokens):
+        truth, guess = rows(target, ids, held), rows(drafter, ids, held)
+        yield sampler.law(truth), sampler.law(guess), *sampler.likeliest(guess, MOST)
+        held = len(ids)
+        ids.append(sampler.choose(truth, len(ids)))
+    target.trim(0, 0)
+    drafter.trim(0, 0)
+
+
+def measure(args: argparse.Namespace) -> dict[str, float]:
+    """The means."""
+    found: dict[str, list[float]] = {}
+    engines = [LlamaVerifier(LlamaSettings(path, n_ctx=1024, threads=1)) for path in (args.target, args.drafter)]
+    for number, prompt in enumerate(prompts(args.prompts)):
+        params = SamplingParams(args.temperature, args.top_k, args.top_p)
+        sampler = Sampler(replace(params, seed=number))
+        for p, q, head, shares in laws(*engines, prompt, args.tokens, sampler):
+            proposal = proposal_of(head.tolist(), shares)
+            support, weights = Offer(int(head[0]), proposal).shares()
+            for name, value in {
+                "best": np.minimum(p, q).sum(),
+                "coupled": coupled(p, q),
+                "probabilistic": np.minimum(p[support], weights).sum(),
+                "independent": p @ q,
+                "likeliest": p[int(head[0])],
+                "tokens_of_a_proposal": len(support),
+                "bytes_of_a_draft": 6 + 6 * len(support),
+                "law_in_the_proposal": q[support].sum(),
+            }.items():
+                found.setdefault(name, []).append(float(value))
+    for engine in engines:
+        engine.close()
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def main() -> None:
+    """Print the means."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--top-k", type=int, default=0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--prompts", type=int, default=10)
+    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--target", type=Path, default=Path(bundled("target.gguf")))
+    parser.add_argument("--drafter", type=Path, default=Path(bundled("drafter.gguf")))
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    logs.configure("error", "console")
+    means = measure(args)
+    if args.json:
+        print(json.dumps(means))
+        return
+    print(f"temperature {args.temperature:g}, top-k {args.top_k}, top-p {args.top_p:g}")
+    for name, value in means.items():
+        print(f"{name.replace('_', ' '):<22}{value:>9.4f}{value / means['best']:>8.3f} of the best" if value <= 1 else
+              f"{name.replace('_', ' '):<22}{value:>9.1f}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""The law of whole texts, by each strategy that claims to keep the target's: enumerated exactly, then with real noise.
+
+Everything random is integrated out: what the drafter samples, by its proposals; the coins, by the heights that they are
+held against; the corrections, by their weights. What is left is a probability for each text, which must be the
+target's. The code that samples is a thin layer over the same functions, and is held against the same law.
+"""
+
+import itertools
+from collections import Counter, defaultdict
+from dataclasses import replace
+from functools import cache
+from hashlib import blake2b
+from math import prod, sqrt
+
+import numpy as np
+import pytest
+
+from specmesh.core.accept import accept
+from specmesh.core.block import Block
+from specmesh.core.penalties import Penalties
+from specmesh.core.prefix import Prefix
+from specmesh.core.proposal import Offer, Proposal, Proposing, proposal_of
+from specmesh.core.rules import Rows, rule_of
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.strategy import Strategy
+
+PROMPT = (2, 1)
+LENGTH = 3
+"""Ids of a text whose law is looked at."""
+
+SAMPLING = {
+    "plain": SamplingParams(1.0),
+    "hot": SamplingParams(1.7),
+    "top-k": SamplingParams(0.7, top_k=2),
+    "top-p": SamplingParams(1.0, top_p=0.8),
+    "min-p": SamplingParams(1.2, min_p=0.3),
+    "typical": SamplingParams(1.0, typical_p=0.6),
+    "penalties": SamplingParams(0.9, penalties=Penalties(1.5, 0.3, 0.4)),
+    "bias": SamplingParams(0.8, top_k=3, logit_bias=((0, 1.5),)),
+}
+
+
+@cache
+def row(ids, salt, n_vocab):
+    """A model's logits after these ids: a hash."""
+    digest = blake2b(repr((salt, ids)).encode(), digest_size=n_vocab).digest()
+    return np.frombuffer(digest, np.uint8).astype(np.float32) / np.float32(64)
+
+
+class Target:
+    """The target of one vocabulary, sampled in one way."""
+
+    def __init__(self, params, n_vocab):
+        self.sampler, self.n_vocab = Sampler(params), n_vocab
+
+    def law(self, said):
+        ids = (*PROMPT, *said)
+        return self.sampler.after(ids).law(row(ids, "target", self.n_vocab))
+
+    def texts(self):
+        """Every text and its probability."""
+        for said in itertools.product(range(self.n_vocab), repeat=LENGTH):
+            yield said, prod(float(self.law(said[:i])[said[i]]) for i in range(LENGTH))
+
+
+class Drafter:
+    """What a drafter samples from after some ids: another model's law, cut and rounded as `form` says."""
+
+    def __init__(self, form, n_vocab):
+        self.form, self.n_vocab = form, n_vocab
+        self.sampler = Sampler(SamplingParams(0.8))
+
+    def offers(self, said):
+        """Each draft that it may make here, and how likely it makes it."""
+        logits = row((*PROMPT, *said), "drafter", self.n_vocab)
+        ids, shares = self.sampler.likeliest(logits, 9)
+        match self.form:
+            case "fine":
+                proposal = proposal_of(ids.tolist(), shares)
+            case "coarse":  # two tokens, in thirds
+                proposal = Proposal(tuple(ids[:2].tolist()), (2, 1))
+            case "certain":
+                return [(Offer(int(ids[0])), 1.0)]
+            case "unlikely":  # what it finds least likely, for certain
+                return [(Offer(int(ids[-1])), 1.0)]
+            case _:  # now and then without telling from what
+                sampled = len(said) % 2 == 0
+                proposal = proposal_of(ids.tolist(), shares) if sampled else None
+                if proposal is None:
+                    return [(Offer(int(token)), float(share)) for token, share in zip(ids, shares, strict=True)]
+        tokens, weights = proposal.shares()
+        return [(Offer(int(token), proposal), float(share)) for token, share in zip(tokens, weights, strict=True)]
+
+    def chains(self, said, hand, count):
+        """Every chain of `count` drafts that begins with those in hand, and its probability."""
+        if len(hand) >= count:
+            yield hand, 1.0
+            return
+        for offer, share in self.offers((*said, *(one.token for one in hand))):
+            for chain, others in self.chains(said, (*hand, offer), count):
+                yield chain, share * others
+
+
+def endings(block):
+    """Every number of drafts that may stand, with its probability: the last coin within its height decides."""
+    above = 1.0
+    for stood in range(len(block.offers), 0, -1):
+        yield stood, above * block.heights[stood - 1]
+        above *= 1 - block.heights[stood - 1]
+    yield 0, above
+
+
+def stepped(target, said, chain, drafts):
+    """What a step may say that verifies so many drafts of a chain: (ids, what is left of the chain, probability)."""
+    offers = chain[: drafts + 1]
+    tokens = tuple(one.token for one in offers)
+    laws = [target.law((*said, *tokens[:i])) for i in range(len(offers))]
+    block = Block.of(laws, offers)
+    for stood, share in endings(block) if offers else [(0, 1.0)]:
+        if share < 1e-15:
+            continue
+        if stood == len(offers) > drafts:
+            yield tokens, chain[stood:], share
+            continue
+        if stood == len(offers):
+            weights = target.law((*said, *tokens))
+        else:
+            weights = block.left(stood)
+            assert weights[tokens[stood]] == 0, "a correction that is the draft which it replaces"
+        for token in np.flatnonzero(weights):
+            kept = chain[stood + 1 :] if stood < len(chain) and chain[stood].token == token else ()
+            assert not kept, "drafts that the coins have looked at"
+            yield (*tokens[:stood], int(token)), (), share * float(weights[token] / weights.sum())
+
+
+def text_law(target, drafter, schedule):
+    """The probability of each text where step i begins with at least schedule[i][0] drafts in hand and verifies
+    schedule[i][1] of them."""
+    states, texts = {((), ()): 1.0}, defaultdict(float)
+    for hand, drafts in schedule:
+        after = defaultdict(float)
+        for (said, left), share in states.items():
+            for chain, drawn in drafter.chains(said, left, hand):
+                for new, kept, likely in stepped(target, said, chain, drafts):
+                    longer = (*said, *new)
+                    if len(longer) >= LENGTH:
+                        texts[longer[:LENGTH]] += share * drawn * likely
+                    else:
+                        after[longer, kept] += share * drawn * likely
+        states = after
+    assert not states
+    return texts
+
+
+SCHEDULES = {
+    "blocks of one": [(1, 1)] * 3,
+    "blocks of three": [(3, 3)] * 3,
+    "one more in hand": [(3, 2), (2, 1), (2, 2)],
+    "many in hand": [(4, 1), (1, 1), (2, 0)],
+    "drafts without rows": [(1, 0), (2, 0), (0, 0)],
+}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "form", "schedule"),
+    [
+        ("plain", "fine", "blocks of three"),
+        ("plain", "coarse", "one more in hand"),
+        ("plain", "mixed", "many in hand"),
+        ("hot", "certain", "blocks of three"),
+        ("hot", "unlikely", "drafts without rows"),
+        ("top-k", "fine", "one more in hand"),
+        ("top-p", "coarse", "many in hand"),
+        ("min-p", "fine", "blocks of one"),
+        ("typical", "mixed", "one more in hand"),
+        ("penalties", "fine", "many in hand"),
+        ("bias", "coarse", "blocks of three"),
+    ],
+)
+def test_probabilistic_texts_have_the_targets_law(sampling, form, schedule):
+    """Whatever the drafter samples from, however many drafts a step verifies or finds beyond them: each text is exactly
+    as likely as from the target alone."""
+    target = Target(SAMPLING[sampling], 3)
+    found = text_law(target, Drafter(form, 3), SCHEDULES[schedule])
+    assert sum(found.values()) == pytest.approx(1, abs=1e-12)
+    for text, share in target.texts():
+        assert found[text] == pytest.approx(share, abs=1e-12), text
+
+
+def test_probabilistic_texts_of_four_tokens():
+    """The same of a larger vocabulary."""
+    target = Target(SAMPLING["plain"], 4)
+    found = text_law(target, Drafter("coarse", 4), SCHEDULES["one more in hand"])
+    for text, share in target.texts():
+        assert found[text] == pytest.approx(share, abs=1e-12), text
+
+
+def test_more_stands_than_draft_by_draft():
+    """A block accepts at least as many drafts, on the average, as min(1, p/q) for each; with one draft just as many,
+    1 less the total variation of the two laws."""
+    target, drafter = Target(SAMPLING["plain"], 4), Drafter("fine", 4)
+    blocks = singles = 0.0
+    for chain, drawn in drafter.chains((), (), 3):
+        tokens = [one.token for one in chain]
+        laws = [target.law(tokens[:i]) for i in range(3)]
+        blocks += drawn * sum(stood * share for stood, share in endings(Block.of(laws, chain)))
+        alive = 1.0
+        for law, offer in zip(laws, chain, strict=True):
+            alive *= Block.of([law], [offer]).heights[0]
+            singles += drawn * alive
+    assert blocks > singles + 1e-4
+    one = sum(drawn * Block.of([target.law(())], chain).heights[0] for chain, drawn in drafter.chains((), (), 1))
+    ids, shares = chain[0].shares()
+    assert one == pytest.approx(np.minimum(target.law(())[ids], shares).sum(), abs=1e-12)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.DETERMINISTIC, Strategy.GREEDY])
+def test_deterministic_texts_have_the_targets_law(strategy):
+    """Every draft whatever, chosen with what the target will say in mind: the text is made of its choices, so it has
+    their law."""
+    target, found = Target(SAMPLING["plain"], 3), defaultdict(float)
+    assert type(rule_of(replace(SAMPLING["plain"], strategy=strategy))) is type(rule_of(SAMPLING["plain"]))
+    for choices in itertools.product(range(3), repeat=LENGTH):
+        share = prod(float(target.law(choices[:i])[choices[i]]) for i in range(LENGTH))
+        said = ()
+        while len(said) < LENGTH:
+            ahead = choices[len(said) :]
+            drafts = tuple(token if (at + sum(choices)) % 3 else (token + 1) % 3 for at, token in enumerate(ahead))[:2]
+            verdict = accept(drafts, ahead.__getitem__, end_ids=(), room=len(ahead))
+            said += verdict.committed
+        found[said] += share
+    for text, share in target.texts():
+        assert found[text] == pytest.approx(share, abs=1e-12), text
+
+
+# --- with real noise
+
+
+def played(params, seed, form):
+    """A text as a session makes it, with a drafter that samples; some drafts come late, or not before the next step."""
+    rng = np.random.default_rng(seed)
+    params = replace(params, seed=seed)
+    rule, mine = rule_of(params), Sampler(replace(params, temperature=0.8))
+    said, made = Prefix(PROMPT), list[Offer]()
+    while len(said) < len(PROMPT) + LENGTH:
+        ids = said[0 : len(said)]
+        while len(made) < 3:  # the drafter goes on from what it has
+            prefix = Prefix([*ids, *(one.token for one in made)])
+            sampler = Proposing(mine.after(prefix[0 : len(prefix)]), prefix.crc)
+            logits = row(tuple(prefix[0 : len(prefix)]), "drafter", 3)
+            token = sampler.choose(logits, len(prefix))
+            made.append(Offer(token, sampler.proposal if form == "told" else None))
+        here = int(rng.integers(0, 4))
+        drafts = int(rng.integers(0, here + 1))
+        offers = made[: min(drafts + 1, here)]
+        tokens = [one.token for one in offers]
+        rows = np.stack([row((*ids, *tokens[:i]), "target", 3) for i in range(drafts + 1)])
+        own = Sampler(params)
+        shown = Rows(len(said), said.crc, rows, offers, lambda i, own=own, ids=ids, t=tokens: own.after([*ids, *t[:i]]))
+        verdict = accept(tokens[:drafts], rule.choices(shown), end_ids=(), room=9)
+        said.extend(verdict.committed)
+        agree = [one.token for one in made[: len(verdict.committed)]] == list(verdict.committed)
+        made = made[len(verdict.committed) :] if agree else []
+    return tuple(said[len(PROMPT) : len(PROMPT) + LENGTH])
+
+
+def surprise(counts, law, total):
+    """How far counts are from a law, in standard deviations of chi-square (Wilson and Hilferty)."""
+    expected = {text: total * share for text, share in law if total * share > 1}
+    assert sum(counts.values()) == total
+    assert counts.keys() <= {text for text, share in law if share > 0}
+    rest = total - sum(expected.values())
+    squares = sum((counts[text] - n) ** 2 / n for text, n in expected.items())
+    if rest > 1:
+        squares += (total - sum(counts[text] for text in expected) - rest) ** 2 / rest
+    degrees = len(expected) - 1 + (rest > 1)
+    return ((squares / degrees) ** (1 / 3) - (1 - 2 / (9 * degrees))) / sqrt(2 / (9 * degrees))
+
+
+@pytest.mark.parametrize("form", ["told", "untold"])
+def test_sampled_texts_have_the_targets_law(form):
+    """Real seeds, drafts sampled by the drafter's own code, some of them late: texts come as often as they should. So
+    no noise decides twice, the drafter's and the target's least of all."""
+    params = replace(SAMPLING["plain"], strategy=Strategy.PROBABILISTIC)
+    total = 1000
+    counts = Counter(played(params, seed, form) for seed in range(total))
+    assert abs(surprise(counts, list(Target(params, 3).texts()), total)) < 3.5
+
+
+def test_late_drafts_agree_often():
+    """A draft that comes too late for a step is what the target chose there itself far more often than two independent
+    samples would be, almost as often as it can be."""
+    target, agreed, total = Target(SAMPLING["plain"], 3), 0, 500
+    crc, logits = Prefix(PROMPT).crc, row(PROMPT, "drafter", 3)
+    theirs = Sampler(SamplingParams(0.8)).law(logits)
+    best = float(np.minimum(target.law(()), theirs).sum())
+    for seed in range(total):
+        params = replace(SAMPLING["plain"], strategy=Strategy.PROBABILISTIC, seed=seed)
+        draft = Proposing(Sampler(replace(params, temperature=0.8)), crc).choose(logits, len(PROMPT))
+        rows = Rows(len(PROMPT), crc, row(PROMPT, "target", 3)[None], (), lambda _, p=params: Sampler(p))
+        agreed += draft == rule_of(params).choices(rows)(0)
+    independent = float(target.law(()) @ theirs)
+    assert agreed / total > (best + independent) / 2
+    assert agreed / total < best + 0.05

@@ -1,0 +1,86 @@
+"""What drafts are sampled from: as little as carries the law, and exactly that."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.core.proposal import HEAVIEST, MASS, MOST, Offer, Proposal, Proposing, proposal_of
+from specmesh.core.sampling import Sampler, SamplingParams
+
+PROFILE = settings(derandomize=True, deadline=None, max_examples=100)
+scores = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=200)
+
+
+@PROFILE
+@given(scores, st.sampled_from([0, 5]), st.sampled_from([0.5, 1.0, 3.0]))
+def test_a_proposal_is_the_likeliest_of_the_law(scores, top_k, temperature):
+    """It fits its own draft, has as few tokens as carry enough of the law, and their shares up to rounding."""
+    logits = np.array(scores, np.float32)
+    sampler = Sampler(SamplingParams(temperature, top_k))
+    proposing = Proposing(sampler, 7)
+    token = proposing.choose(logits, 3)
+    made, law = proposing.proposal, sampler.law(logits)
+    assert made.fits(token, len(logits))
+    assert made.weights[0] == HEAVIEST
+    ids, shares = made.shares()
+    carried = law[ids].sum()
+    assert carried >= MASS - MOST / HEAVIEST or len(ids) == MOST
+    assert carried - law[ids[-1]] < MASS
+    assert np.abs(shares - law[ids] / carried).max() < 2 / HEAVIEST
+
+
+def test_choices_are_samples_of_the_proposal():
+    """Over many prefixes each token comes as often as its weight says; tokens cut off never come."""
+    logits = np.array([2.0, 1.0, 0.0, -8.0], np.float32)
+    counts = Counter[int]()
+    for crc in range(1500):
+        proposing = Proposing(Sampler(SamplingParams(1.0, seed=5)), crc)
+        counts[proposing.choose(logits, 9)] += 1
+    ids, shares = proposing.proposal.shares()
+    assert set(counts) == set(ids.tolist()) == {0, 1, 2}
+    expected = 1500 * shares
+    assert sum((counts[t] - n) ** 2 / n for t, n in zip(ids.tolist(), expected, strict=True)) < 14
+
+
+def test_the_same_prefix_has_the_same_draft():
+    """A chain that is made again after a lost frame is the one that was sent."""
+    logits = np.zeros(50, np.float32)
+    drafts = {Proposing(Sampler(SamplingParams(1.0, seed=1)), 77).choose(logits, 4) for _ in range(3)}
+    others = {Proposing(Sampler(SamplingParams(1.0, seed=1)), crc).choose(logits, 4) for crc in range(20)}
+    assert (len(drafts), len(others) > 5) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("proposal", "fits"),
+    [
+        (Proposal((1, 2), (3, 4)), True),
+        (Proposal((2,), (1,)), True),
+        (Proposal((), ()), False),
+        (Proposal((1, 3), (3, 4)), False),
+        (Proposal((2, 2), (3, 4)), False),
+        (Proposal((2, 1), (3, 0)), False),
+        (Proposal((2, 1), (3, HEAVIEST + 1)), False),
+        (Proposal((2, 10), (3, 4)), False),
+        (Proposal((2, -1), (3, 4)), False),
+        (Proposal((2, 1), (3,)), False),
+        (Proposal((2, *range(10, 10 + MOST)), (1,) * (MOST + 1)), False),
+    ],
+    ids=str,
+)
+def test_what_a_peer_may_say(proposal, fits):
+    """A draft must be in its law, whose tokens are distinct, known, and weigh something."""
+    assert proposal.fits(2, 10 if len(proposal.ids) < MOST else 1000) == fits
+
+
+def test_a_draft_without_a_law_is_certain():
+    """Its law is the token itself."""
+    ids, shares = Offer(5).shares()
+    assert (ids.tolist(), shares.tolist()) == ([5], [1.0])
+
+
+def test_rounding_leaves_the_smallest_out():
+    """Weights that round to nothing are not sent."""
+    assert proposal_of([4, 5, 6], np.array([0.74, 0.185, 1e-9])) == Proposal((4, 5), (HEAVIEST, HEAVIEST // 4 + 1))

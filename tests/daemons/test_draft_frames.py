@@ -1,0 +1,40 @@
+"""Drafts as frames and back."""
+
+import pytest
+
+from specmesh.core import events as ev
+from specmesh.core.proposal import HEAVIEST, MOST, Proposal
+from specmesh.daemons.draft_frames import drafted, frame_of
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode, encode
+
+LAW = Proposal((5, 6), (65535, 300))
+
+
+@pytest.mark.parametrize("proposals", [(), (None, None)], ids=str)
+def test_drafts_without_laws_are_a_draft(proposals: tuple[None, ...]):
+    """Where nothing is known of laws the frame is DRAFT, four bytes an id."""
+    assert frame_of(7, ev.SendDraft(3, 9, (1, 2), proposals)) == m.Draft(7, 3, 9, (1, 2))
+
+
+@pytest.mark.parametrize("proposals", [(LAW, Proposal((2,), (1,))), (None, LAW), (LAW, None)], ids=str)
+def test_laws_cross_the_wire(proposals: tuple[Proposal | None, ...]):
+    """What was sent is what arrives: each draft with its law, and a draft of which none is told without one."""
+    frame = decode(encode(frame_of(7, ev.SendDraft(3, 9, (5, 2), proposals))))
+    assert isinstance(frame, m.DraftProbs)
+    assert frame.session == 7
+    assert drafted(frame) == ev.Drafted(3, 9, (5, 2), 0, proposals)
+
+
+def test_a_draft_with_twenty_tokens_takes_126_bytes():
+    """Four bytes for the id, two for the size, six for each token of its law, behind the header."""
+    law = Proposal(tuple(range(20)), (1,) * 20)
+    assert len(encode(frame_of(7, ev.SendDraft(3, 9, (5,), (law,))))) == 20 + 126
+
+
+def test_the_largest_law_fits_a_frame():
+    """What a drafter may sample from is what a frame may say: as many tokens, as heavy."""
+    assert m.MAX_SUPPORT == MOST
+    law = Proposal(tuple(range(MOST)), (HEAVIEST,) * MOST)
+    drafts = ev.SendDraft(3, 9, (5,) * 32, (law,) * 32)
+    assert drafted(decode(encode(frame_of(7, drafts)))).proposals == (law,) * 32  # type: ignore[arg-type]

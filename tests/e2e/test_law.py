@@ -1,0 +1,153 @@
+"""The law of texts by the real daemons, with the bundled pair: each token as likely as the target alone makes it.
+
+Every token of a text is held against the target's law at its place, computed by an engine of the test's own: the share
+of the law below it, and a uniform part of its own share. Of texts that have the target's law these numbers are uniform
+and independent. "Below" is in the order of what the drafter likes more than the target does, so that a leaning towards
+drafts would fill the upper bins.
+"""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.resources import files
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from processes import Daemon, Mesh, complete
+
+from specmesh.core.sampling import Sampler, SamplingParams
+
+pytest.importorskip("llama_cpp")
+
+from specmesh.engines.base import Span
+from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+
+pytestmark = pytest.mark.models
+
+BUNDLED = Path(str(files("specmesh") / "models"))
+PROMPT = "def read_config(path):\n    "
+TOKENS = 40
+BINS = 25
+ROWS = 32
+"""Rows with logits that an engine gives at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The daemons, and both models once more in this process."""
+
+    daemon: Daemon
+    target: LlamaVerifier
+    drafter: LlamaVerifier
+
+
+@pytest.fixture(scope="module")
+def pair(shared: Mesh) -> Pair:
+    """The bundled pair, one thread each."""
+    options = ("--ctx", 128, "--max-sessions", 4)
+    verifier = shared.verifier(BUNDLED / "target.gguf", *options, engine="llama")
+    shared.drafter(BUNDLED / "drafter.gguf", *options, engine="llama")
+    engines = [LlamaVerifier(LlamaSettings(BUNDLED / name, 128, threads=1)) for name in ("target.gguf", "drafter.gguf")]
+    return Pair(verifier, *engines)
+
+
+def rows(engine: LlamaVerifier, ids: list[int], count: int) -> NDArray[np.float32]:
+    """The logits after each of the last `count` ids."""
+    found = []
+    for at in range(0, len(ids), ROWS):
+        part = tuple(ids[at : at + ROWS])
+        logits = engine.decode([Span(0, at, part, logits=True)])[0]
+        assert logits is not None
+        found.append(logits.copy())
+    engine.trim(0, 0)
+    return np.concatenate(found)[-count:]
+
+
+def ranks(
+    pair: Pair, prompt: list[int], said: list[int], params: SamplingParams, rng: np.random.Generator
+) -> list[float]:
+    """A number for each token of a text: uniform where the text has the target's law."""
+    ids = [*prompt, *said]
+    sampler, found = Sampler(params), []
+    both = (rows(engine, ids[:-1], len(said)) for engine in (pair.target, pair.drafter))
+    for at, (truth, guess) in enumerate(zip(*both, strict=True)):
+        after = sampler.after(ids[: len(prompt) + at])
+        law, liked = after.law(truth), guess - truth
+        below = law[liked < liked[said[at]]].sum()
+        found.append(float(below + rng.random() * law[said[at]]))
+    return found
+
+
+def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[list[float], int]:
+    """Numbers of at least `total` tokens by the daemons, several texts at a time, and how many drafts stood."""
+    prompt, lock = pair.target.encode(PROMPT), threading.Lock()
+    rng, found, accepted = np.random.default_rng(seed), list[float](), 0
+
+    def text(number: int) -> int:
+        request = {
+            "prompt": prompt,
+            "max_tokens": TOKENS,
+            "temperature": params.temperature,
+            "top_k": params.top_k,
+            "top_p": params.top_p,
+            "presence_penalty": params.penalties.presence,
+            "strategy": params.strategy,
+            "threshold": params.threshold,
+            "seed": number,
+            "draft_n": 3,
+        }
+        stream = complete(pair.daemon, request)
+        with lock:
+            found.extend(ranks(pair, prompt, stream.ids, params, rng) if stream.ids else [])
+        return sum(stream.accepted)
+
+    with ThreadPoolExecutor(4) as pool:
+        number = seed
+        while len(found) < total:
+            accepted += sum(pool.map(text, range(number, number + 8)))
+            number += 8
+    return found, accepted
+
+
+def surprise(numbers: list[float]) -> float:
+    """How far they are from uniform, in standard deviations of chi-square (Wilson and Hilferty)."""
+    counts, _ = np.histogram(numbers, BINS, (0.0, 1.0))
+    expected = len(numbers) / BINS
+    reduced = float(((counts - expected) ** 2 / expected).sum()) / (BINS - 1)
+    spread = 2 / (9 * (BINS - 1))
+    return (reduced ** (1 / 3) - (1 - spread)) / sqrt(spread)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(0.8, strategy="probabilistic"),
+        SamplingParams(1.2, 40, 0.95, strategy="probabilistic"),
+    ],
+    ids=["all tokens", "filtered"],
+)
+def test_exact_strategies_have_the_targets_law(pair: Pair, params: SamplingParams):
+    """Tokens come as often as the target's law has them, with drafts that stand."""
+    numbers, accepted = sampled(pair, params, 1000, 1000)
+    assert accepted > len(numbers) / 10
+    assert abs(surprise(numbers)) < 4
+
+
+def test_a_lossy_strategy_is_seen(pair: Pair):
+    """What leans towards the drafter shows in as few texts."""
+    numbers, _ = sampled(pair, SamplingParams(1.0, strategy="threshold", threshold=0.005), 1000, 2000)
+    assert surprise(numbers) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("strategy", ["probabilistic", "deterministic"])
+@pytest.mark.parametrize("temperature", [0.5, 0.8, 1.0, 1.5])
+def test_a_hundred_thousand_tokens(pair: Pair, strategy: str, temperature: float):
+    """25,000 tokens at each of several temperatures, 100,000 for each strategy that is exact."""
+    numbers, accepted = sampled(pair, SamplingParams(temperature, strategy=strategy), 25_000, 10_000)
+    assert accepted > len(numbers) / 10
+    assert abs(surprise(numbers)) < 4
