@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specmesh.core.accept import Verdict, accept
-from specmesh.core.proposal import Offer, Proposal
+from specmesh.core.proposal import HEAVIEST, Offer, Proposal
 from specmesh.core.rules import Deterministic, Probabilistic, Rows, Threshold, proposes, rule_of
 from specmesh.core.sampling import Sampler, SamplingParams, check_sampling
 from specmesh.core.strategy import Strategy, is_exact
@@ -94,6 +96,39 @@ def test_equal_laws_accept_everything():
         params = SamplingParams(1.0, seed=seed, strategy="probabilistic")
         rows = Rows(seed, 5, logits, (Offer(1, law),) * 4, lambda _, p=params: Sampler(p))
         assert accept([1, 1, 1], rule_of(params).choices(rows), end_ids=(), room=9).committed == (1, 1, 1, 1)
+
+
+@st.composite
+def offered(draw):
+    """A draft that a peer may send, honest or not: any token in any law, or in none."""
+    ids = draw(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True))
+    weights = draw(st.lists(st.sampled_from([1, 2, 300, HEAVIEST]), min_size=len(ids), max_size=len(ids)))
+    law = draw(st.sampled_from([Proposal(tuple(ids), tuple(weights)), None]))
+    return Offer(draw(st.sampled_from(ids)), law)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    st.lists(offered(), max_size=4),
+    st.lists(st.sampled_from([0.0, 1.0, -3.0, -60.0, -1e9, -np.inf]), min_size=5, max_size=5),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([{}, {"top_k": 2}, {"top_p": 0.5}, {"temperature": 0.01}]),
+    st.booleans(),
+)
+def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters, more):
+    """Whatever laws a drafter claims: each token is one that the target's filters leave, what stands was drafted, and
+    what replaces a draft is not it."""
+    params = replace(HOT, seed=seed, strategy="probabilistic", **filters)
+    drafts = max(len(offers) - more, 0)
+    rows = np.array([[1.0, *logits]] * (drafts + 1), np.float32)
+    choose = rule_of(params).choices(Rows(3, 9, rows, offers, lambda _: Sampler(params)))
+    tokens = [offer.token for offer in offers]
+    verdict = accept(tokens[:drafts], choose, end_ids=(), room=9)
+    assert list(verdict.committed[: verdict.accepted]) == tokens[: verdict.accepted]
+    law = Sampler(params).law(rows[0])
+    assert all(law[token] > 0 for token in verdict.committed)
+    if verdict.accepted < drafts:
+        assert verdict.committed[-1] != tokens[verdict.accepted]
 
 
 def test_only_threshold_is_not_exact():

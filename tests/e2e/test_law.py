@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from processes import Daemon, Mesh, complete
+from processes import Daemon, Mesh, complete, generate, sim_ids
 
 from specmesh.core.sampling import Sampler, SamplingParams
 
@@ -151,3 +151,16 @@ def test_a_hundred_thousand_tokens(pair: Pair, strategy: str, temperature: float
     numbers, accepted = sampled(pair, SamplingParams(temperature, strategy=strategy), 25_000, 10_000)
     assert accepted > len(numbers) / 10
     assert abs(surprise(numbers)) < 4
+
+
+@pytest.mark.slow
+def test_the_same_text_whoever_drafts(mesh: Mesh):
+    """One seed with no drafter, and with three in turn, one of them nearly always wrong: the same text."""
+    verifier, prompt = mesh.verifier("step_ms=2"), "Once upon a time"
+    options = ("--max-tokens", 60, "--temperature", 4, "--top-k", 60, "--seed", 7, "--draft-n", 3, "--json")
+    said = sim_ids(prompt, 60, SamplingParams(4, 60, seed=7))
+    assert generate(verifier, prompt, *options).json["token_ids"] == said
+    for engine, model in (("sim", "alpha=0.95"), ("sim", "alpha=0.02"), ("ngram", "")):
+        drafter = mesh.drafter(model, engine=engine, name=f"{engine}{model[-3:]}")
+        assert generate(verifier, prompt, *options).json["token_ids"] == said
+        drafter.stop()

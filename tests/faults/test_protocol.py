@@ -13,6 +13,7 @@ from processes import Daemon, Mesh, Stream, body, complete, sim_ids, sim_text, u
 from usage import Usage
 
 from specmesh.core.probes import PROBES
+from specmesh.core.sampling import SamplingParams
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
@@ -34,6 +35,7 @@ def told(peer: Peer) -> Iterator[int]:
     "message",
     [
         m.Draft(1, 0, 0, (1, 2)),
+        m.DraftProbs(1, 0, 0, (1, 2), (1, 0), (1,), (9,)),
         m.Nack(1, 0, 0),
         m.Ping(1, 1),
         m.Open(1, "hi", 5, 0.0, 0, 1.0, 1, 4),
@@ -194,9 +196,10 @@ def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: in
 
 
 def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
-    """Wrong ids, wild ids, bases and CRCs, right prefixes with wrong continuations: the text is the target's own."""
+    """Wrong ids, wild ids, bases and CRCs, right prefixes with wrong continuations, laws of any kind: the sampled text
+    is the target's own."""
     rng = random.Random(1)
-    with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
+    with Stream(verifier, body(PROMPT, N, draft_n=4) | {"temperature": 3, "seed": 5}) as stream:
         session = chosen.opened()
         for turn in itertools.count():
             heard = chosen.hear(0.002)
@@ -210,10 +213,30 @@ def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
             known = [0, 65, 90, 255] if turn % 3 else [256, -1, 2**31 - 1, -(2**31)]
             ids = [rng.choice(known) for _ in range(rng.choice([0, 1, 5, 100]))]
             chosen.say(m.Draft(session, base, crc, tuple(ids), rng.choice([0, 1, 65535])), m.Nack(session, base, crc))
+            few, weights = tuple(ids[:5]), tuple(rng.choices([0, 1, 65535], k=10))
+            chosen.say(m.DraftProbs(session, base, crc, few, (2,) * len(few), few * 2, weights[: 2 * len(few)]))
             if turn % 10 == 0:
                 chosen.raw(os.urandom(rng.randrange(200)))
         stream.read()
-    assert stream.ids == sim_ids(PROMPT, N)
+    assert stream.ids == sim_ids(PROMPT, N, SamplingParams(3, seed=5))
+    assert stream.result["report"]["drafted"] > 0  # type: ignore[index]
+
+
+def test_lies_about_laws_break_nothing(verifier: Daemon, chosen: Peer):
+    """A probabilistic text whose drafter claims that its drafts were certain, or as likely as can be: it has its
+    length, and the session its end."""
+    rng = random.Random(2)
+    sampling = {"temperature": 3, "seed": 5, "strategy": "probabilistic", "top_k": 40}
+    with Stream(verifier, body(PROMPT, N, draft_n=4) | sampling) as stream:
+        session = chosen.opened()
+        for at in told(chosen):
+            ids = tuple(rng.choices(range(65, 91), k=4))
+            other = tuple(token + 32 for token in ids)
+            support = tuple(itertools.chain(*zip(ids, other, strict=True)))
+            weights = tuple(rng.choices([1, 300, 65535], k=8))
+            chosen.say(m.DraftProbs(session, at, crc_of(chosen.truth[:at]), ids, (2,) * 4, support, weights))
+        stream.read()
+    assert (len(stream.ids), stream.finish) == (N, "length")
     assert stream.result["report"]["drafted"] > 0  # type: ignore[index]
 
 
