@@ -18,7 +18,7 @@ from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
 from specmesh.errors import RequestError
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
+PROFILE = settings(derandomize=True, deadline=None, max_examples=100)
 ROWS = arrays(np.float32, st.integers(1, 300), elements=st.floats(-50, 50, width=32))
 N_VOCAB, END, PROMPT = 12, 0, (3, 1, 4)
 

@@ -82,7 +82,7 @@ def test_what_may_be_the_beginning_waits(stop, shown):
     assert [feed.feed([token]).text for token in (0, 1, 0, 1)] == shown
 
 
-@PROFILE
+@settings(PROFILE, max_examples=100)
 @given(STOPS, IDS, st.data())
 def test_the_ids_told_are_as_few_as_have_the_text(stops, ids, data):
     """However they come: at the end exactly those whose text begins before the end of what is shown; all without a stop
