@@ -65,6 +65,8 @@ def audit(
     from specmesh.client import Client
     from specmesh.errors import DaemonUnreachable
 
+    if sampling.get("strategy", "deterministic") not in ("deterministic", "greedy"):
+        raise click.UsageError(f"--strategy {sampling['strategy']} does not promise the same text: audit another")
     texts = (read_prompts(prompts) if prompts is not None else list(BUILT_IN))[:num_prompts]
     client = Client(socket_path)
     if not has_drafter(client.get("/stats")):

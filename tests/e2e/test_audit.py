@@ -54,6 +54,14 @@ def test_gone_on_with(verifier: Daemon):
     assert said(verifier, resume=resume)[:2] == (ids[21:], logprobs[21:])
 
 
+@pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])
+def test_other_texts(strategy: str):
+    """Strategies whose text depends on the drafts are not audited."""
+    done = command("audit", "--temperature", 0.8, "--strategy", strategy)
+    assert (done.code, done.out) == (2, "")
+    assert f"--strategy {strategy} does not promise the same text" in done.err
+
+
 def test_nobody_drafts(mesh: Mesh):
     """Without a drafter there is nothing to compare."""
     done = command("audit", "--socket", mesh.verifier("step_ms=1").socket)
