@@ -3,14 +3,16 @@
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 
+from specmesh.core.constraint import Grammar
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.events import Learned, Predict
+from specmesh.core.guided import GuidedDrafts
 from specmesh.core.proposal import Proposing
 from specmesh.core.report import with_drafting
 from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler
 from specmesh.core.verifier_session import SessionParams
-from specmesh.daemons.sampling_fields import fields_of, params_of
+from specmesh.daemons.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
 from specmesh.daemons.withheld import Withheld
 from specmesh.errors import SpecmeshError
 from specmesh.requests import Client, Failed, Finished, Request, Started, Tokens
@@ -47,6 +49,7 @@ class Asked:
             adopt=request.named_only,
             logprobs=NO_LOGPROBS if params.logprobs is None else params.logprobs,
             **fields_of(params.sampling),
+            **grammar_fields_of(params.grammar),
         )
 
     @property
@@ -68,9 +71,8 @@ class Asked:
         params = self.request.params
         if self.request.named_only:
             logprobs = None if opened.logprobs == NO_LOGPROBS else opened.logprobs
-            params = SessionParams(
-                params_of(opened), max(opened.max_tokens, 1), stop=tuple(opened.stop), logprobs=logprobs
-            )
+            most, stop = max(opened.max_tokens, 1), tuple(opened.stop)
+            params = SessionParams(params_of(opened), most, stop=stop, logprobs=logprobs, grammar=grammar_of(opened))
         return replace(self, request=replace(self.request, params=params, named_only=False), until=None)
 
 
@@ -78,6 +80,7 @@ class Asked:
 class Followed:
     """A session this drafter follows. seq is None where the draft model has no room: then nothing is drafted for it.
 
+    guided: where its drafts go by its grammar, once that is compiled.
     The truth it learns is the prompt first, then rounds, told once all is here that its client asked for about them.
     """
 
@@ -90,6 +93,8 @@ class Followed:
     asked: Asked | None
     bytes_sent: int = 0
     bytes_received: int = 0
+    grammar: Grammar | None = None
+    guided: GuidedDrafts | None = None
     _prompt_ids: list[int] = field(default_factory=list)
     _heard: int = 0
     _withheld: Withheld = field(init=False)
@@ -107,6 +112,9 @@ class Followed:
             return None
         back = self.sampler.looks_back
         sampler = self.sampler.after(self.machine.before(plan, back)) if back else self.sampler
+        if self.guided is not None:
+            length = self.machine.end(plan) - self.n_prompt
+            return self.guided.sampler(sampler, length, lambda count: self.machine.before(plan, count))
         return Proposing(sampler, self.machine.crc_after(plan)) if proposes(sampler.params) else sampler
 
     def learned(self, news: Learned) -> int:

@@ -19,9 +19,10 @@ from specmesh.daemons.dealer import Dealer
 from specmesh.daemons.draft_frames import frame_of
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.followed import Asked, Followed
+from specmesh.daemons.guides import Guides
 from specmesh.daemons.interrupted import Interrupted, same_model
 from specmesh.daemons.peers import U32
-from specmesh.daemons.sampling_fields import params_of
+from specmesh.daemons.sampling_fields import grammar_of, params_of
 from specmesh.engines.base import DraftEngine
 from specmesh.errors import (
     Busy,
@@ -58,6 +59,7 @@ class Following:
         self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
         self._asked: dict[int, Asked] = {}
         self._interrupted = Interrupted()
+        self._guides = Guides()
         self._refs = itertools.count(1)
         self._free = list(reversed(range(engine.info.n_seq)))
 
@@ -88,6 +90,7 @@ class Following:
         return False
 
     def _predict(self, engine: DraftEngine, live: Followed, plan: ev.Predict) -> None:
+        self._guides.look(live, engine.vocabulary)
         started, sampler = time.monotonic(), live.sampler_for(plan)
         try:
             token = engine.predict(live.seq or 0, plan.ids, sampler)
@@ -191,6 +194,7 @@ class Following:
             message.prompt_tokens,
             welcome.eog_ids if welcome else (),
             asked.given(message) if asked is not None else None,
+            grammar=grammar_of(message),
         )
         self.live[live.id] = live
         self._stats.opened += 1
@@ -262,6 +266,7 @@ class Following:
 
     def _forget(self, live: Followed) -> None:
         self._release(live)
+        self._guides.forget(live.id)
         self._stats.unpublished = True
         self.live.pop(live.id, None)
 
@@ -324,3 +329,4 @@ class Following:
         for live in list(self.live.values()):
             live.failed(error)
             self._forget(live)
+        self._guides.close()

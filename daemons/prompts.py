@@ -1,10 +1,13 @@
-"""Prompts as ids, made on a thread of their own: a long text takes seconds, and sessions must not wait for it."""
+"""Prompts as ids and grammars as constraints, made on a thread of their own: a long text takes seconds, and sessions
+must not wait for it."""
 
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from specmesh.core.constraint import Constraint
 from specmesh.engines.base import ChatEncoder, VerifyEngine
+from specmesh.engines.grammar import Grammars
 from specmesh.errors import EngineError, RequestError, SpecmeshError
 from specmesh.requests import Client, Request
 
@@ -22,10 +25,11 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What became of an opening's prompt: its ids, or why it has none."""
+    """What became of an opening's prompt: its ids, or why it has none; and its grammar where it asked for one."""
 
     opening: Opening
     ids: Sequence[int] | SpecmeshError
+    constraint: Constraint | None = None
 
 
 class PromptLine:
@@ -36,6 +40,7 @@ class PromptLine:
 
     def __init__(self, engine: VerifyEngine, deliver: Callable[[Encoded], None]) -> None:
         self._engine, self._deliver = engine, deliver
+        self._grammars = Grammars(engine.vocabulary)
         self._waiting: list[Opening] = []
         self._changed = threading.Condition()
         self._closed = False
@@ -58,12 +63,13 @@ class PromptLine:
         with self._changed:
             self._closed = True
             self._changed.notify()
+        self._grammars.close()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (opening := self._next()) is not None:
-            encoded = Encoded(opening, self._encoded(opening.request))
+            encoded = self._encoded(opening)
             if not self._closed:  # else nobody listens any more
                 self._deliver(encoded)
 
@@ -75,13 +81,15 @@ class PromptLine:
                 return None
             return self._waiting.pop(0)
 
-    def _encoded(self, request: Request) -> Sequence[int] | SpecmeshError:
+    def _encoded(self, opening: Opening) -> Encoded:
+        request = opening.request
         try:
-            return prompt_ids(self._engine, request)
+            ids, grammar = prompt_ids(self._engine, request), request.params.grammar
+            return Encoded(opening, ids, self._grammars.compile(grammar) if grammar is not None else None)
         except SpecmeshError as error:
-            return error
+            return Encoded(opening, error)
         except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
-            return EngineError(f"the prompt could not be encoded ({type(error).__name__}: {error})")
+            return Encoded(opening, EngineError(f"the prompt could not be encoded ({type(error).__name__}: {error})"))
 
 
 def prompt_ids(engine: VerifyEngine, request: Request) -> Sequence[int]:

@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import assert_never
 
 from specmesh.core.chat import ChatMessage
+from specmesh.core.constraint import Grammar, check_grammar
 from specmesh.core.logprobs import check_logprobs
-from specmesh.core.sampling import SamplingParams, check_sampling
+from specmesh.core.sampling import check_sampling
 from specmesh.core.stop import check_stops
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
-from specmesh.daemons.sampling_fields import fields_of, params_of
+from specmesh.daemons.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
 from specmesh.errors import Busy, NoSuchText, RequestError, SpecmeshError
 from specmesh.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.wire import messages as m
@@ -24,7 +25,8 @@ def requested(order: m.Open) -> Request:
     sampling = check_sampling(params_of(order))
     draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
     logprobs = None if order.logprobs == m.NO_LOGPROBS else check_logprobs(order.logprobs)
-    params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, check_stops(order.stop), logprobs)
+    stops, grammar = check_stops(order.stop), _grammar(order)
+    params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, stops, logprobs, grammar)
     chat = tuple(ChatMessage(told.get("role", ""), told.get("content", "")) for told in order.messages)
     n_prompt = order.n_prompt or len(order.ids)
     return Request(
@@ -37,6 +39,13 @@ def requested(order: m.Open) -> Request:
         tuple(order.ids[n_prompt:]),
         named_only=order.adopt,
     )
+
+
+def _grammar(order: m.Open) -> Grammar | None:
+    grammar = grammar_of(order)
+    if order.grammar_kind and grammar is None:
+        raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
+    return check_grammar(grammar) if grammar is not None else None
 
 
 class RemoteClient:
@@ -52,7 +61,7 @@ class RemoteClient:
             case Started(session, prompt_tokens, _, params):
                 assert params is not None, "a verifier knows them"
                 self._session = session
-                answer = opened(session, self._ref, prompt_tokens, params.sampling)
+                answer = opened(session, self._ref, prompt_tokens, params)
                 top = m.NO_LOGPROBS if params.logprobs is None else params.logprobs
                 self._say(replace(answer, stop=list(params.stop), max_tokens=params.max_tokens, logprobs=top))
             case Tokens(_, accepted, drafts):
@@ -76,6 +85,6 @@ def _code(error: SpecmeshError) -> str:
             return "request"
 
 
-def opened(session: int, ref: int, prompt_tokens: int, params: SamplingParams) -> m.Opened:
+def opened(session: int, ref: int, prompt_tokens: int, params: SessionParams) -> m.Opened:
     """The OPENED message for a session, as a drafter needs it that did not ask for it."""
-    return m.Opened(session, ref, prompt_tokens, **fields_of(params))
+    return m.Opened(session, ref, prompt_tokens, **fields_of(params.sampling), **grammar_fields_of(params.grammar))

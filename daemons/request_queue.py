@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specmesh.core.admission import check_biases, check_prompt
+from specmesh.core.admission import check_biases, check_continued, check_prompt, check_strategy
+from specmesh.core.constraint import Constraint
 from specmesh.core.verifier_session import TargetLimits
 from specmesh.daemons.prompts import Encoded, Opening, PromptLine
 from specmesh.errors import Busy, SpecmeshError
@@ -15,10 +16,11 @@ MAX_QUEUE = 16
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request and, once they are known, the ids of its prompt."""
+    """A request and, once they are known, the ids of its prompt, and with them its grammar's constraint."""
 
     opening: Opening
     ids: Sequence[int] | None = None
+    constraint: Constraint | None = None
 
 
 class RequestQueue:
@@ -47,7 +49,7 @@ class RequestQueue:
             if theirs >= self._share + (self._most + 1) // 2:
                 raise Busy(f"{theirs} requests of this drafter run or wait, as many as may at once: try again")
         self._waiting.append(_Waiting(opening))
-        if opening.request.prompt_ids is None:
+        if opening.request.prompt_ids is None or opening.request.params.grammar is not None:
             self._prompts.add(opening)
         else:
             self.encoded(Encoded(opening, opening.request.prompt_ids))
@@ -60,23 +62,26 @@ class RequestQueue:
             known = (*encoded.ids, *encoded.opening.request.generated)
             check_prompt(known, self._limits, len(encoded.ids))
             check_biases(encoded.opening.request.params.sampling, self._limits)
+            check_strategy(encoded.opening.request.params)
+            check_continued(encoded.opening.request.generated, encoded.constraint, self._limits)
         except SpecmeshError as error:
             for opening in self.withdraw(lambda other: other is encoded.opening):
                 opening.client.hear(Failed(error))
             return
         for waiting in self._waiting:
             if waiting.opening is encoded.opening:
-                waiting.ids = encoded.ids
+                waiting.ids, waiting.constraint = encoded.ids, encoded.constraint
 
-    def next(self, owners: Sequence[bytes | None]) -> tuple[Opening, Sequence[int]] | None:
-        """Take out the oldest that can begin now, and its ids; None where there is none, or no session is free."""
+    def next(self, owners: Sequence[bytes | None]) -> tuple[Opening, Sequence[int], Constraint | None] | None:
+        """Take out the oldest that can begin now, its ids and its constraint; None where there is none, or no session
+        is free."""
         if len(owners) >= self._sessions:
             return None
         for waiting in self._waiting:
             owner = waiting.opening.owner
             if waiting.ids is not None and (owner is None or owners.count(owner) < self._share):
                 self._waiting.remove(waiting)
-                return waiting.opening, waiting.ids
+                return waiting.opening, waiting.ids, waiting.constraint
         return None
 
     def withdraw(self, unwanted: Callable[[Opening], bool]) -> list[Opening]:

@@ -1,7 +1,8 @@
-"""How a session samples, as fields of OPEN and OPENED and as parameters."""
+"""How a session samples and what its text must be, as fields of OPEN and OPENED and as parameters."""
 
 from typing import TypedDict
 
+from specmesh.core.constraint import Grammar, GrammarKind
 from specmesh.core.penalties import Penalties
 from specmesh.core.sampling import SamplingParams
 from specmesh.wire.messages import WHOLE_WINDOW, Open, Opened
@@ -62,3 +63,23 @@ def params_of(message: Open | Opened) -> SamplingParams:
         message.strategy,
         message.threshold,
     )
+
+
+class GrammarFields(TypedDict):
+    """The fields of a grammar, which both messages have too."""
+
+    grammar: str
+    grammar_kind: str
+
+
+def grammar_fields_of(grammar: Grammar | None) -> GrammarFields:
+    """A grammar as fields of a message; both empty for none."""
+    if grammar is None:
+        return {"grammar": "", "grammar_kind": ""}
+    return {"grammar": grammar.text, "grammar_kind": grammar.kind.value}
+
+
+def grammar_of(message: Open | Opened) -> Grammar | None:
+    """A message's grammar; None where it has none, or one of a kind that is not known here."""
+    known = message.grammar_kind in set(GrammarKind)
+    return Grammar(GrammarKind(message.grammar_kind), message.grammar) if known else None

@@ -14,6 +14,7 @@ import structlog
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.admission import may_adopt
+from specmesh.core.constraint import Constraint
 from specmesh.core.costs import StepCosts
 from specmesh.core.pool import pick_drafter
 from specmesh.core.prefix import common_length
@@ -85,16 +86,16 @@ class Sessions:
         """Who asked for the live sessions. Those that are kept are left out, as they give way."""
         return [live.owner for live in self.live.values() if not isinstance(live.client, Absent)]
 
-    def begin(self, opening: Opening, ids: Sequence[int], now: float) -> None:
+    def begin(self, opening: Opening, ids: Sequence[int], constraint: Constraint | None, now: float) -> None:
         """Give an opening its session: the one that it names where there is one, else a new one on these ids. There
-        must be room; ids that the target cannot take must not come here."""
+        must be room; ids that the target cannot take, or the constraint forbids, must not come here."""
         try:
             if self.adopted(opening, now):
                 return
         except SpecmeshError as error:
             opening.client.hear(Failed(error))
             return
-        live = self._new(opening, ids, now)
+        live = self._new(opening, ids, constraint, now)
         self.live[live.id] = live
         machine = live.machine
         self._stats.begun(machine)
@@ -109,13 +110,15 @@ class Sessions:
         if machine.finished is not None:
             self._finish(live, machine.finished, now)
 
-    def _new(self, opening: Opening, ids: Sequence[int], now: float) -> Live:
+    def _new(self, opening: Opening, ids: Sequence[int], constraint: Constraint | None, now: float) -> Live:
         request, owner = opening.request, opening.owner
         known = (*ids, *request.generated)
         kept = self._kept.running()
         if not self._free and kept is not None:
             self._drop(kept, now)
-        machine = VerifierSession(known, request.params, self._limits, self._costs, self._acceptance, now, len(ids))
+        machine = VerifierSession(
+            known, request.params, self._limits, self._costs, self._acceptance, now, len(ids), constraint
+        )
         key = self._router.doors.key_of(owner) if owner is not None else ""
         return Live(next(self._ids), self._free.pop(), machine, opening.client, owner, name=request.id, key=key)
 
@@ -199,7 +202,7 @@ class Sessions:
         fitting = self._drafters.holding(length)
         chosen = pick_drafter(fitting, (other.drafter for other in self.live.values()))
         if chosen is not None:
-            params = live.machine.params.sampling
+            params = live.machine.params
             live.bytes_sent += self._router.send(chosen, opened(live.id, 0, live.machine.n_prompt, params))
             self._attach(live, chosen)
 
@@ -301,7 +304,10 @@ class Sessions:
                 case ev.Emit(ids, accepted, drafts):
                     self._stats.emitted(live, effect)
                     live.client.hear(Tokens(ids, min(accepted, len(ids)), drafts, effect.logprobs))
-                case ev.Finish(reason):
+                case ev.Finish(reason, error):
+                    if error is not None:
+                        log.warning("session_broke", session=live.id, error=str(error))
+                        live.client.hear(Failed(error))
                     self._finish(live, reason, time.monotonic())
                 case _:
                     assert_never(effect)

@@ -56,9 +56,10 @@ class VerifierStats:
         self.resumed += session.resumed > 0
         self._prompt_tokens += session.n_prompt
 
-    def round(self, drafted: int, tested: int, accepted: int, generated: int, now: float) -> None:
-        """Count a verification round of some session."""
-        self.totals.record(drafted, tested, accepted, generated)
+    def round(self, drafted: int, tested: int, accepted: int, generated: int, now: float, forced: int = 0) -> None:
+        """Count a verification round of some session; the first `forced` drafts were a grammar's own."""
+        self.totals.record(drafted, tested, accepted, generated, forced)
+        drafted, accepted = max(drafted - forced, 0), max(accepted - forced, 0)
         self._recent.append((drafted, accepted))
         self.minute.record(now, drafted, accepted, generated)
 
@@ -66,7 +67,7 @@ class VerifierStats:
         """Count the round that a session's client is told now, and how long it has taken."""
         times, tokens = live.machine.times, len(told.ids)
         assert times.last_token is not None, "a round sets it"
-        self.round(len(told.drafts), told.tested, told.accepted, tokens, times.last_token)
+        self.round(len(told.drafts), told.tested, told.accepted, tokens, times.last_token, told.forced)
         if live.told is None:
             self._first_tokens.record(times.last_token - times.opened)
         elif tokens:
@@ -147,6 +148,8 @@ class VerifierStats:
                 "rounds_with_drafts": totals.rounds_with_drafts,
                 "drafted": totals.drafted,
                 "accepted": totals.accepted,
+                "forced_drafted": totals.forced_drafted,
+                "forced_accepted": totals.forced_accepted,
                 "generated": totals.generated,
                 "accept_histogram": list(totals.accept_histogram),
                 "tested_at": list(totals.tested_at),

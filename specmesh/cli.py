@@ -23,6 +23,7 @@ from specmesh.models_cli import models
 from specmesh.pair_cli import pair
 from specmesh.sampling_options import draft_n_option, sampling_options
 from specmesh.service.cli import service
+from specmesh.structure_options import structure_options
 
 INTERRUPTED = 130
 F = TypeVar("F", bound=Callable[..., object])
@@ -116,6 +117,7 @@ def _socket_option(command: F) -> F:
     "--max-tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N", help="Most tokens to generate."
 )
 @sampling_options(temperature=0.0)
+@structure_options
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once.")
 @click.option("--ignore-eos", is_flag=True, help="The model does not end the text.")
 @draft_n_option("auto")
@@ -155,6 +157,7 @@ def generate(
     prompt: str | None,
     max_tokens: int,
     sampling: dict[str, object],
+    structure: dict[str, object],
     stop: tuple[str, ...],
     ignore_eos: bool,
     draft_n: int | str,
@@ -184,6 +187,7 @@ def generate(
         **({"prompt": text} if resume is None else {"resume": {"id": resume}}),
         **given({"max_tokens": max_tokens}),
         **sampling,
+        **structure,
         "stop": list(stop),
         **({"ignore_eos": True} if ignore_eos else {}),
         "draft_n": 0 if no_draft else draft_n,

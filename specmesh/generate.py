@@ -21,6 +21,8 @@ _REPORT_KEYS = (
     "rounds",
     "drafted",
     "accepted",
+    "forced_drafted",
+    "forced_accepted",
     "acceptance_rate",
     "mean_acceptance_length",
     "time_s",

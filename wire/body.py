@@ -19,7 +19,7 @@ MAX_DEPTH = 16
 """Objects and arrays within each other, in a field that is an object: json writes less deep than it reads."""
 M = TypeVar("M", bound=ControlMessage)
 
-_LONG_TEXT = frozenset({"prompt", "message"})
+_LONG_TEXT = frozenset({"prompt", "message", "grammar"})
 """Text that only MAX_BODY bounds; every other string is a name."""
 
 

@@ -178,6 +178,8 @@ class Open:
     `name`, where given, is what the session can be asked for again by: an OPEN with the name of a session that lives is
     given that one, whatever else it says; with `adopt` nothing else is wanted. Where `n_prompt` is not 0, `ids` are so
     many ids of prompt and then ids that were generated before, from which the text goes on.
+
+    `grammar`, where given, is what the text must be, in the language that `grammar_kind` names: gbnf or json_schema.
     """
 
     ref: int
@@ -206,6 +208,8 @@ class Open:
     logprobs: int = NO_LOGPROBS
     strategy: str = "deterministic"
     threshold: float = 0.3
+    grammar: str = ""
+    grammar_kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +217,8 @@ class Opened:
     """Verifier to drafter: a session to draft for, SYNC follows. `ref` is 0 unless the receiver asked with OPEN.
 
     The drafter samples with these parameters: with the verifier's noise its drafts match far more often. `stop`,
-    `max_tokens` and `logprobs` are for the client that asked, perhaps by the session's name alone.
+    `max_tokens` and `logprobs` are for the client that asked, perhaps by the session's name alone. `grammar` is for
+    both: drafts that it forbids are dropped.
     """
 
     session: int
@@ -236,6 +241,8 @@ class Opened:
     logprobs: int = NO_LOGPROBS
     strategy: str = "deterministic"
     threshold: float = 0.3
+    grammar: str = ""
+    grammar_kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

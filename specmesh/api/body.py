@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from specmesh.api.structure import grammar_of
 from specmesh.core.chat import ChatMessage
 from specmesh.core.logprobs import MOST as MOST_LOGPROBS
 from specmesh.core.penalties import FORBIDDEN, WINDOW, Penalties, forbidding
@@ -36,7 +37,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "echo": (False, None),
     "top_logprobs": (None, 0),
     "suffix": (None, ""),
-    "response_format": (None, {"type": "text"}),
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
     "parallel_tool_calls": (None, True, False),
@@ -57,6 +57,7 @@ _SHARED = frozenset(
             "strategy",
             "threshold",
         ),
+        *("grammar", "json_schema", "response_format"),
         *("n", "draft_n", "rounds", "reconnect_timeout", "resumable", "resume"),
     }
 )
@@ -86,9 +87,9 @@ def parse_completion(body: object) -> Body:
     """Check a completion's body; raises RequestError that names the field.
 
     Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. llama-server's: top_k, min_p, typical_p,
-    repeat_penalty, repeat_last_n, ignore_eos. Ours: strategy and threshold; draft_n ("auto" or a number; 0 never
-    drafts), rounds (stream each round's drafts); reconnect_timeout, resumable and resume, for texts that outlive a
-    daemon.
+    repeat_penalty, repeat_last_n, ignore_eos, grammar, json_schema. Ours: strategy and threshold; draft_n ("auto" or a
+    number; 0 never drafts), rounds (stream each round's drafts); reconnect_timeout, resumable and resume, for texts
+    that outlive a daemon.
     """
     fields = _known(body, "prompt", "logprobs", "best_of", "echo")
     text, ids = _prompt(fields.get("prompt")) if fields.get("resume") is None else (None, None)
@@ -190,9 +191,8 @@ def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParam
         strategy=_strategy(fields.get("strategy")),
         threshold=number_field(fields, "threshold", THRESHOLD, 0.0, 1.0),
     )
-    return SessionParams(
-        check_sampling(sampling), max_tokens, _draft_n(fields.get("draft_n")), _stops(fields.get("stop")), logprobs
-    )
+    draft_n, stops = _draft_n(fields.get("draft_n")), _stops(fields.get("stop"))
+    return SessionParams(check_sampling(sampling), max_tokens, draft_n, stops, logprobs, grammar_of(fields))
 
 
 def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:

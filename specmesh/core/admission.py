@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from specmesh.core.constraint import Constraint
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import TargetLimits
+from specmesh.core.strategy import Strategy
+from specmesh.core.verifier_session import SessionParams, TargetLimits
 from specmesh.errors import PromptTooLong, RequestError
 
 
@@ -28,6 +30,21 @@ def check_biases(params: SamplingParams, limits: TargetLimits) -> None:
     foreign = [token for token, _ in params.logit_bias if token >= limits.n_vocab]
     if foreign:
         raise RequestError(f"logit_bias names token {foreign[0]}, and the model has {limits.n_vocab}", "logit_bias")
+
+
+def check_continued(ids: Sequence[int], constraint: Constraint | None, limits: TargetLimits) -> None:
+    """Raise RequestError where a text that is gone on with is not what its grammar allows, from its beginning on."""
+    said = [token for token in ids if token not in limits.end_ids]
+    if constraint is not None and constraint.fits(said) < len(said):
+        raise RequestError("the text so far is not what its grammar allows: it cannot be gone on with", "resume")
+
+
+def check_strategy(params: SessionParams) -> None:
+    """Raise RequestError for a grammar with a strategy that looks at the laws of whole rows, which it does not mask."""
+    if params.grammar is not None and params.sampling.strategy in (Strategy.PROBABILISTIC, Strategy.THRESHOLD):
+        raise RequestError(
+            f"strategy {params.sampling.strategy} does not go with a grammar or schema: use deterministic", "strategy"
+        )
 
 
 def may_adopt(first: str, asker: str | None) -> bool:

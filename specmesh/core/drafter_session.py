@@ -110,9 +110,13 @@ class DrafterSession:
         with, so that drafting can start at once."""
         return self._n_truth - 1 - (0 if self.draft_n else self._shadow)
 
+    def end(self, plan: ev.Predict) -> int:
+        """The position of the guess of a plan."""
+        return self._held + len(plan.ids)
+
     def before(self, plan: ev.Predict, most: int) -> list[int]:
         """The ids before the guess of a plan, the last `most` of them; -1: all."""
-        end = self._held + len(plan.ids)
+        end = self.end(plan)
         return self._known[0 if most < 0 else max(end - most, 0) : end]
 
     def crc_after(self, plan: ev.Predict) -> int:

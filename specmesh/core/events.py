@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.logprobs import Logprob
 from specmesh.core.proposal import Proposal
+from specmesh.errors import SpecmeshError
 
 # --- events of a verifier session
 
@@ -108,13 +109,14 @@ class SendNack:
 class Emit:
     """Give the client a round: `ids` are new, the first `accepted` of them were drafts; `drafts` were verified and the
     first `tested` of them compared. An end id is counted where it was an accepted draft, and never shown. logprobs:
-    of each id, where asked for."""
+    of each id, where asked for. The first `forced` drafts were a grammar's own."""
 
     ids: tuple[int, ...]
     accepted: int
     drafts: tuple[int, ...]
     tested: int
     logprobs: tuple[Logprob | None, ...] = ()
+    forced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,10 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The session is over: stop, length or the reason of its cancellation."""
+    """The session is over: stop, length or the reason of its cancellation; `error` where its own request broke it."""
 
     reason: str
+    error: SpecmeshError | None = None
 
 
 VerifierEffect = SendTruth | SendSync | SendNack | Emit | Trim | Finish

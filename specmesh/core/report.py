@@ -25,6 +25,8 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
         "rounds": counts.rounds,
         "drafted": counts.drafted,
         "accepted": counts.accepted,
+        "forced_drafted": counts.forced_drafted,
+        "forced_accepted": counts.forced_accepted,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "mean_acceptance_length": round(counts.mean_acceptance_length, 4),
         "accept_histogram": list(counts.accept_histogram),

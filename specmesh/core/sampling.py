@@ -114,7 +114,7 @@ class Sampler:
         logits = self._adjusted(logits)
         if self.params.temperature <= 0:
             return int(logits.argmax())
-        found = self.candidates(logits) if self._filters else self._contenders(logits, position)
+        found = self.candidates(logits) if self.filters else self._contenders(logits, position)
         return int(found.ids[self._noisy(found, position).argmax()])
 
     def law(self, logits: Logits) -> Floats:
@@ -142,7 +142,8 @@ class Sampler:
         return found.scores / self.params.temperature + gumbel(self._seed, position, found.ids)
 
     @property
-    def _filters(self) -> bool:
+    def filters(self) -> bool:
+        """Whether what may be chosen depends on the whole row. Else the best of all ids is chosen, each by itself."""
         params = self.params
         return params.top_k > 0 or params.typical_p < 1 or params.top_p < 1 or params.min_p > 0
 

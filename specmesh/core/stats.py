@@ -13,7 +13,10 @@ from math import floor
 
 @dataclass(slots=True)
 class RoundCounts:
-    """What verification rounds did. A round is one step that committed at least one token."""
+    """What verification rounds did. A round is one step that committed at least one token.
+
+    Drafts of a grammar's own are counted apart: nobody guessed them.
+    """
 
     rounds: int = 0
     drafted: int = 0
@@ -22,9 +25,17 @@ class RoundCounts:
     tested_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
     accept_histogram: list[int] = field(default_factory=list)
+    forced_drafted: int = 0
+    forced_accepted: int = 0
 
-    def record(self, drafted: int, tested: int, accepted: int, generated: int) -> None:
-        """Count a round that verified `drafted` drafts, compared `tested` and committed `generated` tokens."""
+    def record(self, drafted: int, tested: int, accepted: int, generated: int, forced: int = 0) -> None:
+        """Count a round that verified `drafted` drafts, compared `tested` and committed `generated` tokens.
+
+        The first `forced` of the drafts were a grammar's own.
+        """
+        self.forced_drafted += forced
+        self.forced_accepted += min(accepted, forced)
+        drafted, tested, accepted = (max(count - forced, 0) for count in (drafted, tested, accepted))
         self.rounds += 1
         self.drafted += drafted
         self.accepted += accepted

@@ -91,6 +91,17 @@ class DraftTree:
         """How many drafts the main chain holds."""
         return len(self.best_chain(self._limit))
 
+    def cut(self, length: int) -> None:
+        """Drop what the main chain has beyond its first `length` drafts."""
+        node = self._root
+        for _ in range(length):
+            assert node.main is not None, "a chain is cut where it is"
+            node = node.main
+        dropped, node.main = node.main, None
+        if dropped is not None:
+            del node.children[dropped.token]
+            self._index()
+
     def reroot(self, ids: Sequence[int], crc: int) -> int:
         """Move the frontier over the newly committed `ids`, whose CRC is then `crc`; return the nodes kept.
 
@@ -101,18 +112,22 @@ class DraftTree:
         for token in ids:
             node = node.children.get(token) if node is not None else None
         self._root = node if node is not None else _Node(-1, position, crc)
-        self._nodes = {}
-        stack = [self._root]
-        while stack:
-            kept = stack.pop()
-            self._nodes[kept.position, kept.crc] = kept
-            stack.extend(kept.children.values())
+        self._index()
         return len(self)
 
     def clear(self) -> None:
         """Forget every draft, keep the frontier."""
         self._root = _Node(-1, self._root.position, self._root.crc)
         self._nodes = {(self._root.position, self._root.crc): self._root}
+
+    def _index(self) -> None:
+        """Note every node that hangs on the root."""
+        self._nodes = {}
+        stack = [self._root]
+        while stack:
+            kept = stack.pop()
+            self._nodes[kept.position, kept.crc] = kept
+            stack.extend(kept.children.values())
 
     def _grow(self, parent: _Node, token: int, proposal: Proposal | None) -> _Node | None:
         """A new child; None at the limit, or where another path has this CRC already (a peer can find such a pair)."""

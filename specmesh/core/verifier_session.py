@@ -12,18 +12,21 @@ from specmesh.core import events as ev
 from specmesh.core.accept import Verdict, accept
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
+from specmesh.core.constraint import Constraint, Grammar
 from specmesh.core.costs import StepCosts
 from specmesh.core.decision import Decision
+from specmesh.core.guided import Guided
 from specmesh.core.logprobs import Logprobs
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
-from specmesh.core.rules import Rows, rule_of
+from specmesh.core.rules import Choose, Rows, rule_of
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.stats import RoundCounts
 from specmesh.core.stop import StopScan
 from specmesh.core.strategy import Strategy
 from specmesh.core.tree import DraftTree
+from specmesh.errors import RequestError
 
 MAX_DRAFTS = 16
 """Most drafts of one step."""
@@ -48,6 +51,7 @@ class SessionParams:
     draft_n:  None adapts, 0 never drafts, N takes N drafts in every step.
     stop:     texts with which the text ends.
     logprobs: how many of the likeliest ids are told with each of the text; None for no log-probabilities at all.
+    grammar:  what the text must be, as far as it comes: max_tokens may cut it.
     """
 
     sampling: SamplingParams
@@ -55,6 +59,7 @@ class SessionParams:
     draft_n: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    grammar: Grammar | None = None
 
     @property
     def drafts(self) -> int | None:
@@ -83,6 +88,7 @@ class VerifierSession:
     `ids` are the prompt's first `n_prompt` (None: all of them), then what was generated before and is gone on with; a
     text that has ended with them is `finished` from the start.
     `costs` and `acceptance` are the verifier's, shared by its sessions: what others have learnt is where it begins.
+    `constraint` is the grammar's, at the beginning of the text, and allows what was generated before.
     """
 
     def __init__(
@@ -94,6 +100,7 @@ class VerifierSession:
         acceptance: RollingAcceptance,
         now: float,
         n_prompt: int | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
         self.prefix = Prefix(ids)
         self.n_prompt = len(ids) if n_prompt is None else n_prompt
@@ -103,6 +110,8 @@ class VerifierSession:
         self._rule = rule_of(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
         self.logprobs = Logprobs(params.logprobs, len(self.prefix))
+        self._guided = Guided(constraint)
+        self._cut = False  # the drafter goes on with what the grammar forbids, until it hears the next truth
         self.counts = RoundCounts()
         self.times = SessionTimes(now)
         self.finished: str | None = None
@@ -110,7 +119,7 @@ class VerifierSession:
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
         self._judged = len(self.prefix)  # up to here it is known whether drafts stood, or there were none
         self._untold: int | None = None  # from where the drafter has not been told yet
-        self._limits = limits
+        self._limits, self._costs = limits, costs
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times)
         self._tree = DraftTree(len(self.prefix), self.prefix.crc)
@@ -123,7 +132,8 @@ class VerifierSession:
     def _ended_before(self) -> str | None:
         """How the text ended with the ids it begins with, if it did; the scan for stop strings goes on after them."""
         before = self.prefix[self.n_prompt : len(self.prefix)]
-        if any(token in self._limits.end_ids or self._stops.completes(token) for token in before):
+        ends = [token in self._limits.end_ids or self._stops_with(token) for token in before]
+        if any(ends):
             return "stop"
         return "length" if self._room() <= 0 else None
 
@@ -219,7 +229,8 @@ class VerifierSession:
         if self._held < len(self.prefix) - 1:
             return self._missing()
         wanted, until = self._pacing.plan(len(self.prefix), self.lead, self._max_drafts(), now)
-        return self.verify(wanted) if until is None else ev.Wait(until)
+        waits = until is not None and not self._cut and not self._forced()
+        return ev.Wait(until) if until is not None and waits else self.verify(wanted)
 
     def _missing(self) -> ev.Prefill:
         """What the target's memory lacks: the prompt, and what was generated before. Where a step's rows are constant
@@ -233,7 +244,15 @@ class VerifierSession:
     def verify(self, wanted: int | None = None) -> ev.Verify:
         """A step with the drafts in hand, at most `wanted` of them."""
         limit = self._max_drafts() if wanted is None else min(wanted, self._max_drafts())
-        return ev.Verify(len(self.prefix) - 1, self.prefix.last, self._tree.best_chain(limit))
+        drafts, forced = self._tree.best_chain(limit), self._forced()
+        if common_length(drafts, forced) < len(forced):
+            drafts = forced
+        return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts)
+
+    def _forced(self) -> tuple[int, ...]:
+        """What of the next step's drafts is the grammar's own."""
+        most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
+        return self._guided.forced(most, lambda rows: self._costs.seconds(rows, len(self.prefix)))
 
     def begin(self, now: float) -> float:
         """Note that a verification step with this session begins; the seconds that were waited for it."""
@@ -272,6 +291,7 @@ class VerifierSession:
                 return []
         self._orphaned = None
         self._pacing.arrived(len(self.prefix), end, now)
+        self._prune()
         return []
 
     def _possible(self, event: ev.Drafted) -> bool:
@@ -279,6 +299,17 @@ class VerifierSession:
         n_vocab, proposals = self._limits.n_vocab, event.proposals
         fits = all(one is None or one.fits(token, n_vocab) for token, one in zip(event.ids, proposals, strict=False))
         return fits and len(proposals) in (0, len(event.ids)) and all(0 <= token < n_vocab for token in event.ids)
+
+    def _prune(self) -> None:
+        """Drop the drafts that the grammar forbids: they are not verified, so no rejection either. That a chain ended
+        is known all the same, and counts where it is decided how many drafts pay."""
+        chain = self._tree.best_chain(self._limits.n_ctx)
+        fitting = self._guided.fitting(chain)
+        if fitting < len(chain):
+            self._tree.cut(fitting)
+            self.stale_drafts += len(chain) - fitting
+            self._cut = True
+            self._pacing.judged(right=False)
 
     def _shadowed(self, event: ev.Shadowed) -> list[ev.VerifierEffect]:
         if self.attached and self.prefix.holds(event.base, event.crc):
@@ -328,17 +359,20 @@ class VerifierSession:
     # --- steps
 
     def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
-        base, offers = len(self.prefix), self._tree.offers(event.drafts)
-        rows = Rows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
-        verdict = accept(
-            event.drafts,
-            self._rule.choices(rows),
-            end_ids=self._limits.end_ids,
-            room=self._room(),
-            stops=self._stops.completes,
-        )
+        base, forced = len(self.prefix), self._guided.of_grammar(event.drafts)
+        try:
+            verdict = accept(
+                event.drafts,
+                self._choices(event, base),
+                end_ids=self._limits.end_ids,
+                room=self._room(),
+                stops=self._stops_with,
+            )
+        except RequestError as error:  # the grammar's, when it is too late to refuse it
+            self.finished = "error"
+            return [ev.Finish(self.finished, error)]
         self.logprobs.take(event.logits, verdict.committed)
-        self._commit(verdict, event, now)
+        self._commit(verdict, forced, event, now)
         effects: list[ev.VerifierEffect] = []
         if self._held > len(self.prefix) - 1:
             self._held = len(self.prefix) - 1
@@ -349,10 +383,24 @@ class VerifierSession:
             effects[:0] = self._tell(base)
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
         logprobs = self.logprobs.between(base, base + len(shown))
-        effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs))
+        effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs, forced))
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
         return effects
+
+    def _choices(self, event: ev.Stepped, base: int) -> Choose:
+        """The token after the first i drafts: by the rule, or out of what the grammar allows."""
+        if self._guided:
+            return lambda i: self._guided.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
+        offers = self._tree.offers(event.drafts)
+        return self._rule.choices(
+            Rows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
+        )
+
+    def _stops_with(self, token: int) -> bool:
+        """Take in the next id of the text; whether it ends there, at a stop string or because it is whole."""
+        whole = self._guided.took(token)
+        return self._stops.completes(token) or whole
 
     def _after(self, drafts: tuple[int, ...]) -> Sampler:
         """The sampler after what is committed and these drafts, which stand: earlier rows have chosen them."""
@@ -375,19 +423,28 @@ class VerifierSession:
         ids = tuple(self.prefix[base : len(self.prefix)])
         return [ev.SendTruth(base, self.prefix.crc_at(base), ids, self.draft_n)]
 
-    def _commit(self, verdict: Verdict, event: ev.Stepped, now: float) -> None:
+    def _commit(self, verdict: Verdict, forced: int, event: ev.Stepped, now: float) -> None:
         self._held = len(self.prefix) + len(event.drafts)
         if verdict.tested:
             self._judged = len(self.prefix) + verdict.tested
         self.prefix.extend(verdict.committed)
-        flushed = self._tree.reroot(verdict.committed, self.prefix.crc) == 0
-        self.counts.record(len(event.drafts), verdict.tested, verdict.accepted, len(verdict.committed) - verdict.ended)
+        self._tree.reroot(verdict.committed, self.prefix.crc)
+        self._cut = False
+        if not (verdict.ended or verdict.stopped):
+            self._prune()
+        generated = len(verdict.committed) - verdict.ended
+        self.counts.record(len(event.drafts), verdict.tested, verdict.accepted, generated, forced)
         self.times.verify += event.seconds
         self.times.last_token = now
         if self.times.first_token is None:
             self.times.first_token = now
         self._pacing.stepped(
-            len(self.prefix), verdict.tested, verdict.accepted, flushed=flushed, now=now, shared=event.shared
+            len(self.prefix),
+            max(verdict.tested - forced, 0),
+            max(verdict.accepted - forced, 0),
+            flushed=not self._tree,
+            now=now,
+            shared=event.shared or forced > 0,  # what a step with drafts of the grammar takes says nothing of a drafter
         )
 
     # --- resync

@@ -62,11 +62,16 @@ class _Translating(Sampler):
         self._sampler, self._remap = sampler, remap
         self._chosen: dict[int, int | None] = {}
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the sampler inside is."""
+        return self._sampler.greedy
+
     def choose(self, logits: Logits, position: int) -> int:
         """The draft model's id of the choice, or its own best where that has no counterpart."""
         best = int(logits.argmax())
         meant = self._remap.say(best)
-        if meant is not None and self.params.temperature > 0:
+        if meant is not None and not self._sampler.greedy:
             meant = self._sampler.choose(self._remap.scatter(logits), position)
             best = self._remap.feed((meant,))[0]
         self._chosen[best] = meant

@@ -98,7 +98,7 @@ def test_every_field():
         ("stop", "x" * 1025),
         ("stream_options", "all"),
         ("include_usage", True),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "xml"}),
         ("tools", [{"type": "function"}]),
         ("n", 0),
         ("n", 9),

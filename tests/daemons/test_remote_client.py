@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from specmesh.core.chat import ChatMessage
+from specmesh.core.constraint import Grammar, GrammarKind
 from specmesh.core.penalties import Penalties
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
 from specmesh.daemons.remote_client import RemoteClient, opened, requested
-from specmesh.daemons.sampling_fields import fields_of, params_of
+from specmesh.daemons.sampling_fields import fields_of, grammar_of, params_of
 from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError
 from specmesh.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.wire import messages as m
@@ -46,11 +47,36 @@ def test_what_is_asked_for():
             requested(wrong)
 
 
+GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
+
+
+def test_a_grammar_comes_and_goes_on():
+    """OPEN's is the request's, and OPENED has it for the drafter; one that cannot be is refused."""
+    order = replace(ORDER, grammar=GRAMMAR.text, grammar_kind="json_schema")
+    params = requested(decode_one(order)).params
+    assert params.grammar == GRAMMAR
+    told = decode_one(opened(3, 9, 12, params))
+    assert grammar_of(told) == GRAMMAR
+    assert grammar_of(opened(3, 9, 12, SessionParams(PARAMS, 20))) is None
+    for wrong in (
+        replace(order, grammar_kind="regex"),
+        replace(order, grammar="[]"),
+        replace(order, grammar=" " * 70_000),
+    ):
+        with pytest.raises(RequestError, match=r"grammar|json_schema"):
+            requested(wrong)
+
+
+def decode_one(message):
+    """A message, once over the wire."""
+    return decode(encode(message))
+
+
 def test_start_is_opened_with_ref_and_parameters():
     """Started becomes OPENED with the ref and the sampling parameters."""
     begun = Started(3, 12, (), SessionParams(PARAMS, 20, stop=("x",)))
     told = m.Opened(3, 9, 12, 0.5, 40, 0.9, 7, stop=["x"], max_tokens=20)
-    assert said(begun) == [told] == [replace(opened(3, 9, 12, PARAMS), stop=["x"], max_tokens=20)]
+    assert said(begun) == [told] == [replace(opened(3, 9, 12, SessionParams(PARAMS, 20)), stop=["x"], max_tokens=20)]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +92,7 @@ def test_sampling_crosses_the_wire(params: SamplingParams):
     order = m.Open(9, "hi", 20, draft_n=0, **fields_of(params))
     assert params_of(decode(encode(order))) == params  # type: ignore[arg-type]
     assert requested(order).params.sampling == params
-    assert params_of(opened(3, 9, 12, params)) == params
+    assert params_of(opened(3, 9, 12, SessionParams(params, 20))) == params
 
 
 def test_rounds_only_where_asked_for():

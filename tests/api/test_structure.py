@@ -1,0 +1,77 @@
+"""What a body says of the form of its text."""
+
+import json
+
+import pytest
+
+from specmesh.api.body import parse_chat, parse_completion
+from specmesh.core.constraint import Grammar, GrammarKind
+from specmesh.errors import RequestError
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+GBNF = 'root ::= "a"'
+
+
+def grammar(**fields: object) -> Grammar | None:
+    """What a completion asks for; a chat asks for it alike."""
+    told = parse_completion({"prompt": "x", **fields}).request.params.grammar
+    assert parse_chat({"messages": [{"role": "user", "content": "x"}], **fields}).request.params.grammar == told
+    return told
+
+
+def schema(told: Grammar | None) -> object:
+    assert told is not None
+    assert told.kind is GrammarKind.JSON_SCHEMA
+    return json.loads(told.text)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"json_schema": SCHEMA},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": SCHEMA}}},
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
+    ],
+)
+def test_a_schema(fields: dict[str, object]):
+    """By OpenAI's field and by llama-server's."""
+    assert schema(grammar(**fields)) == SCHEMA
+
+
+def test_any_object():
+    """json_object without a schema."""
+    assert schema(grammar(response_format={"type": "json_object"})) == {"type": "object"}
+
+
+def test_a_grammar():
+    """As it is written."""
+    assert grammar(grammar=GBNF) == Grammar(GrammarKind.GBNF, GBNF)
+
+
+@pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "text"}}, {"grammar": "", "json_schema": None}])
+def test_none(fields: dict[str, object]):
+    """Nothing said, or that nothing is wanted."""
+    assert grammar(**fields) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "why"),
+    [
+        ({"response_format": "json"}, "response_format", "an object with a type"),
+        ({"response_format": {"type": "xml"}}, "response_format", "text, json_object or json_schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "an object with a schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "response_format", "a schema"),
+        ({"response_format": {"type": "json_object", "schema": 3}}, "response_format", "schema must be a JSON object"),
+        ({"json_schema": "{}"}, "json_schema", "must be a JSON object"),
+        ({"grammar": ["a"]}, "grammar", "GBNF"),
+        ({"grammar": " "}, "grammar", "empty"),
+        ({"grammar": GBNF, "json_schema": SCHEMA}, "grammar", "one of"),
+        ({"json_schema": SCHEMA, "response_format": {"type": "json_object"}}, "json_schema", "one of"),
+        ({"json_schema": {"title": "x" * 70_000}}, "json_schema", "bytes"),
+    ],
+)
+def test_what_is_refused(fields: dict[str, object], field: str, why: str):
+    """With the field it is about."""
+    with pytest.raises(RequestError, match=why) as told:
+        grammar(**fields)
+    assert told.value.param == field

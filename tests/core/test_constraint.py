@@ -1,0 +1,84 @@
+"""Grammars as values, and rows that are masked."""
+
+import json
+
+import numpy as np
+import pytest
+
+from specmesh.core.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar, masked
+from specmesh.core.penalties import FORBIDDEN, Penalties
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.errors import RequestError
+
+GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("grammar", "why"),
+    [
+        (Grammar(GBNF, "x" * (MAX_GRAMMAR + 1)), "bytes"),
+        (Grammar(GBNF, " \n"), "empty"),
+        (Grammar(GBNF, "\udc80"), "not valid Unicode"),
+        (Grammar(SCHEMA, "{"), "not JSON"),
+        (Grammar(SCHEMA, "[" * 20_000), "not JSON"),
+        (Grammar(SCHEMA, "[]"), "must be a JSON object"),
+        (Grammar(SCHEMA, json.dumps({"title": "x" * MAX_GRAMMAR})), "bytes"),
+    ],
+)
+def test_what_cannot_be_a_grammar(grammar: Grammar, why: str):
+    """It is refused by the name of its field."""
+    with pytest.raises(RequestError, match=why) as told:
+        check_grammar(grammar)
+    assert told.value.param == ("grammar" if grammar.kind is GBNF else "json_schema")
+
+
+def test_what_can_is_left_as_it_is():
+    """A schema and a grammar."""
+    for grammar in (Grammar(SCHEMA, "{}"), Grammar(GBNF, 'root ::= "é"')):
+        assert check_grammar(grammar) is grammar
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(0.8),
+        SamplingParams(100.0, seed=3),
+        SamplingParams(0.7, top_k=5, top_p=0.99),
+        SamplingParams(0.7, typical_p=0.9, min_p=0.01),
+        SamplingParams(0.7, typical_p=1 - 1e-12),
+        SamplingParams(1.0, logit_bias=((3, FORBIDDEN), (5, 100.0), (7, FORBIDDEN))),
+        SamplingParams(0.0, logit_bias=((3, FORBIDDEN), (5, 100.0), (7, FORBIDDEN))),
+        SamplingParams(1.0, penalties=Penalties(100.0, 100.0, 100.0)),
+        SamplingParams(1.0, penalties=Penalties(0.01, -100.0, -100.0)),
+    ],
+)
+def test_nothing_makes_a_barred_id_win(params: SamplingParams):
+    """Whatever filters, penalties and biases do, and although biases forbid all that is allowed."""
+    allowed = np.zeros(64, np.bool_)
+    allowed[[3, 7]] = True
+    rows = np.random.default_rng(1).normal(0, 8, (50, 64)).astype(np.float32)
+    with np.errstate(all="raise", under="ignore"):
+        chosen = {
+            Sampler(params, (5, 5, 3)).choose(masked(row, allowed), position) for position, row in enumerate(rows)
+        }
+    assert chosen <= {3, 7}
+
+
+def test_a_row_is_masked_as_far_as_there_is_a_vocabulary():
+    """Models have rows that are longer than their vocabulary; the row itself is left as it was."""
+    row = np.arange(5, dtype=np.float32)
+    left = masked(row, np.array([True, False, True]))
+    assert left.dtype == np.float32
+    assert left[[0, 2]].tolist() == [0, 2]
+    assert (left[[1, 3, 4]] < -1e29).all()
+    assert row.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_mask_leaves_the_law_as_it_is_otherwise():
+    """Of the ids that are allowed each is chosen as often as its probability among them says."""
+    row = np.log(np.array([0.1, 0.2, 0.3, 0.4], np.float32))
+    left = masked(row, np.array([True, False, True, False]))
+    sampler = Sampler(SamplingParams(1.0, seed=5))
+    share = np.mean([sampler.choose(left, position) == 2 for position in range(8000)])
+    assert share == pytest.approx(0.75, abs=0.02)

@@ -1,0 +1,391 @@
+"""Sessions with a constraint: text in its language, the same for every drafter, and drafts counted as what they are."""
+
+import random
+from hashlib import blake2b
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.core import events as ev
+from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.arrivals import Arrivals
+from specmesh.core.costs import StepCosts
+from specmesh.core.guided import GuidedDrafts
+from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.errors import RequestError
+
+PROFILE = settings(derandomize=True, deadline=None, max_examples=40)
+PIECES = (b"", b"a", b"b", b"c", b"ab", b"bc", b"abc", b"ca", b"d")
+END, N_VOCAB = 0, len(PIECES)
+PROMPT = (8, 8)
+GREEDY = SamplingParams()
+
+
+class Texts:
+    """`Constraint` for a finite language, by looking at all of its texts."""
+
+    def __init__(self, *texts):
+        self.texts, self.ids = texts, []
+
+    @property
+    def text(self):
+        return b"".join(PIECES[token] for token in self.ids)
+
+    def may(self, token, before):
+        text = b"".join(PIECES[one] for one in before)
+        if token == END:
+            return text in self.texts
+        settled = self.settled(text)
+        return token == settled if settled else any(whole.startswith(text + PIECES[token]) for whole in self.texts)
+
+    def settled(self, text):
+        """The id of the next character, where there is only one and the text cannot end."""
+        nexts = {whole[len(text)] for whole in self.texts if whole.startswith(text) and len(whole) > len(text)}
+        return PIECES.index(bytes(nexts)) if len(nexts) == 1 and text not in self.texts else None
+
+    @property
+    def complete(self):
+        return self.text in self.texts and not any(self.may(token, self.ids) for token in range(1, N_VOCAB))
+
+    def allowed(self):
+        mask = np.array([self.may(token, self.ids) for token in range(N_VOCAB)])
+        if not mask.any():
+            raise RequestError("no way on", "grammar")
+        return mask
+
+    def take(self, token):
+        assert token != END
+        assert self.may(token, self.ids)
+        self.ids.append(token)
+
+    def back(self, count):
+        assert count <= len(self.ids)
+        del self.ids[len(self.ids) - count :]
+
+    def fits(self, ids):
+        for n, token in enumerate(ids):
+            if not self.may(token, (*self.ids, *ids[:n])):
+                return n
+            if token == END:
+                return n + 1
+        return len(ids)
+
+    def forced(self):
+        found, text = [], self.text
+        while (token := self.settled(text)) is not None:
+            text += PIECES[token]
+            found.append(token)
+        return tuple(found)
+
+
+def logits(crc):
+    """The target's row after the prefix with this CRC: a hash."""
+    return np.frombuffer(blake2b(b"%d" % crc, digest_size=N_VOCAB).digest(), np.uint8).astype(np.float32) / 32
+
+
+def session(constraint, *, sampling=GREEDY, draft_n=None, max_tokens=100, said=(), costs=None, stop=(), attached=True):
+    limits = TargetLimits(512, N_VOCAB, frozenset({END}), 8, PIECES)
+    params = SessionParams(sampling, max_tokens, draft_n, stop)
+    known = (*PROMPT, *said)
+    made = VerifierSession(
+        known, params, limits, costs or StepCosts(), RollingAcceptance(), 0.0, len(PROMPT), constraint
+    )
+    if attached:
+        made.attach(Arrivals())
+    return made
+
+
+def finish(made, drafter=None):
+    """Run it to its end; what its client is told: ids, and the counts of each round."""
+    memory, told, rounds = Prefix(), [], []
+    while made.finished is None:
+        if drafter is not None:
+            drafts = tuple(drafter(made))
+            made.handle(ev.Drafted(len(made.prefix), made.prefix.crc, drafts, 0), 0.0)
+        plan = made.plan(1e9)
+        assert not isinstance(plan, ev.Wait)
+        if isinstance(plan, ev.Prefill):
+            memory.extend(plan.ids)
+            made.handle(ev.Prefilled(len(plan.ids)), 0.0)
+            continue
+        made.begin(0.0)
+        rows = []
+        for token in (plan.last, *plan.drafts):
+            memory.extend([token])
+            rows.append(logits(memory.crc))
+        for effect in made.handle(ev.Stepped(plan.drafts, np.stack(rows), 0.01), 0.0):
+            match effect:
+                case ev.Trim(length):
+                    memory.truncate(length)
+                case ev.Emit(ids=ids):
+                    told.extend(ids)
+                    rounds.append(effect)
+    return tuple(told), rounds
+
+
+def spelt(ids):
+    return b"".join(PIECES[token] for token in ids)
+
+
+def anything(luck):
+    """A drafter of any ids at all, end ids too."""
+    return lambda _: [luck.randrange(N_VOCAB) for _ in range(luck.randrange(1, 9))]
+
+
+def knowing(texts, sampling):
+    """One that knows the target and the grammar."""
+
+    def drafts(made):
+        guide, ids = Texts(*texts), []
+        for token in made.said():
+            guide.take(token)
+        known, sampler = Prefix(made.prefix[0:]), Sampler(sampling)
+        while len(ids) < 6 and not guide.complete:
+            ids.append(int(sampler.choose(np.where(guide.allowed(), logits(known.crc), -1e30), len(known))))
+            if ids[-1] == END:
+                break
+            guide.take(ids[-1])
+            known.extend(ids[-1:])
+        return ids or [1]
+
+    return drafts
+
+
+def ignorant(made):
+    """One that knows the target and not the grammar."""
+    known, ids = Prefix(made.prefix[0:]), []
+    for _ in range(4):
+        ids.append(int(made.sampler.choose(logits(known.crc), len(known))))
+        known.extend(ids[-1:])
+    return ids
+
+
+LANGUAGES = st.sets(st.text("abc", min_size=1, max_size=9).map(str.encode), min_size=1, max_size=8)
+
+
+@PROFILE
+@given(LANGUAGES, st.sampled_from([0.0, 0.7, 3.0]), st.integers(0, 99), st.integers(1, 12))
+def test_the_text_is_in_the_language_and_the_same_for_every_drafter(texts, temperature, seed, most):
+    """Also for none, for one that says anything, and for max_tokens, which may cut it."""
+    sampling = SamplingParams(temperature, top_k=seed % 3, seed=seed)
+    hostile, knows = anything(random.Random(seed)), knowing(texts, sampling)
+    ways = ((None, None), (None, 3), (hostile, None), (hostile, 8), (knows, None), (ignorant, None), (ignorant, 0))
+    told = {
+        finish(session(Texts(*texts), sampling=sampling, draft_n=n, max_tokens=most), drafter)[0] for drafter, n in ways
+    }
+    [ids] = told
+    alone = session(Texts(*texts), sampling=sampling, draft_n=0, max_tokens=most)
+    finish(alone)
+    if alone.finished == "stop":
+        assert spelt(ids) in texts
+    else:
+        assert len(ids) == most
+        assert any(text.startswith(spelt(ids)) for text in texts)
+
+
+@PROFILE
+@given(LANGUAGES, st.integers(0, 99), st.data())
+def test_a_text_is_gone_on_with_after_any_of_its_ids(texts, seed, data):
+    """The constraint hears the ids of before."""
+    sampling = SamplingParams(1.0, seed=seed)
+    whole, _ = finish(session(Texts(*texts), sampling=sampling))
+    cut = data.draw(st.integers(0, len(whole)))
+    resumed = session(Texts(*texts), sampling=sampling, said=whole[:cut])
+    assert (*whole[:cut], *finish(resumed)[0]) == whole
+    assert resumed.finished == "stop"
+
+
+def test_a_whole_text_ends_without_a_step_for_its_end():
+    """Nothing but an end could follow, so that none is waited for: a vocabulary may have none at all."""
+    made = session(Texts(b"abc"), draft_n=0)
+    ids, rounds = finish(made)
+    assert (spelt(ids), made.finished) == (b"abc", "stop")
+    assert len(rounds) == len(ids)
+
+
+def test_what_only_one_text_can_follow_is_drafted_by_the_grammar():
+    """It needs no drafter, and counts apart."""
+    made = session(Texts(b"dddddd"), attached=False)
+    ids, rounds = finish(made)
+    assert spelt(ids) == b"dddddd"
+    assert [(one.drafts, one.accepted, one.forced) for one in rounds] == [((8,) * 6, 6, 6)]
+    assert (made.counts.drafted, made.counts.accepted, made.counts.rounds) == (0, 0, 1)
+    assert (made.counts.forced_drafted, made.counts.forced_accepted) == (6, 6)
+    assert made.counts.accept_histogram == [1]
+
+
+def test_nothing_is_waited_for_where_something_is_forced():
+    """The same drafter is waited for without a grammar."""
+    plans = []
+    for constraint in (None, Texts(b"ddddd")):
+        made = session(constraint, draft_n=4)
+        made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
+        made.handle(ev.Drafted(2, made.prefix.crc, (8,), 0), 0.0)
+        plans.append(made.plan(0.0))
+    assert isinstance(plans[0], ev.Wait)
+    assert plans[1] == ev.Verify(1, 8, (8,) * 4)
+
+
+def test_pacing_hears_of_a_drafters_guesses_only(monkeypatch):
+    """What the grammar drafted says nothing of the drafter, and neither does the time that such a step took."""
+    made, heard = session(Texts(b"dda", b"ddb", b"ddc"), draft_n=4), []
+    monkeypatch.setattr(made._pacing, "stepped", lambda *told, **more: heard.append((*told[1:], more["shared"])))
+    finish(made, knowing((b"dda", b"ddb", b"ddc"), GREEDY))
+    alone = session(Texts(b"dddd"), draft_n=3)
+    monkeypatch.setattr(alone._pacing, "stepped", lambda *told, **more: heard.append((*told[1:], more["shared"])))
+    finish(alone)
+    assert heard == [(1, 1, True), (0, 0, True)]
+
+
+def test_no_drafts_means_none_of_the_grammar_either():
+    """draft_n 0 is the verifier alone; N is the most of any kind."""
+    assert all(not one.drafts for one in finish(session(Texts(b"dddddd"), draft_n=0))[1])
+    assert [len(one.drafts) for one in finish(session(Texts(b"dddddd"), draft_n=2))[1]] == [2, 2]
+
+
+def test_the_grammar_drafts_as_much_as_pays():
+    """By the measured time of steps: here three rows cost little more than one, and four a great deal."""
+    costs = StepCosts()
+    for rows, seconds in ((1, 1.0), (2, 1.1), (3, 1.2), (4, 8.0), (9, 20.0)):
+        costs.record(rows, seconds)
+    _, rounds = finish(session(Texts(b"d" * 9), costs=costs))
+    assert [len(one.drafts) for one in rounds] == [2, 2, 2]
+    dear = StepCosts()
+    for rows in range(1, 10):
+        dear.record(rows, float(rows * rows))
+    _, rounds = finish(session(Texts(b"d" * 4), costs=dear))
+    assert [len(one.drafts) for one in rounds] == [0, 0, 0, 0]
+
+
+def test_a_drafters_guesses_beyond_what_is_forced_are_verified_with_it():
+    """They count as its own, and those before as the grammar's, whoever else has said them."""
+    texts = (b"dda", b"ddb", b"ddc")
+    made = session(Texts(*texts), draft_n=4)
+    _, rounds = finish(made, knowing(texts, GREEDY))
+    assert [(len(one.drafts), one.accepted, one.forced) for one in rounds] == [(3, 3, 2)]
+    assert (made.counts.drafted, made.counts.accepted, made.counts.forced_accepted) == (1, 1, 2)
+
+
+def test_a_forbidden_draft_is_neither_verified_nor_waited_for():
+    """The chain ends before it; it is no rejection, and the acceptance that the pacing goes by hears of it."""
+    made = session(Texts(b"aaaa", b"abab", b"bbbb"), draft_n=6)
+    made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
+    before = made.decision(0, 0, 0.0, 0.0).acceptance[0]
+    made.handle(ev.Drafted(2, made.prefix.crc, (1, 8, 1), 0), 0.0)
+    assert made.plan(0.0) == ev.Verify(1, 8, (1,))
+    assert made.lead == 1
+    assert made.decision(0, 0, 0.0, 0.0).acceptance[0] < before
+    rows = np.zeros((2, N_VOCAB), np.float32)
+    rows[0, 1] = rows[1, 1] = 9.0
+    [_, emitted] = made.handle(ev.Stepped((1,), rows, 0.01), 0.0)
+    assert emitted == ev.Emit((1, 1), 1, (1,), 1)
+    assert (made.counts.drafted, made.counts.accepted) == (1, 1)
+
+
+def test_drafts_that_hang_on_a_forbidden_one_find_nothing():
+    """They are stale, like those of any rejected chain."""
+    made = session(Texts(b"aaaa"), draft_n=6)
+    made.handle(ev.Drafted(2, made.prefix.crc, (1, 8), 0), 0.0)
+    chain = Prefix((*PROMPT, 1, 8))
+    made.handle(ev.Drafted(4, chain.crc, (1,), 0), 0.0)
+    assert (made.lead, made.stale_drafts) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "few"), [(GREEDY, True), (SamplingParams(0.1, seed=1), True), (SamplingParams(0.1, 3), False)]
+)
+def test_a_mask_is_made_where_it_may_change_something(sampling, few):
+    """Not where the choice is allowed anyway, unless filters look at all of a row."""
+
+    class Counting(Texts):
+        masks = 0
+
+        def allowed(self):
+            self.masks += 1
+            return super().allowed()
+
+    constraint = Counting(*(bytes(text) for text in product(b"abcd", repeat=5)))
+    ids, _ = finish(session(constraint, sampling=sampling, draft_n=0))
+    assert (constraint.masks < len(ids)) == few
+
+
+def test_a_stop_string_ends_it_before_the_grammar_does():
+    """What it may be and where it ends are two things."""
+    made = session(Texts(b"aaabaaa"), stop=("ba",), draft_n=0)
+    ids, _ = finish(made)
+    assert made.finished == "stop"
+    assert b"ba" in spelt(ids)
+    assert spelt(ids) != b"aaabaaa"
+
+
+def test_a_grammar_that_breaks_ends_its_session_alone():
+    """It is told with the reason, as an effect: the step was shared with others."""
+
+    class Breaking(Texts):
+        def fits(self, ids):
+            return 0
+
+        def allowed(self):
+            raise RequestError("it takes too much", "grammar")
+
+    made = session(Breaking(b"abc"), draft_n=0)
+    made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
+    made.begin(0.0)
+    [finished] = made.handle(ev.Stepped((), np.zeros((1, N_VOCAB), np.float32), 0.01), 0.0)
+    assert isinstance(finished, ev.Finish)
+    assert (finished.reason, str(finished.error)) == ("error", "it takes too much")
+    assert made.finished == "error"
+
+
+# --- at the drafter
+
+
+@PROFILE
+@given(LANGUAGES, st.integers(0, 99))
+def test_guided_guesses_are_what_the_target_would_say(texts, seed):
+    """Wherever the drafter stands: ahead, corrected, or with a text that no grammar allows."""
+    luck, sampling = random.Random(seed), SamplingParams(1.0, seed=seed)
+    whole, _ = finish(session(Texts(*texts), sampling=sampling))
+    drafts, plain = GuidedDrafts(Texts(*texts), {END}), Sampler(sampling)
+    for _ in range(12):
+        at = luck.randrange(len(whole))
+        said = [*whole[:at]]
+        astray = luck.random() < 0.3
+        if astray:
+            said.append(8)
+        known = Prefix((*PROMPT, *said))
+        chooser = drafts.sampler(plain, len(said), lambda n, said=said: said[len(said) - n :])
+        if astray:
+            assert chooser is plain
+        else:
+            assert not chooser.greedy
+            assert chooser.choose(logits(known.crc), len(known)) == whole[at]
+
+
+def test_guided_guesses_go_back_far():
+    """By more than a chain has: after another truth than was believed."""
+    text = b"a" * 300
+    drafts = GuidedDrafts(Texts(text), {END})
+    for said in ([1] * 250, [1] * 3, [1] * 299, []):
+        chooser = drafts.sampler(Sampler(GREEDY), len(said), lambda n, said=said: said[len(said) - n :])
+        assert chooser.choose(np.zeros(N_VOCAB, np.float32), 0) == 1
+
+
+def test_after_the_end_nothing_guides():
+    """A drafter may guess on beyond an end."""
+    drafts, plain = GuidedDrafts(Texts(b"a"), {END}), Sampler(GREEDY)
+    assert drafts.sampler(plain, 2, lambda _: [1, END]) is plain
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_a_chain_is_cut_where_asked(count):
+    """The rest of it is gone, for what comes later too."""
+    made = session(None, draft_n=8)
+    made.handle(ev.Drafted(2, made.prefix.crc, (1, 2, 3, 1), 0), 0.0)
+    made._tree.cut(count)
+    assert made.lead == count

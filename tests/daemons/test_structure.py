@@ -1,0 +1,129 @@
+"""Texts of a given form, through the two loops in this process."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from loops import Bench, Hearing, attach, request, until
+
+from specmesh.core.constraint import Grammar, GrammarKind
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.daemons.followed import Followed
+from specmesh.daemons.guides import Guides
+from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
+from specmesh.errors import RequestError
+from specmesh.requests import Finished, Request
+
+SCHEMA = Grammar(
+    GrammarKind.JSON_SCHEMA,
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {"names": {"type": "array", "items": {"enum": ["ann", "bo"]}, "minItems": 3, "maxItems": 3}},
+            "required": ["names"],
+        }
+    ),
+)
+ENDLESS = Grammar(GrammarKind.GBNF, 'root ::= "ab" root | "c"')
+
+
+def structured(grammar: Grammar, draft_n: int | None = 4, max_tokens: int = 100) -> Request:
+    """A request for text of this form."""
+    asked = request(max_tokens, draft_n)
+    return replace(asked, params=replace(asked.params, grammar=grammar))
+
+
+def whole(client: Hearing) -> tuple[str, Finished]:
+    """The text and how it ended."""
+    end = client.end()
+    assert isinstance(end, Finished), end
+    return bytes(client.ids).decode(), end
+
+
+def test_the_same_text_of_that_form_at_either_daemon(bench: Bench):
+    """With a drafter and without; what the grammar settles is drafted by it, and counted apart."""
+    verifier = bench.verifier(SimVerifier(SimSettings()))
+    alone, end = whole(verifier.ask(structured(SCHEMA, 0)))
+    assert set(json.loads(alone)) == {"names"}
+    assert (end.reason, end.report["forced_drafted"], end.report["drafted"]) == ("stop", 0, 0)
+    assert whole(verifier.ask(structured(SCHEMA)))[0] == alone
+    drafter = bench.drafter(SimDrafter(SimSettings(alpha=0.9)))
+    attach(verifier, drafter)
+    for daemon in (verifier, drafter):
+        text, end = whole(daemon.ask(structured(SCHEMA)))
+        assert (text, end.reason) == (alone, "stop")
+        forced = end.report["forced_accepted"]
+        assert isinstance(forced, int)
+        assert forced == end.report["forced_drafted"] > 0  # type: ignore[operator]
+        assert forced + end.report["accepted"] + end.report["rounds"] >= len(text)  # type: ignore[operator]
+    assert verifier.loop.snapshot(0.0)["totals"]["forced_accepted"] >= 2  # type: ignore[index]
+
+
+def test_a_text_with_ids_for_a_prompt(bench: Bench):
+    """It goes through the line of prompts all the same, where grammars are compiled; max_tokens cuts it."""
+    text, end = whole(bench.verifier().ask(structured(ENDLESS, max_tokens=7)))
+    assert (text, end.reason) == ("abababa", "length")
+
+
+@pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
+def test_a_grammar_that_cannot_be_is_refused(bench: Bench, socket_of: str):
+    """Before a session begins, in words; the next request is served."""
+    verifier = bench.verifier()
+    asked = verifier
+    if socket_of == "drafter":
+        asked = bench.drafter()
+        attach(verifier, asked)
+    error = asked.ask(structured(Grammar(GrammarKind.GBNF, "root ::= nothing"))).error()
+    assert isinstance(error, RequestError)
+    assert "rule root uses nothing" in str(error)
+    assert isinstance(asked.ask(request(3)).end(), Finished)
+
+
+@pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])
+def test_strategies_that_look_at_whole_rows_are_refused(bench: Bench, strategy: str):
+    """They know nothing of masks."""
+    asked = structured(SCHEMA)
+    sampling = replace(asked.params.sampling, strategy=strategy)
+    error = bench.verifier().ask(replace(asked, params=replace(asked.params, sampling=sampling))).error()
+    assert f"strategy {strategy} does not go with a grammar" in str(error)
+
+
+def test_a_text_is_gone_on_with_by_its_ids(bench: Bench):
+    """The grammar goes on where it was; a text that it does not allow is refused."""
+    verifier = bench.verifier()
+    alone, _ = whole(verifier.ask(structured(SCHEMA)))
+    asked = structured(SCHEMA)
+    resumed = verifier.ask(replace(asked, generated=tuple(alone[:9].encode()), known=9))
+    text, end = whole(resumed)
+    assert alone[:9] + text == alone
+    assert end.report["resumed_tokens"] == 9
+    error = verifier.ask(replace(asked, generated=tuple(b"[1"))).error()
+    assert "not what its grammar allows" in str(error)
+
+
+def test_guides_come_when_they_are_compiled():
+    """Drafts are made without one until then; a grammar that this side cannot use is given up."""
+    vocabulary = SimVerifier(SimSettings()).vocabulary
+    guides = Guides()
+    try:
+        good, bad, none = (
+            Followed(number, None, None, 0, 0, {255}, None, grammar=grammar)  # type: ignore[arg-type]
+            for number, grammar in enumerate((SCHEMA, Grammar(GrammarKind.GBNF, "no"), None))
+        )
+        for live in (good, bad, none):
+            guides.look(live, None)
+            guides.look(live, vocabulary)
+            assert live.guided is None
+
+        def looked() -> bool:
+            for live in (good, bad, none):
+                guides.look(live, vocabulary)
+            return good.guided is not None and bad.grammar is None
+
+        until(looked, "the grammars are compiled")
+        assert (bad.guided, none.guided) == (None, None)
+        guides.look(good, Vocabulary((b"a",), frozenset()))
+        assert guides._grammars is not None
+        assert guides._grammars[0] is vocabulary
+    finally:
+        guides.close()

@@ -1,0 +1,202 @@
+"""Text of a given form from the bundled pair: it parses, fits its schema, and is the same with and without drafts."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import openai
+import pytest
+from processes import Daemon, Mesh, complete, free_port, generate
+
+from specmesh.client import Json
+
+pytest.importorskip("llama_cpp")
+
+WORD = {"type": "string", "pattern": "^[a-z]{1,12}$"}
+TEXT = {"type": "string", "maxLength": 24}
+SCHEMAS: dict[str, Json] = {
+    "person": {
+        "type": "object",
+        "properties": {
+            "name": TEXT,
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+            "ok": {"type": "boolean"},
+        },
+        "required": ["name", "age", "ok"],
+        "additionalProperties": False,
+    },
+    "call": {
+        "type": "object",
+        "properties": {
+            "tool": {"enum": ["search", "open", "close"]},
+            "arguments": {
+                "type": "object",
+                "properties": {"query": TEXT, "limit": {"type": "integer", "minimum": 1, "maximum": 99}},
+                "required": ["query"],
+                "additionalProperties": False,
+            },
+        },
+        "required": ["tool", "arguments"],
+        "additionalProperties": False,
+    },
+    "list": {
+        "type": "object",
+        "properties": {"items": {"type": "array", "items": {"$ref": "#/$defs/item"}, "minItems": 1, "maxItems": 4}},
+        "required": ["items"],
+        "additionalProperties": False,
+        "$defs": {
+            "item": {
+                "type": "object",
+                "properties": {"word": WORD, "kind": {"anyOf": [{"const": None}, {"enum": ["a", "b"]}]}},
+                "required": ["word", "kind"],
+                "additionalProperties": False,
+            }
+        },
+    },
+    "event": {
+        "type": "object",
+        "properties": {
+            "day": {"type": "string", "format": "date"},
+            "place": {
+                "type": "array",
+                "prefixItems": [{"type": "integer", "minimum": -90, "maximum": 90}, WORD],
+                "items": False,
+                "minItems": 2,
+            },
+            "title": TEXT,
+        },
+        "required": ["day", "place"],
+        "additionalProperties": False,
+    },
+}
+VERBS = ["Describe", "Return", "Parse", "Write", "Build"]
+THINGS = [
+    "a user",
+    "the next call",
+    "this list",
+    "an event",
+    "the answer",
+    "def f(x):",
+    "class A:",
+    "{",
+    "import os",
+    "#",
+]
+
+
+@pytest.fixture(scope="module")
+def url(shared: Mesh) -> str:
+    """Where the verifier serves HTTP."""
+    port = free_port()
+    shared.verifier("bundled", "--ctx", 512, "--http", f"127.0.0.1:{port}", engine="llama")
+    shared.drafter("bundled", "--ctx", 512, engine="llama")
+    return f"http://127.0.0.1:{port}/v1"
+
+
+@pytest.fixture(params=["verifier", "drafter"])
+def daemon(request: pytest.FixtureRequest, shared: Mesh, url: str) -> Daemon:
+    """Each daemon of the pair."""
+    assert url
+    return next(one for one in shared.daemons if one.role == request.param)
+
+
+def asked(prompt: str, schema: Json, **more: object) -> Json:
+    """A sampled completion of this form."""
+    body = {"prompt": prompt, "max_tokens": 300, "temperature": 0.8, "seed": 7, "json_schema": schema}
+    return body | more
+
+
+def checked(text: str, schema: Json) -> None:
+    """It is JSON, and of that schema."""
+    jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.FormatChecker())
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_it_fits_its_schema_and_drafts_change_nothing(daemon: Daemon, name: str):
+    """Of every kind; with drafts the schema's own ones are among them, and all of these stand."""
+    drafted = complete(daemon, asked("Return", SCHEMAS[name]))
+    checked(drafted.text, SCHEMAS[name])
+    assert drafted.finish == "stop"
+    alone = complete(daemon, asked("Return", SCHEMAS[name], draft_n=0))
+    assert (alone.text, alone.ids) == (drafted.text, drafted.ids)
+    report: Json = drafted.result["report"]  # type: ignore[assignment]
+    assert 0 < report["forced_accepted"] == report["forced_drafted"]  # type: ignore[operator]
+    assert alone.result["report"]["forced_drafted"] == 0  # type: ignore[index]
+
+
+def test_on_the_command_line(daemon: Daemon, tmp_path: Path):
+    """A schema in a file or as it is, a grammar in a file; the wrong ones are refused in a line."""
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(schema))
+    for given in (path, json.dumps(schema)):
+        done = generate(daemon, "x", "--json-schema", given, "--json")
+        assert (done.code, done.err) == (0, "")
+        checked(str(done.json["text"]), schema)
+        assert done.json["forced_drafted"] is not None
+    grammar = tmp_path / "answer.gbnf"
+    grammar.write_text('root ::= "yes" | "no"')
+    done = generate(daemon, "Is it?", "--grammar-file", grammar)
+    assert done.out in ("yes\n", "no\n")
+    grammar.write_text('root ::= "yes')
+    done = generate(daemon, "Is it?", "--grammar-file", grammar)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "specmesh: grammar cannot be used: line 1: unexpected end\n"
+    assert generate(daemon, "x", "--grammar-file", grammar, "--json-schema", "{}").code == 2
+
+
+def test_as_the_openai_client_asks_for_it(url: str):
+    """By response_format and by json_schema, for several answers with their log-probabilities too."""
+    schema = {"name": "person", "schema": SCHEMAS["person"], "strict": True}
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        answer = client.completions.create(
+            model="any",
+            prompt="A person:",
+            max_tokens=200,
+            extra_body={"response_format": {"type": "json_object"}},
+            seed=3,
+        )
+        assert answer.choices[0].text.startswith("{")
+        both = client.completions.create(
+            model="any",
+            prompt="A person:",
+            max_tokens=200,
+            n=2,
+            logprobs=1,
+            extra_body={"json_schema": SCHEMAS["person"]},
+        )
+        for choice in both.choices:
+            checked(choice.text, SCHEMAS["person"])
+            assert choice.logprobs is not None
+            assert "".join(choice.logprobs.tokens or []) == choice.text
+        with pytest.raises(openai.BadRequestError, match="Invalid type"):
+            client.completions.create(model="any", prompt="x", extra_body={"json_schema": {"type": "thing"}})
+        with pytest.raises(openai.BadRequestError, match="one of"):
+            client.completions.create(
+                model="any",
+                prompt="x",
+                extra_body={"json_schema": {}, "response_format": {"type": "json_schema", "json_schema": schema}},
+            )
+
+
+@pytest.mark.slow
+def test_two_hundred_prompts(shared: Mesh, url: str):
+    """Each with one of the schemas, sampled with a seed of its own: all of them parse, fit, and end by themselves."""
+    assert url
+    verifier = shared.daemons[0]
+    cases = list(_cases())
+    assert len(cases) == 200
+    for number, (prompt, name) in enumerate(cases):
+        told = complete(verifier, asked(prompt, SCHEMAS[name], seed=number))
+        assert told.finish == "stop", (prompt, name, told.text)
+        checked(told.text, SCHEMAS[name])
+        if number % 10 == 0:
+            assert complete(verifier, asked(prompt, SCHEMAS[name], seed=number, draft_n=0)).text == told.text
+
+
+def _cases() -> Iterator[tuple[str, str]]:
+    for verb in VERBS:
+        for thing in THINGS:
+            for name in SCHEMAS:
+                yield f"{verb} {thing}", name

@@ -1,0 +1,169 @@
+"""GBNF as the lexer and parser of llguidance take it: the same language."""
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from specmesh.engines.gbnf import gbnf_to_lark
+from specmesh.engines.grammar_child import answer
+from specmesh.errors import RequestError
+
+BYTES = LLTokenizer("byte")
+
+JSON = r"""root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+
+object ::=
+  "{" ws (
+            string ":" ws value
+    ("," ws string ":" ws value)*
+  )? "}" ws
+
+array  ::=
+  "[" ws (
+            value
+    ("," ws value)*
+  )? "]" ws
+
+string ::=
+  "\"" (
+    [^"\\\x7F\x00-\x1F] |
+    "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) # escapes
+  )* "\"" ws
+
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+
+# Optional space: by convention, applied in this grammar after literal chars when allowed
+ws ::= | " " | "\n" [ \t]{0,20}
+"""
+ARITH = r"""root  ::= (expr "=" ws term "\n")+
+expr  ::= term ([-+*/] term)*
+term  ::= ident | num | "(" ws expr ")" ws
+ident ::= [a-z] [a-z0-9_]* ws
+num   ::= [0-9]+ ws
+ws    ::= [ \t\n]*
+"""
+LIST = r"""root ::= item+
+
+# Excludes various line break characters
+item ::= "- " [^\r\n\x0b\x0c\x85\u2028\u2029]+ "\n"
+"""
+CHESS = r"""# Specifies chess moves as a list in algebraic notation, using PGN conventions
+
+# Force first move to "1. ", then any 1-2 digit number after, relying on model to follow the pattern
+root    ::= "1. " move " " move "\n" ([1-9] [0-9]? ". " move " " move "\n")+
+move    ::= (pawn | nonpawn | castle) [+#]?
+
+# piece type, optional file/rank, optional capture, dest file & rank
+nonpawn ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]
+
+# optional file & capture, dest file & rank, optional promotion
+pawn    ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBKQR])?
+
+castle  ::= "O-O" "-O"?
+"""
+JAPAN = r"""# A probably incorrect grammar for Japanese
+root        ::= jp-char+ ([ \t\n] jp-char+)*
+jp-char     ::= hiragana | katakana | punctuation | cjk
+hiragana    ::= [ぁ-ゟ]
+katakana    ::= [ァ-ヿ]
+punctuation ::= [、-〾]
+cjk         ::= [一-鿿]
+"""
+MUNCH = r'''root ::= [a-z]+ "b"'''
+MUNCH2 = """root ::= word tail
+word ::= [a-z]+
+tail ::= "b" tail2 | "c"
+tail2 ::= "(" root ")"
+"""
+ANY = '''root ::= "a" . "b"'''
+YESNO = 'root ::= "yes" | "no"'
+DEEP = 'root ::= "(" root ")" | ""'
+DASH = """root ::= my-rule "\\u0041"
+my-rule ::= "x" | "y" my-rule
+"""
+
+BLANK = """
+root ::= (   # a comment with "::=" in it
+    "a"
+  | "b" # another
+) |
+  rest?
+rest ::= "c"{2} "d"{0,1} "e"{1,}
+"""
+ESCAPES = r"""root ::= "\x41\u00e9\U0001F600\"\\[\]" [\]\-x] [^a-c\n] [a-]"""
+LEFT = 'root ::= root "a" | "b"'
+SPLIT = 'root ::= "ab" root "cd" | "abc" "e" | ""'
+
+CASES = {
+    "json": (
+        JSON,
+        ["{}", '{"a":1}', '{ "a": [1, 2.5e-3, null, true], "b\\n\\u00e9": {"c": ""}} ', '{"x":"é"}\n  '],
+        ["[1]", '{"a":01}', "{a:1}", '{"a":1,}', " {}"],
+    ),
+    "arithmetic": (ARITH, ["a=b\n", "(a +12)*c_1 = 3\n", "1+2=3\nx= y\n"], ["a", "a=b", "A=b\n"]),
+    "list": (LIST, ["- one\n", "- one\n- tŵo x\n"], ["-x\n", "- \n"]),
+    "chess": (
+        CHESS,
+        ["1. e4 e5\n2. Nf3 Nc6\n", "1. e4 e5\n2. Nbxd7+ O-O-O\n10. exd8=Q# a1\n"],
+        ["1. e4 e5\n", "1. e9 e5\n2. e4 e5\n"],
+    ),
+    "japanese": (JAPAN, ["こんにちは 世界", "ア、カ"], ["hello"]),
+    "a run and one more": (MUNCH, ["ab", "abb", "bb", "bbab"], ["b", "aba"]),
+    "a run before another rule": (MUNCH2, ["ac", "bbb(xc)", "abcb(cc)"], ["a"]),
+    "any character": (ANY, ["axb", "a\nb", "aéb", "a😀b"], ["ab", "axxb"]),
+    "nothing inside": (DEEP, ["", "(())"], ["(()"]),
+    "names": (DASH, ["xA", "yyxA"], ["A", "yA"]),
+    "blanks": (BLANK, ["a", "b", "", "cce", "ccdeee"], ["c", "ce", "ccdd"]),
+    "escapes": (ESCAPES, ['Aé😀"\\[]]da', 'Aé😀"\\[]-é-', 'Aé😀"\\[]xx-'], ['Aé😀"\\[]xa-', 'Aé😀"\\[]xxb']),
+    "left recursion": (LEFT, ["b", "baaa"], ["a", ""]),
+    "literals that begin alike": (SPLIT, ["abcd", "abce", "ababcecd", ""], ["abc", "abcecd"]),
+}
+
+
+def accepts(grammar: str, text: str) -> bool:
+    """Whether a text is in the language, byte by byte."""
+    matcher = LLMatcher(BYTES, str(answer({"kind": "gbnf", "text": grammar})["lark"]), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    ids = list(text.encode())
+    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_language_is_the_same(name: str):
+    """llama.cpp's own examples, and what a lexer would get wrong."""
+    grammar, good, bad = CASES[name]
+    assert [text for text in good if not accepts(grammar, text)] == []
+    assert [text for text in bad if accepts(grammar, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("grammar", "why"),
+    [
+        ('top ::= "a"', "no rule named root"),
+        ("root ::= other", "rule root uses other"),
+        ('root ::= "a"\n\nroot "b"', "line 3: expected ::="),
+        ('root ::= "a', "line 1: unexpected end"),
+        ('root ::= ("a" | "b"', r"line 1: expected \)"),
+        ('root ::= "a" )', "line 1: unexpected"),
+        (r'root ::= "\q"', "unknown escape"),
+        (r'root ::= "\x4"', "unknown escape"),
+        ("root ::= []", "a class without characters"),
+        ("root ::= [z-a]", "from z to a"),
+        ('root ::= "a"{3,2}', "a repetition goes from N to M"),
+        ('root ::= "a"{99999999999}', "a repetition goes from N to M"),
+        ('root ::= "a"{x}', "give {N}"),
+        ("root ::= <think> [a-z]", "tokens by name"),
+        ("root ::= " + "(" * 5000, "nested too deeply"),
+    ],
+)
+def test_what_is_none_is_refused_with_its_line(grammar: str, why: str):
+    """In words that name no other language."""
+    with pytest.raises(RequestError, match=why):
+        gbnf_to_lark(grammar)
+
+
+def test_the_child_refuses_and_goes_on():
+    """What it says is for the client."""
+    assert "refused" in answer({"kind": "gbnf", "text": "root ::= other"})
+    assert "refused" in answer({"kind": "json_schema", "text": '{"type": "nothing"}'})
+    assert "lark" in answer({"kind": "json_schema", "text": '{"type": "object"}'})

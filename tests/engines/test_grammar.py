@@ -1,0 +1,208 @@
+"""Grammars compiled for a vocabulary: masks, what is forced, what fits, and what is refused."""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.child import Child
+from specmesh.core.constraint import Constraint, Grammar, GrammarKind
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.engines.grammar import GrammarConstraint, Grammars
+from specmesh.errors import ChildFailed, RequestError
+
+ENDS = {3, 300}
+PIECES = (
+    *(bytes([byte]) if byte != 3 else b"" for byte in range(256)),
+    *(b"true", b"tr", b"true", b"", b', "', b"ab", b"abc", b"bca", b"\xc3\xa9\xc3", "éa".encode()),
+    *(b"<%d>" % token for token in range(266, 300)),
+    b"</s>",
+)
+VOCABULARY = Vocabulary(PIECES, frozenset(ENDS))
+N = Grammar(GrammarKind.GBNF, 'root ::= "abc" | "abca" | "abcab" | "b"')
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Iterator[Grammars]:
+    made = Grammars(VOCABULARY)
+    yield made
+    made.close()
+
+
+def ids(text: str) -> list[int]:
+    return [259 if byte == 3 else byte for byte in text.encode()]
+
+
+def at(constraint: Constraint, text: str) -> Constraint:
+    for token in ids(text):
+        constraint.take(token)
+    return constraint
+
+
+def named(mask: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> set[int]:
+    assert mask.shape == (len(PIECES),)
+    return set(np.flatnonzero(mask).tolist())
+
+
+def common(texts: list[bytes]) -> bytes:
+    """What all of them begin with."""
+    first, last = min(texts), max(texts)
+    return first[: next((n for n, byte in enumerate(first) if last[n] != byte), len(first))]
+
+
+TEXTS = st.sets(st.text("abcé", min_size=1, max_size=6), min_size=1, max_size=6)
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(TEXTS, st.data())
+def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], data: st.DataObject):
+    """Every id whose bytes can go on, ends where the text is whole, and nothing else. Where only one text can follow,
+    its longest token, unless one spells more than that text."""
+    quoted = " | ".join(f'"{text}"' for text in sorted(texts))
+    constraint = grammars.compile(Grammar(GrammarKind.GBNF, f"root ::= {quoted}"))
+    language, said, spelt = [text.encode() for text in texts], b"", []
+    while True:
+        expected = {
+            token
+            for token, piece in enumerate(PIECES)
+            if token not in ENDS and piece and any(whole.startswith(said + piece) for whole in language)
+        }
+        ends = ENDS if said in language else set()
+        rest = common([whole[len(said) :] for whole in language if whole.startswith(said)])
+        if not any(PIECES[token].startswith(rest) and len(PIECES[token]) > len(rest) for token in expected) and rest:
+            expected = {max(expected, key=lambda token: (len(PIECES[token]), -token))}
+        assert named(constraint.allowed()) == expected | ends
+        assert constraint.complete == (not expected)
+        assert all(constraint.fits([token]) == (token in expected | ends) for token in range(len(PIECES)))
+        forced = constraint.forced()
+        assert not forced or {forced[0]} == expected | ends
+        assert rest.startswith(b"".join(PIECES[token] for token in forced))
+        assert constraint.fits(forced) == len(forced)
+        if not expected:
+            break
+        token = data.draw(st.sampled_from(sorted(expected)))
+        assert constraint.fits([token]) == 1
+        constraint.take(token)
+        said += PIECES[token]
+        spelt.append(token)
+    assert constraint.fits([300]) == 1
+    constraint.back(len(spelt))
+    assert constraint.fits([*spelt, 3]) == len(spelt) + 1
+
+
+def test_forced_text_is_spelt_by_the_longest_tokens(grammars: Grammars):
+    """As far as there is one way on, and no token that goes on from there."""
+    schema = {"type": "object", "properties": {"a": {"const": True}, "b": {"type": "integer"}}, "required": ["a", "b"]}
+    constraint = grammars.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+    assert b"".join(PIECES[token] for token in constraint.forced()) == b'{"a": true, "b": '
+    assert 256 in constraint.forced()
+    assert 260 in constraint.forced()
+
+
+@pytest.mark.parametrize(
+    ("schema", "more"),
+    [
+        ({"properties": {"a": {"type": "integer"}}}, False),
+        ({"properties": {"a": {"type": "integer"}}, "additionalProperties": True}, True),
+        ({"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "integer"}}, True),
+        ({"properties": {"a": {"type": "integer"}}, "patternProperties": {"^z": {"type": "integer"}}}, True),
+        ({"allOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"z": {"type": "integer"}}}]}, True),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"type": "object", "properties": {"a": {"type": "integer"}}}}}, False),
+    ],
+)
+def test_an_object_has_what_its_schema_names(grammars: Grammars, schema: dict[str, object], more: bool):
+    """And more only where the schema says something of that."""
+    constraint = grammars.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"type": "object"} | schema)))
+    text = ids('{"a": 1, "z": 2}')
+    assert (constraint.fits([*text, 300]) == len(text) + 1) == more
+    assert constraint.fits([*ids('{"a": 1}'), 300]) == 9
+
+
+def test_what_fits_ends_with_the_text(grammars: Grammars):
+    """An id after an end does not count, and an end only where there may be one."""
+    constraint = grammars.compile(N)
+    assert constraint.fits(ids("abc")) == 3
+    assert constraint.fits([*ids("abc"), 300, 97]) == 4
+    assert constraint.fits([*ids("ab"), 300]) == 2
+    assert constraint.fits([*ids("abd")]) == 2
+    assert constraint.fits([]) == 0
+
+
+def test_copies_go_their_own_ways(grammars: Grammars):
+    """A grammar is compiled once, and its sessions have each their own place in it."""
+    one, other = grammars.compile(N), grammars.compile(N)
+    at(one, "abc")
+    assert named(one.allowed()) == {97, 261} | ENDS
+    assert named(other.allowed()) == {97, 98, 261, 262}
+
+
+def test_a_vocabulary_without_ends(grammars: Grammars):
+    """A whole text is known all the same; where nothing of the vocabulary can go on, that is said."""
+    made = Grammars(Vocabulary((b"a", b"b"), frozenset()))
+    try:
+        constraint = made.compile(Grammar(GrammarKind.GBNF, 'root ::= "ab" | "ac"'))
+        constraint.take(0)
+        assert constraint.allowed().tolist() == [False, True]
+        constraint.take(1)
+        assert constraint.complete
+        stuck = made.compile(Grammar(GrammarKind.GBNF, 'root ::= "ac"'))
+        stuck.take(0)
+        with pytest.raises(RequestError, match="no token with which the grammar could go on"):
+            stuck.allowed()
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("grammar", "why"),
+    [
+        (Grammar(GrammarKind.GBNF, 'root ::= "a'), "^grammar cannot be used: line 1"),
+        (Grammar(GrammarKind.JSON_SCHEMA, '{"type": "thing"}'), "^json_schema cannot be used: Invalid type: thing$"),
+        (Grammar(GrammarKind.JSON_SCHEMA, '{"not": {}}'), "not"),
+        (Grammar(GrammarKind.JSON_SCHEMA, '{"$ref": "https://example.com/x"}'), "^json_schema cannot be used"),
+    ],
+)
+def test_what_cannot_be_used_is_told(grammars: Grammars, grammar: Grammar, why: str):
+    """With the field and the reason."""
+    with pytest.raises(RequestError, match=why) as told:
+        grammars.compile(grammar)
+    assert told.value.param == grammar.field
+
+
+def test_what_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """By the process that looks first."""
+
+    def ask(_: Child, __: object) -> object:
+        raise ChildFailed("it took more than 3 s")
+
+    monkeypatch.setattr(Child, "ask", ask)
+    with pytest.raises(RequestError, match=r"^grammar takes too much to compile: it took more than 3 s$"):
+        Grammars(VOCABULARY).compile(N)
+
+
+def test_what_takes_too_much_on_its_way_is_told():
+    """The library gives up for good; what it would allow then is never used."""
+
+    class Tired:
+        def compute_ff_bytes(self) -> bytes:
+            return b""
+
+        def compute_bitmask(self) -> bytes:
+            return bytes(40)
+
+        def is_error(self) -> bool:
+            return True
+
+        def is_stopped(self) -> bool:
+            return True
+
+        def get_error(self) -> str:
+            return "too many items"
+
+    constraint = GrammarConstraint(Tired(), Grammars(VOCABULARY)._spelling, "grammar")  # type: ignore[arg-type]
+    assert not constraint.complete
+    with pytest.raises(RequestError, match="takes too much to go on with: too many items"):
+        constraint.allowed()
