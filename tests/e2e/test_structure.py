@@ -57,7 +57,7 @@ SCHEMAS: dict[str, Json] = {
     "event": {
         "type": "object",
         "properties": {
-            "day": {"type": "string", "format": "date"},
+            "day": {"type": "string", "pattern": "^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])$"},
             "place": {
                 "type": "array",
                 "prefixItems": [{"type": "integer", "minimum": -90, "maximum": 90}, WORD],
@@ -109,7 +109,7 @@ def asked(prompt: str, schema: Json, **more: object) -> Json:
 
 def checked(text: str, schema: Json) -> None:
     """It is JSON, and of that schema."""
-    jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.FormatChecker())
+    jsonschema.validate(json.loads(text), schema)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
