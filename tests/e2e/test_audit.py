@@ -1,5 +1,6 @@
 """`specmesh audit`, and `--reproducible`: the same bits with and without drafts, beside others and after a restart."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,32 @@ def test_gone_on_with(verifier: Daemon):
     ids, logprobs, last = said(verifier, prompt=PROMPT)
     resume = {"id": "cmpl-" + "5" * 32, "prompt_token_ids": last["prompt_token_ids"], "token_ids": ids[:21]}
     assert said(verifier, resume=resume)[:2] == (ids[21:], logprobs[21:])
+
+
+WAYS: dict[str, tuple[object, ...]] = {
+    "temperature": (0, 0.3, 0.8, 1.2),
+    "top_k": (0, 5, 40),
+    "top_p": (1, 0.95, 0.5),
+    "min_p": (0, 0.05),
+    "typical_p": (1, 0.9),
+    "repeat_penalty": (1, 1.2),
+    "repeat_last_n": (64, 8, -1),
+    "frequency_penalty": (0, 0.5),
+    "presence_penalty": (0, -0.3),
+    "logit_bias": ({}, {"10": 2.5, "300": -3}),
+    "ignore_eos": (False, True),
+}
+
+
+def test_fifty_ways_to_sample(verifier: Daemon):
+    """Parameters put together at random: text and log-probabilities are those of the verifier alone."""
+    rng, accepted = random.Random(7), 0
+    for seed in range(50):
+        fields = {name: rng.choice(values) for name, values in WAYS.items()} | {"seed": seed, "max_tokens": 20}
+        ids, logprobs, last = said(verifier, prompt=PROMPT, **fields)
+        assert (ids, logprobs) == said(verifier, prompt=PROMPT, **fields, draft_n=0)[:2], fields
+        accepted += last["report"]["accepted"]  # type: ignore[index, operator]
+    assert accepted > 100
 
 
 @pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])
