@@ -3,7 +3,7 @@
     python bench/acceptance.py [--temperature T] [--top-k K] [--top-p P] [--prompts N] [--tokens N] [--json]
 
 The bundled pair unless --target and --drafter name others; the target's own samples of N tokens for each prompt, pieces
-of held-out modules as in bench/equality.py. At each position both laws are known, so nothing is drawn: what is printed
+of held-out modules (bench/held_out.py). At each position both laws are known, so nothing is drawn: what is printed
 are means of probabilities, for one draft at a time. A block's later drafts stand more often than that.
 
 best:           1 less the total variation of the two laws: no strategy that keeps the target's law can have more
@@ -31,7 +31,7 @@ from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.paths import bundled
 
 sys.path.insert(0, str(Path(__file__).parent))
-from equality import prompts
+from held_out import prompts
 
 Law = NDArray[np.float64]
 

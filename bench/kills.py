@@ -5,7 +5,7 @@
 Real daemons. For each kill one text is generated, at the drafter's socket or the verifier's, greedy or sampled, and in
 the middle of it the verifier, the drafter or both are killed and started again. Each text is compared with that of the
 verifier alone. At the end, and after the grace, neither daemon may hold a session. With the bundled pair a text may
-part at a near tie, because what was decoded in steps is prefilled in batches; equality.py says what counts as one.
+part at a near tie, because what was decoded in steps is prefilled in batches: the first two choices there, close to each other.
 The exit status is 1 for a text that differs otherwise, a generation that failed, or a session that is left.
 """
 
@@ -32,8 +32,9 @@ from specmesh.engines.llama import LlamaVerifier
 from specmesh.paths import bundled
 
 sys.path.insert(0, str(Path(__file__).parent))
-from equality import prompts, referee
+from held_out import prompts
 from live import until
+from referee import referee
 
 ADDRESS = "tcp://127.0.0.1:7398"
 GRACE = 3.0

@@ -28,9 +28,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from contenders import Contender, Place, Run, llama_servers, specmesh
-from equality import prompts, referee
 from foreign import Foreign
+from held_out import prompts
 from padded_model import TYPES, shape_for, write
+from referee import referee
 
 from specmesh import logs
 from specmesh.paths import bundled

@@ -172,7 +172,7 @@ class _World:
         committed = self.session.prefix
         assert len(committed) == before or isinstance(event, ev.Stepped), "a peer has moved the text"
         assert committed[0 : len(committed)] == self.truth[0 : len(committed)], "not what the target says"
-        assert len(self.session._tree) <= MOST_NODES
+        assert self.session._drafts.nodes <= MOST_NODES
         assert 0 <= self.session.draft_n <= max(self.most, 30)
 
     def perform(self, effects: list[ev.VerifierEffect]) -> None:

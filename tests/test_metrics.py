@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from specmesh.core.events import Shadowed
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.errors import Busy
 from specmesh.metrics import Exposition
@@ -188,7 +189,7 @@ def test_counters_never_fall(snapshots, happened):
         elif what == "step":
             drafts, said = snapshots.ROUNDS[number % 3]
             snapshots.step(stats, lives[-1], drafts, said, now)
-            lives[-1].machine.stale_drafts += 1
+            lives[-1].machine.handle(Shadowed(0, 1, (1,)), now)  # of another text
         else:
             stats.ended(lives.pop(0).machine, "stop" if what == "finish" else "cancelled", now)
         picture = stats.picture(snapshots.INFO, lives, [], snapshots.StepCosts(), snapshots.traffic(), now)

@@ -78,12 +78,13 @@ class DraftTree:
 
     def offers(self, drafts: Sequence[int]) -> tuple[Offer, ...]:
         """These drafts, a path from the frontier, with what they were sampled from, and the main chain's next where
-        there is one."""
-        found, node = list[Offer](), self._root
+        there is one. Of a draft that is not here nothing is known."""
+        found = list[Offer]()
+        node: _Node | None = self._root
         for token in drafts:
-            node = node.children[token]
-            found.append(Offer(token, node.proposal))
-        if node.main is not None:
+            node = node.children.get(token) if node is not None else None
+            found.append(Offer(token, node.proposal if node is not None else None))
+        if node is not None and node.main is not None:
             found.append(Offer(node.main.token, node.main.proposal))
         return tuple(found)
 

@@ -16,6 +16,7 @@ from specmesh.core.constraint import Constraint, Grammar
 from specmesh.core.costs import StepCosts
 from specmesh.core.decision import Decision
 from specmesh.core.guided import Guided
+from specmesh.core.held_drafts import NACK_INTERVAL, HeldDrafts
 from specmesh.core.logprobs import Logprobs
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import Policy, PolicyInputs
@@ -25,7 +26,6 @@ from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.stats import RoundCounts
 from specmesh.core.stop import StopScan
 from specmesh.core.strategy import Strategy
-from specmesh.core.tree import DraftTree
 from specmesh.errors import RequestError
 
 MAX_DRAFTS = 16
@@ -36,9 +36,6 @@ SESSION_MEMORY = 8.0
 
 TELL_EVERY = 16
 """Ids after which a drafter that is not asked for drafts is told how the text goes on."""
-
-NACK_INTERVAL = 0.1
-"""Seconds between two NACKs, or two answers to NACKs, of one session."""
 
 SYNC_INTERVAL = 0.01
 """Seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask for them without end."""
@@ -111,21 +108,17 @@ class VerifierSession:
         self._stops = StopScan(params.stop, limits.pieces)
         self.logprobs = Logprobs(params.logprobs, len(self.prefix))
         self._guided = Guided(constraint)
-        self._cut = False  # the drafter goes on with what the grammar forbids, until it hears the next truth
         self.counts = RoundCounts()
         self.times = SessionTimes(now)
         self.finished: str | None = None
-        self.stale_drafts = 0
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
-        self._judged = len(self.prefix)  # up to here it is known whether drafts stood, or there were none
         self._untold: int | None = None  # from where the drafter has not been told yet
         self._limits, self._costs = limits, costs
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times)
-        self._tree = DraftTree(len(self.prefix), self.prefix.crc)
+        self._drafts = HeldDrafts(self.prefix, limits.n_vocab, self._guided, self._pacing)
         self._held = 0  # ids in the target's memory
-        self._nacked = self._synced = float("-inf")
-        self._orphaned: float | None = None  # since when drafts come that hang on nothing here
+        self._synced = float("-inf")
         if self.resumed:
             self.finished = self._ended_before()
 
@@ -144,10 +137,8 @@ class VerifierSession:
         if self.finished is not None:
             return []
         match event:
-            case ev.Drafted():
-                return self._drafted(event, now)
-            case ev.Shadowed():
-                return self._shadowed(event)
+            case ev.Drafted() | ev.Shadowed():
+                return self._guessed(event, now)
             case ev.Stepped():
                 return self._stepped(event, now)
             case ev.Prefilled(count):
@@ -163,6 +154,12 @@ class VerifierSession:
                 return [ev.Finish(reason)]
             case _:
                 assert_never(event)
+
+    def _guessed(self, event: ev.Drafted | ev.Shadowed, now: float) -> list[ev.VerifierEffect]:
+        if self.attached:
+            return self._drafts.take(event, now)
+        self._drafts.stale += 1
+        return []
 
     def attach(self, arrivals: Arrivals) -> list[ev.VerifierEffect]:
         """Hand the session to a drafter whose timing is learned in `arrivals`; it is told the whole prefix."""
@@ -220,7 +217,12 @@ class VerifierSession:
     @property
     def lead(self) -> int:
         """Drafts in hand beyond the committed ids."""
-        return self._tree.lead()
+        return len(self._drafts)
+
+    @property
+    def stale_drafts(self) -> int:
+        """DRAFTs and SHADOWs that came too late or did not fit, and drafts that a grammar forbade."""
+        return self._drafts.stale
 
     # --- what to run next
 
@@ -229,7 +231,7 @@ class VerifierSession:
         if self._held < len(self.prefix) - 1:
             return self._missing()
         wanted, until = self._pacing.plan(len(self.prefix), self.lead, self._max_drafts(), now)
-        waits = until is not None and not self._cut and not self._forced()
+        waits = until is not None and not self._drafts.cut and not self._forced()
         return ev.Wait(until) if until is not None and waits else self.verify(wanted)
 
     def _missing(self) -> ev.Prefill:
@@ -244,7 +246,7 @@ class VerifierSession:
     def verify(self, wanted: int | None = None) -> ev.Verify:
         """A step with the drafts in hand, at most `wanted` of them."""
         limit = self._max_drafts() if wanted is None else min(wanted, self._max_drafts())
-        drafts, forced = self._tree.best_chain(limit), self._forced()
+        drafts, forced = self._drafts.chain(limit), self._forced()
         if common_length(drafts, forced) < len(forced):
             drafts = forced
         return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts)
@@ -267,94 +269,6 @@ class VerifierSession:
     def _max_drafts(self) -> int:
         """Most drafts a step may take: one row is the target's own token."""
         return max(min(self._limits.max_drafts, self._room() - 1), 0)
-
-    # --- drafts
-
-    def _drafted(self, event: ev.Drafted, now: float) -> list[ev.VerifierEffect]:
-        if not self.attached or not self._possible(event):
-            self.stale_drafts += 1
-            return []
-        end = event.base + len(event.ids)
-        if event.base > len(self.prefix):
-            added = self._tree.insert(event.base, event.crc, event.ids, event.branch, event.proposals)
-            if added is None:
-                return self._orphan(now)
-        else:
-            if self.prefix.holds(event.base, event.crc):
-                self._judge(event.base, event.ids, chain=True)
-            added = self._insert_known(event)
-            if added is None:
-                self.stale_drafts += 1
-                # Overtaken by steps that did not wait: it is alive, and a client's own draft_n is worth waiting for.
-                if self.prefix.holds(event.base, event.crc):
-                    self._pacing.alive()
-                return []
-        self._orphaned = None
-        self._pacing.arrived(len(self.prefix), end, now)
-        self._prune()
-        return []
-
-    def _possible(self, event: ev.Drafted) -> bool:
-        """Whether its ids are ids, and sampled from what it says."""
-        n_vocab, proposals = self._limits.n_vocab, event.proposals
-        fits = all(one is None or one.fits(token, n_vocab) for token, one in zip(event.ids, proposals, strict=False))
-        return fits and len(proposals) in (0, len(event.ids)) and all(0 <= token < n_vocab for token in event.ids)
-
-    def _prune(self) -> None:
-        """Drop the drafts that the grammar forbids: they are not verified, so no rejection either. That a chain ended
-        is known all the same, and counts where it is decided how many drafts pay."""
-        chain = self._tree.best_chain(self._limits.n_ctx)
-        fitting = self._guided.fitting(chain)
-        if fitting < len(chain):
-            self._tree.cut(fitting)
-            self.stale_drafts += len(chain) - fitting
-            self._cut = True
-            self._pacing.judged(right=False)
-
-    def _shadowed(self, event: ev.Shadowed) -> list[ev.VerifierEffect]:
-        if self.attached and self.prefix.holds(event.base, event.crc):
-            self._judge(event.base, event.ids, chain=False)
-        else:
-            self.stale_drafts += 1
-        return []
-
-    def _judge(self, base: int, ids: tuple[int, ...], *, chain: bool) -> None:
-        """Guesses that no step verified still tell how often drafts stand: the text knows by now.
-
-        chain: each is built on those before it, so the first wrong one ends what they tell.
-        """
-        known = max(min(self._judged, len(self.prefix)) - base, 0)
-        if chain and tuple(ids[:known]) != tuple(self.prefix[base : base + len(ids[:known])]):
-            return
-        said = self.prefix[base + known : base + len(ids)]
-        for position, (token, true) in enumerate(zip(ids[known:], said, strict=False), base + known):
-            self._judged = position + 1
-            self._pacing.judged(right=token == true)
-            if chain and token != true:
-                return
-
-    def _insert_known(self, event: ev.Drafted) -> int | None:
-        """Insert a path that starts in the committed ids; None where it disagrees with them."""
-        if not self.prefix.holds(event.base, event.crc):
-            return None
-        known = self.prefix[event.base : event.base + len(event.ids)]
-        if common_length(event.ids, known) < len(known):
-            return None
-        ids, proposals = event.ids[len(known) :], event.proposals[len(known) :]
-        return self._tree.insert(len(self.prefix), self.prefix.crc, ids, event.branch, proposals)
-
-    def _orphan(self, now: float) -> list[ev.VerifierEffect]:
-        """A draft built on drafts that are not here: of a rejected chain still in flight, or after a lost frame.
-
-        The first ends within a round trip; where it does not, the drafter is told where to continue.
-        """
-        self.stale_drafts += 1
-        self._orphaned = now if self._orphaned is None else self._orphaned
-        quiet = max(NACK_INTERVAL, 2 * self._pacing.round_trip)
-        if now - max(self._orphaned, self._nacked) < quiet:
-            return []
-        self._nacked = now
-        return [ev.SendNack(len(self.prefix), self.prefix.crc)]
 
     # --- steps
 
@@ -392,7 +306,7 @@ class VerifierSession:
         """The token after the first i drafts: by the rule, or out of what the grammar allows."""
         if self._guided:
             return lambda i: self._guided.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
-        offers = self._tree.offers(event.drafts)
+        offers = self._drafts.offers(event.drafts)
         return self._rule.choices(
             Rows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
         )
@@ -425,13 +339,8 @@ class VerifierSession:
 
     def _commit(self, verdict: Verdict, forced: int, event: ev.Stepped, now: float) -> None:
         self._held = len(self.prefix) + len(event.drafts)
-        if verdict.tested:
-            self._judged = len(self.prefix) + verdict.tested
         self.prefix.extend(verdict.committed)
-        self._tree.reroot(verdict.committed, self.prefix.crc)
-        self._cut = False
-        if not (verdict.ended or verdict.stopped):
-            self._prune()
+        self._drafts.moved(verdict.committed, verdict.tested, over=verdict.ended or verdict.stopped)
         generated = len(verdict.committed) - verdict.ended
         self.counts.record(len(event.drafts), verdict.tested, verdict.accepted, generated, forced)
         self.times.verify += event.seconds
@@ -442,7 +351,7 @@ class VerifierSession:
             len(self.prefix),
             max(verdict.tested - forced, 0),
             max(verdict.accepted - forced, 0),
-            flushed=not self._tree,
+            flushed=self._drafts.nodes == 0,
             now=now,
             shared=event.shared or forced > 0,  # what a step with drafts of the grammar takes says nothing of a drafter
         )

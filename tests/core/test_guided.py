@@ -387,5 +387,5 @@ def test_a_chain_is_cut_where_asked(count):
     """The rest of it is gone, for what comes later too."""
     made = session(None, draft_n=8)
     made.handle(ev.Drafted(2, made.prefix.crc, (1, 2, 3, 1), 0), 0.0)
-    made._tree.cut(count)
+    made._drafts._tree.cut(count)
     assert made.lead == count

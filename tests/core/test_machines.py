@@ -430,7 +430,7 @@ class World:
                 return
         served = self.sessions[key]
         self.perform(key, served.session.handle(event, self.clock.now))
-        assert len(served.session._tree) <= 256
+        assert served.session._drafts.nodes <= 256
         served.given_up = False
         if not self.stepping:
             self.turn()

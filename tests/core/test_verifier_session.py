@@ -7,12 +7,13 @@ from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
+from specmesh.core.held_drafts import NACK_INTERVAL
 from specmesh.core.penalties import Penalties
 from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.proposal import Proposal
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import NACK_INTERVAL, TELL_EVERY, SessionParams, TargetLimits, VerifierSession
+from specmesh.core.verifier_session import TELL_EVERY, SessionParams, TargetLimits, VerifierSession
 
 END = 0
 PROMPT = (5, 6, 7)
