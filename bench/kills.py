@@ -5,7 +5,7 @@
 Real daemons. For each kill one text is generated, at the drafter's socket or the verifier's, greedy or sampled, and in
 the middle of it the verifier, the drafter or both are killed and started again. Each text is compared with that of the
 verifier alone. At the end, and after the grace, neither daemon may hold a session. With the bundled pair a text may
-part at a near tie, because what was decoded in steps is prefilled in batches: the first two choices there, close to each other.
+part at a near tie, because what was decoded in steps is prefilled in batches: the first two choices there, and close.
 The exit status is 1 for a text that differs otherwise, a generation that failed, or a session that is left.
 """
 
