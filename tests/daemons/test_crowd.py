@@ -151,6 +151,8 @@ def test_hello_and_bye_in_turns(bench: Bench):
     """Each HELLO would be answered with the whole text so far: so many are, and the rest are dropped."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
     client = verifier.ask(request(8000, None, ids=PROMPT * 300))
+    while not client.ids:
+        client.next()
     peer = bench.dealer(known=False)
     hello = m.Hello("again", "scripted", "none", "", 0, 8192)
     for _ in range(300):
