@@ -17,6 +17,10 @@ _NO_SLOT = 1
 _MAX_CELLS = 2**32 - 1
 
 
+CELLS = 256
+"""llama.cpp rounds the cells that are a sequence's own down to a multiple of this."""
+
+
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
     """What to reserve.
@@ -50,7 +54,8 @@ class CacheSizes:
     @property
     def per_seq(self) -> int:
         """The same of one sequence; rows to be rolled back take cells, and those that fill a step up."""
-        return self.n_ctx + self.snapshots + (self.width or 0)
+        cells = self.n_ctx + self.snapshots
+        return cells if self.width is None else -(-(cells + self.width) // CELLS) * CELLS
 
 
 class LlamaCache:

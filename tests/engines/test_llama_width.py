@@ -119,3 +119,18 @@ def test_models_that_cannot(make_gguf: Callable[..., Path]):
 def test_more_rows_on_a_gpu():
     """The width follows from where the model runs, and from nothing that may change between two starts."""
     assert [width_of(cast("LlamaModel", SimpleNamespace(on_gpu=on_gpu))) for on_gpu in (False, True)] == [4, 8]
+
+
+def test_room_for_every_sequence():
+    """More sequences than a step has rows, each full to its last id: what fills the step up has room beyond it."""
+    path = Path(bundled("target.gguf"))
+    engine = LlamaVerifier(LlamaSettings(path, n_ctx=512, n_seq=10, threads=1, gpu_layers=0, reproducible=True))
+    text = tuple(range(300, 300 + 512))
+    try:
+        found = []
+        for seq in range(10):
+            engine.decode([Span(seq, 0, text[:511], logits=False)])
+            found.append(rows(engine, Span(seq, 511, (text[511],), logits=True)))
+    finally:
+        engine.close()
+    assert all(np.array_equal(found[0], other) for other in found)
