@@ -27,8 +27,10 @@ log = structlog.get_logger("specmesh")
 SWITCH_INTERVAL = 2e-4
 """Seconds a thread may keep the interpreter while another waits: at the default of 5 ms the API would stall steps."""
 
-COLLECT_EVERY = 20_000
-"""Allocations between two garbage collections: at the default of 700 there are several in a round."""
+COLLECT = 20_000, 2, 2
+"""Thresholds of the garbage collector. Allocations: at the default of 700 there are several collections in a round. And
+every ninth is of everything that came since the start: at the default of every hundredth what sessions leave behind
+piles up over thousands of texts."""
 
 LOADING_GRACE = 4.0
 """Seconds that loading a model may go on after SIGTERM."""
@@ -97,6 +99,7 @@ class Process:
     @contextmanager
     def watched(self, loop: Loop, status: str) -> Iterator[None]:
         """While the loop runs: ready, and looked after."""
+        keep_for_good()
         watchdog = Watchdog(lambda: loop.progress, self.notifier)
         self.notifier.ready(status)
         try:
@@ -172,4 +175,11 @@ class Stop:
 def _tune_interpreter() -> None:
     """Short turns for threads, rare collections: a round takes a fraction of a millisecond."""
     sys.setswitchinterval(SWITCH_INTERVAL)
-    gc.set_threshold(COLLECT_EVERY)
+    gc.set_threshold(*COLLECT)
+
+
+def keep_for_good() -> None:
+    """What is here when a daemon is ready stays until its end: the collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # of a quarter more than the last one left over the next one is worth its time: of almost nothing now

@@ -178,7 +178,7 @@ def test_revoked_with_its_own_client(mesh: Mesh, keys: Keys):
     """A session that a revoked drafter asked for ends at once: its client has no more text than it had."""
     verifier = mesh.verifier("step_ms=8", "--keys", keys.verifier.path)
     drafter = mesh.drafter(DRAFTER, "--keys", keys.drafter("mac"))
-    with Stream(drafter, body(PROMPT, 4000)) as stream:
+    with Stream(drafter, body(PROMPT, 4000, reconnect_timeout=2)) as stream:
         stream.read(5)
         keys.run("revoke", "mac")
         with pytest.raises(Exception, match="verifier"):
