@@ -12,6 +12,10 @@ from specmesh.wire.messages import Hello, Ping, Pong
 PING_INTERVAL = 1.0
 """Seconds between PINGs."""
 
+FIRST_INTERVAL, FIRST_PINGS = 0.1, 5
+"""The same after the answers to the first few: one alone may meet a peer that is still getting ready, and texts begin
+soon."""
+
 U32 = 0xFFFFFFFF
 """Counters wrap around on the wire."""
 
@@ -77,6 +81,8 @@ class Link:
         round_trip = now - self._pending[1]
         self._pending = None
         self.round_trips.record(round_trip)
+        if message.number < FIRST_PINGS:
+            self.next_ping = min(self.next_ping, now + FIRST_INTERVAL)
         return round_trip
 
     def silent(self, now: float) -> bool:

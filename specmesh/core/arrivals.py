@@ -38,6 +38,15 @@ class Arrivals:
         if not self._intervals:
             self.interval = max(median(s / n for s, n in self._restarts), LEAST_INTERVAL)
 
+    def record_bound(self, seconds: float, guesses: int) -> None:
+        """Learn that `guesses` >= 1 guesses took at most `seconds`, the way there and back and reading with them.
+
+        That says something only where drafts are believed to take longer: of times measured before drafting was
+        turned off, perhaps at a bad moment.
+        """
+        if self.interval is not None and seconds / guesses < self.interval:
+            self.record_interval(seconds, guesses)
+
     def record_interval(self, seconds: float, drafts: int) -> None:
         """Learn that `drafts` >= 1 drafts followed those before them after `seconds`."""
         self._intervals.append(seconds / drafts)

@@ -121,7 +121,7 @@ class DrafterSession:
 
     def crc_after(self, plan: ev.Predict) -> int:
         """CRC-32 of the ids before the guess of a plan."""
-        return self._known.crc_at(self._held + len(plan.ids))
+        return self._known.crc_at(self.end(plan))
 
     def plan_shadow(self) -> ev.Predict | None:
         """What the draft model should do when `plan` has nothing for it and no other session either: take in one id and

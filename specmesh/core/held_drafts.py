@@ -52,7 +52,7 @@ class HeldDrafts:
             case ev.Drafted():
                 return self._drafted(event, now)
             case ev.Shadowed():
-                self._shadowed(event)
+                self._shadowed(event, now)
                 return []
             case _:
                 assert_never(event)
@@ -116,9 +116,10 @@ class HeldDrafts:
             self.cut = True
             self._pacing.judged(right=False)
 
-    def _shadowed(self, event: ev.Shadowed) -> None:
+    def _shadowed(self, event: ev.Shadowed, now: float) -> None:
         if self._prefix.holds(event.base, event.crc):
             self._judge(event.base, event.ids, chain=False)
+            self._pacing.shadowed(event.base + len(event.ids), max(len(event.ids), 1), now)
         else:
             self.stale += 1
 

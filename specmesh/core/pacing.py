@@ -114,6 +114,7 @@ class Pacing:
         self._flush: tuple[float, int] | None = None  # when and where the drafter last had to start anew
         self._anchor: tuple[float, int] | None = None  # (time, position): that many ids were, or will be, here
         self._arrived: tuple[float, int] | None = None  # the newest drafts since the last truth: when, up to where
+        self._told: tuple[float, int] | None = None  # the newest truth: when, up to where
         self._deadline: float | None = None
         self._mode: Mode = "step"
         self._waiting_since: float | None = None
@@ -281,6 +282,16 @@ class Pacing:
         return PolicyInputs(steps, tuple(rates), interval, restart, self._seconds(1) + alone)
 
     # --- what happened
+
+    def told(self, frontier: int, now: float) -> None:
+        """The drafter is told of all ids up to the frontier."""
+        self._told = now, frontier
+
+    def shadowed(self, end: int, guesses: int, now: float) -> None:
+        """Guesses of known ids have come, the last for the one before `end`: begun no earlier than that was told."""
+        if self.arrivals is not None and self._told is not None and self._told[1] == end:
+            self.arrivals.record_bound(now - self._told[0], guesses)
+            self._told = None
 
     def alive(self) -> None:
         """The drafter drafts on our truth, if too late."""

@@ -116,11 +116,6 @@ class DraftTree:
         self._index()
         return len(self)
 
-    def clear(self) -> None:
-        """Forget every draft, keep the frontier."""
-        self._root = _Node(-1, self._root.position, self._root.crc)
-        self._nodes = {(self._root.position, self._root.crc): self._root}
-
     def _index(self) -> None:
         """Note every node that hangs on the root."""
         self._nodes = {}

@@ -294,7 +294,7 @@ class VerifierSession:
         if verdict.ended or verdict.stopped or self._room() == 0:
             self.finished = "stop" if verdict.ended or verdict.stopped else "length"
         if self.attached:
-            effects[:0] = self._tell(base)
+            effects[:0] = self._tell(base, now)
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
         logprobs = self.logprobs.between(base, base + len(shown))
         effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs, forced))
@@ -324,7 +324,7 @@ class VerifierSession:
         begin = 0 if back < 0 else max(len(self.prefix) - back, 0)
         return self.sampler.after((*self.prefix[begin : len(self.prefix)], *drafts))
 
-    def _tell(self, base: int) -> list[ev.VerifierEffect]:
+    def _tell(self, base: int, now: float) -> list[ev.VerifierEffect]:
         """TRUTH from `base` on, or from where it was last told.
 
         Where nothing is drafted it may be told some rounds late: a frame costs more than it is worth then.
@@ -335,6 +335,7 @@ class VerifierSession:
             return []
         base, self._untold = self._untold, None
         ids = tuple(self.prefix[base : len(self.prefix)])
+        self._pacing.told(len(self.prefix), now)
         return [ev.SendTruth(base, self.prefix.crc_at(base), ids, self.draft_n)]
 
     def _commit(self, verdict: Verdict, forced: int, event: ev.Stepped, now: float) -> None:

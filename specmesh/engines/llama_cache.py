@@ -17,10 +17,6 @@ _NO_SLOT = 1
 _MAX_CELLS = 2**32 - 1
 
 
-CELLS = 256
-"""llama.cpp rounds the cells that are a sequence's own down to a multiple of this."""
-
-
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
     """What to reserve.
@@ -55,7 +51,7 @@ class CacheSizes:
     def per_seq(self) -> int:
         """The same of one sequence; rows to be rolled back take cells, and those that fill a step up."""
         cells = self.n_ctx + self.snapshots
-        return cells if self.width is None else -(-(cells + self.width) // CELLS) * CELLS
+        return cells + (self.width or 0)
 
 
 class LlamaCache:

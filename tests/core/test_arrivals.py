@@ -39,3 +39,15 @@ def test_interval_is_positive(restarts, round_trip):
         assert arrivals.interval > 0
         arrivals.record_interval(delay, drafts)
         assert arrivals.interval > 0
+
+
+def test_a_bound_only_shortens():
+    """Guesses that came sooner than drafts are believed to say so; later ones say nothing, nor any without a belief."""
+    arrivals = Arrivals()
+    arrivals.record_bound(0.008, 8)
+    assert arrivals.interval is None
+    arrivals.record_restart(0.012, 2)
+    arrivals.record_bound(0.080, 8)
+    assert arrivals.interval == pytest.approx(0.006)
+    arrivals.record_bound(0.016, 8)
+    assert arrivals.interval == pytest.approx(0.002)

@@ -51,6 +51,19 @@ def rounds(pace: Pacing, count: int, seconds: float, start: float = 0.0) -> list
     return asked
 
 
+def test_shadows_tell_that_a_drafter_is_faster_than_it_was():
+    """Guesses of the ids it was last told shorten what a draft is believed to take; those of earlier ids do not."""
+    pace = pacing()
+    assert pace.arrivals is not None
+    pace.told(40, 1.0)
+    pace.shadowed(32, 8, 1.0004)
+    assert pace.arrivals.interval == INTERVAL
+    pace.shadowed(40, 8, 1.0004)
+    pace.told(56, 1.1)
+    pace.shadowed(56, 8, 1.1004)
+    assert pace.arrivals.interval == pytest.approx(0.0004 / 8)
+
+
 def test_a_step_is_expected_to_cost_what_it_does_in_this_context():
     """A long text makes steps dearer, whatever short ones cost."""
     pace = pacing()

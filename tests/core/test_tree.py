@@ -119,15 +119,6 @@ def test_branch_joins_beside_the_main_chain():
     assert tree.best_chain(9) == (5,)
 
 
-def test_clear_keeps_the_frontier():
-    """After clear() the frontier takes drafts as before."""
-    tree = DraftTree(3, crc_of(COMMITTED))
-    tree.insert(3, crc_of(COMMITTED), [1, 2])
-    tree.clear()
-    assert (len(tree), tree.position, tree.lead()) == (0, 3, 0)
-    assert tree.insert(3, crc_of(COMMITTED), [1]) == 1
-
-
 @pytest.mark.parametrize("ids", [[1, 2, 3], [1, 2, 3, 4, 5], [2], [1, 3]], ids=str)
 def test_reroot_keeps_only_what_agrees(ids):
     """What lies beyond the committed ids stays; a committed id that was not drafted empties the tree."""
@@ -150,5 +141,5 @@ def test_offers_are_what_drafts_were_sampled_from():
     assert tree.offers([1, 2, 3]) == (Offer(1, first), Offer(2, second), Offer(3))
     tree.reroot([1], crc_of([1]))
     assert tree.offers([]) == (Offer(2, second),)
-    tree.clear()
+    tree.reroot([9], crc_of([1, 9]))
     assert tree.offers([]) == ()

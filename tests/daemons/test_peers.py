@@ -1,8 +1,10 @@
 """Liveness and round trips of the other end."""
 
+from itertools import pairwise
+
 import pytest
 
-from specmesh.daemons.peers import PING_INTERVAL, SILENCE, DrafterPeer, Link
+from specmesh.daemons.peers import FIRST_INTERVAL, FIRST_PINGS, PING_INTERVAL, SILENCE, DrafterPeer, Link
 from specmesh.wire.messages import Hello, Pong
 
 
@@ -24,6 +26,17 @@ def test_round_trip_from_ping_and_pong():
     assert link.pong(Pong(ping.number, 77, 0.25), 1.25) == 0.25
     assert (link.progress, link.busy) == (77, 0.25)
     assert link.round_trip_ms() == {"p50": 250.0, "p99": 250.0}
+
+
+def test_the_first_pings_follow_their_answers():
+    """One round trip may be a bad one: the first few are measured soon after each other, then one a second."""
+    link, now, sent = Link(0.0), 0.0, []
+    for _ in range(FIRST_PINGS + 2):
+        sent.append(now)
+        link.pong(Pong(link.ping(now, 0, 0.0).number, 0), now + 0.25)
+        now = link.next_ping
+    pauses = [after - before for before, after in pairwise(sent)]
+    assert pauses == pytest.approx([0.25 + FIRST_INTERVAL] * (FIRST_PINGS - 1) + [PING_INTERVAL] * 2)
 
 
 def test_other_pongs_teach_no_round_trip():
