@@ -23,6 +23,10 @@ class _Waiting:
         return self.base + len(self.tokens.ids)
 
 
+EARLY = 4096
+"""Most log-probabilities that are kept for ids which are not here yet: their TRUTH may have been lost."""
+
+
 class Withheld:
     """Truth in the order in which it came. Each TRUTH waits for its ROUND where the client asked for `rounds`, and all
     ids for their LOGPROBS where it asked for `logprobs`."""
@@ -30,7 +34,9 @@ class Withheld:
     def __init__(self, *, rounds: bool, logprobs: bool) -> None:
         self._rounds, self._logprobs = rounds, logprobs
         self._waiting: deque[_Waiting] = deque()
+        self._end = 0  # of the newest truth
         self._reach = 0  # before this position no more log-probabilities come
+        self._early: dict[int, Logprob] = {}  # by position, of ids that are not here yet
 
     @property
     def first(self) -> int | None:
@@ -38,11 +44,15 @@ class Withheld:
         return self._waiting[0].base if self._waiting else None
 
     def add(self, base: int, ids: tuple[int, ...], accepted: int, *, sync: bool) -> None:
-        """Take in truth. With `sync` it is of any rounds, and of those before no ROUND comes any more."""
+        """Take in truth. With `sync` it is of any rounds, of those before no ROUND comes any more, and LOGPROBS come
+        anew."""
         if sync:
             self.give_up_rounds()
-        tokens = Tokens(ids, accepted, None)
-        self._waiting.append(_Waiting(base, tokens, self._rounds and not sync, [None] * len(ids)))
+            self._reach = min(self._reach, base)
+        found = [self._early.get(position) for position in range(base, base + len(ids))]
+        self._end = base + len(ids)
+        self._early = {position: one for position, one in self._early.items() if position >= self._end}
+        self._waiting.append(_Waiting(base, Tokens(ids, accepted, None), self._rounds and not sync, found))
 
     def round(self, drafts: tuple[int, ...], accepted: int) -> None:
         """The drafts that led to the oldest truth that waits for them."""
@@ -53,7 +63,7 @@ class Withheld:
                 return
 
     def logprobs(self, message: Logprobs) -> None:
-        """Log-probabilities, of which those count whose ids wait. Ids before them have none."""
+        """Log-probabilities, of ids that wait or are still to come. Ids before them have none."""
         found = _parsed(message)
         for waiting in self._waiting:
             begin, end = max(waiting.base, message.base), min(waiting.end, message.base + len(found))
@@ -61,6 +71,9 @@ class Withheld:
                 part = found[begin - message.base : end - message.base]
                 waiting.found[begin - waiting.base : end - waiting.base] = part
         self._reach = max(self._reach, message.base + len(found))
+        for position, one in enumerate(found, message.base):
+            if position >= self._end and len(self._early) < EARLY:
+                self._early[position] = one
 
     def give_up_rounds(self) -> None:
         """No ROUND comes of what is here."""
@@ -75,7 +88,7 @@ class Withheld:
     def ready(self) -> Iterator[Tokens]:
         """Take out what waits for nothing more, in order."""
         while self._waiting and not self._waiting[0].round:
-            if self._logprobs and self._waiting[0].end > self._reach:
+            if self._logprobs and self._waiting[0].end > self._reach and None in self._waiting[0].found:
                 return
             waiting = self._waiting.popleft()
             told = waiting.tokens

@@ -69,11 +69,12 @@ def audit(
         raise click.UsageError(f"--strategy {sampling['strategy']} does not promise the same text: audit another")
     texts = (read_prompts(prompts) if prompts is not None else list(BUILT_IN))[:num_prompts]
     client = Client(socket_path)
-    if not has_drafter(client.get("/stats")):
+    snapshot = client.get("/stats")
+    if not has_drafter(snapshot):
         raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
     plan = run.Plan(tuple(texts), tokens, ways, sampling)
     with bar(plan.texts) as advance:
-        found = run.audit(client, plan, advance)
+        found = run.audit(client, plan, advance, reproducible=report.promises_bits(snapshot))
     result = report.Result(found, client.get("/stats"))
     if as_json:
         import json

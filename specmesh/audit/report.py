@@ -38,19 +38,32 @@ class Result:
     @property
     def failed(self) -> bool:
         """Whether anything is an error."""
-        return self.too_noisy or any(one.verdict is Verdict.ERROR for one in self.found.divergences)
+        return bool(self.undrafted or self.too_noisy or any(one.verdict is Verdict.ERROR for one in self.divergences))
+
+    @property
+    def divergences(self) -> tuple[Divergence, ...]:
+        """Where texts part."""
+        return self.found.divergences
 
     @property
     def too_noisy(self) -> bool:
-        """Whether logits differ by more than kernels explain, although the texts agree."""
-        return self.found.noise > TOO_NOISY
+        """Whether logits differ by more than kernels explain, although the texts agree: at all, where the verifier
+        promises the same bits."""
+        return self.found.noise > (0.0 if promises_bits(self.snapshot) else TOO_NOISY)
+
+    @property
+    def undrafted(self) -> list[int | str]:
+        """Ways that ask for drafts in every step and had none at all, or all ways where none had any."""
+        rows = [row for row in self.rows() if row.way != 0]
+        none = [row for row in rows if not row.drafted]
+        return [row.way for row in none if row.way != "auto" or len(none) == len(rows)]
 
     def rows(self) -> list[Row]:
         """One for each way of drafting."""
         return [self._row(way, texts) for way, texts in self.found.drafted.items()]
 
     def _row(self, way: int | str, texts: tuple[Text, ...]) -> Row:
-        verdicts = [one.verdict for one in self.found.divergences if one.way == way]
+        verdicts = [one.verdict for one in self.divergences if one.way == way]
         return Row(
             way,
             len(texts),
@@ -66,15 +79,16 @@ class Result:
         found = self.found
         heads = ("draft_n", "texts", "tokens", "drafted", "accepted", "identical", "near ties", "errors")
         table = [heads, *(tuple(map(str, _cells(row))) for row in self.rows())]
-        shown = [_line(one) for one in found.divergences[:SHOWN]]
-        hidden = len(found.divergences) - len(shown)
+        shown = [_line(one) for one in self.divergences[:SHOWN]]
+        hidden = len(self.divergences) - len(shown)
         return [
             f"{self._model()}: {len(found.plan.prompts)} prompts, at most {found.plan.tokens} tokens",
             "",
             *("  ".join(f"{cell:>9}" for cell in row) for row in table),
             "",
             f"noise {found.noise:.2g}: log-probabilities of the same tokens differ so much; twice that is a near tie",
-            *([f"ERROR: kernels do not differ by more than {TOO_NOISY:g}"] if self.too_noisy else []),
+            *([self._noisy()] if self.too_noisy else []),
+            *(f"ERROR: nothing was drafted with draft_n {way}, so nothing was compared" for way in self.undrafted),
             *shown,
             *([f"and {hidden} more: see --json"] if hidden else []),
         ]
@@ -93,14 +107,26 @@ class Result:
             "too_noisy": self.too_noisy,
             "failed": self.failed,
             "ways": [dict(zip(_NAMES, _cells(row), strict=True)) for row in self.rows()],
-            "divergences": [_told(one) for one in found.divergences],
+            "undrafted": self.undrafted,
+            "divergences": [_told(one) for one in self.divergences],
         }
+
+    def _noisy(self) -> str:
+        if promises_bits(self.snapshot):
+            return "ERROR: the verifier is reproducible, and yet its log-probabilities differ"
+        return f"ERROR: kernels do not differ by more than {TOO_NOISY:g}"
 
     def _model(self) -> str:
         model = self.snapshot.get("model")
         if not isinstance(model, dict):
             return "unknown model"
         return f"{model.get('name')} on {model.get('backend')}{', reproducible' if model.get('reproducible') else ''}"
+
+
+def promises_bits(snapshot: Json) -> bool:
+    """Whether the verifier of a daemon's /stats is reproducible."""
+    model = snapshot.get("model")
+    return isinstance(model, dict) and bool(model.get("reproducible"))
 
 
 _NAMES = ("draft_n", "texts", "tokens", "drafted", "accepted", "identical", "near_ties", "errors")

@@ -55,8 +55,11 @@ class Found:
     divergences: tuple[Divergence, ...]
 
 
-def audit(client: Client, plan: Plan, advance: Callable[[], None]) -> Found:
-    """Run `plan`, one text at a time, calling `advance` after each. Raises what the daemon raises."""
+def audit(client: Client, plan: Plan, advance: Callable[[], None], *, reproducible: bool = False) -> Found:
+    """Run `plan`, one text at a time, calling `advance` after each. Raises what the daemon raises.
+
+    reproducible: the verifier promises the same bits, so that no divergence is a near tie.
+    """
     alone: list[Text] = []
     drafted: dict[int | str, list[Text]] = {way: [] for way in plan.ways}
     for number in range(len(plan.prompts)):
@@ -69,7 +72,7 @@ def audit(client: Client, plan: Plan, advance: Callable[[], None]) -> Found:
     pairs = [(number, way, texts[number]) for way, texts in drafted.items() for number in range(len(alone))]
     measured = noise((alone[number], text) for number, _, text in pairs)
     divergences = [
-        _judged(client, plan, alone[number], Parted(number, way, where), measured)
+        _judged(client, plan, alone[number], Parted(number, way, where), 0.0 if reproducible else measured)
         for number, way, text in pairs
         if (where := parting(alone[number], text)) is not None
     ]

@@ -38,6 +38,10 @@ class HeldDrafts:
         """How many there are on all branches; bounded, whatever a peer sends."""
         return len(self._tree)
 
+    def forget(self) -> None:
+        """Hold none any more."""
+        self._tree = DraftTree(len(self._prefix), self._prefix.crc)
+
     def chain(self, most: int) -> tuple[int, ...]:
         """The first drafts of the main chain."""
         return self._tree.best_chain(most)

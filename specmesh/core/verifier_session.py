@@ -21,7 +21,7 @@ from specmesh.core.logprobs import Logprobs
 from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
-from specmesh.core.rules import Choose, Rows, rule_of
+from specmesh.core.rules import Choose, Rows, proposes, rule_of
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.stats import RoundCounts
 from specmesh.core.stop import StopScan
@@ -162,7 +162,13 @@ class VerifierSession:
         return []
 
     def attach(self, arrivals: Arrivals) -> list[ev.VerifierEffect]:
-        """Hand the session to a drafter whose timing is learned in `arrivals`; it is told the whole prefix."""
+        """Hand the session to a drafter whose timing is learned in `arrivals`; it is told the whole prefix.
+
+        Where drafts come with what they were sampled from, those of the one before go: its laws are not those of drafts
+        that happen to be the same.
+        """
+        if proposes(self.params.sampling):
+            self._drafts.forget()
         self._untold = None
         self._pacing.attach(arrivals)
         return [self._sync(0)]

@@ -22,11 +22,14 @@ PROMPTS = ("a", "b", "c")
 class Daemon:
     """Answers as a pair would whose target has random logits; with drafts they differ by up to `noise`.
 
-    wrong: positions at which its texts with drafts have another token than the best, whatever the logits.
+    wrong: positions at which its texts with drafts have another token than the best, whatever the logits. undrafted:
+    values of draft_n with which nobody drafts.
     """
 
-    def __init__(self, noise: float = 0.0, wrong: frozenset[int] = frozenset()) -> None:
-        self._noise, self._wrong = noise, wrong
+    def __init__(
+        self, noise: float = 0.0, wrong: frozenset[int] = frozenset(), undrafted: tuple[object, ...] = ()
+    ) -> None:
+        self._noise, self._wrong, self._undrafted = noise, wrong, undrafted
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
         drafts = body["draft_n"] != 0
@@ -48,7 +51,8 @@ class Daemon:
         yield {"choices": [{"text": "", "logprobs": None}], "specmesh": {"session": 1}}
         told = {"token_logprobs": logprobs}
         yield {"choices": [{"text": "x", "logprobs": told}], "specmesh": {"token_ids": ids, "accepted": 0}}
-        report = {"drafted": 3 * drafts, "accepted": 2 * drafts}
+        helped = drafts and body["draft_n"] not in self._undrafted
+        report = {"drafted": 3 * helped, "accepted": 2 * helped}
         yield {
             "choices": [{"text": "", "logprobs": None}],
             "specmesh": {"prompt_token_ids": prompt, "report": report},
@@ -64,18 +68,18 @@ class Daemon:
         return row
 
 
-def audited(daemon: Daemon, **sampling: object) -> Result:
+def audited(daemon: Daemon, *, reproducible: bool = False, **sampling: object) -> Result:
     plan = Plan(PROMPTS, 40, ("auto", 4), sampling)
     texts: list[None] = []
-    found = audit(cast("Client", daemon), plan, lambda: texts.append(None))
+    found = audit(cast("Client", daemon), plan, lambda: texts.append(None), reproducible=reproducible)
     assert len(texts) == plan.texts == 9
-    return Result(found, {"model": {"name": "m", "backend": "CPU", "reproducible": True}})
+    return Result(found, {"model": {"name": "m", "backend": "CPU", "reproducible": reproducible}})
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 0.8, "logit_bias": [(7, 1.0)]}])
 def test_a_quiet_pair(sampling: dict[str, object]):
     """Texts that are the same to the last bit: nothing is found, and the noise is none."""
-    result = audited(Daemon(), **sampling)
+    result = audited(Daemon(), reproducible=True, **sampling)
     assert (result.failed, result.found.noise, result.found.divergences) == (False, 0.0, ())
     assert [(row.way, row.texts, row.identical, row.drafted) for row in result.rows()] == [
         ("auto", 3, 3, 9),
@@ -114,3 +118,20 @@ def test_too_much_noise():
     result = replace(quiet, found=replace(quiet.found, noise=0.6))
     assert result.failed
     assert "ERROR: kernels do not differ by more than 0.5" in result.lines()
+
+
+def test_what_is_promised_to_the_last_bit():
+    """Of a reproducible verifier no divergence is a near tie, and logits that differ are an error without one."""
+    result = audited(Daemon(noise=0.05), reproducible=True)
+    assert {one.verdict for one in result.divergences} == {"error"}
+    agreeing = replace(result, found=replace(result.found, divergences=()))
+    assert agreeing.failed
+    assert "ERROR: the verifier is reproducible, and yet its log-probabilities differ" in agreeing.lines()
+
+
+@pytest.mark.parametrize(("undrafted", "failed"), [(("auto",), []), ((4,), [4]), (("auto", 4), ["auto", 4])])
+def test_nothing_was_drafted(undrafted: tuple[object, ...], failed: list[object]):
+    """What no drafter took part in is no audit; a draft_n that adapts may find that nothing pays."""
+    result = audited(Daemon(undrafted=undrafted))
+    assert (result.undrafted, result.failed) == (failed, bool(failed))
+    assert sum("nothing was drafted" in line for line in result.lines()) == len(failed)

@@ -546,6 +546,16 @@ def test_drafts_with_impossible_laws_are_dropped(proposals):
     assert made.lead == 2
 
 
+@pytest.mark.parametrize(("strategy", "kept"), [("probabilistic", 0), ("deterministic", 1)])
+def test_another_drafter_brings_laws_of_its_own(strategy, kept):
+    """A draft of the one before was sampled from another law than the same draft of the new one."""
+    made = session(sampling=SamplingParams(1.0, strategy=strategy))
+    made.handle(ev.Drafted(3, crc(*PROMPT), (8,), 0, (Proposal((8,), (1,)),)), 0.0)
+    assert made.lead == 1
+    made.attach(Arrivals())
+    assert made.lead == kept
+
+
 def test_drafts_in_hand_outlive_a_probabilistic_step():
     """Where all drafts of a step stand, the next one in hand is held against the last row; what was drafted beyond it
     stays, as often as the two laws agree, and the round's figures are those of its own drafts."""

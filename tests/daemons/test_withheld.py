@@ -3,7 +3,7 @@
 import pytest
 
 from specmesh.core.logprobs import Logprob
-from specmesh.daemons.withheld import Withheld
+from specmesh.daemons.withheld import EARLY, Withheld
 from specmesh.requests import Tokens
 from specmesh.wire.messages import Logprobs
 
@@ -55,6 +55,28 @@ def test_ids_of_before_have_none():
     withheld.logprobs(Logprobs(1, 6, [-1.0, -2.0], [4, 5], [-0.5, -0.25]))
     top = Logprob(-1.0, (4,), (-0.5,)), Logprob(-2.0, (5,), (-0.25,))
     assert told(withheld) == [Tokens((1, 2), 0, None, (None, top[0])), Tokens((3,), 0, None, (top[1],))]
+
+
+def test_truth_that_was_lost_still_has_its_logprobs():
+    """They came before their ids, which a later TRUTH or a SYNC brings; what SYNC brings again waits for its own."""
+    withheld = Withheld(rounds=False, logprobs=True)
+    withheld.logprobs(Logprobs(1, 5, [-1.0, -2.0]))
+    withheld.logprobs(Logprobs(1, 7, [-3.0]))
+    withheld.add(5, (1, 2, 3), 0, sync=False)
+    assert told(withheld) == [Tokens((1, 2, 3), 0, None, of(-1.0, -2.0, -3.0))]
+    withheld.logprobs(Logprobs(1, 9, [-5.0]))
+    withheld.add(8, (4, 5), 0, sync=True)
+    assert told(withheld) == []
+    withheld.logprobs(Logprobs(1, 8, [-4.0, -5.0]))
+    assert told(withheld) == [Tokens((4, 5), 0, None, of(-4.0, -5.0))]
+
+
+def test_what_is_kept_for_ids_to_come_is_bounded():
+    """A verifier may send for positions without end."""
+    withheld = Withheld(rounds=False, logprobs=True)
+    for base in range(1, 10 * EARLY, 500):
+        withheld.logprobs(Logprobs(1, base, [-1.0] * 500))
+    assert len(withheld._early) == EARLY
 
 
 def test_what_never_comes():

@@ -85,6 +85,7 @@ def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[
     """Numbers of at least `total` tokens by the daemons, several texts at a time, and how many drafts stood."""
     prompt, lock = pair.target.encode(PROMPT), threading.Lock()
     rng, found, accepted = np.random.default_rng(seed), list[float](), 0
+    [end] = pair.target.vocabulary.end_ids
 
     def text(number: int) -> int:
         request = {
@@ -101,7 +102,8 @@ def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[
         }
         stream = complete(pair.daemon, request)
         with lock:
-            found.extend(ranks(pair, prompt, stream.ids, params, rng) if stream.ids else [])
+            said = [*stream.ids, *([end] if stream.finish == "stop" else [])]
+            found.extend(ranks(pair, prompt, said, params, rng))
         return sum(stream.accepted)
 
     with ThreadPoolExecutor(4) as pool:
