@@ -27,10 +27,12 @@ log = structlog.get_logger("specmesh")
 SWITCH_INTERVAL = 2e-4
 """Seconds a thread may keep the interpreter while another waits: at the default of 5 ms the API would stall steps."""
 
-COLLECT = 20_000, 2, 2
-"""Thresholds of the garbage collector. Allocations: at the default of 700 there are several collections in a round. And
-every ninth is of everything that came since the start: at the default of every hundredth what sessions leave behind
-piles up over thousands of texts."""
+COLLECT_EVERY = 20_000
+"""Allocations between two garbage collections: at the default of 700 there are several in a round."""
+
+SWEEP_INTERVAL = 5.0
+"""Seconds between two collections of all that has come since the start: by allocations alone the next one is due after
+thousands of texts, and what these leave behind piles up."""
 
 LOADING_GRACE = 4.0
 """Seconds that loading a model may go on after SIGTERM."""
@@ -99,13 +101,13 @@ class Process:
     @contextmanager
     def watched(self, loop: Loop, status: str) -> Iterator[None]:
         """While the loop runs: ready, and looked after."""
-        keep_for_good()
-        watchdog = Watchdog(lambda: loop.progress, self.notifier)
+        watchdog, sweeper = Watchdog(lambda: loop.progress, self.notifier), Sweeper()
         self.notifier.ready(status)
         try:
             yield
         finally:
             watchdog.close()
+            sweeper.close()
             self.stop.hurry()
 
     def _told(self, share: float, fetched: int) -> bool:
@@ -175,11 +177,28 @@ class Stop:
 def _tune_interpreter() -> None:
     """Short turns for threads, rare collections: a round takes a fraction of a millisecond."""
     sys.setswitchinterval(SWITCH_INTERVAL)
-    gc.set_threshold(*COLLECT)
+    gc.set_threshold(COLLECT_EVERY)
 
 
-def keep_for_good() -> None:
-    """What is here when a daemon is ready stays until its end: the collector need not look at it again and again."""
-    gc.collect()
-    gc.freeze()
-    gc.collect()  # of a quarter more than the last one left over the next one is worth its time: of almost nothing now
+class Sweeper:
+    """Collects garbage every few seconds, on a thread of its own.
+
+    What is here when it begins stays until the process ends, and is not looked at again: the rest takes a millisecond.
+    """
+
+    def __init__(self, interval: float = SWEEP_INTERVAL) -> None:
+        gc.collect()
+        gc.freeze()
+        self._interval = interval
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Sweep no more."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._interval):
+            gc.collect()
