@@ -74,11 +74,11 @@ def test_fifty_ways_to_sample(verifier: Daemon):
     """Parameters put together at random: text and log-probabilities are those of the verifier alone."""
     rng, accepted = random.Random(7), 0
     for seed in range(50):
-        fields = {name: rng.choice(values) for name, values in WAYS.items()} | {"seed": seed, "max_tokens": 20}
+        fields = {name: rng.choice(values) for name, values in WAYS.items()} | {"seed": seed, "max_tokens": 12}
         ids, logprobs, last = said(verifier, prompt=PROMPT, **fields)
         assert (ids, logprobs) == said(verifier, prompt=PROMPT, **fields, draft_n=0)[:2], fields
         accepted += last["report"]["accepted"]  # type: ignore[index, operator]
-    assert accepted > 100
+    assert accepted > 60
 
 
 @pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])

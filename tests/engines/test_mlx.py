@@ -106,14 +106,15 @@ def argument_parser() -> str:
     return argparse.__file__
 
 
-def test_same_choices(formats: tuple[LlamaVerifier, MlxDrafter, str]):
-    """Of 10,000 positions the best token is the same at 99.9 %, and where not it is a near tie in llama.cpp too.
+@pytest.mark.parametrize("texts", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_same_choices(formats: tuple[LlamaVerifier, MlxDrafter, str], texts: int):
+    """Of many positions the best token is the same at 99.9 %, and where not it is a near tie in llama.cpp too.
 
     Random weights make near ties ten times as frequent as trained ones do, so that half a per cent may differ there.
     """
     target, drafter, kind = formats
     equal, margins, noise = 0, [], 0.0
-    for ids in windows(target, kind):
+    for ids in windows(target, kind)[:texts]:
         (left,) = target.decode([Span(0, 0, tuple(ids), logits=True)])
         assert left is not None
         right = all_rows(drafter, ids)
@@ -122,8 +123,8 @@ def test_same_choices(formats: tuple[LlamaVerifier, MlxDrafter, str]):
         equal += int((best == other).sum())
         margins += [float(left[row, best[row]] - left[row, other[row]]) for row in np.flatnonzero(best != other)]
         target.trim(0, 0)
-    print(f"{kind}: {equal} of 10000 equal, largest difference {noise:.4f}, margins {margins}")  # noqa: T201
-    assert equal >= (9_990 if kind == "bundled" else 9_950)
+    print(f"{kind}: {equal} of {500 * texts} equal, largest difference {noise:.4f}, margins {margins}")  # noqa: T201
+    assert equal >= 500 * texts * (0.999 if kind == "bundled" else 0.995)
     assert noise < 0.1
     assert all(margin < 0.02 for margin in margins)
 
@@ -398,7 +399,7 @@ def resident():
 
 engine = MlxDrafter(MlxSettings(sys.argv[1], n_ctx=256, n_seq=2))
 greedy, sizes = Sampler(SamplingParams()), []
-for session in range(300):
+for session in range(int(sys.argv[2])):
     seq, prompt = session % 2, [33 + (session * 7 + index) % 90 for index in range(40 + session % 50)]
     token = engine.predict(seq, prompt, greedy)
     for step in range(8):
@@ -408,15 +409,18 @@ for session in range(300):
     engine.trim(seq, 0)
     sizes.append(resident())
 engine.close()
-print(sizes[49], max(sizes[280:]))
+print(sizes[49], max(sizes[-20:]))
 """
 
 
+@pytest.mark.parametrize("sessions", [110, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["llama", "hybrid", "sliding"])
-def test_memory_stays_flat(make_hf: Callable[..., Path], kind: str):
-    """300 sessions in a row: after the first 50, resident memory grows by less than 2 %."""
+def test_memory_stays_flat(make_hf: Callable[..., Path], kind: str, sessions: int):
+    """So many sessions in a row: after the first 50, resident memory grows by less than 2 %."""
     folder = make_hf(f"own-{kind}", kind, seed=5)
-    told = subprocess.run([sys.executable, "-c", SESSIONS, folder], check=True, capture_output=True, text=True).stdout
+    told = subprocess.run(
+        [sys.executable, "-c", SESSIONS, folder, str(sessions)], check=True, capture_output=True, text=True
+    ).stdout
     early, late = map(int, told.split())
     print(f"{kind}: {early} -> {late} ({late / early - 1:+.2%})")  # noqa: T201
     assert late <= 1.02 * early
