@@ -47,6 +47,7 @@ class Asked:
             name=request.id,
             n_prompt=len(prompt),
             adopt=request.named_only,
+            priority=request.priority,
             logprobs=NO_LOGPROBS if params.logprobs is None else params.logprobs,
             **fields_of(params.sampling),
             **grammar_fields_of(params.grammar),

@@ -38,6 +38,7 @@ def requested(order: m.Open) -> Request:
         order.name,
         tuple(order.ids[n_prompt:]),
         named_only=order.adopt,
+        priority=order.priority,
     )
 
 

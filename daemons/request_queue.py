@@ -24,7 +24,7 @@ class _Waiting:
 
 
 class RequestQueue:
-    """Requests in the order they came: as many as sessions are free, and `most` more.
+    """Requests in the order they came, a lower `priority` first: as many as sessions are free, and `most` more.
 
     A drafter's own clients get at most three quarters of the sessions (of fewer than four all), and half of the places
     here, so that it can keep nobody else out. A prompt that takes long holds up nobody either: those that are ready
@@ -73,11 +73,11 @@ class RequestQueue:
                 waiting.ids, waiting.constraint = encoded.ids, encoded.constraint
 
     def next(self, owners: Sequence[bytes | None]) -> tuple[Opening, Sequence[int], Constraint | None] | None:
-        """Take out the oldest that can begin now, its ids and its constraint; None where there is none, or no session
-        is free."""
+        """Take out the one that is to begin now, its ids and its constraint; None where there is none, or no session is
+        free."""
         if len(owners) >= self._sessions:
             return None
-        for waiting in self._waiting:
+        for waiting in sorted(self._waiting, key=lambda one: one.opening.request.priority):
             owner = waiting.opening.owner
             if waiting.ids is not None and (owner is None or owners.count(owner) < self._share):
                 self._waiting.remove(waiting)

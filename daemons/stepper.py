@@ -31,7 +31,7 @@ class Stepper:
         self._engine = EngineThread(engine, deliver)
         self._restores = engine.info.trimming == "restore"
         self._width = engine.info.width
-        self._scheduler = Scheduler(engine.info.n_batch, constant=self._width is not None)
+        self._scheduler = Scheduler(engine.info.n_batch, costs, constant=self._width is not None)
         self._costs, self._notes = costs, notes
         self._step: Step | None = None
         self._trims: list[tuple[int, int]] = []
@@ -90,7 +90,7 @@ class Stepper:
         if step.pure:
             rows, each, context = step.measured(seconds, self._width)
             self._costs.record(rows, each, context=context, drafts=step.drafts, redoes=self._redoes)
-        shared = len(step.parts) > 1
+        sharing = len(step.parts)
         outcomes: list[Outcome] = []
         for (session, part), logits in zip(step.parts, result.logits, strict=True):
             live = sessions.get(session)
@@ -99,7 +99,7 @@ class Stepper:
             if isinstance(part, ev.Prefill):
                 outcomes.append((live, live.machine.handle(ev.Prefilled(len(part.ids)), now)))
             elif logits is not None:
-                outcomes.append((live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds, shared), now)))
+                outcomes.append((live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds, sharing), now)))
         for live, effects in outcomes:
             self._trim(live, effects)
             self._notes.stepped(live, effects, seconds)  # before the next step, which may begin at once

@@ -136,7 +136,7 @@ class _World:
             self.step = None
             logits = self.memory.rows((part.last, *part.drafts))
             self.costs.record(len(part.drafts) + 1, self.now - began)
-            self.handle(ev.Stepped(part.drafts, logits, self.now - began, shared=bool(self.tape.byte() & 1)))
+            self.handle(ev.Stepped(part.drafts, logits, self.now - began, 1 + self.tape.byte() % 4))
             return
         plan = self.session.plan(self.now)
         match plan:

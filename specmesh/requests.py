@@ -22,7 +22,8 @@ class Request:
     The first of them that is given counts. rounds: events carry each round's drafts. id: its name, which nobody can
     guess and who knows may have the text. named_only: the text of that name is wanted, and none to be begun.
     generated: ids that came before, after those of the prompt, to go on from; known: how many of the text's need not
-    be told. reconnect_timeout: seconds that a drafter waits for its verifier to come back before it gives up.
+    be told. reconnect_timeout: seconds that a drafter waits for its verifier to come back before it gives up. priority:
+    while all sessions are taken, those with a lower one go before it.
     """
 
     prompt: str | None
@@ -35,6 +36,7 @@ class Request:
     known: int = 0
     reconnect_timeout: float = 0.0
     named_only: bool = False
+    priority: int = 0
 
     @property
     def label(self) -> str:

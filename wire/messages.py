@@ -180,6 +180,7 @@ class Open:
     many ids of prompt and then ids that were generated before, from which the text goes on.
 
     `grammar`, where given, is what the text must be, in the language that `grammar_kind` names: gbnf or json_schema.
+    While all sessions are taken, those with a lower `priority` go before it.
     """
 
     ref: int
@@ -210,6 +211,7 @@ class Open:
     threshold: float = 0.3
     grammar: str = ""
     grammar_kind: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

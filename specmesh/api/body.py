@@ -27,6 +27,7 @@ RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 MAX_SEED = 2**32 - 1
 MAX_TOKENS = 2**31 - 1
 MAX_CHOICES = 8
+MAX_PRIORITY = 100
 
 _IGNORED = frozenset(
     {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prediction"}
@@ -58,7 +59,7 @@ _SHARED = frozenset(
             "threshold",
         ),
         *("grammar", "json_schema", "response_format"),
-        *("n", "draft_n", "rounds", "reconnect_timeout", "resumable", "resume"),
+        *("n", "draft_n", "rounds", "priority", "reconnect_timeout", "resumable", "resume"),
     }
 )
 _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
@@ -88,8 +89,8 @@ def parse_completion(body: object) -> Body:
 
     Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. llama-server's: top_k, min_p, typical_p,
     repeat_penalty, repeat_last_n, ignore_eos, grammar, json_schema. Ours: strategy and threshold; draft_n ("auto" or a
-    number; 0 never drafts), rounds (stream each round's drafts); reconnect_timeout, resumable and resume, for texts
-    that outlive a daemon.
+    number; 0 never drafts), rounds (stream each round's drafts), priority (of those that wait, lower ones first);
+    reconnect_timeout, resumable and resume, for texts that outlive a daemon.
     """
     fields = _known(body, "prompt", "logprobs", "best_of", "echo")
     text, ids = _prompt(fields.get("prompt")) if fields.get("resume") is None else (None, None)
@@ -137,7 +138,8 @@ def _body(fields: Json, request: Request) -> Body:
     if not isinstance(options, dict):
         raise RequestError("stream_options must be an object", "stream_options")
     wait = number_field(fields, "reconnect_timeout", RECONNECT_TIMEOUT, 0.0, LONGEST_TIMEOUT)
-    request, model = replace(request, reconnect_timeout=wait), ""
+    priority = integer_field(fields, "priority", 0, 0, MAX_PRIORITY)
+    request, model = replace(request, reconnect_timeout=wait, priority=priority), ""
     if fields.get("resume") is not None:
         request, model = _resumed(fields["resume"], request)
     flags = _flag(fields, "stream"), _flag(options, "include_usage"), _flag(fields, "resumable")

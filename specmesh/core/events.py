@@ -56,13 +56,13 @@ class Prefilled:
 class Stepped:
     """A step over [last committed id, *drafts] is done: one row of logits for each, float32 (k + 1, n_vocab).
 
-    shared: other sessions had rows in it.
+    sessions: how many had rows in it.
     """
 
     drafts: tuple[int, ...]
     logits: NDArray[np.float32]
     seconds: float
-    shared: bool = False
+    sessions: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,16 @@ A client's own draft_n is taken in every step, waited for as long as the drafter
 """
 
 from dataclasses import dataclass
-from math import sqrt
+from itertools import accumulate
+from operator import mul
 
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.decision import Decision, Mode
+from specmesh.core.goodput import even_drafts
 from specmesh.core.policy import Policy, PolicyInputs
+from specmesh.core.trial import Trial
 
 FIRST_DRAFT_N = 4
 """What a drafter is asked for before anything is known of it."""
@@ -22,6 +25,9 @@ WAIT_SHARE = 0.01
 SOLVE_INTERVAL, LONGEST_INTERVAL = 0.1, 4.0
 """Seconds between two policies of one session, at least; up to so many while new ones say what the old ones said and
 what they are solved from moves little."""
+
+COMPANY = 0.2
+"""How much the newest step counts for how many sessions share steps."""
 
 TRIAL = 32
 """Rounds with drafts after which their measured rate is held against the target's alone."""
@@ -40,35 +46,6 @@ RATES_MOVED, TIMES_MOVED = 0.04, 0.08
 
 FAR = 3.0
 """Times as much, and the new policy is not put off."""
-
-
-@dataclass(slots=True)
-class _Trial:
-    """Rounds with drafts: how many, their seconds, their tokens, and the sum of the squares of these.
-
-    `since` is when the newest of them ended; None where the rounds after it had no drafts, or do not count.
-    """
-
-    since: float | None = None
-    seconds: float = 0.0
-    rounds: int = 0
-    tokens: int = 0
-    squares: int = 0
-
-    def add(self, tokens: int, now: float) -> None:
-        """A round that began when the last ended, if that one counts."""
-        if self.since is not None:
-            self.seconds += now - self.since
-            self.rounds += 1
-            self.tokens += tokens
-            self.squares += tokens * tokens
-        self.since = now
-
-    def slower(self, alone: float) -> bool:
-        """Whether the target alone, at `alone` seconds a token, would have been faster by more than luck explains: one
-        standard deviation of the tokens of so many rounds."""
-        spread = sqrt(max(self.squares - self.tokens * self.tokens / self.rounds, 0.0))
-        return (self.tokens + spread) * alone < self.seconds
 
 
 @dataclass(slots=True)
@@ -110,6 +87,7 @@ class Pacing:
         self._costs, self._times = costs, times
         self._frontier = 0
         self._accepted = 0
+        self._company = 1.0
         self._drafting = False  # the drafter has shown that it drafts on our truth
         self._flush: tuple[float, int] | None = None  # when and where the drafter last had to start anew
         self._anchor: tuple[float, int] | None = None  # (time, position): that many ids were, or will be, here
@@ -120,7 +98,7 @@ class Pacing:
         self._waiting_since: float | None = None
         self._rounds_off = 0
         self._probing = False
-        self._trial = _Trial()
+        self._trial = Trial()
         self._benched, self._next_benched = 0, BENCHED
         self._solved = float("-inf")  # when a policy was last asked for
         self._patience = SOLVE_INTERVAL
@@ -193,8 +171,8 @@ class Pacing:
         if self._probing and lead:
             return min(1, limit), None
         policy = self.policy
-        if policy is None:
-            return min(lead, FIRST_DRAFT_N, limit), None
+        if policy is None or self._crowd > 1:
+            return min(lead, FIRST_DRAFT_N if policy is None else self.draft_n, limit), None
         expecting = self._drafting and self.draft_n > 0 and lead < limit
         if not expecting or not self._waiting_pays():
             return min(policy.drafts[policy.index(lead)], limit), None
@@ -232,6 +210,19 @@ class Pacing:
         """How late a draft may be before it is given up, in seconds."""
         return (self._interval or 0.01) + 0.25 * self.round_trip + 2e-4
 
+    @property
+    def _crowd(self) -> int:
+        """How many sessions share its steps, lately."""
+        return round(self._company)
+
+    def _crowded(self, rows: int) -> float:
+        """What a step of so many rows takes that others like this one share, and what is between two."""
+        return self._costs.seconds(rows, self._frontier * self._crowd) + self._costs.pause(drafting=True)
+
+    def stands(self, drafts: int) -> tuple[float, ...]:
+        """The probability that the first 1, 2, ... of so many drafts all stand."""
+        return tuple(accumulate(self.acceptance.rates()[:drafts], mul))
+
     def _seconds(self, rows: int) -> float:
         """What a step of so many rows takes where this session is."""
         return self._costs.seconds(rows, self._frontier)
@@ -252,7 +243,7 @@ class Pacing:
 
         Whoever asks solves it, beside the loop, and calls `adopt`.
         """
-        if self._fixed is not None or self.arrivals is None or now - self._solved < SOLVE_INTERVAL:
+        if self._fixed is not None or self.arrivals is None or self._crowd > 1 or now - self._solved < SOLVE_INTERVAL:
             return None
         inputs = self._inputs(self.arrivals)
         if inputs is None:
@@ -326,16 +317,28 @@ class Pacing:
             self.acceptance.record(1, int(right))
 
     def stepped(
-        self, frontier: int, tested: int, accepted: int, *, flushed: bool, now: float, shared: bool = False
+        self,
+        frontier: int,
+        tested: int,
+        accepted: int,
+        *,
+        flushed: bool,
+        now: float,
+        sessions: int = 1,
+        forced: bool = False,
     ) -> None:
-        """A step has moved the frontier; flushed: no draft in hand is left beyond it; shared: with other sessions."""
+        """A step of so many sessions has moved the frontier.
+
+        flushed: no draft in hand is left beyond it. forced: it had drafts of a grammar's own.
+        """
+        self._company += (sessions - self._company) * COMPANY
         self.acceptance.record(tested, accepted)
         self._accepted += accepted
         if self._probing and tested:
             self._probing, self._rounds_off = False, self._probe_every() if accepted else 0
         self._expect(frontier, flushed, now)
         if self._fixed is None and self.arrivals is not None:
-            self._try(accepted + 1, shared, now)
+            self._try(accepted + 1, now, counts=sessions == 1 and not forced)
             self._set_draft_n()
 
     def _expect(self, frontier: int, flushed: bool, now: float) -> None:
@@ -350,19 +353,20 @@ class Pacing:
             # It had stopped at the end of its credit and goes on when it hears this truth.
             self._anchor = (now + self.round_trip, self._anchor[1])
 
-    def _try(self, tokens: int, shared: bool, now: float) -> None:
+    def _try(self, tokens: int, now: float, *, counts: bool) -> None:
         """Hold the measured rate with drafts against that of the target alone, and bench a drafter that is slower.
 
-        The policy believes its estimates; this believes the clock. What steps with others took says nothing.
+        The policy believes its estimates; this believes the clock. Steps with others do not count, nor those with
+        drafts of a grammar's own: what they take says nothing of a drafter.
         """
-        if not self.draft_n or self.policy is None or shared or self._probing:
+        if not self.draft_n or self.policy is None or not counts or self._probing:
             self._trial.since = None  # it goes on with the next rounds that count: drafting may come in short spells
             return
         trial = self._trial
         trial.add(tokens, now)
         if trial.rounds < TRIAL:
             return
-        self._trial = _Trial()
+        self._trial = Trial()
         alone = self._seconds(1) + self._costs.pause(drafting=False)
         if not self._costs.knows_pause(drafting=False):
             self._benched = COMPARISON
@@ -377,7 +381,10 @@ class Pacing:
             self._benched -= 1
             self.draft_n = 0
             return
-        self.draft_n = FIRST_DRAFT_N if self.policy is None else self.policy.wanted
+        if self._crowd > 1:
+            self.draft_n = even_drafts(self.acceptance.rates(), self._crowd, self._most, self._crowded)
+        else:
+            self.draft_n = FIRST_DRAFT_N if self.policy is None else self.policy.wanted
         self._rounds_off = 0 if self.draft_n else self._rounds_off + 1
         if self._rounds_off >= self._probe_every():
             self._rounds_off, self._probing, self.draft_n = 0, True, 1

@@ -2,16 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from specmesh.core import events as ev
+from specmesh.core.costs import StepCosts
+from specmesh.core.goodput import share_rows
 from specmesh.core.verifier_session import VerifierSession
+
+Part: TypeAlias = ev.Prefill | ev.Verify
+"""What one session does in a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One decode: parts by session id. `pure` says that it holds verification rows only, so its time teaches costs."""
 
-    parts: tuple[tuple[int, ev.Prefill | ev.Verify], ...]
+    parts: tuple[tuple[int, Part], ...]
 
     @property
     def rows(self) -> int:
@@ -51,16 +57,22 @@ class Idle:
 class Scheduler:
     """Forms steps of at most `n_batch` rows.
 
-    As soon as one session is ready, every session that could step joins with the drafts it has: a shared step is cheap
-    for each, and waiting through the others' step would cost more than any draft brings. What room is left prefills,
-    oldest session first; where others verify or wait only `prefill_rows` of it, so that no one's tokens stall.
+    As soon as one session is ready, every session that could step joins, and nobody waits for another's drafts: waiting
+    through the others' step would cost more than any draft brings. Each has its own row; where they are several, as
+    many drafts come with them as raise what all of them get for the time by `costs`.
 
-    constant: a prompt is always cut at the same places, at multiples of `prefill_rows`, so that what other sessions do
-    does not change how it is computed.
+    What room is left prefills; where others verify or wait only `prefill_rows` of it, so that no one's tokens stall.
+    Half of it is the oldest prompt's, which so goes on whatever comes, and the rest that of those with least to go.
+
+    constant: rows of a step cost the same whatever they hold, so all drafts come, and a prompt is always cut at the
+    same places, at multiples of `prefill_rows`, so that what other sessions do does not change how it is computed.
     """
 
-    def __init__(self, n_batch: int, prefill_rows: int = 128, *, constant: bool = False) -> None:
+    def __init__(
+        self, n_batch: int, costs: StepCosts | None = None, prefill_rows: int = 128, *, constant: bool = False
+    ) -> None:
         self._n_batch = n_batch
+        self._costs = costs if costs is not None else StepCosts()
         self._prefill_rows = prefill_rows
         self._constant = constant
 
@@ -70,35 +82,64 @@ class Scheduler:
         waits = [plan.until for plan in plans.values() if isinstance(plan, ev.Wait)]
         if len(waits) == len(plans):
             return Idle(min(waits, default=None))
-        verifying = any(isinstance(plan, ev.Verify) for plan in plans.values())
-        parts: list[tuple[int, ev.Prefill | ev.Verify]] = []
-        joining = [key for key, plan in plans.items() if verifying and not isinstance(plan, ev.Prefill)]
-        rows = 0
-        for others, key in zip(reversed(range(len(joining))), joining, strict=True):
-            plan = plans[key]
-            verify = plan if isinstance(plan, ev.Verify) else sessions[key].verify()
-            room = self._n_batch - rows - others  # one row is everybody's
-            if room > 0:
-                parts.append((key, ev.Verify(verify.position, verify.last, verify.drafts[: room - 1])))
-                rows += _rows(parts[-1][1])
-        budget = self._n_batch - rows
-        if not all(isinstance(plan, ev.Prefill) for plan in plans.values()):
+        prompts = {key: plan for key, plan in plans.items() if isinstance(plan, ev.Prefill)}
+        parts: list[tuple[int, Part]] = []
+        if any(isinstance(plan, ev.Verify) for plan in plans.values()):
+            joining = {key: plan for key, plan in plans.items() if not isinstance(plan, ev.Prefill)}
+            wants = {key: _wanted(plan, sessions[key]) for key, plan in list(joining.items())[: self._n_batch]}
+            parts += self._verifying(wants, sessions)
+        budget = self._n_batch - sum(_rows(part) for _, part in parts)
+        if len(prompts) < len(plans):
             budget = min(budget, self._prefill_rows)
-        for key, plan in plans.items():
-            part = self._filling(plan, budget) if isinstance(plan, ev.Prefill) else None
-            if part is not None:
-                parts.append((key, part))
-                budget -= len(part.ids)
-        return Step(tuple(parts))
+        return Step((*parts, *self._filling(prompts, budget)))
 
-    def _filling(self, plan: ev.Prefill, budget: int) -> ev.Prefill | None:
-        """As much of a prompt as there is room for; None for none."""
-        if not self._constant:
-            return replace(plan, ids=plan.ids[:budget]) if budget > 0 else None
-        next_cut = self._prefill_rows - plan.position % self._prefill_rows
-        whole = plan if plan.stepwise else replace(plan, ids=plan.ids[:next_cut])
-        return whole if len(whole.ids) <= budget else None
+    def _verifying(
+        self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, VerifierSession]
+    ) -> list[tuple[int, ev.Verify]]:
+        """Each with its own row, and with the drafts that there is room for and that pay."""
+        room = self._n_batch - len(wants)
+        if len(wants) == 1 or self._constant:
+            counts = []
+            for want in wants.values():
+                counts.append(min(len(want.drafts), room))
+                room -= counts[-1]
+        else:
+            context = sum(want.position for want in wants.values())
+            pause = self._costs.pause(drafting=True)
+            bids = [sessions[key].bid(want) for key, want in wants.items()]
+            counts = share_rows(bids, room, lambda rows: self._costs.seconds(rows, context) + pause)
+        return [
+            (key, want if count == len(want.drafts) else replace(want, drafts=want.drafts[:count]))
+            for (key, want), count in zip(wants.items(), counts, strict=True)
+        ]
+
+    def _filling(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
+        """As much of the prompts as there is room for."""
+        if self._constant:
+            return self._whole_parts(prompts, budget)
+        taken: dict[int, int] = {}
+        for number, key in enumerate([*prompts][:1] + sorted(prompts, key=lambda key: len(prompts[key].ids))):
+            most = -(-budget // 2) if number == 0 and len(prompts) > 1 else budget
+            rows = min(len(prompts[key].ids) - taken.get(key, 0), most)
+            taken[key] = taken.get(key, 0) + rows
+            budget -= rows
+        return [(key, replace(plan, ids=plan.ids[: taken[key]])) for key, plan in prompts.items() if taken[key] > 0]
+
+    def _whole_parts(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
+        """The next part of each prompt, the oldest first, of those that fit."""
+        parts = []
+        for key, plan in prompts.items():
+            next_cut = self._prefill_rows - plan.position % self._prefill_rows
+            whole = plan if plan.stepwise else replace(plan, ids=plan.ids[:next_cut])
+            if len(whole.ids) <= budget:
+                parts.append((key, whole))
+                budget -= len(whole.ids)
+        return parts
 
 
-def _rows(part: ev.Prefill | ev.Verify) -> int:
+def _wanted(plan: ev.Verify | ev.Wait, session: VerifierSession) -> ev.Verify:
+    return plan if isinstance(plan, ev.Verify) else session.verify()
+
+
+def _rows(part: Part) -> int:
     return len(part.ids) if isinstance(part, ev.Prefill) else 1 + len(part.drafts)

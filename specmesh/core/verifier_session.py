@@ -15,6 +15,7 @@ from specmesh.core.arrivals import Arrivals
 from specmesh.core.constraint import Constraint, Grammar
 from specmesh.core.costs import StepCosts
 from specmesh.core.decision import Decision
+from specmesh.core.goodput import Bid
 from specmesh.core.guided import Guided
 from specmesh.core.held_drafts import NACK_INTERVAL, HeldDrafts
 from specmesh.core.logprobs import Logprobs
@@ -257,6 +258,12 @@ class VerifierSession:
             drafts = forced
         return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts)
 
+    def bid(self, verify: ev.Verify) -> Bid:
+        """What it offers to a step that others share: drafts of the grammar's own stand for certain."""
+        forced = self._guided.of_grammar(verify.drafts)
+        stands = (1.0,) * forced + self._pacing.stands(len(verify.drafts) - forced)
+        return Bid(stands, chosen=self.params.drafts is not None)
+
     def _forced(self) -> tuple[int, ...]:
         """What of the next step's drafts is the grammar's own."""
         most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
@@ -360,7 +367,8 @@ class VerifierSession:
             max(verdict.accepted - forced, 0),
             flushed=self._drafts.nodes == 0,
             now=now,
-            shared=event.shared or forced > 0,  # what a step with drafts of the grammar takes says nothing of a drafter
+            sessions=event.sessions,
+            forced=forced > 0,
         )
 
     # --- resync

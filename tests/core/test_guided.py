@@ -234,10 +234,10 @@ def test_nothing_is_waited_for_where_something_is_forced():
 def test_pacing_hears_of_a_drafters_guesses_only(monkeypatch):
     """What the grammar drafted says nothing of the drafter, and neither does the time that such a step took."""
     made, heard = session(Texts(b"dda", b"ddb", b"ddc"), draft_n=4), []
-    monkeypatch.setattr(made._pacing, "stepped", lambda *told, **more: heard.append((*told[1:], more["shared"])))
+    monkeypatch.setattr(made._pacing, "stepped", lambda *told, **more: heard.append((*told[1:], more["forced"])))
     finish(made, knowing((b"dda", b"ddb", b"ddc"), GREEDY))
     alone = session(Texts(b"dddd"), draft_n=3)
-    monkeypatch.setattr(alone._pacing, "stepped", lambda *told, **more: heard.append((*told[1:], more["shared"])))
+    monkeypatch.setattr(alone._pacing, "stepped", lambda *told, **more: heard.append((*told[1:], more["forced"])))
     finish(alone)
     assert heard == [(1, 1, True), (0, 0, True)]
 

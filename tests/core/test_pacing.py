@@ -131,8 +131,22 @@ def test_shared_steps_are_no_trial():
     """What a step took beside other sessions says nothing about this one's drafter."""
     pace = pacing()
     for number in range(1, 4 * TRIAL):
-        pace.stepped(2 * number, 2, 1, flushed=True, now=number * 3 * STEP, shared=True)
+        pace.stepped(2 * number, 2, 2, flushed=True, now=number * 3 * STEP, sessions=2)
         assert pace.draft_n > 0
+
+
+def test_a_crowd_wants_fewer_drafts():
+    """Rows are cheap up to eight and dear beyond: what pays for one does not for eight, and does again alone."""
+    pace = pacing()
+    for rows in (8, 9, 16, 32, 64):
+        pace._costs.record(rows, STEP + max(rows - 8, 0) * STEP, context=0)
+    for number in range(1, 12):
+        pace.stepped(2 * number, 2, 2, flushed=True, now=number * STEP, sessions=8)
+        pace.alive()
+    assert (pace.draft_n, pace.plan(24, 3, 8, 1.0), pace.unsolved(9.0)) == (0, (0, None), None)
+    for number in range(12, 30):
+        pace.stepped(2 * number, 2, 2, flushed=True, now=number * STEP)
+    assert pace.draft_n > 0
 
 
 def test_the_pause_without_drafting_is_measured_first():

@@ -4,6 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core import events as ev
+from specmesh.core.costs import StepCosts
+from specmesh.core.goodput import Bid
 from specmesh.core.scheduler import Idle, Scheduler, Step
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
@@ -20,6 +22,9 @@ class Scripted:
 
     def verify(self):
         return ev.Verify(5, 1, self.in_hand)
+
+    def bid(self, verify):
+        return Bid((1.0,) * len(verify.drafts))
 
 
 def verifying(drafts=0):
@@ -52,7 +57,7 @@ sessions = st.lists(
 @given(sessions, st.integers(8, 40), st.integers(1, 16))
 def test_every_step(sessions, n_batch, prefill_rows):
     """Any mix: rows fit the batch, who is ready takes part, no one waits beside a verification, prefill goes on."""
-    step = Scheduler(n_batch, prefill_rows).next_step(sessions, now=0.0)
+    step = Scheduler(n_batch, prefill_rows=prefill_rows).next_step(sessions, now=0.0)
     ready, waiting, prefilling = (
         [key for key, session in sessions.items() if isinstance(session.wants, kind)]
         for kind in (ev.Verify, ev.Wait, ev.Prefill)
@@ -98,16 +103,40 @@ def test_drafts_yield_to_other_sessions_rows():
     assert [(key, len(part.drafts)) for key, part in step.parts] == [(1, 6), (2, 0), (3, 0)]
 
 
+def test_drafts_that_do_not_pay_stay_behind():
+    """Where rows are dear a shared step takes none; one that nobody shares is as its session wants it."""
+    costs = StepCosts()
+    for rows in (1, 2, 3, 40):
+        costs.record(rows, 1.0 * rows**2)
+    both = {1: verifying(8), 2: verifying(8)}
+    assert [len(part.drafts) for _, part in Scheduler(40, costs).next_step(both, 0.0).parts] == [0, 0]
+    assert [len(part.drafts) for _, part in Scheduler(40, costs, constant=True).next_step(both, 0.0).parts] == [8, 8]
+    assert [len(part.drafts) for _, part in Scheduler(40, costs).next_step({1: verifying(8)}, 0.0).parts] == [8]
+
+
+def test_more_sessions_than_rows():
+    """The first of them step; the others are next."""
+    step = Scheduler(2).next_step({key: verifying(3) for key in range(4)}, 0.0)
+    assert [(key, len(part.drafts)) for key, part in step.parts] == [(0, 0), (1, 0)]
+
+
 def test_a_batch_smaller_than_a_round_still_steps():
     """A batch of one row runs the target's own token, not an empty step for ever."""
     assert Scheduler(1).next_step({1: verifying(16)}, 0.0) == Step(((1, ev.Verify(5, 1, ())),))
 
 
-def test_prefill_oldest_first_and_bounded_beside_verification():
-    """Prefill alone fills the batch, oldest session first; beside verification it gets `prefill_rows` and no more."""
-    prompts = {1: prefilling(20), 2: prefilling(20)}
-    assert [(key, len(part.ids)) for key, part in Scheduler(30, 4).next_step(prompts, 0.0).parts] == [(1, 20), (2, 10)]
-    step = Scheduler(30, 4).next_step(prompts | {3: verifying(2)}, 0.0)
+def test_a_short_prompt_overtakes_and_the_oldest_goes_on():
+    """Half of the room is the oldest's, the rest goes to those with least to go."""
+    prompts = {1: prefilling(90), 2: prefilling(50), 3: prefilling(8), 4: prefilling(10)}
+    step = Scheduler(40).next_step(prompts, 0.0)
+    assert [(key, len(part.ids)) for key, part in step.parts] == [(1, 20), (2, 2), (3, 8), (4, 10)]
+
+
+def test_prefill_is_bounded_beside_verification():
+    """Prefill alone fills the batch; beside verification it gets `prefill_rows` and no more."""
+    prompts, scheduler = {1: prefilling(20), 2: prefilling(20)}, Scheduler(30, prefill_rows=4)
+    assert [(key, len(part.ids)) for key, part in scheduler.next_step(prompts, 0.0).parts] == [(1, 20), (2, 10)]
+    step = scheduler.next_step(prompts | {3: verifying(2)}, 0.0)
     assert [key for key, _ in step.parts] == [3, 1]
     assert step.rows == 3 + 4
     assert not step.pure
@@ -125,7 +154,7 @@ def test_prompts_are_cut_where_they_always_are(prompts, verifying_rows, waits):
     others = {100: verifying(verifying_rows)} if verifying_rows else {}
     others |= {101: waiting()} if waits else {}
     sessions = dict(enumerate(prompts)) | others
-    step = Scheduler(40, 16, constant=True).next_step(sessions, 0.0)
+    step = Scheduler(40, prefill_rows=16, constant=True).next_step(sessions, 0.0)
     filled = {key: part for key, part in step.parts if isinstance(part, ev.Prefill)}
     assert filled
     for key, part in filled.items():
@@ -137,8 +166,8 @@ def test_prompts_are_cut_where_they_always_are(prompts, verifying_rows, waits):
 def test_what_was_generated_is_read_again_as_it_is():
     """Its parts are those of the session, and say so to the engine."""
     plan = ev.Prefill(17, (1, 2, 3), stepwise=True)
-    assert Scheduler(40, 16, constant=True).next_step({1: Scripted(plan)}, 0.0) == Step(((1, plan),))
-    step = Scheduler(40, 16, constant=True).next_step({1: Scripted(plan), 2: prefilling(20)}, 0.0)
+    assert Scheduler(40, prefill_rows=16, constant=True).next_step({1: Scripted(plan)}, 0.0) == Step(((1, plan),))
+    step = Scheduler(40, prefill_rows=16, constant=True).next_step({1: Scripted(plan), 2: prefilling(20)}, 0.0)
     assert dict(step.parts)[1] == plan
 
 

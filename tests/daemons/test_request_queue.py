@@ -41,9 +41,9 @@ class Queue:
         self.running: list[bytes | None] = []
         self.heard: list[ClientEvent] = []
 
-    def ask(self, owner: bytes | None = None, ids: tuple[int, ...] | None = (1,)) -> Opening:
+    def ask(self, owner: bytes | None = None, ids: tuple[int, ...] | None = (1,), priority: int = 0) -> Opening:
         client = SimpleNamespace(hear=self.heard.append)
-        opening = Opening(Request("text", ids, PARAMS), client, owner)
+        opening = Opening(Request("text", ids, PARAMS, priority=priority), client, owner)
         self.queue.add(opening, self.running)
         return opening
 
@@ -71,6 +71,17 @@ def test_order_is_kept():
         queue.running.pop()
         assert queue.begun() == [opening]
     assert len(queue.queue) == 0
+
+
+def test_a_lower_priority_goes_first():
+    """Whenever it came, and among equals in the order they came; one that has begun stays."""
+    queue = Queue(1, 9)
+    first, later, batch, soon = (queue.ask(priority=priority) for priority in (5, 2, 9, 2))
+    assert queue.begun() == [later]
+    person = queue.ask()
+    for expected in (person, soon, first, batch):
+        queue.running.pop()
+        assert queue.begun() == [expected]
 
 
 @pytest.mark.fault(

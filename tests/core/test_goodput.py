@@ -1,0 +1,62 @@
+"""How many drafts pay in a step that sessions share."""
+
+from itertools import accumulate, product
+from operator import mul
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.core.goodput import LEAST_GAIN, Bid, even_drafts, share_rows
+
+PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
+
+
+def bid(*rates, chosen=False):
+    """Drafts that stand at these rates, given those before."""
+    return Bid(tuple(accumulate(rates, mul)), chosen)
+
+
+bids = st.lists(st.builds(lambda rates: bid(*rates), st.lists(st.floats(0, 1), max_size=3)), min_size=1, max_size=3)
+steps = st.lists(st.floats(0.001, 1), min_size=12, max_size=12)
+
+
+@PROFILE
+@given(bids, steps, st.integers(0, 9))
+def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
+    """Against every way of sharing the rows, but for what is too little to be worth it."""
+
+    def rate(counts):
+        gained = sum(sum(one.stands[:count]) for one, count in zip(bids, counts, strict=True))
+        return (len(bids) + gained) / steps[len(bids) + sum(counts) - 1]
+
+    counts = share_rows(bids, room, lambda rows: steps[rows - 1])
+    ways = [way for way in product(*(range(len(one.stands) + 1) for one in bids)) if sum(way) <= room]
+    assert tuple(counts) in ways
+    best, none = max(map(rate, ways)), rate([0] * len(bids))
+    assert rate(counts) >= best * (1 - 1e-9) or (not any(counts) and best <= LEAST_GAIN * none)
+
+
+def test_the_fuller_a_step_the_fewer_drafts():
+    """Rows are free up to 8 and dear beyond: two sessions take what there is, eight nothing."""
+    cliff = lambda rows: 1.0 if rows <= 8 else 4.0  # noqa: E731
+    drafts = [sum(share_rows([bid(0.9, 0.9, 0.9)] * sessions, 99, cliff)) for sessions in (2, 4, 8)]
+    assert drafts == [6, 4, 0]
+    assert [even_drafts([0.9] * 3, sessions, 3, cliff) for sessions in (2, 4, 8)] == [3, 1, 0]
+
+
+def test_the_likelier_drafts_come():
+    """Of a good drafter's and a bad one's."""
+    assert share_rows([bid(0.2, 0.2), bid(0.9, 0.9)], 2, lambda rows: 1.0) == [0, 2]
+    assert share_rows([bid(0.9, 0.1), bid(0.8, 0.8)], 2, lambda rows: 1.0) == [1, 1]
+
+
+def test_what_a_client_has_chosen_comes_first():
+    """Whatever it costs, as far as there is room."""
+    dear = lambda rows: float(rows) ** 3  # noqa: E731
+    assert share_rows([bid(0.1, 0.1, chosen=True), bid(0.9)], 9, dear) == [2, 0]
+    assert share_rows([bid(0.1, 0.1, chosen=True), bid(0.9, chosen=True)], 2, lambda rows: 1.0) == [2, 0]
+
+
+def test_nothing_known_of_costs():
+    """Before the first measurement all that there is comes."""
+    assert share_rows([bid(0.5), bid(0.5)], 9, lambda rows: 0.0) == [1, 1]
