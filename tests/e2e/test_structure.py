@@ -89,7 +89,9 @@ THINGS = [
 def url(shared: Mesh) -> str:
     """Where the verifier serves HTTP."""
     port = free_port()
-    shared.verifier("bundled", "--ctx", 512, "--http", f"127.0.0.1:{port}", engine="llama")
+    shared.verifier(
+        "bundled", "--ctx", 512, "--reproducible", "--max-sessions", 3, "--http", f"127.0.0.1:{port}", engine="llama"
+    )
     shared.drafter("bundled", "--ctx", 512, engine="llama")
     return f"http://127.0.0.1:{port}/v1"
 
