@@ -91,8 +91,9 @@ class Following:
 
     def _predict(self, engine: DraftEngine, live: Followed, plan: ev.Predict) -> None:
         self._guides.look(live, engine.vocabulary)
-        started, sampler = time.monotonic(), live.sampler_for(plan)
+        started = time.monotonic()
         try:
+            sampler = live.sampler_for(plan)
             token = engine.predict(live.seq or 0, plan.ids, sampler)
         except SpecmeshError as error:
             log.error("drafting_failed", session=live.id, error=str(error))
