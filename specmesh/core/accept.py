@@ -3,13 +3,15 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from specmesh.errors import RequestError
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of one round.
 
     committed: ids that are now truth, in order: the accepted drafts, then the target's own (correction or bonus).
-    accepted:  how many of them were drafts.
+    accepted:  how many of them were drafts; all of them where the row after them gave no choice.
     tested:    how many drafts were compared; the last of them failed where accepted < tested.
     ended:     the last committed id ends the text, and is none of it.
     stopped:   the last committed id completes a stop string.
@@ -33,14 +35,22 @@ def accept(
     """Walk the rows of one step in order and accept while the choice equals the draft.
 
     `choose(i)` gives the token after the committed prefix and the first `i` drafts; it is called for i = 0, 1, ...
-    without gaps and only as far as the walk goes, so that sampling state advances on committed tokens only. At most
-    `room` >= 1 ids are committed; `stops(token)` hears of each in order and says whether the text stops with it. Where
-    the choice is always the target's own, this is speculative decoding with the deterministic acceptance of Leviathan
-    et al. (2211.17192, section 2.3, argmax case), exact for any drafter; core.rules has others.
+    without gaps and only as far as the walk goes, so that sampling state advances on committed tokens only. Where it
+    raises RequestError the walk ends with what stands, so that a text is as long with drafts as without; it is raised
+    where nothing stands, as in the step after that.
+
+    At most `room` >= 1 ids are committed; `stops(token)` hears of each in order and says whether the text stops with
+    it. Where the choice is always the target's own, this is speculative decoding with the deterministic acceptance of
+    Leviathan et al. (2211.17192, section 2.3, argmax case), exact for any drafter; core.rules has others.
     """
     committed: list[int] = []
     for index in range(len(drafts) + 1):
-        token = choose(index)
+        try:
+            token = choose(index)
+        except RequestError:
+            if not committed:
+                raise
+            return Verdict(tuple(committed), index, index, ended=False)
         committed.append(token)
         matches = index < len(drafts) and token == drafts[index]
         ended = token in end_ids

@@ -65,7 +65,7 @@ def check_grammar(grammar: Grammar) -> Grammar:
 
 
 class Constraint(Protocol):
-    """A grammar after the ids that a text has so far. What the library runs out of shows in `allowed` alone."""
+    """A grammar after the ids that a text has so far. What the library runs out of raises in `allowed` alone."""
 
     @property
     def complete(self) -> bool:
@@ -79,6 +79,10 @@ class Constraint(Protocol):
         """
         ...
 
+    def allows(self, token: int) -> bool:
+        """Whether `allowed` has this id; False where it raises."""
+        ...
+
     def take(self, token: int) -> None:
         """Go on by an id that is allowed and ends nothing."""
         ...
@@ -88,7 +92,10 @@ class Constraint(Protocol):
         ...
 
     def fits(self, ids: Sequence[int]) -> int:
-        """How many of these ids may come next, in this order; an id that ends the text counts where it may end."""
+        """How many of these ids may come next, in this order; an id that ends the text counts where it may end.
+
+        Whatever is asked here changes no other answer; fewer may be counted where that takes too much.
+        """
         ...
 
     def forced(self) -> tuple[int, ...]:

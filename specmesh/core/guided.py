@@ -112,7 +112,7 @@ def _chosen(constraint: Constraint, sampler: Sampler, logits: Logits, position: 
     allowed if it is one of them: a mask can cost more than the rest of the step."""
     if not sampler.filters:
         token = sampler.choose(logits, position)
-        if constraint.fits((token,)):
+        if constraint.allows(token):
             return token
     return sampler.choose(masked(logits, constraint.allowed()), position)
 

@@ -21,7 +21,10 @@ LOOKING = Limits(memory=2**29, seconds=3.0)
 """What looking at a grammar may take."""
 
 KEPT = 16
-"""Compiled grammars that are kept: clients ask with the same one again and again."""
+"""Grammars that are not looked at again: clients ask with the same one again and again."""
+
+LOOK_EVERY = 256
+"""Ids after which a matcher has to make a mask: only then does the library see that it took more than it may."""
 
 
 class Grammars:
@@ -30,17 +33,26 @@ class Grammars:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._child = Child("specmesh.engines.grammar_child", LOOKING)
-        self._compiled = functools.lru_cache(KEPT)(self._compile)
+        self._looked = functools.lru_cache(KEPT)(self._look)
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
-        """The grammar at its beginning; raises RequestError where it is none, or takes more than it may."""
-        return self._compiled(grammar).copy()
+        """The grammar at its beginning; raises RequestError where it is none, or takes more than it may.
+
+        Made anew each time: copies by the library share a lexer and all that it may take, so that what one text took
+        would be missing to another.
+        """
+        field, lark = grammar.field, self._looked(grammar)
+        matcher, scout = (LLMatcher(self._spelling.tokenizer, lark, log_level=0, limits=LIMITS) for _ in range(2))
+        if matcher.is_error():
+            raise RequestError(f"{field} cannot be used: {told(matcher.get_error())}", field)
+        return GrammarConstraint(matcher, scout, self._spelling, field)
 
     def close(self) -> None:
         """End the process that looks at grammars."""
         self._child.close()
 
-    def _compile(self, grammar: Grammar) -> "GrammarConstraint":
+    def _look(self, grammar: Grammar) -> str:
+        """The grammar in the library's language, once the child has tried it."""
         field = grammar.field
         try:
             looked = self._child.ask({"kind": grammar.kind.value, "text": grammar.text})
@@ -48,10 +60,7 @@ class Grammars:
             raise RequestError(f"{field} takes too much to compile: {error}", field) from error
         if "lark" not in looked:
             raise RequestError(f"{field} cannot be used: {looked.get('refused')}", field)
-        matcher = LLMatcher(self._spelling.tokenizer, str(looked["lark"]), log_level=0, limits=LIMITS)
-        if matcher.is_error():
-            raise RequestError(f"{field} cannot be used: {told(matcher.get_error())}", field)
-        return GrammarConstraint(matcher, self._spelling, field)
+        return str(looked["lark"])
 
     @functools.cached_property
     def _spelling(self) -> "_Spelling":
@@ -59,93 +68,113 @@ class Grammars:
 
 
 class GrammarConstraint:
-    """`Constraint` by the library. What is asked of it more than once before it goes on is calculated once."""
+    """`Constraint` by the library. What is asked of it more than once before it goes on is calculated once.
 
-    def __init__(self, matcher: LLMatcher, spelling: "_Spelling", field: str) -> None:
-        self._matcher, self._spelling, self._field = matcher, spelling, field
+    A matcher that has run out of what it may take stays so. `scout` is another one, for ids that may never be said.
+    """
+
+    def __init__(self, matcher: LLMatcher, scout: LLMatcher, spelling: "_Spelling", field: str) -> None:
+        self._matcher, self._scout, self._spelling, self._field = matcher, scout, spelling, field
+        self._taken = self._tried = 0
         self._allowed: NDArray[np.bool_] | None = None
         self._forced: tuple[int, ...] | None = None
-
-    def copy(self) -> "GrammarConstraint":
-        """Another one, as far as this is."""
-        return GrammarConstraint(self._matcher.deep_copy(), self._spelling, self._field)
 
     @property
     def complete(self) -> bool:
         """Whether the text is whole and nothing can follow."""
-        return self._matcher.is_stopped() and not self._matcher.is_error()
+        return _complete(self._matcher)
 
     def allowed(self) -> NDArray[np.bool_]:
         """Which ids may come next, (n_vocab,); raises RequestError where there is none, or it takes too much."""
         if self._allowed is None:
-            settled = self._settled()
+            settled = self._settled(self._matcher)
             if settled is None:
-                self._allowed = self._mask()
+                self._allowed = self._mask(self._matcher)
             else:
                 self._allowed = np.zeros(self._spelling.n_vocab, np.bool_)
                 self._allowed[settled] = True
         return self._allowed
 
-    def _settled(self) -> int | None:
+    def _settled(self, matcher: LLMatcher) -> int | None:
         """The one id that comes next where only one text can follow, or None.
 
         Not at the end of that text, where a token may spell more than it: which one is the target's to say.
         """
-        text, spelling = self._matcher.compute_ff_bytes(), self._spelling
+        text, spelling = matcher.compute_ff_bytes(), self._spelling
         token = spelling.first(text)
         longer = spelling.beginning_with(text)
-        return None if token is None or (len(longer) and self._mask()[longer].any()) else token
+        return None if token is None or (len(longer) and self._mask(matcher)[longer].any()) else token
 
-    def _mask(self) -> NDArray[np.bool_]:
+    def _mask(self, matcher: LLMatcher) -> NDArray[np.bool_]:
         """Every id whose bytes may come next."""
         spelling = self._spelling
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        if self._matcher.is_error() and "NoExtension" not in self._matcher.get_error():
-            why = told(self._matcher.get_error())
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        if matcher.is_error() and "NoExtension" not in matcher.get_error():
+            why = told(matcher.get_error())
             raise RequestError(f"the {self._field} takes too much to go on with: {why}", self._field)
         mask = np.unpackbits(bits, bitorder="little", count=spelling.end + 1).view(np.bool_)
         allowed = mask[: spelling.n_vocab].copy()
         allowed[spelling.end_ids] = mask[spelling.end]
-        if self._matcher.is_error() or not allowed.any():
+        if matcher.is_error() or not allowed.any():
             raise RequestError(f"the model has no token with which the {self._field} could go on", self._field)
         return allowed
+
+    def allows(self, token: int) -> bool:
+        """Whether this id may come next."""
+        return self._fits(self._matcher, token)
 
     def take(self, token: int) -> None:
         """Go on by an id that is allowed and ends nothing."""
         self._matcher.consume_token(token)
+        self._scout.consume_token(token)
+        self._taken += 1
+        if self._taken % LOOK_EVERY == 0 and not self.complete:
+            self._matcher.compute_bitmask()
         self._allowed = self._forced = None
 
     def back(self, count: int) -> None:
         """Take back the last `count` ids."""
         if count:
             self._matcher.rollback(count)
+            self._scout.rollback(count)
+            self._taken -= count
             self._allowed = self._forced = None
 
     def fits(self, ids: Sequence[int]) -> int:
         """How many of these ids may come next, in this order; an id that ends the text where it may end."""
-        fitting = 0
+        fitting = taken = 0
         for token in ids:
-            if not self._fits(token):
+            self._tried += 1
+            if self._tried % LOOK_EVERY == 0 and not _complete(self._scout):
+                self._scout.compute_bitmask()
+            if not self._fits(self._scout, token):
                 break
             fitting += 1
             if token in self._spelling.ends:
-                self._matcher.rollback(fitting - 1)
-                return fitting
-            self._matcher.consume_token(token)
-        self._matcher.rollback(fitting)
+                break
+            self._scout.consume_token(token)
+            taken += 1
+        self._scout.rollback(taken)
         return fitting
 
-    def _fits(self, token: int) -> bool:
+    def _fits(self, matcher: LLMatcher, token: int) -> bool:
         if token in self._spelling.ends:
-            return self._matcher.is_accepting()
-        settled = None if self.complete else self._settled()
-        return token == settled if settled is not None else self._matcher.validate_tokens([token]) == 1
+            return matcher.is_accepting()
+        try:
+            settled = None if _complete(matcher) else self._settled(matcher)
+        except RequestError:  # it ran out of what it may take, which `allowed` tells
+            return False
+        return token == settled if settled is not None else matcher.validate_tokens([token]) == 1
 
     def forced(self) -> tuple[int, ...]:
         """Ids that come next whatever the target says."""
         if self._forced is None:
             self._forced = () if self.complete else self._spelling.tokens(self._matcher.compute_ff_bytes())
         return self._forced
+
+
+def _complete(matcher: LLMatcher) -> bool:
+    return matcher.is_stopped() and not matcher.is_error()
 
 
 class _Spelling:

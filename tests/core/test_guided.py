@@ -58,6 +58,9 @@ class Texts:
             raise RequestError("no way on", "grammar")
         return mask
 
+    def allows(self, token):
+        return self.may(token, self.ids)
+
     def take(self, token):
         assert token != END
         assert self.may(token, self.ids)
@@ -340,6 +343,39 @@ def test_a_grammar_that_breaks_ends_its_session_alone():
     assert isinstance(finished, ev.Finish)
     assert (finished.reason, str(finished.error)) == ("error", "it takes too much")
     assert made.finished == "error"
+
+
+class Tiring(Texts):
+    """One whose library gives up for good after so many ids of a text, and over drafts before that."""
+
+    def __init__(self, *texts, most, drafted):
+        super().__init__(*texts)
+        self.most, self.drafted = most, drafted
+
+    def allows(self, token):
+        return len(self.ids) < self.most and super().allows(token)
+
+    def allowed(self):
+        if len(self.ids) >= self.most:
+            raise RequestError("it takes too much", "grammar")
+        return super().allowed()
+
+    def fits(self, ids):
+        self.drafted -= len(ids)
+        return super().fits(ids) if self.drafted >= 0 else 0
+
+
+@PROFILE
+@given(st.integers(0, 6), st.integers(0, 40), st.sampled_from([0.0, 0.7]), st.integers(0, 99))
+def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(most, drafted, temperature, seed):
+    """All before it is told, however many drafts a step has; drafts that it cannot look at are not verified."""
+    texts = tuple(bytes(text) for text in product(b"ab", repeat=5))
+    sampling, told = SamplingParams(temperature, seed=seed), []
+    for drafter in (None, anything(random.Random(seed)), knowing(texts, sampling)):
+        made = session(Tiring(*texts, most=most, drafted=drafted), sampling=sampling)
+        told.append((finish(made, drafter)[0], made.finished))
+    assert told[1:] == told[:1] * 2
+    assert told[0][1] == "error" or len(spelt(told[0][0])) == 5
 
 
 # --- at the drafter

@@ -1,16 +1,19 @@
 """Grammars compiled for a vocabulary: masks, what is forced, what fits, and what is refused."""
 
 import json
+import random
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLParserLimits
 
 from specmesh.child import Child
 from specmesh.core.constraint import Constraint, Grammar, GrammarKind
 from specmesh.core.vocabulary import Vocabulary
+from specmesh.engines import grammar as grammar_module
 from specmesh.engines.grammar import GrammarConstraint, Grammars
 from specmesh.errors import ChildFailed, RequestError
 
@@ -131,8 +134,48 @@ def test_what_fits_ends_with_the_text(grammars: Grammars):
     assert constraint.fits([]) == 0
 
 
-def test_copies_go_their_own_ways(grammars: Grammars):
-    """A grammar is compiled once, and its sessions have each their own place in it."""
+WIDE = Grammar(GrammarKind.GBNF, f'root ::= [ab]* "a" {"[ab] " * 16} "c"')
+"""After each text of a and b its lexer is in another state."""
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Grammars]:
+    """Grammars that may take little; a vocabulary of one letter each, so that nothing but WIDE takes it."""
+    limits = LLParserLimits(max_lexer_states=1_000, max_grammar_size=200_000)
+    monkeypatch.setattr(grammar_module, "LIMITS", limits)
+    made = Grammars(Vocabulary((b"a", b"b", b"c", b""), frozenset({3})))
+    yield made
+    made.close()
+
+
+def tired(constraint: Constraint, luck: random.Random) -> int:
+    """Go on until it can no more; how far that was."""
+    said = 0
+    while said < 2_000 and constraint.allows(token := luck.randrange(2)):
+        constraint.take(token)
+        said += 1
+    with pytest.raises(RequestError, match="takes too much to go on with: lexer error"):
+        constraint.allowed()
+    return said
+
+
+def test_what_one_text_takes_is_missing_to_no_other(narrow: Grammars):
+    """A text that has taken all that it may ends alone: the next of the same grammar goes as far."""
+    far = [tired(narrow.compile(WIDE), random.Random(1)) for _ in range(2)]
+    assert far[0] == far[1] < 2_000
+
+
+def test_what_drafts_take_is_missing_to_no_text(narrow: Grammars):
+    """However many are looked at: then no more of them fit, and the text goes as far as without."""
+    alone, drafted, luck = narrow.compile(WIDE), narrow.compile(WIDE), random.Random(2)
+    assert any(drafted.fits([luck.randrange(2) for _ in range(40)]) < 40 for _ in range(100))
+    assert drafted.fits([0]) == 0
+    assert drafted.allowed().tolist() == [True, True, False, False]
+    assert tired(drafted, random.Random(1)) == tired(alone, random.Random(1))
+
+
+def test_sessions_have_each_their_own_place(grammars: Grammars):
+    """In the same grammar."""
     one, other = grammars.compile(N), grammars.compile(N)
     at(one, "abc")
     assert named(one.allowed()) == {97, 261} | ENDS
@@ -188,7 +231,7 @@ def test_what_takes_too_much_on_its_way_is_told():
 
     class Tired:
         def compute_ff_bytes(self) -> bytes:
-            return b""
+            return b"a"
 
         def compute_bitmask(self) -> bytes:
             return bytes(40)
@@ -202,7 +245,11 @@ def test_what_takes_too_much_on_its_way_is_told():
         def get_error(self) -> str:
             return "too many items"
 
-    constraint = GrammarConstraint(Tired(), Grammars(VOCABULARY)._spelling, "grammar")  # type: ignore[arg-type]
+        def rollback(self, _: int) -> bool:
+            return False
+
+    constraint = GrammarConstraint(Tired(), Tired(), Grammars(VOCABULARY)._spelling, "grammar")  # type: ignore[arg-type]
     assert not constraint.complete
+    assert (constraint.fits([97]), constraint.allows(97)) == (0, False)
     with pytest.raises(RequestError, match="takes too much to go on with: too many items"):
         constraint.allowed()
