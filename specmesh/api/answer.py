@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
 
-from specmesh.api import shapes
+from specmesh.api import shapes, structure
 from specmesh.api.logprobs import Said
 from specmesh.api.shapes import Json, Shape
 from specmesh.core.logprobs import Logprob
@@ -138,6 +138,7 @@ def _params(params: SessionParams, *, chat: bool) -> Json:
         **_logprob_fields(params.logprobs, chat=chat),
         "strategy": str(sampling.strategy),
         "threshold": sampling.threshold,
+        **structure.fields_of(params.grammar),
     }
 
 

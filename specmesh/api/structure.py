@@ -1,6 +1,7 @@
 """What a body says of the form of its text, by OpenAI's field and by llama-server's two."""
 
 import json
+from typing import assert_never
 
 from specmesh.core.constraint import Grammar, GrammarKind, check_grammar
 from specmesh.errors import RequestError
@@ -12,12 +13,25 @@ def grammar_of(fields: Json) -> Grammar | None:
     """The grammar that a body asks for, if any; raises RequestError that names the field.
 
     `response_format` is OpenAI's, and with its json_object llama-server takes a `schema` as well; `json_schema` and
-    `grammar` are llama-server's.
+    `grammar` are llama-server's. The same one may come twice: who goes on with a text adds what the daemon told.
     """
     asked = [grammar for grammar in (_format(fields), _schema_field(fields), _grammar_field(fields)) if grammar]
-    if len(asked) > 1:
+    if len(set(asked)) > 1:
         raise RequestError("give one of response_format, json_schema and grammar", asked[1].field)
     return check_grammar(asked[0]) if asked else None
+
+
+def fields_of(grammar: Grammar | None) -> Json:
+    """A grammar as a field of a body; none where there is none."""
+    if grammar is None:
+        return {}
+    match grammar.kind:
+        case GrammarKind.GBNF:
+            return {"grammar": grammar.text}
+        case GrammarKind.JSON_SCHEMA:
+            return {"json_schema": json.loads(grammar.text)}
+        case _:
+            assert_never(grammar.kind)
 
 
 def _format(fields: Json) -> Grammar | None:

@@ -3,11 +3,13 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
 from specmesh.api.app import MAX_HTTP_BODY, create_app
 from specmesh.core.chat import ChatMessage
+from specmesh.core.constraint import Grammar, GrammarKind
 from specmesh.core.penalties import FORBIDDEN, Penalties
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import SessionParams
@@ -260,6 +262,13 @@ def test_characters_split_over_rounds_arrive_whole(stream: bool):
 SAMPLING = SamplingParams(0.5, 3, 0.9, 7, penalties=Penalties(1.5), logit_bias=((4, -1.0),))
 PARAMS = SessionParams(SAMPLING, 40, 4, ("D",))
 NAME = "cmpl-" + 32 * "a"
+
+
+def test_resumable_stream_says_what_form_the_text_has():
+    """Who asked by a name alone could not go on with it else."""
+    params = replace(PARAMS, grammar=Grammar(GrammarKind.GBNF, 'root ::= "a"'))
+    answer = post(FakeDaemon(Started(7, 2, (104, 105), params), DONE), stream=True, resumable=True)
+    assert json.loads(answer.events()[0])["specmesh"]["request"]["grammar"] == 'root ::= "a"'
 
 
 def test_resumable_stream_says_what_is_needed_to_go_on():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from specmesh.api.body import parse_chat, parse_completion
+from specmesh.api.structure import fields_of
 from specmesh.core.constraint import Grammar, GrammarKind
 from specmesh.errors import RequestError
 
@@ -46,6 +47,15 @@ def test_any_object():
 def test_a_grammar():
     """As it is written."""
     assert grammar(grammar=GBNF) == Grammar(GrammarKind.GBNF, GBNF)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"grammar": GBNF}, {"json_schema": SCHEMA}, {"response_format": {"type": "json_object"}}]
+)
+def test_what_is_told_asks_for_the_same(fields: dict[str, object]):
+    """Alone, and beside what it was first asked for by."""
+    first = grammar(**fields)
+    assert grammar(**fields_of(first)) == grammar(**(fields | fields_of(first))) == first
 
 
 @pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "text"}}, {"grammar": "", "json_schema": None}])
