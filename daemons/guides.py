@@ -9,7 +9,6 @@ from specmesh.core.guided import GuidedDrafts
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.followed import Followed
 from specmesh.engines.grammar import Grammars
-from specmesh.errors import SpecmeshError
 
 log = structlog.get_logger("specmesh.drafter")
 
@@ -33,7 +32,7 @@ class Guides:
             del self._compiling[live.id]
             try:
                 live.guided = GuidedDrafts(compiling.result(), live.end_ids)
-            except SpecmeshError as error:
+            except Exception as error:  # noqa: BLE001  (whatever it is, drafts go on without)
                 live.grammar = None
                 log.warning("grammar_unknown", session=live.id, error=str(error), meaning="its drafts go without")
 

@@ -10,6 +10,7 @@ from specmesh.core.constraint import Grammar, GrammarKind
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.followed import Followed
 from specmesh.daemons.guides import Guides
+from specmesh.engines.grammar import Grammars
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import RequestError
 from specmesh.requests import Finished, Request
@@ -99,6 +100,27 @@ def test_a_text_is_gone_on_with_by_its_ids(bench: Bench):
     assert end.report["resumed_tokens"] == 9
     error = verifier.ask(replace(asked, generated=tuple(b"[1"))).error()
     assert "not what its grammar allows" in str(error)
+
+
+def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(monkeypatch: pytest.MonkeyPatch):
+    """Whatever its library raises: drafts go on without it."""
+
+    def compile_(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Grammars, "compile", compile_)
+    vocabulary, guides = SimVerifier(SimSettings()).vocabulary, Guides()
+    live = Followed(0, None, None, 0, 0, {255}, None, grammar=SCHEMA)  # type: ignore[arg-type]
+
+    def given_up() -> bool:
+        guides.look(live, vocabulary)
+        return live.grammar is None
+
+    try:
+        until(given_up, "it is given up")
+        assert live.guided is None
+    finally:
+        guides.close()
 
 
 def test_guides_come_when_they_are_compiled():
