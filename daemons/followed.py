@@ -81,7 +81,8 @@ class Asked:
 class Followed:
     """A session this drafter follows. seq is None where the draft model has no room: then nothing is drafted for it.
 
-    guided: where its drafts go by its grammar, once that is compiled.
+    guided: where its drafts go by its grammar, once that is compiled. ref: as in the OPEN that asked for it, or 0.
+    broken: what its verifier said of an error that ends it.
     The truth it learns is the prompt first, then rounds, told once all is here that its client asked for about them.
     """
 
@@ -96,6 +97,8 @@ class Followed:
     bytes_received: int = 0
     grammar: Grammar | None = None
     guided: GuidedDrafts | None = None
+    ref: int = 0
+    broken: SpecmeshError | None = None
     _prompt_ids: list[int] = field(default_factory=list)
     _heard: int = 0
     _withheld: Withheld = field(init=False)

@@ -159,11 +159,16 @@ class Following:
             self._refuse(asked, Busy(f"the verifier at {self._address} takes no requests now: try again"), now)
 
     def refused(self, error: m.Error, now: float) -> bool:
-        """ERROR to what was asked for; False where it is about something else."""
+        """ERROR to what was asked for, or why a session ends, which DONE says next; False where it is about something
+        else."""
+        told = _told(error)
         asked = self._asked.pop(error.ref, None) if error.ref else None
         if asked is not None:
-            self._refuse(asked, _REFUSALS.get(error.code, RequestError)(error.message), now)
-        return asked is not None
+            self._refuse(asked, told, now)
+        broken = [live for live in self.live.values() if error.ref and live.ref == error.ref]
+        for live in broken:
+            live.broken = told
+        return asked is not None or bool(broken)
 
     def _refuse(self, asked: Asked, error: SpecmeshError, now: float) -> None:
         """It is not to be had; one that was interrupted waits until others make room."""
@@ -196,6 +201,7 @@ class Following:
             welcome.eog_ids if welcome else (),
             asked.given(message) if asked is not None else None,
             grammar=grammar_of(message),
+            ref=message.ref,
         )
         self.live[live.id] = live
         self._stats.opened += 1
@@ -225,7 +231,7 @@ class Following:
         self._dealer.send(m.Close(live.id, machine.drafted, machine.draft_seconds))
         log.info("session_finished", session=live.id, reason=message.finish_reason, drafted=machine.drafted)
         if message.finish_reason == "error":
-            live.failed(EngineError("the verifier's engine failed: see its log"))
+            live.failed(live.broken or EngineError("the verifier's engine failed: see its log"))
         live.done(message)
         self._forget(live)
 
@@ -331,3 +337,10 @@ class Following:
             live.failed(error)
             self._forget(live)
         self._guides.close()
+
+
+def _told(error: m.Error) -> SpecmeshError:
+    """What a verifier said as an error of its client's."""
+    if error.code == "engine":
+        return EngineError(f"the verifier's engine failed: {error.message}")
+    return _REFUSALS.get(error.code, RequestError)(error.message)

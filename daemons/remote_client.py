@@ -11,7 +11,7 @@ from specmesh.core.sampling import check_sampling
 from specmesh.core.stop import check_stops
 from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
 from specmesh.daemons.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
-from specmesh.errors import Busy, NoSuchText, RequestError, SpecmeshError
+from specmesh.errors import Busy, EngineError, NoSuchText, RequestError, SpecmeshError
 from specmesh.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.wire import messages as m
 
@@ -82,6 +82,8 @@ def _code(error: SpecmeshError) -> str:
             return "busy"
         case NoSuchText():
             return "session"
+        case EngineError():
+            return "engine"
         case _:
             return "request"
 

@@ -273,7 +273,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Something was refused. `code` is one of version, hello, busy, request, session; `ref` as in OPEN."""
+    """Something was refused. `code` is one of version, hello, busy, request, session, engine; `ref` as in OPEN."""
 
     code: str
     message: str

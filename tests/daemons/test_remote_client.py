@@ -111,5 +111,5 @@ def test_failures_are_errors_with_ref():
     """Busy is told as busy, everything else as a request's error, with the sentence."""
     assert said(Failed(Busy("later"))) == [m.Error("busy", "later", 9)]
     assert said(Failed(PromptTooLong(9, 5))) == [m.Error("request", str(PromptTooLong(9, 5)), 9)]
-    assert said(Failed(EngineError("broke"))) == [m.Error("request", "broke", 9)]
+    assert said(Failed(EngineError("broke"))) == [m.Error("engine", "broke", 9)]
     assert said(Failed(NoSuchText("none"))) == [m.Error("session", "none", 9)]
