@@ -11,6 +11,7 @@ from specmesh.core.proposal import Proposing
 from specmesh.core.report import with_drafting
 from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler
+from specmesh.core.strategy import Strategy
 from specmesh.core.verifier_session import SessionParams
 from specmesh.daemons.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
 from specmesh.daemons.withheld import Withheld
@@ -65,7 +66,15 @@ class Asked:
             return "cannot go on with a text"  # it has all of it as a prompt
         if request.params.logprobs is not None and opened.logprobs == NO_LOGPROBS and not request.named_only:
             return "tells no log-probabilities of this text"
-        return None
+        return self._ignored(opened) if not request.named_only else None
+
+    def _ignored(self, opened: Opened) -> str | None:
+        """What of the request changes the text, and was read over."""
+        params = self.request.params
+        if params.grammar is not None and grammar_of(opened) is None:
+            return f"knows no {params.grammar.field}"
+        strategy = str(params.sampling.strategy)
+        return f"knows no strategy {strategy}" if strategy not in (opened.strategy, Strategy.GREEDY) else None
 
     def given(self, opened: Opened) -> "Asked":
         """The same once the verifier has told how the text goes on: who asked by a name did not know."""
