@@ -14,7 +14,7 @@ from specmesh.engines.gbnf import gbnf_to_lark
 from specmesh.errors import RequestError
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, max_grammar_size=200_000)
-"""What a grammar may take: a state is one or two kilobytes. The library's own bounds hold besides."""
+"""What a grammar may take: a state is 0.35 to 0.85 kilobytes. The library's own bounds hold besides."""
 
 ON_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as `json.dumps` writes it: a model cannot lose itself in blanks, and more of the text is settled by the schema.
