@@ -21,6 +21,7 @@ from specmesh.explain.cli import explain
 from specmesh.keys_cli import keys
 from specmesh.models_cli import models
 from specmesh.pair_cli import pair
+from specmesh.plan_cli import plan
 from specmesh.sampling_options import draft_n_option, sampling_options
 from specmesh.service.cli import service
 from specmesh.structure_options import structure_options
@@ -98,6 +99,7 @@ main.add_command(service)
 main.add_command(doctor)
 main.add_command(keys)
 main.add_command(pair)
+main.add_command(plan)
 
 
 def _socket_option(command: F) -> F:

@@ -69,7 +69,7 @@ class Client:
         """POST to a resource that answers with server-sent events, and yield them."""
         connection, response = self._started(resource, body)
         try:
-            yield from _chunks(response)
+            yield from chunks(response)
         except (OSError, http.client.HTTPException) as error:
             raise WentAway(f"the daemon went away while answering ({error})") from None
         finally:
@@ -194,7 +194,7 @@ def _candidates(path: Path | None) -> list[Path]:
     return [Path(named)] if named else candidate_sockets()
 
 
-def _chunks(response: http.client.HTTPResponse) -> Iterator[Json]:
+def chunks(response: http.client.HTTPResponse) -> Iterator[Json]:
     """Server-sent events until [DONE]; raises the daemon's error if one comes, WentAway at a sudden end."""
     for line in response:
         if not line.startswith(b"data: "):

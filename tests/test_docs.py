@@ -144,9 +144,9 @@ def test_environment_variables_exist():
         for param in command.params
         if "--socket" in param.opts
     }
-    assert named == dict.fromkeys(("audit", "chat", "generate", "stats", "ping"), "SPECMESH_SOCKET") | dict.fromkeys(
-        ("verifier", "drafter")
-    )
+    assert named == dict.fromkeys(
+        ("audit", "chat", "generate", "plan", "stats", "ping"), "SPECMESH_SOCKET"
+    ) | dict.fromkeys(("verifier", "drafter"))
 
 
 @documents

@@ -205,6 +205,66 @@ def _numbers(
 
 @bench.command()
 @click.option(
+    "--sessions",
+    default="1,2,4,8,16,32",
+    show_default=True,
+    metavar="N[,N...]",
+    callback=partial(_numbers, separator=",", least=1, most=1024),
+    help="Clients at once, one count after the other.",
+)
+@_plan_options(iterations=1)
+@draft_n_option("auto")
+@click.option(
+    "--url",
+    metavar="URL",
+    help="Another OpenAI-compatible server instead of a daemon, such as http://127.0.0.1:8080.",
+)
+@_socket_option
+@_json_option("SPECMESH_BENCH_LOAD_JSON")
+def load(
+    sessions: list[float],
+    prompts: Path | None,
+    num_prompts: int | None,
+    iterations: int,
+    max_tokens: int,
+    draft_n: int | str,
+    url: str | None,
+    socket_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Ask for many texts at once: throughput, time to the first token, gaps, acceptance and fairness.
+
+    Clients begin together, each with a prompt of its own as far as there are; the texts are greedy, and all as long.
+    """
+    from specmesh.bench import crowd
+    from specmesh.bench.load import Load, Result
+    from specmesh.bench.progress import bar
+    from specmesh.bench.prompts import BUILT_IN, read_prompts
+    from specmesh.bench.server import Server
+    from specmesh.client import Client
+
+    texts = read_prompts(prompts) if prompts is not None else list(BUILT_IN)
+    counts = tuple(map(int, sessions))
+    if url is not None:
+        server = Server(url)
+        source: crowd.Source = server
+        # A field that others do not know is sent only where it was asked for.
+        options: dict[str, object] = {"model": server.model()} | ({} if draft_n == "auto" else {"draft_n": draft_n})
+        about: dict[str, object] = {"url": url, "model": {"name": options["model"]}}
+    else:
+        client = source = Client(socket_path)
+        options, about = {"draft_n": draft_n}, client.get("/stats")
+    plan = Load(counts, tuple(texts[:num_prompts]), iterations, max_tokens, options)
+    with bar(plan.texts) as advance:
+        result = Result(plan, crowd.measure(source, plan, advance), about)
+    if as_json:
+        _print_json(result.as_json())
+    else:
+        click.echo("\n".join(result.lines()))
+
+
+@bench.command()
+@click.option(
     "--step-ms",
     type=click.FloatRange(0, min_open=True),
     default=34.2,

@@ -4,8 +4,6 @@ The real daemons, as processes, over real sockets, with engines that sleep for a
 proxy that delays each frame; beside them what the same pair would do if nothing else took time (specmesh.core.ideal).
 """
 
-import json
-import math
 import socket
 import subprocess
 import sys
@@ -16,13 +14,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from specmesh.bench.steps import read_costs
 from specmesh.client import Client
 from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.costs import StepCosts
 from specmesh.core.ideal import Pair, ideal_seconds, solved
 from specmesh.core.policy import Policy
 from specmesh.engines.sim import SimSettings, luck
-from specmesh.errors import ConfigError, EngineError, SpecmeshError
+from specmesh.errors import EngineError, SpecmeshError
 
 MOST = 16
 PROMPT = "a simulated text"
@@ -62,20 +60,7 @@ def steps_of(step_ms: float, row_ms: float, file: Path | None) -> tuple[float, .
     """
     if file is None:
         return tuple((step_ms + row_ms * drafts) / 1e3 for drafts in range(MOST + 1))
-    try:
-        told = json.loads(file.read_text())
-        if isinstance(told, dict):
-            table = {int(row["rows"]): float(row["ms"]) for row in told["steps"]}
-        else:
-            table = {rows: float(ms) for rows, ms in enumerate(told, 1)}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        why = f"no {error}" if isinstance(error, KeyError) else error
-        raise ConfigError(f"{file} is not what `specmesh bench steps --json` prints: {why}") from error
-    if 1 not in table or min(table) < 1 or not all(0 < ms < math.inf for ms in table.values()):
-        raise ConfigError(f"{file} needs milliseconds above 0 for 1 and more rows")
-    costs = StepCosts()
-    for rows, ms in table.items():
-        costs.record(rows, ms / 1e3)
+    costs = read_costs(file)
     return tuple(costs.seconds(drafts + 1) for drafts in range(MOST + 1))
 
 

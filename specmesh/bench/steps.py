@@ -1,9 +1,16 @@
 """`specmesh bench steps`: what a running verifier's steps cost by their width, as it measured them."""
 
+import json
+import math
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from specmesh.client import Json
+from specmesh.core.costs import StepCosts
 from specmesh.errors import Busy, ConfigError
+
+MEASUREMENTS = 3
+"""As how many a median of a table counts: a verifier takes so many of each width before its first session."""
 
 NOISE = 0.02
 """A wider step is cheaper only where it saves more than this share: medians of two equal widths differ a little."""
@@ -33,6 +40,38 @@ def steps_ms(snapshot: Json) -> dict[int, float]:
     return {int(rows): float(ms) for rows, ms in told.items()}
 
 
+def costs_of(tables: dict[int, dict[int, float]]) -> StepCosts:
+    """What a verifier would expect of steps. tables: milliseconds by rows, by the least context of each."""
+    costs = StepCosts()
+    for least, table in tables.items():
+        for rows, ms in table.items():
+            for _ in range(MEASUREMENTS):
+                costs.record(rows, ms / 1e3, context=least)
+    return costs
+
+
+def read_costs(file: Path) -> StepCosts:
+    """The same from a file: what `bench steps --json` printed, or a list of milliseconds for 1, 2, ... rows.
+
+    Raises ConfigError where the file is neither.
+    """
+    try:
+        told = json.loads(file.read_text())
+        if isinstance(told, dict):
+            told_of = {"0": told["steps"]} | told.get("steps_by_context", {})
+            tables = {int(least): {int(row["rows"]): float(row["ms"]) for row in of} for least, of in told_of.items()}
+        else:
+            tables = {0: {rows: float(ms) for rows, ms in enumerate(told, 1)}}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else error
+        raise ConfigError(f"{file} is not what `specmesh bench steps --json` prints: {why}") from error
+    if 1 not in tables[0] or any(
+        rows < 1 or not 0 < ms < math.inf for table in tables.values() for rows, ms in table.items()
+    ):
+        raise ConfigError(f"{file} needs milliseconds above 0 for 1 and more rows")
+    return costs_of(tables)
+
+
 def step_table(costs: dict[int, float]) -> list[StepRow]:
     """The table, narrowest first. costs: milliseconds by rows."""
     one = costs.get(1, 0.0)
@@ -43,16 +82,21 @@ def step_table(costs: dict[int, float]) -> list[StepRow]:
     return table
 
 
+def measured(snapshot: Json) -> dict[int, dict[int, float]]:
+    """Milliseconds by rows in a verifier's /stats, by the least context of each table. Raises as `steps_ms`."""
+    tables = {0: steps_ms(snapshot)}
+    longer = snapshot.get("steps_ms_by_context")
+    for least, told in longer.items() if isinstance(longer, dict) else ():
+        tables[int(least)] = {int(rows): float(ms) for rows, ms in told.items()}
+    return tables
+
+
 def step_tables(snapshot: Json) -> dict[int, list[StepRow]]:
     """The tables in a verifier's /stats, by the least context of each: ids that a step's sequences held.
 
     Raises as `steps_ms`.
     """
-    tables = {0: steps_ms(snapshot)}
-    longer = snapshot.get("steps_ms_by_context")
-    for least, told in longer.items() if isinstance(longer, dict) else ():
-        tables[int(least)] = {int(rows): float(ms) for rows, ms in told.items()}
-    return {least: step_table(costs) for least, costs in sorted(tables.items())}
+    return {least: step_table(costs) for least, costs in sorted(measured(snapshot).items())}
 
 
 def as_json(snapshot: Json, tables: dict[int, list[StepRow]]) -> Json:

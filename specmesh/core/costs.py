@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections import deque
+from copy import deepcopy
 from statistics import fmean, median
 
 SHORT_CONTEXT = 1024
@@ -28,6 +29,10 @@ class StepCosts:
         self._dearer: dict[int, float] = {}
         self._owed = 0.0
         self._pauses = {drafting: deque[float](maxlen=2 * window) for drafting in (False, True)}
+
+    def copy(self) -> "StepCosts":
+        """Another that knows the same and learns for itself."""
+        return deepcopy(self)
 
     def record_pause(self, seconds: float, *, drafting: bool) -> None:
         """Learn what lies between two steps that nothing was waited for between: it is part of every step's price.

@@ -1,0 +1,191 @@
+"""Many clients at once: specmesh beside llama-server's parallel slots, on the same files, slots and cores.
+
+    python bench/load.py --llama-server PATH [--target FILE] [--drafter FILE] [--sessions 1,4,16] [--slots 16]
+                         [--tokens N] [--repeats N] [--threads N] [--cores 0,1] [--only NAME,...] [--json]
+
+All servers may use the same cores, with as many threads for the target each; those not asked wait on a socket. The
+contenders take turns at each count of clients: who begins moves on by one each time. The clients (specmesh.bench.crowd)
+and the prompts (bench/held_out.py, another for each client) are the same; texts are greedy and all as long.
+
+- specmesh auto, specmesh alone: one pair, `draft_n` "auto" and 0; the drafter has one thread;
+- llama-server alone, llama-server drafts: without a draft model, and with it at its own settings.
+
+How busy other programs kept the machine is told with the numbers, and the clients' own work is part of all of them.
+bench/README.md says how to build llama-server; without one its rows are left out.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+sys.path.insert(0, str(Path(__file__).parent))
+from foreign import Foreign
+from held_out import prompts
+from live import LOADING_S, daemons, start, until
+
+from specmesh import logs
+from specmesh.bench.crowd import Source, crowd
+from specmesh.bench.load import Level, Load, Text, levels, lines
+from specmesh.bench.server import Server
+from specmesh.errors import SpecmeshError
+from specmesh.paths import bundled
+
+CTX = 1024
+PORT = 7450
+
+Runs = dict[str, list[tuple[int, list[Text]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A server, and what it is asked for."""
+
+    source: Source
+    load: Load
+
+
+@contextmanager
+def specmesh(args: argparse.Namespace, folder: Path, load: Load) -> Iterator[dict[str, Contender]]:
+    """One pair: with as many drafts as it thinks pay, and without."""
+    common = ["--ctx", str(CTX), "--max-sessions", str(args.slots), "--gpu-layers", "0"]
+    verifier = ["--model", args.target, "--threads", str(args.threads), "--max-queue", "64", *common]
+    drafter = ["--model", args.drafter, "--engine", "llama", "--threads", "1", *common]
+    with daemons(folder, verifier, drafter, (args.cores, args.cores)) as client:
+        yield {
+            f"specmesh {name}": Contender(client, with_options(load, {"draft_n": draft_n}))
+            for name, draft_n in (("auto", "auto"), ("alone", 0))
+        }
+
+
+@contextmanager
+def llama_server(args: argparse.Namespace, folder: Path, load: Load, drafts: bool) -> Iterator[dict[str, Contender]]:
+    """One llama-server with as many slots."""
+    port = PORT + drafts
+    options = ["--model", args.target, "--threads", str(args.threads), "--threads-batch", str(args.threads)]
+    options += ["--ctx-size", str(CTX * args.slots), "--parallel", str(args.slots), "--gpu-layers", "0"]
+    if drafts:
+        options += ["--spec-draft-model", args.drafter, "--spec-type", "draft-simple", "--spec-draft-ngl", "0"]
+    command = [str(args.llama_server), *options, "--host", "127.0.0.1", "--port", str(port)]
+    log = folder / f"llama-server-{port}.log"
+    server = Server(f"http://127.0.0.1:{port}")
+    process = start(command, args.cores, log)
+    try:
+        until(lambda: process.poll() is not None or _up(server), LOADING_S)
+        if process.poll() is not None:
+            raise SystemExit(f"llama-server ended:\n{log.read_text(errors='replace')[-2000:]}")
+        name = "llama-server drafts" if drafts else "llama-server alone"
+        yield {name: Contender(server, with_options(load, {"model": server.model()}))}
+    finally:
+        process.terminate()
+        process.wait(15)
+
+
+def _up(server: Server) -> bool:
+    try:
+        return any(True for _ in server.complete({"prompt": "a", "max_tokens": 1}))
+    except SpecmeshError:
+        return False
+
+
+def with_options(load: Load, options: dict[str, object]) -> Load:
+    """The same load with other fields in each body."""
+    return Load(load.sessions, load.prompts, load.iterations, load.max_tokens, options)
+
+
+def measure(contenders: dict[str, Contender], load: Load, repeats: int) -> Runs:
+    """Every contender at every count, `repeats` times, after a text of each that is not counted."""
+    names = list(contenders)
+    runs: Runs = {name: [] for name in names}
+    for name in names:
+        crowd(contenders[name].source, contenders[name].load, 1, lambda: None)
+    for count in load.sessions:
+        for turn in range(repeats):
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
+                texts = crowd(contenders[name].source, contenders[name].load, count, lambda: None)
+                runs[name].append((count, texts))
+                [level] = levels(runs[name][-1:])
+                said = f"{name:20} {count:3} sessions {level.tokens_per_second:8.1f} tokens/s, {level.fairness:.2f}"
+                print(said, file=sys.stderr, flush=True)
+    return runs
+
+
+def ratios(runs: Runs) -> list[dict[str, object]]:
+    """By count: tokens per second, means over its turns; specmesh over the better of llama-server's; fairness, the
+    lowest."""
+    told: list[dict[str, object]] = []
+    for count in dict.fromkeys(count for run in runs.values() for count, _ in run):
+        of_count = {name: [level for level in levels(run) if level.sessions == count] for name, run in runs.items()}
+        speeds = {name: fmean(level.tokens_per_second for level in found) for name, found in of_count.items()}
+        theirs = max((speed for name, speed in speeds.items() if name.startswith("llama-server")), default=None)
+        told.append(
+            {
+                "sessions": count,
+                "tokens_per_second": {name: round(speed, 2) for name, speed in speeds.items()},
+                "over_llama_server": _over(speeds.get("specmesh auto"), theirs),
+                "fairness": {name: min(level.fairness for level in found) for name, found in of_count.items()},
+            }
+        )
+    return told
+
+
+def _over(ours: float | None, theirs: float | None) -> float | None:
+    return None if ours is None or theirs is None else round(ours / theirs, 3)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", default=bundled("target.gguf"))
+    parser.add_argument("--drafter", default=bundled("drafter.gguf"))
+    parser.add_argument("--llama-server", type=Path, help="the program to compare with")
+    parser.add_argument("--sessions", type=_counts, default=(1, 4, 16), help="clients at once")
+    parser.add_argument("--slots", type=int, default=16, help="sessions that each server holds")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2, help="of the target, in each server")
+    parser.add_argument("--cores", type=lambda text: set(_counts(text)), default={0, 1})
+    parser.add_argument("--only", type=lambda text: text.split(","), help="contenders whose names begin so")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def main() -> None:
+    """Start everything, measure, tell."""
+    args = _arguments()
+    logs.configure("error", "console")
+    load = Load(args.sessions, tuple(prompts(max(args.sessions))), 1, args.tokens, {})
+    foreign, before = Foreign(), os.getloadavg()[0]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        contenders = dict(stack.enter_context(specmesh(args, folder, load)))
+        for drafts in (False, True) if args.llama_server else ():
+            contenders |= stack.enter_context(llama_server(args, folder, load, drafts))
+        if args.only:
+            contenders = {name: one for name, one in contenders.items() if name.startswith(tuple(args.only))}
+        runs = measure(contenders, load, args.repeats)
+    found: dict[str, list[Level]] = {name: levels(run) for name, run in runs.items()}
+    machine = {"foreign_cores": foreign.cores(), "load_before": round(before, 2)}
+    if args.json:
+        told = {name: [level.as_json() for level in run] for name, run in found.items()}
+        print(json.dumps({"machine": machine, "contenders": told, "ratios": ratios(runs)}))
+        return
+    for name, run in found.items():
+        print("\n".join([f"\n{name}", *lines(run)[: len(run) + 1]]))
+    print(f"\nother programs kept {machine['foreign_cores']} cores busy")
+    for one in ratios(runs):
+        print(json.dumps(one))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""What a crowd of clients got, summed up: pure functions from texts to a table or JSON."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from statistics import fmean
+from typing import NamedTuple
+
+Json = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to run: so many clients at once, one count after the other, each with `iterations` texts in a row.
+
+    options: fields of each body besides prompt and max_tokens. Neighbours have different prompts as long as there are.
+    """
+
+    sessions: tuple[int, ...]
+    prompts: tuple[str, ...]
+    iterations: int
+    max_tokens: int
+    options: Json
+
+    @property
+    def texts(self) -> int:
+        """Texts it takes."""
+        return sum(self.sessions) * self.iterations
+
+    def prompt(self, client: int, iteration: int) -> int:
+        """The number of the prompt of a client's text."""
+        return (client + iteration) % len(self.prompts)
+
+    def body(self, prompt: int) -> Json:
+        """What is asked for: greedily and to the full length, so that all texts are as long."""
+        told: Json = {"prompt": self.prompts[prompt], "max_tokens": self.max_tokens, "temperature": 0}
+        return told | {"ignore_eos": True} | self.options
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One text, with times in seconds on the client's clock: when it was asked for, and when parts of it came.
+
+    refused: how often the server had no place for it; the client asked again, and its clock ran on.
+    """
+
+    client: int
+    prompt: int
+    begun: float
+    arrivals: tuple[float, ...]
+    tokens: int
+    text: str
+    drafted: int = 0
+    accepted: int = 0
+    refused: int = 0
+
+    @property
+    def ended(self) -> float:
+        """When the last of it came."""
+        return self.arrivals[-1] if self.arrivals else self.begun
+
+
+class Spread(NamedTuple):
+    """The middle one and the one that 1 in 100 exceeds."""
+
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What so many clients at once got.
+
+    tokens_per_second: of all together, from the first request to the last token, prompts included. slowest, mean: of
+    the clients' own rates over the same time, so that one who waits for its turn is slow; fairness is their ratio.
+    gap_ms: between arrivals at a client; the tokens of one step come together. identical: of `compared` texts, those
+    equal to the first one of the same prompt, which fewer clients asked for.
+    """
+
+    sessions: int
+    texts: int
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    mean: float
+    slowest: float
+    fairness: float
+    first_token_ms: Spread
+    gap_ms: Spread
+    acceptance_rate: float | None
+    identical: int
+    compared: int
+    refused: int
+
+    def as_json(self) -> Json:
+        """The level as a JSON object."""
+        told = asdict(self)
+        return told | {name: getattr(self, name)._asdict() for name in ("first_token_ms", "gap_ms")}
+
+
+def levels(runs: Sequence[tuple[int, Sequence[Text]]]) -> list[Level]:
+    """Sum up the texts of each count of clients, in the order in which they were run."""
+    truth: dict[int, Text] = {}
+    return [_level(sessions, texts, truth) for sessions, texts in runs]
+
+
+def _level(sessions: int, texts: Sequence[Text], truth: dict[int, Text]) -> Level:
+    seconds = max(text.ended for text in texts) - min(text.begun for text in texts)
+    tokens = sum(text.tokens for text in texts)
+    rates = _rates(texts)
+    drafted = sum(text.drafted for text in texts)
+    first = [text for text in texts if truth.setdefault(text.prompt, text) is text]
+    known = [text for text in texts if text not in first]
+    gaps = [late - early for text in texts for early, late in zip(text.arrivals, text.arrivals[1:], strict=False)]
+    return Level(
+        sessions=sessions,
+        texts=len(texts),
+        tokens=tokens,
+        seconds=round(seconds, 4),
+        tokens_per_second=round(tokens / seconds, 3) if seconds > 0 else 0.0,
+        mean=round(fmean(rates), 3),
+        slowest=round(min(rates), 3),
+        fairness=round(min(rates) / fmean(rates), 4) if any(rates) else 0.0,
+        first_token_ms=_spread(text.arrivals[0] - text.begun for text in texts if text.arrivals),
+        gap_ms=_spread(gaps),
+        acceptance_rate=round(sum(text.accepted for text in texts) / drafted, 4) if drafted else None,
+        identical=sum(text.text == truth[text.prompt].text for text in known),
+        compared=len(known),
+        refused=sum(text.refused for text in texts),
+    )
+
+
+def _rates(texts: Sequence[Text]) -> list[float]:
+    """Each client's tokens per second, from its first request to its last token."""
+    rates = []
+    for client in sorted({text.client for text in texts}):
+        own = [text for text in texts if text.client == client]
+        seconds = max(text.ended for text in own) - min(text.begun for text in own)
+        rates.append(sum(text.tokens for text in own) / seconds if seconds > 0 else 0.0)
+    return rates
+
+
+def _spread(seconds: Iterable[float]) -> Spread:
+    """In milliseconds; 0 of nothing."""
+    found = sorted(seconds)
+    if not found:
+        return Spread(0.0, 0.0)
+    middle, high = (found[ceil(share * len(found)) - 1] for share in (0.5, 0.99))
+    return Spread(round(middle * 1e3, 3), round(high * 1e3, 3))
+
+
+_HEADINGS = (
+    f"{'sessions':>8}{'tokens/s':>10}{'each':>8}{'slowest':>9}{'/ mean':>8}{'first p50':>11}{'p99':>8}"
+    f"{'gap p50':>9}{'p99':>8}{'accept':>8}{'same':>8}{'refused':>9}"
+)
+
+
+def lines(found: Sequence[Level]) -> list[str]:
+    """The table: one line per count of clients, and what its columns mean."""
+    told = [_HEADINGS]
+    for one in found:
+        acceptance = "-" if one.acceptance_rate is None else f"{one.acceptance_rate:.0%}"
+        told.append(
+            f"{one.sessions:>8}{one.tokens_per_second:>10.1f}{one.mean:>8.1f}{one.slowest:>9.1f}{one.fairness:>8.2f}"
+            f"{one.first_token_ms.p50:>11.0f}{one.first_token_ms.p99:>8.0f}{one.gap_ms.p50:>9.1f}{one.gap_ms.p99:>8.1f}"
+            f"{acceptance:>8}{f'{one.identical}/{one.compared}':>8}{one.refused:>9}"
+        )
+    return [
+        *told,
+        "tokens/s: of all together; each, slowest: a client's own, waiting included; first: ms to the first token;",
+        "gap: ms between arrivals, a step's tokens coming together; same: texts equal to the first of the same prompt",
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was run and measured; `about` is the /stats of the daemon before it, or of another server name and url."""
+
+    load: Load
+    runs: Sequence[tuple[int, Sequence[Text]]]
+    about: Json
+
+    def as_json(self) -> Json:
+        """Everything but the texts."""
+        return {
+            "schema_version": 1,
+            "model": self.about.get("model"),
+            "url": self.about.get("url"),
+            "max_sessions": self._places(),
+            "prompts": len(self.load.prompts),
+            "iterations": self.load.iterations,
+            "max_tokens": self.load.max_tokens,
+            "draft_n": self.load.options.get("draft_n"),
+            "levels": [level.as_json() for level in levels(self.runs)],
+        }
+
+    def lines(self) -> list[str]:
+        """What was run, and the table."""
+        load, places = self.load, self._places()
+        model = self.about.get("model")
+        name = model.get("name") if isinstance(model, dict) else "unknown model"
+        where = self.about.get("url") or f"{places or '?'} sessions held at once"
+        what = f"prompts {len(load.prompts)}, iterations {load.iterations}, {load.max_tokens} tokens each"
+        draft_n = load.options.get("draft_n", "as it is")
+        return [f"{name}, {where}", f"{what}; draft_n {draft_n}", "", *lines(levels(self.runs))]
+
+    def _places(self) -> int | None:
+        sessions = self.about.get("sessions")
+        most = sessions.get("max") if isinstance(sessions, dict) else None
+        return most if isinstance(most, int) else None

@@ -1,0 +1,363 @@
+"""What many users of one verifier would get: a discrete-event simulation of the machines that the daemons run.
+
+Scheduler, sessions at both ends, learned costs and acceptance, and the policies are the real ones (core.scheduler,
+core.verifier_session, core.drafter_session, core.costs, core.policy); only models, wire and clocks are imagined: a step
+takes what the cost table says, a draft its interval, a frame half a round trip. A text is a row of zeros, and a draft
+that stands is a zero. Left out is what handling a session costs within a step: `pause` is the same for all of them.
+"""
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean
+from typing import assert_never
+
+import numpy as np
+
+from specmesh.core import events as ev
+from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.arrivals import Arrivals
+from specmesh.core.costs import StepCosts
+from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.policy import PolicyInputs, solve
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.scheduler import Idle, Scheduler, Step
+from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams, TargetLimits, VerifierSession
+
+VOCABULARY = 2
+RIGHT, WRONG = 0, 1
+"""What the target says at each place, and what it never does."""
+
+ENDLESS = 2**30
+"""Ids of context: more than any text needs."""
+
+SOLVING = 5e-3
+"""Seconds of a policy; one thread solves them all, one after the other."""
+
+WARM_UP = 0.5
+"""Texts per user that pass before anything is counted."""
+
+ROWS = np.tile(np.array([1.0, 0.0], np.float32), (MAX_DRAFTS + 1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A verifier, its drafters and the way between them.
+
+    costs:    what steps take, as measured; n_batch: most rows of one. pause: seconds between two steps.
+    places:   sessions the verifier holds at once; the others wait in order. None: all of them.
+    draft:    seconds of a guess; round_trip: seconds. alpha: how often a guess stands.
+    drafters: how many there are, each guessing for its sessions in turn; None: one for each user.
+    """
+
+    costs: StepCosts
+    draft: float
+    round_trip: float
+    alpha: float
+    pause: float = 0.0
+    drafters: int | None = None
+    places: int | None = None
+    n_batch: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What every user asks for, one text after the other: ids of the prompt and of the text. draft_n: None adapts."""
+
+    prompt: int
+    tokens: int
+    draft_n: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the users got while each, on the average, had a whole text, after the first of them were through.
+
+    total, mean, slowest: tokens per second of all, per user and of the slowest user. rows: of a step; drafts: verified
+    per token; acceptance: of them, None without any; busy: share of the time that steps took.
+    """
+
+    users: int
+    seconds: float
+    total: float
+    mean: float
+    slowest: float
+    rows: float
+    drafts: float
+    acceptance: float | None
+    busy: float
+
+
+def forecast(site: Site, texts: Texts, users: int, chance: Callable[[], float]) -> Forecast:
+    """Simulate so many users; chance() gives numbers from [0, 1), by which guesses are right or not."""
+    return _Simulation(site, texts, users, chance).run()
+
+
+@dataclass(slots=True)
+class _Drafter:
+    """A drafter: its sessions in their order, what it is told while it guesses, and when its drafts arrive."""
+
+    arrivals: Arrivals
+    sessions: dict[int, DrafterSession] = field(default_factory=dict)
+    told: list[tuple[int, ev.DrafterEvent]] = field(default_factory=list)
+    busy: bool = False
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Since counting began."""
+
+    begun: float = 0.0
+    tokens: list[int] = field(default_factory=list)  # by user
+    steps: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
+
+
+class _Simulation:
+    def __init__(self, site: Site, texts: Texts, users: int, chance: Callable[[], float]) -> None:
+        self._site, self._texts, self._users, self._chance = site, texts, users, chance
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._order = itertools.count()
+        self._scheduler = Scheduler(site.n_batch)
+        self._limits = TargetLimits(ENDLESS, VOCABULARY, frozenset())
+        self._costs = site.costs.copy()
+        self._acceptance = RollingAcceptance()
+        self._live: dict[int, VerifierSession] = {}  # by number
+        self._owner: dict[int, int] = {}  # the user of each
+        self._waiting = deque(range(users))
+        self._numbers = itertools.count()
+        self._drafters = [self._drafter() for _ in range(site.drafters or users)]
+        self._stepping = False
+        self._wake: float | None = None
+        self._solver_free = 0.0
+        self._counts = _Counts(tokens=[0] * users)
+        self._warm = False
+
+    def _drafter(self) -> _Drafter:
+        arrivals = Arrivals()
+        arrivals.record_round_trip(self._site.round_trip)
+        return _Drafter(arrivals)
+
+    def run(self) -> Forecast:
+        """Until every user, on the average, has had a text that counts."""
+        self._at(0.0, self._turn)
+        now, each = 0.0, self._texts.tokens * self._users
+        while sum(self._counts.tokens) < each * (1.0 if self._warm else WARM_UP):
+            now, _, event = heapq.heappop(self._events)
+            event(now)
+            if not self._warm and sum(self._counts.tokens) >= WARM_UP * each:
+                self._counts, self._warm = _Counts(now, [0] * self._users), True
+        return self._result(now)
+
+    def _result(self, now: float) -> Forecast:
+        counts = self._counts
+        seconds = now - counts.begun
+        return Forecast(
+            users=self._users,
+            seconds=seconds,
+            total=sum(counts.tokens) / seconds,
+            mean=fmean(counts.tokens) / seconds,
+            slowest=min(counts.tokens) / seconds,
+            rows=counts.rows / counts.steps,
+            drafts=counts.drafted / sum(counts.tokens),
+            acceptance=counts.accepted / counts.drafted if counts.drafted else None,
+            busy=counts.seconds / seconds,
+        )
+
+    def _at(self, time: float, event: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._order), event))
+
+    # --- users
+
+    def _admit(self, now: float) -> None:
+        """Give those who wait the places that are free."""
+        while self._waiting and len(self._live) < (self._site.places or self._users):
+            self._begin(self._waiting.popleft(), now)
+
+    def _begin(self, user: int, now: float) -> None:
+        texts = self._texts
+        # The first texts are of any length, so that users are not at the same place of theirs for ever.
+        tokens = texts.tokens if self._warm or now > 0 else 1 + int(self._chance() * texts.tokens)
+        params = SessionParams(SamplingParams(), tokens, texts.draft_n)
+        number = next(self._numbers)
+        ids = [RIGHT] * texts.prompt
+        session = VerifierSession(ids, params, self._limits, self._costs, self._acceptance, now)
+        self._live[number], self._owner[number] = session, user
+        if session.may_draft:
+            drafter = self._drafters[user % len(self._drafters)]
+            drafter.sessions[number] = DrafterSession(VOCABULARY, ENDLESS, self._site.n_batch)
+            self._carry_out(number, session.attach(drafter.arrivals), now)
+            self._reconsider(number, now)
+
+    def _drafter_of(self, number: int) -> _Drafter:
+        return self._drafters[self._owner[number] % len(self._drafters)]
+
+    # --- verifier
+
+    def _turn(self, now: float) -> None:
+        if self._stepping:
+            return
+        self._admit(now)
+        step = self._scheduler.next_step(self._live, now)
+        match step:
+            case Step():
+                self._start(step, now)
+            case Idle(until):
+                if until is not None and until != self._wake:
+                    self._wake = until
+                    self._at(until, self._woken)
+            case _:
+                assert_never(step)
+
+    def _woken(self, now: float) -> None:
+        if self._wake == now:
+            self._turn(now)
+
+    def _start(self, step: Step, now: float) -> None:
+        self._stepping, self._wake = True, None
+        for number, part in step.parts:
+            if isinstance(part, ev.Verify):
+                self._live[number].begin(now)
+        seconds = self._site.costs.seconds(step.rows, step.context)
+        self._at(now + seconds, partial(self._stepped, step, seconds))
+
+    def _stepped(self, step: Step, seconds: float, now: float) -> None:
+        counts = self._counts
+        counts.steps, counts.rows, counts.seconds = counts.steps + 1, counts.rows + step.rows, counts.seconds + seconds
+        drafting = any(session.drafting for session in self._live.values())
+        self._costs.record_pause(self._site.pause, drafting=drafting)
+        if step.pure:
+            self._costs.record(step.rows, seconds, context=step.context, drafts=step.drafts)
+        shared = len(step.parts) > 1
+        for number, part in step.parts:
+            session = self._live[number]
+            if isinstance(part, ev.Prefill):
+                effects = session.handle(ev.Prefilled(len(part.ids)), now)
+            else:
+                logits = ROWS[: len(part.drafts) + 1]
+                effects = session.handle(ev.Stepped(part.drafts, logits, seconds, shared), now)
+            self._carry_out(number, effects, now)
+            self._reconsider(number, now)
+        self._at(now + self._site.pause, self._free)
+
+    def _free(self, now: float) -> None:
+        self._stepping = False
+        self._turn(now)
+
+    def _carry_out(self, number: int, effects: list[ev.VerifierEffect], now: float) -> None:
+        for effect in effects:
+            match effect:
+                case ev.SendTruth(base, crc, ids, draft_n):
+                    self._tell(number, ev.Told(base, crc, ids, draft_n, sync=False), now)
+                case ev.SendSync(base, crc, ids, draft_n):
+                    self._tell(number, ev.Told(base, crc, ids, draft_n, sync=True), now)
+                case ev.SendNack(base, crc):
+                    self._tell(number, ev.Nacked(base, crc), now)
+                case ev.Emit():
+                    counts = self._counts
+                    counts.tokens[self._owner[number]] += len(effect.ids)
+                    counts.drafted += len(effect.drafts)
+                    counts.accepted += effect.accepted
+                case ev.Finish():
+                    self._finished(number)
+                case ev.Trim():
+                    pass
+                case _:
+                    assert_never(effect)
+
+    def _finished(self, number: int) -> None:
+        """The user asks for the next text at once, behind those who wait."""
+        self._drafter_of(number).sessions.pop(number, None)
+        del self._live[number]
+        self._waiting.append(self._owner.pop(number))
+
+    def _reconsider(self, number: int, now: float) -> None:
+        session = self._live.get(number)
+        inputs = session.unsolved(now) if session is not None else None
+        if inputs is not None:
+            self._solver_free = max(self._solver_free, now) + SOLVING
+            self._at(self._solver_free, partial(self._solved, number, inputs))
+
+    def _solved(self, number: int, inputs: PolicyInputs, now: float) -> None:
+        session = self._live.get(number)
+        if session is not None:
+            session.adopt(solve(inputs, session.policy))
+            self._turn(now)
+
+    def _heard(self, number: int, event: ev.VerifierEvent, now: float) -> None:
+        session = self._live.get(number)
+        if session is not None:
+            self._carry_out(number, session.handle(event, now), now)
+            self._turn(now)
+
+    # --- drafters
+
+    def _tell(self, number: int, event: ev.DrafterEvent, now: float) -> None:
+        drafter = self._drafter_of(number)
+        self._at(now + self._site.round_trip / 2, partial(self._arrived, drafter, number, event))
+
+    def _arrived(self, drafter: _Drafter, number: int, event: ev.DrafterEvent, now: float) -> None:
+        drafter.told.append((number, event))
+        self._draft(drafter, now)
+
+    def _draft(self, drafter: _Drafter, now: float) -> None:
+        """What a drafter does between two guesses: hear what it was told, take in ids, begin the next guess."""
+        if drafter.busy:
+            return
+        told, drafter.told = drafter.told, []
+        for number, event in told:
+            if number in drafter.sessions:
+                self._send(number, drafter.sessions[number].handle(event, now), now)
+        while (found := self._next(drafter)) is not None:
+            number, plan = found
+            if plan.guess:
+                drafter.busy = True
+                self._at(now + self._site.draft, partial(self._guessed, drafter, number, plan, now))
+                return
+            effects = drafter.sessions[number].handle(ev.Predicted(len(plan.ids), None, now), now)
+            self._send(number, effects, now)
+        for number, session in drafter.sessions.items():
+            self._send(number, session.flush(), now)
+
+    def _next(self, drafter: _Drafter) -> tuple[int, ev.Predict] | None:
+        for number, session in drafter.sessions.items():
+            plan = session.plan(self._site.round_trip)
+            if plan is not None:
+                drafter.sessions[number] = drafter.sessions.pop(number)  # the others come first next time
+                return number, plan
+        for number, session in drafter.sessions.items():
+            plan = session.plan_shadow()
+            if plan is not None:
+                return number, plan
+        return None
+
+    def _guessed(self, drafter: _Drafter, number: int, plan: ev.Predict, started: float, now: float) -> None:
+        drafter.busy = False
+        session = drafter.sessions.get(number)
+        if session is not None:
+            token = RIGHT if self._chance() < self._site.alpha else WRONG
+            self._send(number, session.handle(ev.Predicted(len(plan.ids), token, started), now), now)
+        self._draft(drafter, now)
+
+    def _send(self, number: int, effects: list[ev.DrafterEffect], now: float) -> None:
+        for effect in effects:
+            match effect:
+                case ev.SendDraft(base, crc, ids):
+                    self._reach(number, ev.Drafted(base, crc, ids, 0), now)
+                case ev.SendShadow(base, crc, ids):
+                    self._reach(number, ev.Shadowed(base, crc, ids), now)
+                case ev.SendNack(base, crc):
+                    self._reach(number, ev.Nacked(base, crc), now)
+                case ev.Trim() | ev.Learned():
+                    pass
+                case _:
+                    assert_never(effect)
+
+    def _reach(self, number: int, event: ev.VerifierEvent, now: float) -> None:
+        self._at(now + self._site.round_trip / 2, partial(self._heard, number, event))
