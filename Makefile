@@ -9,6 +9,11 @@ SECONDS ?= 60
 MINUTES ?= 20
 SEED ?= 1
 MODELS ?= sim
+# pip keeps what it has compiled, whatever the options were: a build without RPC is replaced by one that is not kept.
+LLAMA := -DGGML_RPC=ON $(CMAKE_ARGS)
+HAS_RPC = $(BIN)/python -c 'import llama_cpp; raise SystemExit(not llama_cpp.llama_supports_rpc())'
+COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
+	--no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep '^llama_cpp_python==')"
 
 .PHONY: demo setup test law faults check fmt bench fuzz soak docs clean
 
@@ -21,7 +26,8 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "installing; llama.cpp is compiled the first time, which takes some minutes"
-	$(BIN)/python -m pip install --quiet --editable '.[verifier,dev]'
+	CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --editable '.[verifier,dev]'
+	@$(HAS_RPC) || { echo "pip had a llama.cpp without RPC, which tests need: it is compiled anew"; $(COMPILE) && $(HAS_RPC); }
 	@touch $@
 
 test: $(STAMP)  ## the whole suite: unit, property, and end to end with the real daemons

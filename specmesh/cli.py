@@ -22,6 +22,7 @@ from specmesh.keys_cli import keys
 from specmesh.models_cli import models
 from specmesh.pair_cli import pair
 from specmesh.plan_cli import plan
+from specmesh.rpc_cli import rpc_server
 from specmesh.sampling_options import draft_n_option, sampling_options
 from specmesh.service.cli import service
 from specmesh.structure_options import structure_options
@@ -100,6 +101,7 @@ main.add_command(doctor)
 main.add_command(keys)
 main.add_command(pair)
 main.add_command(plan)
+main.add_command(rpc_server)
 
 
 def _socket_option(command: F) -> F:

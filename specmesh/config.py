@@ -7,6 +7,7 @@ from pathlib import Path
 from specmesh.api.port import Port
 from specmesh.core.vocabulary_match import LEAST_OVERLAP
 from specmesh.errors import ConfigError
+from specmesh.privacy import check_rpc
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class ModelSettings:
     gpu_layers: -1 means all.
     chat_template: a file with a Jinja template, instead of the target's own.
     reproducible: a target's steps all have the same number of rows, so that no bit of its text depends on drafts.
+    rpc:        HOST:PORT of llama.cpp's RPC servers, whose devices take layers of a target; insecure_rpc: beyond this
+                machine too.
     """
 
     engine: str
@@ -31,6 +34,8 @@ class ModelSettings:
     gpu_required: bool = False
     chat_template: Path | None = None
     reproducible: bool = False
+    rpc: tuple[str, ...] = ()
+    insecure_rpc: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value that no engine can use."""
@@ -40,6 +45,12 @@ class ModelSettings:
         if self.threads is not None:
             _at_least("--threads", self.threads, 1)
         _at_least("--gpu-layers", self.gpu_layers, -1)
+        for address in self.rpc:
+            check_rpc(address, "--rpc", insecure=self.insecure_rpc)
+        if self.rpc and not self.gpu_layers:
+            raise ConfigError(
+                "--rpc has layers put on other machines, and --gpu-layers 0 allows none: leave one out", "rpc"
+            )
         if self.engine not in ("auto", "ngram") and not self.model:
             raise ConfigError("no model: give --model FILE, a name of `specmesh models list`, or bundled", "engine")
 

@@ -14,6 +14,7 @@ from specmesh.config_cli import config_option, rereader
 from specmesh.default_options import default_options
 from specmesh.errors import about
 from specmesh.models_cli import complete_model, model_path
+from specmesh.rpc_cli import insecure_rpc_option
 
 if TYPE_CHECKING:
     from specmesh.api.port import Port
@@ -169,6 +170,12 @@ def _daemon_options(command: F) -> F:
     help="Give every step the same number of rows, so that the text is the same to the last bit with and without "
     "drafts, whoever else asks; steps cost more, see the README.",
 )
+@click.option(
+    "--rpc",
+    metavar="HOST:PORT[,...]",
+    help="Put layers on these machines too, where `specmesh rpc-server` or llama.cpp's ggml-rpc-server runs.",
+)
+@insecure_rpc_option
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
 @default_options
@@ -181,6 +188,8 @@ def verifier(
     grace: float,
     max_queue: int,
     reproducible: bool,
+    rpc: str | None,
+    insecure_rpc: bool,
     engine: str,
     defaults: dict[str, object],
     **shared: Unpack[_Shared],
@@ -196,7 +205,9 @@ def verifier(
         _log(shared)
         with about("model"):
             path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
-        settings = replace(_model(engine, path, shared, chat_template), reproducible=reproducible)
+        servers = tuple(address.strip() for address in rpc.split(",")) if rpc else ()
+        settings = _model(engine, path, shared, chat_template)
+        settings = replace(settings, reproducible=reproducible, rpc=servers, insecure_rpc=insecure_rpc)
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
         told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, max_queue, defaults)

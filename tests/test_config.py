@@ -22,6 +22,9 @@ GOOD = ModelSettings("llama", "m.gguf")
         ({"gpu_layers": -2}, "--gpu-layers -2"),
         ({"model": None}, "no model: give --model FILE"),
         ({"model": ""}, "no model: give --model FILE"),
+        ({"rpc": ("box",), "gpu_layers": -1}, "--rpc 'box' is not an address"),
+        ({"rpc": ("192.0.2.1:1",), "gpu_layers": -1}, "--insecure-rpc"),
+        ({"rpc": ("127.0.0.1:1",), "gpu_layers": 0}, "--gpu-layers 0"),
     ],
     ids=str,
 )

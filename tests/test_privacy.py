@@ -6,7 +6,7 @@ import pytest
 
 from specmesh import privacy
 from specmesh.errors import ConfigError
-from specmesh.privacy import check_bind, check_connect, check_one_network, host_of, is_loopback
+from specmesh.privacy import check_bind, check_connect, check_one_network, check_rpc, host_of, is_loopback
 
 EVERYWHERE = ["*", "0.0.0.0", "0", "0.0", "0x0", "[::]", "[::0]", "[0:0:0:0:0:0:0:0]", "[::ffff:0.0.0.0]"]  # noqa: S104
 BEYOND = ["192.0.2.1", "example.org", "[2001:db8::1]", "127.0.0.2", "eth0", "localhost.example.org"]
@@ -64,3 +64,24 @@ def test_loopback_needs_nothing(host: str):
         check(f"tcp://{host}:7071", keyed=False, insecure=False)
         check(f"tcp://{host}:7071", keyed=True, insecure=False)
     assert is_loopback(host_of(f"tcp://{host}:7071", "--bind"))
+
+
+@pytest.mark.parametrize("option", ["--rpc", "--bind"])
+def test_rpc_has_no_keys(option: str):
+    """Freely on this machine; beyond it only by a word that says so, and never on every network."""
+    for insecure in (False, True):
+        check_rpc("127.0.0.1:50052", option, insecure=insecure)
+        check_rpc("localhost:50052", option, insecure=insecure)
+        with pytest.raises(ConfigError, match=f"{option}.*every network"):
+            check_rpc("0.0.0.0:50052", option, insecure=insecure)
+    for host in ("192.0.2.1", "example.org", "127.0.0.2"):
+        check_rpc(f"{host}:50052", option, insecure=True)
+        with pytest.raises(ConfigError, match=rf"{option} {host}.*neither keys nor encryption.*--insecure-rpc"):
+            check_rpc(f"{host}:50052", option, insecure=False)
+
+
+@pytest.mark.parametrize("address", ["", "box", "box:", ":1", "box:0", "box:65536", "box:x", "[::1]:1", "tcp://box:1"])
+def test_no_address_for_rpc(address: str):
+    """llama.cpp takes HOST:PORT with one colon, and ends the process over others."""
+    with pytest.raises(ConfigError, match="write HOST:PORT"):
+        check_rpc(address, "--rpc", insecure=True)

@@ -18,7 +18,7 @@ PINNED = "0.3.36"
 _INSTALL = 'pip install "specmesh[llama]"'
 # ggml.h's enum ggml_log_level; the constants named in the bindings' own logger are outdated.
 _WARN, _ERROR, _CONTINUED = 3, 4, 5
-_GPU_TYPES = (1, 2)
+_CPU_TYPE, _GPU_TYPES = 0, (1, 2)
 
 _log = structlog.get_logger("specmesh.engines.llama")
 
@@ -97,19 +97,33 @@ _tell_abort: Callable[[str], None] = _log_abort
 @functools.cache
 def gpu_devices() -> tuple[str, ...]:
     """The GPUs llama.cpp can put layers on, as "NAME: description"; empty where it only has CPUs."""
-    ggml = _ggml()
-    devices = (ggml.ggml_backend_dev_get(index) for index in range(ggml.ggml_backend_dev_count()))
+    ggml = ggml_library()
     return tuple(
         f"{ggml.ggml_backend_dev_name(device).decode()}: {ggml.ggml_backend_dev_description(device).decode()}"
-        for device in devices
-        if ggml.ggml_backend_dev_type(device) in _GPU_TYPES
+        for device in _devices(ggml, _GPU_TYPES)
     )
+
+
+def accelerators() -> list[int]:
+    """ggml's pointers to what computes fastest here: the GPUs, else the CPU."""
+    ggml = ggml_library()
+    return _devices(ggml, _GPU_TYPES) or _devices(ggml, (_CPU_TYPE,))
+
+
+def forget_devices() -> None:
+    """Others have been registered."""
+    gpu_devices.cache_clear()
+
+
+def _devices(ggml: Any, kinds: tuple[int, ...]) -> list[int]:
+    devices = (ggml.ggml_backend_dev_get(index) for index in range(ggml.ggml_backend_dev_count()))
+    return [device for device in devices if ggml.ggml_backend_dev_type(device) in kinds]
 
 
 @functools.cache
 def backends() -> tuple[str, ...]:
     """What this build of llama.cpp computes with, such as CPU, CUDA or Metal, whether there is a device or not."""
-    ggml = _ggml()
+    ggml = ggml_library()
     registered = (ggml.ggml_backend_reg_get(index) for index in range(ggml.ggml_backend_reg_count()))
     return tuple(ggml.ggml_backend_reg_name(backend).decode() for backend in registered)
 
@@ -140,7 +154,7 @@ def _base() -> Any:
     return importlib.import_module("llama_cpp._ggml").libggml
 
 
-def _ggml() -> Any:
+def ggml_library() -> Any:
     """The device functions of ggml, declared."""
     library()
     ggml = _base()

@@ -16,6 +16,7 @@ from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.llama_chat import ChatTemplate
 from specmesh.engines.llama_library import LOG, PINNED, gpu_devices, library
+from specmesh.engines.llama_rpc import add_servers
 from specmesh.errors import ConfigError, EngineError, RequestError
 from specmesh.gguf_vet import check_start
 
@@ -42,6 +43,7 @@ class LlamaSettings:
     weights:      False: only pretend to load them, so that their shapes are checked; nothing can be run.
     chat_template: a Jinja template instead of the model's own.
     reproducible: all steps of a verifier have the same number of rows, see `llama_width`.
+    rpc:          HOST:PORT of llama.cpp's RPC servers, whose devices take layers as GPUs do.
     """
 
     path: Path
@@ -56,6 +58,7 @@ class LlamaSettings:
     weights: bool = True
     chat_template: str | None = None
     reproducible: bool = False
+    rpc: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_seq <= _MAX_SEQ:
@@ -75,6 +78,8 @@ class LlamaModel:
         """Load the file; raises ConfigError for a file or machine that cannot, EngineError when cancelled."""
         self.lib = library()
         check_start(settings.path)
+        if settings.rpc:
+            add_servers(settings.rpc)
         gpus = _gpus(settings)
         self.handle = _load(self.lib, settings, progress)
         self._lock = threading.Lock()

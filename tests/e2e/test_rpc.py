@@ -1,0 +1,78 @@
+"""A target whose layers are on two other servers, by llama.cpp's RPC: the same text, and who computes is told."""
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from processes import SPECMESH, Mesh, body, command, complete, environment, free_port, until
+
+pytestmark = pytest.mark.models
+
+PROMPTS = ("def read_config(path):", "class Stack:")
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[str]]:
+    """Two RPC servers of this machine, on its CPU."""
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    running = [
+        subprocess.Popen(
+            [*SPECMESH, "rpc-server", "--bind", address, "--threads", "1"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        for address in addresses
+    ]
+    try:
+        for address, process in zip(addresses, running, strict=True):
+            until(partial(_up, address, process), f"{address} listens")
+            assert process.poll() is None, process.communicate()[1].decode()
+        yield addresses
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+
+
+def _up(address: str, process: "subprocess.Popen[bytes]") -> bool:
+    return process.poll() is not None or _listens(address)
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_split_over_two_servers(shared: Mesh, servers: list[str]):
+    """Every layer is elsewhere, and the text is that of one machine; with drafts too. The backend names the devices, in
+    stats as in the log."""
+    plain = shared.verifier("bundled", engine="llama", name="plain")
+    expected = [complete(plain, body(prompt, 48)).ids for prompt in PROMPTS]
+    plain.stop()
+    split = shared.verifier("bundled", "--rpc", ",".join(servers), engine="llama", name="split")
+    assert [complete(split, body(prompt, 48)).ids for prompt in PROMPTS] == expected
+    backend = str(split.stats()["model"]["backend"])  # type: ignore[index]
+    assert all(f"RPC{number}: {address}" in backend for number, address in enumerate(servers))
+    assert backend.endswith("layers")
+    assert split.events("ready")[0]["backend"] == backend
+    shown = command("stats", "--socket", split.socket)
+    assert servers[1] in shown.out
+    shared.drafter("bundled", engine="llama")
+    drafted = complete(split, body(PROMPTS[0], 48))
+    assert drafted.ids == expected[0]
+    assert sum(drafted.accepted) > 0
+
+
+def test_what_cannot_be(shared: Mesh):
+    """A server that is not there, or beyond this machine: 78, one line, before the model is loaded."""
+    for address, words in (("127.0.0.1:1", "rpc-server"), ("192.0.2.1:50052", "--insecure-rpc")):
+        told = command("verifier", "--model", "bundled", "--rpc", address, "--socket", shared.folder / "none.sock")
+        assert (told.code, words in told.err.splitlines()[-1]) == (78, True), told.err
+    assert command("rpc-server", "--bind", "192.0.2.1:50052").code == 78
