@@ -124,9 +124,9 @@ class _Simulation:
         self._site, self._texts, self._users, self._chance = site, texts, users, chance
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
-        self._scheduler = Scheduler(site.n_batch)
-        self._limits = TargetLimits(ENDLESS, VOCABULARY, frozenset())
         self._costs = site.costs.copy()
+        self._scheduler = Scheduler(site.n_batch, self._costs)
+        self._limits = TargetLimits(ENDLESS, VOCABULARY, frozenset())
         self._acceptance = RollingAcceptance()
         self._live: dict[int, VerifierSession] = {}  # by number
         self._owner: dict[int, int] = {}  # the user of each
@@ -234,14 +234,14 @@ class _Simulation:
         self._costs.record_pause(self._site.pause, drafting=drafting)
         if step.pure:
             self._costs.record(step.rows, seconds, context=step.context, drafts=step.drafts)
-        shared = len(step.parts) > 1
+        sharing = len(step.parts)
         for number, part in step.parts:
             session = self._live[number]
             if isinstance(part, ev.Prefill):
                 effects = session.handle(ev.Prefilled(len(part.ids)), now)
             else:
                 logits = ROWS[: len(part.drafts) + 1]
-                effects = session.handle(ev.Stepped(part.drafts, logits, seconds, shared), now)
+                effects = session.handle(ev.Stepped(part.drafts, logits, seconds, sharing), now)
             self._carry_out(number, effects, now)
             self._reconsider(number, now)
         self._at(now + self._site.pause, self._free)
