@@ -5,7 +5,8 @@
 
 All servers may use the same cores, with as many threads for the target each; those not asked wait on a socket. The
 contenders take turns at each count of clients: who begins moves on by one each time. The clients (specmesh.bench.crowd)
-and the prompts (bench/held_out.py, another for each client) are the same; texts are greedy and all as long.
+are the same; each of each turn has a prompt of its own (bench/held_out.py), so that nobody has read it before. Texts
+are greedy and all as long.
 
 - specmesh auto, specmesh alone: one pair, `draft_n` "auto" and 0; the drafter has one thread;
 - llama-server alone, llama-server drafts: without a draft model, and with it at its own settings.
@@ -21,7 +22,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
 
@@ -96,25 +98,34 @@ def _up(server: Server) -> bool:
 
 def with_options(load: Load, options: dict[str, object]) -> Load:
     """The same load with other fields in each body."""
-    return Load(load.sessions, load.prompts, load.iterations, load.max_tokens, options)
+    return replace(load, options=options)
 
 
 def measure(contenders: dict[str, Contender], load: Load, repeats: int) -> Runs:
     """Every contender at every count, `repeats` times, after a text of each that is not counted."""
     names = list(contenders)
     runs: Runs = {name: [] for name in names}
+    fresh = prompts(10**6)
+
+    def texts(name: str, count: int) -> list[Text]:
+        one = contenders[name]
+        return crowd(one.source, replace(one.load, prompts=tuple(islice(fresh, count))), count, lambda: None)
+
     for name in names:
-        crowd(contenders[name].source, contenders[name].load, 1, lambda: None)
-    for count in load.sessions:
-        for turn in range(repeats):
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
-                texts = crowd(contenders[name].source, contenders[name].load, count, lambda: None)
-                runs[name].append((count, texts))
-                [level] = levels(runs[name][-1:])
-                said = f"{name:20} {count:3} sessions {level.tokens_per_second:8.1f} tokens/s, {level.fairness:.2f}"
-                print(said, file=sys.stderr, flush=True)
+        texts(name, 1)
+    for count, turn in product(load.sessions, range(repeats)):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            runs[name].append((count, texts(name, count)))
+            level = _level(runs[name][-1])
+            said = f"{name:20} {count:3} sessions {level.tokens_per_second:8.1f} tokens/s, {level.fairness:.2f}"
+            print(said, file=sys.stderr, flush=True)
     return runs
+
+
+def _level(run: tuple[int, list[Text]]) -> Level:
+    """By itself: prompts of other turns are others."""
+    return levels([run])[0]
 
 
 def ratios(runs: Runs) -> list[dict[str, object]]:
@@ -122,7 +133,7 @@ def ratios(runs: Runs) -> list[dict[str, object]]:
     lowest."""
     told: list[dict[str, object]] = []
     for count in dict.fromkeys(count for run in runs.values() for count, _ in run):
-        of_count = {name: [level for level in levels(run) if level.sessions == count] for name, run in runs.items()}
+        of_count = {name: [_level(one) for one in run if one[0] == count] for name, run in runs.items()}
         speeds = {name: fmean(level.tokens_per_second for level in found) for name, found in of_count.items()}
         theirs = max((speed for name, speed in speeds.items() if name.startswith("llama-server")), default=None)
         told.append(
@@ -164,7 +175,7 @@ def main() -> None:
     """Start everything, measure, tell."""
     args = _arguments()
     logs.configure("error", "console")
-    load = Load(args.sessions, tuple(prompts(max(args.sessions))), 1, args.tokens, {})
+    load = Load(args.sessions, (), 1, args.tokens, {})
     foreign, before = Foreign(), os.getloadavg()[0]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -174,7 +185,7 @@ def main() -> None:
         if args.only:
             contenders = {name: one for name, one in contenders.items() if name.startswith(tuple(args.only))}
         runs = measure(contenders, load, args.repeats)
-    found: dict[str, list[Level]] = {name: levels(run) for name, run in runs.items()}
+    found = {name: [_level(one) for one in run] for name, run in runs.items()}
     machine = {"foreign_cores": foreign.cores(), "load_before": round(before, 2)}
     if args.json:
         told = {name: [level.as_json() for level in run] for name, run in found.items()}
