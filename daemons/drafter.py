@@ -280,4 +280,9 @@ class DrafterLoop:
             self._dealer.traffic,
             now,
             self._sessions.interrupted,
-        ) | {"address": self._address, "encrypted": self._dealer.encrypted, "refusal": self._dealer.refusal}
+        ) | {
+            "address": self._address,
+            "encrypted": self._dealer.encrypted,
+            "refusal": self._dealer.refusal,
+            "reuse": self._sessions.places.picture(),
+        }

@@ -5,19 +5,21 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.places import Copy, Cut, Order
 from specmesh.engines.base import Span, VerifyEngine
 from specmesh.errors import EngineError, SpecmeshError
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Trim sequences (seq, length), then decode the spans."""
+    """Carry the orders out, then decode the spans."""
 
-    trims: tuple[tuple[int, int], ...]
+    orders: tuple[Order, ...]
     spans: tuple[Span, ...]
 
 
@@ -67,18 +69,27 @@ class EngineThread:
                 self._deliver(DecodeFailed(EngineError(f"{type(error).__name__}: {error}")))
 
     def _do(self, job: Job) -> Decoded:
-        self._trim(job.trims)
+        self._prepare(job.orders)
         started = time.monotonic()
         logits = self._engine.decode(job.spans)
         return Decoded(logits, started, time.monotonic())
 
-    def _trim(self, trims: tuple[tuple[int, int], ...]) -> None:
-        """Trim all of them, then raise the first error, if any: one sequence's must not leave another untrimmed."""
+    def _prepare(self, orders: tuple[Order, ...]) -> None:
+        """Carry all of them out, then raise the first error, if any: one sequence's must not stop another's."""
         failed: SpecmeshError | None = None
-        for seq, length in trims:
+        for order in orders:
             try:
-                self._engine.trim(seq, length)
+                self._carry_out(order)
             except SpecmeshError as error:
                 failed = failed or error
         if failed is not None:
             raise failed
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case Cut(seq, length):
+                self._engine.trim(seq, length)
+            case Copy(seq, source, length):
+                self._engine.copy(seq, source, length)
+            case _:
+                assert_never(order)

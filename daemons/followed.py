@@ -52,6 +52,7 @@ class Asked:
             logprobs=NO_LOGPROBS if params.logprobs is None else params.logprobs,
             **fields_of(params.sampling),
             **grammar_fields_of(params.grammar),
+            cache_prompt=params.cache_prompt,
         )
 
     @property
@@ -82,13 +83,21 @@ class Asked:
         if self.request.named_only:
             logprobs = None if opened.logprobs == NO_LOGPROBS else opened.logprobs
             most, stop = max(opened.max_tokens, 1), tuple(opened.stop)
-            params = SessionParams(params_of(opened), most, stop=stop, logprobs=logprobs, grammar=grammar_of(opened))
+            params = SessionParams(
+                params_of(opened),
+                most,
+                stop=stop,
+                logprobs=logprobs,
+                grammar=grammar_of(opened),
+                cache_prompt=opened.cache_prompt,
+            )
         return replace(self, request=replace(self.request, params=params, named_only=False), until=None)
 
 
 @dataclass(slots=True)
 class Followed:
-    """A session this drafter follows. seq is None where the draft model has no room: then nothing is drafted for it.
+    """A session this drafter follows. seq is None until its prompt is here, and where the draft model has no room: then
+    nothing is drafted for it.
 
     guided: where its drafts go by its grammar, once that is compiled. ref: as in the OPEN that asked for it, or 0.
     broken: what its verifier said of an error that ends it.
@@ -108,6 +117,7 @@ class Followed:
     guided: GuidedDrafts | None = None
     ref: int = 0
     broken: SpecmeshError | None = None
+    cache_prompt: bool = True
     _prompt_ids: list[int] = field(default_factory=list)
     _heard: int = 0
     _withheld: Withheld = field(init=False)

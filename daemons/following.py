@@ -13,6 +13,7 @@ import structlog
 
 from specmesh.core import events as ev
 from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.places import NOTHING, Memory, Places
 from specmesh.core.proposal import Proposing
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.daemons.dealer import Dealer
@@ -61,7 +62,8 @@ class Following:
         self._interrupted = Interrupted()
         self._guides = Guides()
         self._refs = itertools.count(1)
-        self._free = list(reversed(range(engine.info.n_seq)))
+        info = engine.info
+        self.places = Places(info.n_seq, "whole" if info.reuse == "whole" else "cut", info.n_ctx * info.n_seq)
 
     @property
     def interrupted(self) -> int:
@@ -74,9 +76,7 @@ class Following:
         """One unit of drafting for the next session that has some, or where none has, of shadowing; whether there was
         any. `engine` speaks the verifier's ids."""
         for live in list(self.live.values()):
-            if live.seq is None and self._free:
-                live.seq = self._free.pop()
-                live.machine.relocated(0)
+            self._seat(live)
             plan = live.machine.plan(round_trip) if live.seq is not None else None
             if plan is not None:
                 self.live[live.id] = self.live.pop(live.id)  # the others come first next time
@@ -89,6 +89,19 @@ class Following:
                 return True
         return False
 
+    def _seat(self, live: Followed) -> None:
+        """Give a session a place in the draft model, with what others left there of its prompt, once that is here."""
+        machine = live.machine
+        if live.seq is not None or not self.places or machine.n_truth < max(live.n_prompt, 1):
+            return
+        live.seq, held = self.places.take(machine.truth, live.n_prompt, cached=live.cache_prompt)
+        self._cut()
+        machine.relocated(self._engine.trim(live.seq, held))
+
+    def _cut(self) -> None:
+        for order in self.places.orders():
+            self._engine.trim(order.seq, order.length)
+
     def _predict(self, engine: DraftEngine, live: Followed, plan: ev.Predict) -> None:
         self._guides.look(live, engine.vocabulary)
         started = time.monotonic()
@@ -97,7 +110,7 @@ class Following:
             token = engine.predict(live.seq or 0, plan.ids, sampler)
         except SpecmeshError as error:
             log.error("drafting_failed", session=live.id, error=str(error))
-            self._release(live)
+            self._release(live, broken=True)
             return
         ended = time.monotonic()
         drafted = live.machine.drafted
@@ -189,19 +202,19 @@ class Following:
             self._dealer.send(m.Close(message.session, 0, 0.0))
             self._give_up(asked, DaemonUnreachable(f"the verifier is of a version that {lacking}"))
             return
-        seq = self._free.pop() if self._free else None
         info, welcome = self._engine.info, self._welcome
         shadows = asked is None or asked.request.params.drafts is None
         live = Followed(
             message.session,
             DrafterSession(welcome.n_vocab if welcome else 0, info.n_ctx, info.n_batch, shadows=shadows),
             Sampler(self._drafting(params_of(message))),
-            seq,
+            None,
             message.prompt_tokens,
             welcome.eog_ids if welcome else (),
             asked.given(message) if asked is not None else None,
             grammar=grammar_of(message),
             ref=message.ref,
+            cache_prompt=message.cache_prompt,
         )
         self.live[live.id] = live
         self._stats.opened += 1
@@ -264,12 +277,17 @@ class Following:
         live.failed(RequestError("somebody else has asked for this text by its name"))
         self._forget(live)
 
-    def _release(self, live: Followed) -> None:
-        """Give the draft model's place back; the session is followed without drafting."""
-        if live.seq is not None:
-            self._engine.trim(live.seq, 0)
-            self._free.append(live.seq)
-            live.seq = None
+    def _release(self, live: Followed, *, broken: bool = False) -> None:
+        """Give the draft model's place back, with the truth that it holds; the session is followed without drafting."""
+        if live.seq is None:
+            return
+        machine, seq = live.machine, live.seq
+        keeps = live.cache_prompt and not broken
+        held = self._engine.trim(seq, min(machine.held, machine.n_truth) if keeps else 0)
+        memory = Memory(machine.truth[:held], live.n_prompt) if held else NOTHING
+        self.places.give_back(seq, memory)
+        self._cut()
+        live.seq = None
 
     def _forget(self, live: Followed) -> None:
         self._release(live)
@@ -308,6 +326,8 @@ class Following:
         """A verifier is there. A text that another model began is not gone on with."""
         before, self._welcome = self._welcome, welcome
         if before is not None and not same_model(before, welcome):
+            self.places.clear()  # the same ids may mean other tokens
+            self._cut()
             for asked in self._interrupted.begun():
                 other = f"the verifier came back with another model, {welcome.model}: the text ends here"
                 asked.client.hear(Failed(DaemonUnreachable(other)))

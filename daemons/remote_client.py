@@ -26,7 +26,8 @@ def requested(order: m.Open) -> Request:
     draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
     logprobs = None if order.logprobs == m.NO_LOGPROBS else check_logprobs(order.logprobs)
     stops, grammar = check_stops(order.stop), _grammar(order)
-    params = SessionParams(sampling, max(order.max_tokens, 1), draft_n, stops, logprobs, grammar)
+    most = max(order.max_tokens, 1)
+    params = SessionParams(sampling, most, draft_n, stops, logprobs, grammar, order.cache_prompt)
     chat = tuple(ChatMessage(told.get("role", ""), told.get("content", "")) for told in order.messages)
     n_prompt = order.n_prompt or len(order.ids)
     return Request(
@@ -90,4 +91,5 @@ def _code(error: SpecmeshError) -> str:
 
 def opened(session: int, ref: int, prompt_tokens: int, params: SessionParams) -> m.Opened:
     """The OPENED message for a session, as a drafter needs it that did not ask for it."""
-    return m.Opened(session, ref, prompt_tokens, **fields_of(params.sampling), **grammar_fields_of(params.grammar))
+    fields, grammar = fields_of(params.sampling), grammar_fields_of(params.grammar)
+    return m.Opened(session, ref, prompt_tokens, **fields, **grammar, cache_prompt=params.cache_prompt)

@@ -44,7 +44,6 @@ class Sessions:
         self,
         limits: TargetLimits,
         costs: StepCosts,
-        places: int,
         router: Router,
         drafters: Drafters,
         stepper: Stepper,
@@ -58,7 +57,6 @@ class Sessions:
         self._stats = stats
         self._closing, self._kept = Closing(), Kept(grace)
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
-        self._free = list(reversed(range(places)))
 
     def __bool__(self) -> bool:
         """Whether anybody waits for something."""
@@ -103,6 +101,7 @@ class Sessions:
             "session_opened",
             session=live.id,
             prompt_tokens=machine.n_prompt,
+            **({"cached_tokens": machine.cached} if machine.cached else {}),
             **({"resumed_tokens": machine.resumed} if machine.resumed else {}),
             **({"request": opening.request.label} if live.owner is None else {"remote": True}),
         )
@@ -114,13 +113,15 @@ class Sessions:
         request, owner = opening.request, opening.owner
         known = (*ids, *request.generated)
         kept = self._kept.running()
-        if not self._free and kept is not None:
+        if not self._stepper.places and kept is not None:
             self._drop(kept, now)
+        params = request.params
+        seq, held = self._stepper.take(known, len(ids) - 1, self.live, cached=params.cache_prompt)
         machine = VerifierSession(
-            known, request.params, self._limits, self._costs, self._acceptance, now, len(ids), constraint
+            known, params, self._limits, self._costs, self._acceptance, now, len(ids), constraint, held
         )
         key = self._router.doors.key_of(owner) if owner is not None else ""
-        return Live(next(self._ids), self._free.pop(), machine, opening.client, owner, name=request.id, key=key)
+        return Live(next(self._ids), seq, machine, opening.client, owner, name=request.id, key=key)
 
     def adopted(self, opening: Opening, now: float) -> bool:
         """Give the session that an opening names to it, if any; raises NoSuchText where it must not have it."""
@@ -326,8 +327,7 @@ class Sessions:
         """Free the session's place; its report waits a moment for the drafter's own numbers."""
         if self.live.pop(live.id, None) is None:
             return
-        self._free.append(live.seq)
-        self._stepper.free(live.seq)
+        self._stepper.give_back(live, broken=reason == "error")
         machine = live.machine
         self._stats.ended(machine, reason, now)
         report = session_report(machine, self._costs, now)

@@ -1,11 +1,13 @@
-"""The target's steps: formed from the sessions that are ready, run on the engine's thread, their cost learned."""
+"""The target's steps: formed from the sessions that are ready, run on the engine's thread, their cost learned; and its
+sequences, from one session to the next."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.costs import StepCosts
-from specmesh.core.scheduler import Idle, Scheduler, Step
+from specmesh.core.places import NOTHING, Cut, Places
+from specmesh.core.scheduler import PREFILL_ROWS, Idle, Scheduler, Step
 from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
 from specmesh.daemons.live import Live
@@ -33,13 +35,27 @@ class Stepper:
         self._width = engine.info.width
         self._scheduler = Scheduler(engine.info.n_batch, costs, constant=self._width is not None)
         self._costs, self._notes = costs, notes
+        self.places = Places(
+            engine.info.n_seq,
+            engine.info.reuse,
+            engine.info.n_ctx * engine.info.n_seq,
+            PREFILL_ROWS if self._width is not None else None,
+        )
         self._step: Step | None = None
-        self._trims: list[tuple[int, int]] = []
         self._behind: set[int] = set()  # sequences whose next step decodes ids again
         self._begun = 0.0  # when the step that runs was handed over
         self._redoes = False
         self._last_ended: float | None = None  # of the step before, where sessions have gone on since
         self._pause: float | None = None  # before the step that runs, where nothing was waited for
+
+    def take(self, ids: Sequence[int], prompt: int, sessions: Mapping[int, Live], *, cached: bool) -> tuple[int, int]:
+        """A sequence for a session on these ids, beside those of `sessions`; see `Places.take`."""
+        live = ((other.seq, other.machine.memory) for other in sessions.values())
+        return self.places.take(ids, prompt, live, cached=cached)
+
+    def give_back(self, live: Live, *, broken: bool) -> None:
+        """A session is over. Nothing is kept of one that is broken."""
+        self.places.give_back(live.seq, NOTHING if broken else live.machine.memory)
 
     def feed(self, sessions: Mapping[int, Live], now: float) -> float | None:
         """Begin a step if the engine is free and a session ready; when to try again where one waits for drafts."""
@@ -56,7 +72,8 @@ class Stepper:
                 assert_never(step)
 
     def _begin(self, step: Step, sessions: Mapping[int, Live], now: float) -> None:
-        spans = []
+        orders, spans = self.places.orders(sessions[session].seq for session, _ in step.parts), []
+        self._behind -= {order.seq for order in orders if order == Cut(order.seq, 0)}
         self._redoes, waited = False, 0.0
         for session, part in step.parts:
             live = sessions[session]
@@ -71,8 +88,7 @@ class Stepper:
                 spans.append(Span(live.seq, part.position, part.ids, logits=part.stepwise))
         self._step, self._begun = step, now
         self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
-        self._engine.submit(Job(tuple(self._trims), tuple(spans)))
-        self._trims.clear()
+        self._engine.submit(Job(orders, tuple(spans)))
 
     def overdue(self, now: float) -> bool:
         """Whether the step that runs takes longer than any should; any thread may ask."""
@@ -82,6 +98,7 @@ class Stepper:
         """Take in the step that has ended: its cost, and its logits into the sessions of it that still live."""
         step, self._step = self._step, None
         assert step is not None, "results come of steps"
+        self.places.end()
         seconds = result.ended - result.started
         if self._pause is not None:
             drafting = any(live.machine.drafting for live in sessions.values())
@@ -105,22 +122,18 @@ class Stepper:
             self._notes.stepped(live, effects, seconds)  # before the next step, which may begin at once
         return outcomes
 
-    def abandon(self) -> tuple[int, ...]:
-        """The step has failed; the sessions that took part in it, whose sequences are in doubt."""
-        step, self._step = self._step, None
-        return tuple(session for session, _ in step.parts) if step is not None else ()
+    def abandon(self, sessions: Mapping[int, Live]) -> list[Live]:
+        """The step has failed; those of the sessions whose sequences are in doubt."""
+        self._step = None
+        doubtful = self.places.fail()
+        return [live for live in sessions.values() if live.seq in doubtful]
 
     def _trim(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
         for effect in effects:
             if isinstance(effect, ev.Trim):
-                self._trims.append((live.seq, effect.length))
+                self.places.cut(live.seq, effect.length)
                 if self._restores:
                     self._behind.add(live.seq)
-
-    def free(self, seq: int) -> None:
-        """Empty a sequence before the next step."""
-        self._trims.append((seq, 0))
-        self._behind.discard(seq)
 
     def rest(self) -> None:
         """No session is left: what passes until the next step says nothing about pauses."""

@@ -91,7 +91,6 @@ class VerifierLoop:
         self._sessions = Sessions(
             self._limits,
             costs,
-            engine.info.n_seq,
             self._router,
             self._drafters,
             self._stepper,
@@ -219,10 +218,8 @@ class VerifierLoop:
     def _decode_failed(self, error: SpecmeshError, now: float) -> None:
         """The engine's sequences are in doubt: every session of the step ends, the others go on."""
         log.error("step_failed", error=str(error))
-        for session in self._stepper.abandon():
-            live = self._sessions.live.get(session)
-            if live is not None:
-                self._sessions.fail(live, error, now, "error")
+        for live in self._stepper.abandon(self._sessions.live):
+            self._sessions.fail(live, error, now, "error")
 
     # --- requests
 
@@ -248,7 +245,11 @@ class VerifierLoop:
             now,
             self._sessions.kept,
             len(self._queue),
-        ) | {"address": self._address, "encrypted": self._router.encrypted}
+        ) | {
+            "address": self._address,
+            "encrypted": self._router.encrypted,
+            "reuse": self._stepper.places.picture(),
+        }
 
     # --- the wire
 

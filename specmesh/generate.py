@@ -15,6 +15,7 @@ from specmesh.resuming import Answer
 
 _REPORT_KEYS = (
     "prompt_tokens",
+    "cached_tokens",
     "generated_tokens",
     "resumed_tokens",
     "seed",
@@ -177,8 +178,9 @@ def summary(report: Json) -> list[str]:
     rounds = max(r["rounds"], 1)
     drafter = report.get("drafter") or "none"
     lossy = "" if report.get("exact", True) else ": lossy, the text is not as likely as of the verifier alone"
+    cached = f" ({r['cached_tokens']:g} in memory)" if r["cached_tokens"] else ""
     rows = {
-        "tokens": f"{r['prompt_tokens']:g} prompt + {r['generated_tokens']:g} generated = "
+        "tokens": f"{r['prompt_tokens']:g} prompt{cached} + {r['generated_tokens']:g} generated = "
         f"{r['prompt_tokens'] + r['generated_tokens']:g}",
         "rounds": f"{r['rounds']:g}, drafted {r['drafted']:g}, accepted {r['accepted']:g}",
         "acceptance": f"rate {r['acceptance_rate']:.3f}, mean length {r['mean_acceptance_length']:.2f} "

@@ -54,6 +54,8 @@ COUNTERS = (
     _Told("frames_rejected", "Frames refused.", ("wire", "rejected"), "reason"),
     _Told("resumed_requests", "Texts that went on after a connection or a daemon was lost.", ("sessions", "resumed")),
     _Told("log_lines_dropped", "Log lines that could not be written.", ("log_lines_dropped",)),
+    _Told("prefix_cache_hits", "Tokens found in memory and not computed again.", ("reuse", "tokens_saved")),
+    _Told("prefix_cache_hit_requests", "Sessions that found some.", ("reuse", "hits")),
     _Told("stray_frames", "Frames for sessions that are over or another drafter's.", ("wire", "stray")),
 )
 VERIFIER = (
@@ -95,6 +97,7 @@ GAUGES = (
     _Told("num_requests_waiting", "Requests that have no session yet.", ("sessions", "queued")),
     _Told("num_sessions_kept", "Sessions of a drafter that went away, kept for it.", ("sessions", "kept")),
     _Told("num_requests_interrupted", "Texts that wait for the verifier to come back.", ("sessions", "interrupted")),
+    _Told("prefix_cache_kept_tokens", "Tokens in memory for sessions to come.", ("reuse", "kept_tokens")),
     _Told("draft_n", "Drafts that the newest session's drafter is asked for.", ("draft_n",)),
     _Told("one_token_step_seconds", "Measured cost of a step of one token.", ("one_token_step_ms",), times=1e-3),
 )

@@ -15,6 +15,7 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
         ("role", f"{stats.text('role')}, up {stats.number('uptime_s') or 0:.0f} s"),
         ("model", f"{_told(stats, 'model', 'name')} on {_told(stats, 'model', 'backend')}"),
         ("sessions", _sessions(stats.part("sessions"))),
+        ("reuse", _reuse(stats.part("reuse"))),
         ("draft_n", _told(stats, "draft_n")),
         ("round trip", "p50 {} ms, p99 {} ms".format(*_each(stats.part("round_trip_ms"), "p50", "p99"))),
         ("bytes/accepted", _told(stats, "bytes_per_accepted_token")),
@@ -49,6 +50,12 @@ def _sessions(sessions: Fields) -> str:
     told = "{} live of {}, {} opened".format(*_each(sessions, "live", "max", "opened"))
     more = {name: sessions.number(name) for name in ("queued", "kept", "interrupted")}
     return told + "".join(f", {number:g} {name}" for name, number in more.items() if number)
+
+
+def _reuse(reuse: Fields) -> str:
+    """What sessions had of those before them, and what is kept for others."""
+    told = "{} sessions found {} tokens in memory, ".format(*_each(reuse, "hits", "tokens_saved"))
+    return told + "{} tokens in {} sequences are kept".format(*_each(reuse, "kept_tokens", "kept_sequences"))
 
 
 def _peer_line(peer: Fields) -> str:

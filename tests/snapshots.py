@@ -19,6 +19,7 @@ from specmesh.wire.messages import Hello, Pong, Welcome
 
 INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
 VOCAB, OPENED = 32, 150.0
+REUSE = {"hits": 2, "tokens_saved": 70, "kept_sequences": 1, "kept_tokens": 40}
 ROUNDS = (((7, 8), (7, 8, 9)), ((7, 9), (7, 8)), ((), (5,)))
 """Drafts of a step, and what the target says on its rows: two drafts stand, one of two, none are there."""
 
@@ -87,9 +88,8 @@ def verifier(sessions=1, drafters=1, now=152.0):
     stats.step(OPENED, OPENED + 0.5, 3)
     over, *lives = worked(stats, range(5088329, 5088330 + sessions), attached=drafters > 0)
     stats.ended(over.machine, "length", now)
-    return stats.picture(
-        INFO, lives, [peer(f"mac:{n}") for n in range(drafters)], costs, traffic(), now, queued=3, kept=2
-    )
+    peers = [peer(f"mac:{n}") for n in range(drafters)]
+    return stats.picture(INFO, lives, peers, costs, traffic(), now, queued=3, kept=2) | {"reuse": REUSE}
 
 
 def drafter(now=152.0, *, connected=True):
@@ -100,7 +100,8 @@ def drafter(now=152.0, *, connected=True):
     stats.round(3, 4, OPENED + 0.6)
     stats.round_trips.record(0.005)
     welcome = Welcome("spark:1", "big.gguf", "", "", 5, 4096, []) if connected else None
-    return stats.picture(INFO, welcome, None, peer().link, [DrafterSession(VOCAB, 4096, 512)], traffic(), now)
+    sessions = [DrafterSession(VOCAB, 4096, 512)]
+    return stats.picture(INFO, welcome, None, peer().link, sessions, traffic(), now) | {"reuse": REUSE}
 
 
 LOADING = {"schema_version": 1, "role": "verifier", "loading": 0.43, "uptime_s": 3.0}

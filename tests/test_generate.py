@@ -141,6 +141,12 @@ def test_summary_names_the_strategy():
     assert any("threshold: lossy" in line for line in summary(REPORT | {"strategy": "threshold", "exact": False}))
 
 
+def test_summary_says_what_was_in_memory():
+    """Where something of the prompt was."""
+    assert "memory" not in "".join(summary(REPORT))
+    assert "3 prompt (2 in memory) + 4 generated = 7" in summary(REPORT | {"cached_tokens": 2})[0]
+
+
 def test_summary_without_a_report():
     """A cancelled session's empty report makes a summary all the same."""
     assert len(summary({})) == len(summary(REPORT))

@@ -72,6 +72,13 @@ def test_sessions_that_wait_for_somebody():
     assert dict(rows(verifier(used=False)))["sessions"] == "0 live of 8, 0 opened"
 
 
+def test_what_sessions_had_of_others():
+    """Which found something in memory, how much, and what is kept."""
+    reuse = {"hits": 2, "tokens_saved": 70, "kept_sequences": 1, "kept_tokens": 40}
+    told = dict(rows(verifier(used=True) | {"reuse": reuse}))
+    assert told["reuse"] == "2 sessions found 70 tokens in memory, 40 tokens in 1 sequences are kept"
+
+
 def test_lines_are_aligned():
     """One line per row, values in one column."""
     told = lines(verifier(used=True))

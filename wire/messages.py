@@ -181,6 +181,7 @@ class Open:
 
     `grammar`, where given, is what the text must be, in the language that `grammar_kind` names: gbnf or json_schema.
     While all sessions are taken, those with a lower `priority` go before it.
+    Without `cache_prompt` the session goes on from nothing that is in memory, on either side, and leaves nothing there.
     """
 
     ref: int
@@ -212,6 +213,7 @@ class Open:
     grammar: str = ""
     grammar_kind: str = ""
     priority: int = 0
+    cache_prompt: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,7 @@ class Opened:
     threshold: float = 0.3
     grammar: str = ""
     grammar_kind: str = ""
+    cache_prompt: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,7 @@ def _params(params: SessionParams, *, chat: bool) -> Json:
         "strategy": str(sampling.strategy),
         "threshold": sampling.threshold,
         **structure.fields_of(params.grammar),
+        "cache_prompt": params.cache_prompt,
     }
 
 

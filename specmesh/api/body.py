@@ -57,6 +57,7 @@ _SHARED = frozenset(
             "ignore_eos",
             "strategy",
             "threshold",
+            "cache_prompt",
         ),
         *("grammar", "json_schema", "response_format"),
         *("n", "draft_n", "rounds", "priority", "reconnect_timeout", "resumable", "resume"),
@@ -88,9 +89,9 @@ def parse_completion(body: object) -> Body:
     """Check a completion's body; raises RequestError that names the field.
 
     Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. llama-server's: top_k, min_p, typical_p,
-    repeat_penalty, repeat_last_n, ignore_eos, grammar, json_schema. Ours: strategy and threshold; draft_n ("auto" or a
-    number; 0 never drafts), rounds (stream each round's drafts), priority (of those that wait, lower ones first);
-    reconnect_timeout, resumable and resume, for texts that outlive a daemon.
+    repeat_penalty, repeat_last_n, ignore_eos, grammar, json_schema, cache_prompt. Ours: strategy and threshold; draft_n
+    ("auto" or a number; 0 never drafts), rounds (stream each round's drafts), priority (of those that wait, lower ones
+    first); reconnect_timeout, resumable and resume, for texts that outlive a daemon.
     """
     fields = _known(body, "prompt", "logprobs", "best_of", "echo")
     text, ids = _prompt(fields.get("prompt")) if fields.get("resume") is None else (None, None)
@@ -193,8 +194,12 @@ def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParam
         strategy=_strategy(fields.get("strategy")),
         threshold=number_field(fields, "threshold", THRESHOLD, 0.0, 1.0),
     )
-    draft_n, stops = _draft_n(fields.get("draft_n")), _stops(fields.get("stop"))
-    return SessionParams(check_sampling(sampling), max_tokens, draft_n, stops, logprobs, grammar_of(fields))
+    draft_n, stops, cached = (
+        _draft_n(fields.get("draft_n")),
+        _stops(fields.get("stop")),
+        _flag(fields, "cache_prompt", True),
+    )
+    return SessionParams(check_sampling(sampling), max_tokens, draft_n, stops, logprobs, grammar_of(fields), cached)
 
 
 def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
@@ -322,10 +327,10 @@ def integer_field(body: Json, name: str, default: int, low: int, high: int) -> i
     return value
 
 
-def _flag(body: Json, name: str) -> bool:
-    value = body.get(name, False)
+def _flag(body: Json, name: str, default: bool = False) -> bool:
+    value = body.get(name)
     if value is None:
-        return False
+        return default
     if not isinstance(value, bool):
         raise RequestError(f"{name} must be true or false", name)
     return value

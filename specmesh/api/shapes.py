@@ -11,7 +11,7 @@ from specmesh.requests import Finished
 Json = dict[str, object]
 
 SCHEMA_VERSION = 1
-_DRAFTS = ("drafted", "accepted")
+_COUNTS = ("drafted", "accepted", "cached_tokens")
 
 
 class Shape(Protocol):
@@ -95,17 +95,20 @@ def _head(answer: Completion | Chat, kind: str) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of prompt and answer; drafts that stood and that did not, where OpenAI has predicted ones."""
+    """Tokens of prompt and answer; drafts that stood and that did not, where OpenAI has predicted ones; tokens of the
+    prompt that were in memory."""
 
     prompt: int
     generated: int
     accepted: int
     rejected: int
+    cached: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         """That of two answers to one prompt, which counts once."""
         accepted, rejected = self.accepted + other.accepted, self.rejected + other.rejected
-        return Usage(max(self.prompt, other.prompt), self.generated + other.generated, accepted, rejected)
+        cached = max(self.cached, other.cached)
+        return Usage(max(self.prompt, other.prompt), self.generated + other.generated, accepted, rejected, cached)
 
     def as_json(self) -> Json:
         """OpenAI's form."""
@@ -113,6 +116,7 @@ class Usage:
             "prompt_tokens": self.prompt,
             "completion_tokens": self.generated,
             "total_tokens": self.prompt + self.generated,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
             "completion_tokens_details": {
                 "accepted_prediction_tokens": self.accepted,
                 "rejected_prediction_tokens": self.rejected,
@@ -125,8 +129,9 @@ NO_USAGE = Usage(0, 0, 0, 0)
 
 def usage(end: Finished, generated: int) -> Usage:
     """The usage of an answer with so many ids."""
-    drafted, accepted = (value if isinstance(value := end.report.get(name), int) else 0 for name in _DRAFTS)
-    return Usage(len(end.prompt_ids), generated, accepted, drafted - accepted)
+    counts = (value if isinstance(value := end.report.get(name), int) else 0 for name in _COUNTS)
+    drafted, accepted, cached = counts
+    return Usage(len(end.prompt_ids), generated, accepted, drafted - accepted, cached)
 
 
 def result(end: Finished, generated: int) -> Json:

@@ -29,7 +29,7 @@ class Plan:
 
     def body(self, number: int) -> Json:
         """The request of a prompt, but for how it is drafted."""
-        asked = {"prompt": self.prompts[number], "max_tokens": self.tokens, "logprobs": 0}
+        asked = {"prompt": self.prompts[number], "max_tokens": self.tokens, "logprobs": 0, "cache_prompt": False}
         return {"seed": number} | self.sampling | asked
 
 

@@ -33,6 +33,7 @@ class Plan:
         """What is asked for."""
         strategy: Json = {} if variant.strategy is None else {"strategy": variant.strategy}
         told: Json = {"prompt": self.prompts[prompt], "max_tokens": self.max_tokens, "temperature": 0}
+        told |= {"cache_prompt": False}  # else whichever comes second finds its prompt in memory
         return told | {"draft_n": variant.draft_n, "seed": prompt} | self.sampling | strategy
 
     def order(self, iteration: int, prompt: int) -> tuple[Variant, ...]:

@@ -221,6 +221,7 @@ def _generate(client: Client, draft_n: int | None, tokens: int) -> dict[str, obj
         "max_tokens": tokens,
         "temperature": 0,
         "draft_n": "auto" if draft_n is None else draft_n,
+        "cache_prompt": False,
     }
     for chunk in client.complete(order):
         told = chunk.get("specmesh")

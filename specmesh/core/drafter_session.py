@@ -78,6 +78,11 @@ class DrafterSession:
         return tuple(self._known[: self._n_truth])
 
     @property
+    def held(self) -> int:
+        """How many ids of truth and chain the model holds."""
+        return self._held
+
+    @property
     def chain(self) -> tuple[int, ...]:
         """Drafts beyond the truth."""
         return tuple(self._known[self._n_truth : len(self._known)])

@@ -12,6 +12,7 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
 
     tokens_per_second counts from the first verification step, so that prompt processing is not in it. The baseline of
     speedup_vs_one_token_step is the measured cost of a step of one row on this verifier, not a run without drafts.
+    cached_tokens: of the prompt, found in memory and not computed again.
     exact: whether the strategy makes each text as likely as the target alone does.
     Where a text was gone on with after resumed_tokens, all but generated_tokens is about what followed.
     """
@@ -20,6 +21,7 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
     one_step = costs.seconds(1, len(session.prefix))
     return {
         "prompt_tokens": session.n_prompt,
+        "cached_tokens": session.cached,
         "generated_tokens": session.generated,
         "resumed_tokens": session.resumed,
         "rounds": counts.rounds,

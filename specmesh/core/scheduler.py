@@ -12,6 +12,9 @@ from specmesh.core.verifier_session import VerifierSession
 Part: TypeAlias = ev.Prefill | ev.Verify
 """What one session does in a step."""
 
+PREFILL_ROWS = 128
+"""Rows of prompts in a step in which others verify; where the same ids must have the same bits, in any step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -69,7 +72,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, n_batch: int, costs: StepCosts | None = None, prefill_rows: int = 128, *, constant: bool = False
+        self, n_batch: int, costs: StepCosts | None = None, prefill_rows: int = PREFILL_ROWS, *, constant: bool = False
     ) -> None:
         self._n_batch = n_batch
         self._costs = costs if costs is not None else StepCosts()

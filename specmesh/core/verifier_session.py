@@ -20,6 +20,7 @@ from specmesh.core.guided import Guided
 from specmesh.core.held_drafts import NACK_INTERVAL, HeldDrafts
 from specmesh.core.logprobs import Logprobs
 from specmesh.core.pacing import Pacing, SessionTimes
+from specmesh.core.places import NOTHING, Memory
 from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.rules import Choose, Rows, proposes, rule_of
@@ -50,6 +51,7 @@ class SessionParams:
     stop:     texts with which the text ends.
     logprobs: how many of the likeliest ids are told with each of the text; None for no log-probabilities at all.
     grammar:  what the text must be, as far as it comes: max_tokens may cut it.
+    cache_prompt: what earlier sessions left in memory may be gone on from, and this one leaves its own.
     """
 
     sampling: SamplingParams
@@ -58,6 +60,7 @@ class SessionParams:
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     grammar: Grammar | None = None
+    cache_prompt: bool = True
 
     @property
     def drafts(self) -> int | None:
@@ -87,6 +90,7 @@ class VerifierSession:
     text that has ended with them is `finished` from the start.
     `costs` and `acceptance` are the verifier's, shared by its sessions: what others have learnt is where it begins.
     `constraint` is the grammar's, at the beginning of the text, and allows what was generated before.
+    The target's memory holds the first `held` ids already, the last one never among them.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class VerifierSession:
         now: float,
         n_prompt: int | None = None,
         constraint: Constraint | None = None,
+        held: int = 0,
     ) -> None:
         self.prefix = Prefix(ids)
         self.n_prompt = len(ids) if n_prompt is None else n_prompt
@@ -118,7 +123,8 @@ class VerifierSession:
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times)
         self._drafts = HeldDrafts(self.prefix, limits.n_vocab, self._guided, self._pacing)
-        self._held = 0  # ids in the target's memory
+        self._held = held  # ids in the target's memory
+        self.cached = min(held, self.n_prompt)
         self._synced = float("-inf")
         if self.resumed:
             self.finished = self._ended_before()
@@ -183,6 +189,11 @@ class VerifierSession:
         """The text's ids but for the first `known`, without an end id."""
         ids = tuple(self.prefix[self.n_prompt + known : len(self.prefix)])
         return ids[:-1] if ids and ids[-1] in self._limits.end_ids else ids
+
+    @property
+    def memory(self) -> Memory:
+        """What the target's memory holds for certain, as far as other sessions may have it."""
+        return Memory(self.prefix[: self._held], self.n_prompt - 1) if self.params.cache_prompt else NOTHING
 
     @property
     def attached(self) -> bool:

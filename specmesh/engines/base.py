@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.chat import ChatMessage
+from specmesh.core.places import Reuse
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
 
@@ -46,6 +47,7 @@ class EngineInfo:
     backend:  where it runs, for people ("CPU, 2 threads"; "CUDA: NVIDIA GB10, 81 layers").
     width:    rows that each span with logits is computed in, whatever it holds, so that its logits do not depend on
               what else is in the step; it takes no more. None: a step is as wide as what is asked of it.
+    reuse:    what of a sequence another session may go on from, long after it was decoded.
     """
 
     model: str
@@ -55,6 +57,7 @@ class EngineInfo:
     trimming: Trimming
     backend: str
     width: int | None = None
+    reuse: Reuse = "whole"
 
     @property
     def can_trim(self) -> bool:
@@ -105,6 +108,13 @@ class VerifyEngine(Protocol):
 
         With `trimming` "removal" every length is possible. Else only 0 and those inside the sequence's last step, at
         least its first row; and, with "rollback", before the next step of any sequence.
+        """
+        ...
+
+    def copy(self, seq: int, source: int, length: int) -> None:
+        """Let the empty sequence `seq` begin with the first `length` ids of another one, 0 < length <= held.
+
+        Raises LocalProtocolError for what cannot be, and for an engine whose `reuse` is not "copied".
         """
         ...
 

@@ -87,6 +87,13 @@ class LlamaVerifier:
         if not self._context.trim(seq, length):
             raise EngineError(f"{self.info.model} cannot remove so much of a sequence (cut {seq} to {length})")
 
+    def copy(self, seq: int, source: int, length: int) -> None:
+        """Let an empty sequence begin with the first `length` ids of another one, which it shares from then on.
+
+        Raises LocalProtocolError for what cannot be, with nothing done.
+        """
+        self._context.copy(seq, source, length)
+
     def close(self) -> None:
         """Free the model; a second call does nothing."""
         self._tokenizer.close()

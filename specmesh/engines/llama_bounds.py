@@ -53,6 +53,16 @@ class Bounds:
         if not 0 <= length <= self._held[seq]:
             raise EngineError(f"sequence {seq} cannot be cut to {length}: it holds {self._held[seq]}")
 
+    def share(self, seq: int, source: int, length: int) -> None:
+        """Whether an empty sequence may have the first `length` ids of another too."""
+        self.seq(seq)
+        self.seq(source)
+        if self._held[seq] or not 0 < length <= self._held[source]:
+            raise EngineError(
+                f"sequence {seq} with {self._held[seq]} ids cannot share {length} of sequence {source}, which holds "
+                f"{self._held[source]}"
+            )
+
     def was_cut(self, seq: int, length: int) -> None:
         """Note that a sequence holds `length` ids."""
         self._held[seq] = length

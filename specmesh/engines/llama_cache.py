@@ -117,6 +117,14 @@ class LlamaCache:
         self.lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         self._bounds.was_cut(seq, 0)
 
+    def share(self, seq: int, source: int, length: int) -> None:
+        """Let an empty sequence have the first `length` ids of another too: the cells are the same ones. For a unified
+        memory of attention only; llama.cpp copies whole ones otherwise, or ends the process."""
+        self._check_open()
+        self._bounds.share(seq, source, length)
+        self.lib.llama_memory_seq_cp(self._memory, source, seq, 0, length)
+        self._bounds.was_cut(seq, length)
+
     def save(self, seq: int, reuse: "SavedState | None" = None) -> "SavedState":
         """A copy of a sequence's state, in `reuse`'s memory where it fits; raises EngineError."""
         self._check_open()

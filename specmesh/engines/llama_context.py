@@ -6,13 +6,14 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from specmesh.core.places import Reuse
 from specmesh.engines.base import EngineInfo, Span, context_of
 from specmesh.engines.llama_cache import CacheSizes
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings, physical_cores
 from specmesh.engines.llama_probe import open_cache
 from specmesh.engines.llama_width import ConstantWidth
 from specmesh.engines.sequences import Sequences
-from specmesh.errors import ConfigError, EngineError
+from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 _log = structlog.get_logger("specmesh.engines.llama")
 
@@ -45,7 +46,8 @@ class LlamaContext:
         self.cache, self.rewind = open_cache(model, sizes, rollback)
         self._constant = self._of_width(width, rows) if width is not None else None
         self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab)
-        self.info = EngineInfo(model.name, n_ctx, n_batch, settings.n_seq, self.rewind.trimming, model.backend, width)
+        trimming, reuse = self.rewind.trimming, self._reuse(width)
+        self.info = EngineInfo(model.name, n_ctx, n_batch, settings.n_seq, trimming, model.backend, width, reuse)
 
     def _of_width(self, width: int, rows: int) -> ConstantWidth:
         if self.rewind.trimming == "removal":
@@ -55,6 +57,16 @@ class LlamaContext:
             f"{self._model.name} keeps states that rows cannot be removed from, so its steps cannot be filled up to "
             "one width: leave --reproducible out"
         )
+
+    def _reuse(self, width: int | None) -> Reuse:
+        """What is left of a sequence long after its steps.
+
+        With a sliding window llama.cpp gives the cells that have left it to other sequences, so that one can only be
+        gone on with. Cells of a sequence's own are not shared.
+        """
+        if self.rewind.trimming != "removal" or self._model.lib.llama_model_n_swa(self._model.handle) > 0:
+            return "whole"
+        return "copied" if width is None else "cut"
 
     def decode(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """One step over all spans; the wanted logits in order, float32 (rows with logits, n_vocab).
@@ -95,6 +107,15 @@ class LlamaContext:
             return False
         self.sequences.set(seq, length)
         return True
+
+    def copy(self, seq: int, source: int, length: int) -> None:
+        """Let an empty sequence share the first `length` ids of another; raises LocalProtocolError where it cannot."""
+        self._check_open()
+        if self.info.reuse != "copied":
+            raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
+        self.sequences.check_copy(seq, source, length)
+        self.cache.share(seq, source, length)
+        self.sequences.set(seq, length)
 
     def close(self) -> None:
         """Free the cache and then the model; a second call does nothing."""

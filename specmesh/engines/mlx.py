@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specmesh.core.places import Reuse
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import EngineInfo, Progress, Trimming, context_of
@@ -123,7 +124,9 @@ class MlxDrafter:
         self._vocabulary, self._encode = model.vocabulary(n_vocab), model.encode
         n_ctx = context_of(settings.n_ctx, model.trained_ctx)
         trimming: Trimming = "removal" if self._memories[0].can_trim else "restore"
-        self._info = EngineInfo(model.name, n_ctx, settings.n_batch, settings.n_seq, trimming, model.backend)
+        reuse: Reuse = "cut" if trimming == "removal" else "whole"
+        sizes = n_ctx, settings.n_batch, settings.n_seq
+        self._info = EngineInfo(model.name, *sizes, trimming, model.backend, reuse=reuse)
         self._sequences = Sequences(settings.n_seq, n_ctx, n_vocab)
         self._rows: list[MlxRow | None] = [None] * settings.n_seq
 

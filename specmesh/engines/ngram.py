@@ -22,7 +22,8 @@ class NgramDrafter:
         if not 1 <= shortest <= longest:
             raise ConfigError(f"n-gram sizes {shortest} to {longest}: need 1 <= shortest <= longest")
         name = f"ngram-{longest}"
-        self._info = EngineInfo(name, n_ctx, n_ctx, n_seq, trimming="removal", backend="prompt lookup")
+        backend = "prompt lookup"
+        self._info = EngineInfo(name, n_ctx, n_ctx, n_seq, trimming="removal", backend=backend, reuse="cut")
         self._sequences = Sequences(n_seq, n_ctx, ANY_ID)
         self._histories = [_History(longest, shortest) for _ in range(n_seq)]
 

@@ -60,6 +60,14 @@ class Sequences:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}: it holds {held}")
         return held
 
+    def check_copy(self, seq: int, source: int, length: int) -> None:
+        """Whether the empty `seq` may begin with `length` ids of `source`, 0 < length <= held."""
+        if self.held(seq) or not 0 < length <= self.held(source):
+            raise LocalProtocolError(
+                f"sequence {seq} with {self.held(seq)} ids cannot begin with {length} of sequence {source}, which "
+                f"holds {self.held(source)}"
+            )
+
     def _check_ids(self, seq: int, held: int, ids: Sequence[int]) -> None:
         if not ids:
             raise LocalProtocolError(f"no ids for sequence {seq}")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.chat import ChatMessage
+from specmesh.core.places import Reuse
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
@@ -140,6 +141,12 @@ class SimVerifier:
             raise EngineError(f"sim-target cannot remove part of a sequence (cut {seq} to {length})")
         self._state.cut(seq, length)
 
+    def copy(self, seq: int, source: int, length: int) -> None:
+        """Let an empty sequence begin as another does. Raises LocalProtocolError where `can_trim` is off."""
+        if self.info.reuse != "copied":
+            raise LocalProtocolError("sim-target cannot copy part of a sequence")
+        self._state.copy(seq, source, length)
+
     def close(self) -> None:
         """Nothing to free."""
 
@@ -223,7 +230,9 @@ class _State:
         if settings.load_s:
             time.sleep(settings.load_s)
         trimming: Trimming = "removal" if settings.can_trim else "none"
-        self.info = EngineInfo(model, settings.n_ctx, settings.n_batch, settings.n_seq, trimming, backend="simulation")
+        sizes = settings.n_ctx, settings.n_batch, settings.n_seq
+        reuse: Reuse = "copied" if settings.can_trim else "whole"
+        self.info = EngineInfo(model, *sizes, trimming, backend="simulation", reuse=reuse)
         pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
         pieces[END_ID] = b""
         self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
@@ -239,6 +248,11 @@ class _State:
         if 0 < self._end_after <= len(prefix):
             return END_ID
         return _PRINTABLE[_hash(_NEXT, 0, prefix.crc) % len(_PRINTABLE)]
+
+    def copy(self, seq: int, source: int, length: int) -> None:
+        self.sequences.check_copy(seq, source, length)
+        self.prefixes[seq].extend(self.prefixes[source][:length])
+        self.sequences.set(seq, length)
 
     def cut(self, seq: int, length: int) -> None:
         self.prefixes[seq].truncate(length)

@@ -40,7 +40,7 @@ from specmesh.requests import (
 )
 
 LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
-DONE = Finished("length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3})
+DONE = Finished("length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3, "cached_tokens": 1})
 EVENTS = (Started(7, 2), Tokens((65, 66), 1, (65, 90)), Tokens((67,), 0, ()), DONE)
 
 
@@ -206,7 +206,9 @@ def test_completion():
     assert answer.status == 200
     assert body["choices"] == [{"index": 0, "text": "ABC", "logprobs": None, "finish_reason": "length"}]
     details = {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 2}
+    cached = {"cached_tokens": 1}
     usage = {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5, "completion_tokens_details": details}
+    usage["prompt_tokens_details"] = cached
     assert body["usage"] == usage
     assert body["model"] == "fake-model"
     told = body["specmesh"]
@@ -295,6 +297,7 @@ def test_resumable_stream_says_what_is_needed_to_go_on():
             "stop": ["D"],
             "strategy": "deterministic",
             "threshold": 0.3,
+            "cache_prompt": True,
         },
     }
     assert len(first["id"]) == len(NAME)

@@ -23,7 +23,7 @@ def test_defaults():
     body = parse_completion({"prompt": "x"})
     params = body.request.params
     assert (body.stream, body.request.rounds, body.request.prompt, body.request.prompt_ids) == (False, False, "x", None)
-    assert (params.max_tokens, params.draft_n) == (128, None)
+    assert (params.max_tokens, params.draft_n, params.cache_prompt) == (128, None, True)
     assert (params.sampling.temperature, params.sampling.top_k, params.sampling.top_p) == (1.0, 0, 1.0)
     assert len({parsed().params.sampling.seed for _ in range(8)}) > 1
 
@@ -41,6 +41,7 @@ def test_every_field():
             "stream": True,
             "draft_n": 3,
             "rounds": True,
+            "cache_prompt": False,
             "model": "m",
             "user": "u",
             "stream_options": {"include_usage": True},
@@ -49,7 +50,8 @@ def test_every_field():
     assert body.stream
     assert body.request.rounds
     assert (body.request.prompt, body.request.prompt_ids) == (None, (1, 2))
-    assert (body.request.params.max_tokens, body.request.params.draft_n) == (7, 3)
+    params = body.request.params
+    assert (params.max_tokens, params.draft_n, params.cache_prompt) == (7, 3, False)
     assert body.request.params.sampling == SamplingParams(0.0, 5, 0.5, 9)
 
 
@@ -92,6 +94,7 @@ def test_every_field():
         ("stream", 1),
         ("stream", "yes"),
         ("rounds", 0),
+        ("cache_prompt", 0),
         ("stop", [1]),
         ("stop", {"x": 1}),
         ("stop", ["x"] * 17),

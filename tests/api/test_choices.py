@@ -74,6 +74,7 @@ def test_they_are_told_as_one_answer():
         "prompt_tokens": 2,
         "completion_tokens": 3,
         "total_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 0},
         "completion_tokens_details": {"accepted_prediction_tokens": 9, "rejected_prediction_tokens": 6},
     }
 

@@ -9,6 +9,7 @@ from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.held_drafts import NACK_INTERVAL
 from specmesh.core.penalties import Penalties
+from specmesh.core.places import NOTHING, Memory
 from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.proposal import Proposal
@@ -18,6 +19,31 @@ from specmesh.core.verifier_session import TELL_EVERY, SessionParams, TargetLimi
 END = 0
 PROMPT = (5, 6, 7)
 STEP = 0.03
+
+
+def test_what_is_in_memory_is_not_read_again():
+    """A session begins behind what its sequence holds; of all but the last id, with a step."""
+    limits, params = TargetLimits(64, 16, frozenset({END})), SessionParams(GREEDY, 10)
+    for held, plan in ((0, ev.Prefill(0, (5, 6))), (1, ev.Prefill(1, (6,))), (2, ev.Verify(2, 7, ()))):
+        made = VerifierSession(PROMPT, params, limits, StepCosts(), RollingAcceptance(), 0.0, held=held)
+        assert made.plan(0.0) == plan
+        assert made.cached == held
+        assert made.memory == Memory([5, 6][:held], 2)
+
+
+def test_what_is_left_for_others():
+    """All but the last id, however the text ends; nothing of a session that is for itself."""
+    for cached in (True, False):
+        params = SessionParams(GREEDY, 2, cache_prompt=cached)
+        made = VerifierSession(
+            PROMPT, params, TargetLimits(64, 16, frozenset({END})), StepCosts(), RollingAcceptance(), 0.0
+        )
+        made.handle(ev.Prefilled(2), 0.0)
+        made.handle(ev.Stepped((9,), logits(8, 3), 0.1), 0.1)
+        assert made.memory == (Memory([5, 6, 7], 2) if cached else NOTHING)
+        made.handle(ev.Stepped((9,), logits(9, 3), 0.1), 0.1)
+        assert made.finished == "length"
+        assert made.memory == (Memory([5, 6, 7, 8], 2) if cached else NOTHING)
 
 
 def crc(*ids):

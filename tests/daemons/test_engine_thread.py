@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specmesh.core.places import Copy, Cut
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
 from specmesh.engines.base import Span
 from specmesh.engines.sim import SimSettings, SimVerifier
@@ -36,6 +37,10 @@ class Recording(SimVerifier):
         self.calls.append((seq, length))
         super().trim(seq, length)
 
+    def copy(self, seq: int, source: int, length: int) -> None:
+        self.calls.append((seq, source, length))
+        super().copy(seq, source, length)
+
 
 @pytest.fixture
 def engine() -> Recording:
@@ -54,13 +59,13 @@ def thread(engine: Recording, results: "queue.SimpleQueue[Decoded | DecodeFailed
     assert made.close(10.0)
 
 
-def test_trims_come_before_the_decode(thread: EngineThread, engine: Recording, results):
-    """A job trims, decodes, and gives one array per span and its time; all on the engine's thread."""
+def test_orders_come_before_the_decode(thread: EngineThread, engine: Recording, results):
+    """A job cuts and copies, decodes, and gives one array per span and its time; all on the engine's thread."""
     thread.submit(Job((), (SPAN,)))
     first = results.get(timeout=10)
-    thread.submit(Job(((0, 1),), (Span(0, 1, (67,), logits=False),)))
+    thread.submit(Job((Copy(1, 0, 2), Cut(0, 1)), (Span(0, 1, (67,), logits=False),)))
     second = results.get(timeout=10)
-    assert engine.calls == [(SPAN,), (0, 1), (Span(0, 1, (67,), logits=False),)]
+    assert engine.calls == [(SPAN,), (1, 0, 2), (0, 1), (Span(0, 1, (67,), logits=False),)]
     assert first.logits[0].shape == (2, 256)
     assert second.logits == [None]
     assert first.started <= first.ended <= second.started
@@ -81,7 +86,7 @@ def test_error_is_delivered_and_the_thread_lives(thread: EngineThread, engine: R
 
 def test_error_of_a_trim_is_delivered(thread: EngineThread, results):
     """A trim that cannot be is delivered like an error of the decode."""
-    thread.submit(Job(((0, 99),), (SPAN,)))
+    thread.submit(Job((Cut(0, 99),), (SPAN,)))
     assert isinstance(results.get(timeout=10), DecodeFailed)
 
 
@@ -102,7 +107,7 @@ def test_one_failed_trim_leaves_the_others_done(thread: EngineThread, engine: Re
     """A trim that cannot be is told, after every other trim of the job has been done."""
     thread.submit(Job((), (SPAN, Span(1, 0, (65, 66), logits=False))))
     assert isinstance(results.get(timeout=10), Decoded)
-    thread.submit(Job(((0, 99), (1, 0)), (Span(1, 0, (67,), logits=False),)))
+    thread.submit(Job((Cut(0, 99), Cut(1, 0)), (Span(1, 0, (67,), logits=False),)))
     assert isinstance(results.get(timeout=10), DecodeFailed)
     thread.submit(Job((), (Span(1, 0, (67,), logits=False),)))
     assert isinstance(results.get(timeout=10), Decoded)

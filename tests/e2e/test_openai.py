@@ -118,6 +118,30 @@ def test_chat(server: Served):
     assert answer.usage.prompt_tokens == len(RENDERED)
 
 
+def test_the_next_turn_finds_the_one_before(server: Served):
+    """`usage` says how much of a chat was in memory: most of it at its second turn, nothing without `cache_prompt`."""
+    client = server.client()
+    chat = [{"role": "system", "content": f"Say it at the {server.daemon.log.name} in a few words."}]
+    for question, found in (("One?", False), ("Two?", True)):
+        chat.append({"role": "user", "content": question})
+        answer = client.chat.completions.create(model="any", messages=chat, max_tokens=9, temperature=0)
+        usage = answer.usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        text = answer.choices[0].message.content or ""
+        rendered = "".join(f"{one['role']}: {one['content']}\n" for one in chat) + "assistant: "
+        assert text == sim_text(rendered, 9)
+        assert (usage.prompt_tokens_details.cached_tokens > len(rendered) // 2) == found
+        asked, chat = chat, [*chat, {"role": "assistant", "content": text}]
+    cold = client.chat.completions.create(
+        model="any", messages=asked, max_tokens=9, temperature=0, extra_body={"cache_prompt": False}
+    )
+    assert cold.usage is not None
+    assert cold.usage.prompt_tokens_details is not None
+    assert cold.usage.prompt_tokens_details.cached_tokens == 0
+    assert cold.choices[0].message.content == text
+
+
 def test_streams(server: Served):
     """Chunks make the same text; the usage comes last where it was asked for."""
     client = server.client()

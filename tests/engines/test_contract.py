@@ -223,6 +223,54 @@ class TestVerifier:
         for seq in range(N_SEQ):
             assert_same_logits(np.concatenate(seen[seq]), straight[seq][: held[seq]])
 
+    def test_gone_on_with_long_after(self, verifier: VerifyEngine) -> None:
+        """What a sequence holds stays as it is while others come, are cut and go."""
+        ids = text_ids(30)
+        straight = step(verifier, span(0, 0, ids))[0]
+        step(verifier, span(1, 0, ids[:8]))
+        step(verifier, span(1, 8, [*ids[8:10], *([51, 52] if verifier.info.can_trim else [])]))
+        if verifier.info.can_trim:
+            verifier.trim(1, 10)
+        verifier.trim(0, 0)
+        for seq in (2, 0):
+            step(verifier, span(seq, 0, text_ids(20, seed=4), logits=False))
+            step(verifier, span(seq, 20, [60, 61, 62]))
+            verifier.trim(seq, 0)
+        assert_same_logits(step(verifier, span(1, 10, ids[10:]))[0], straight[10:])
+
+    def test_copies(self, verifier: VerifyEngine) -> None:
+        """Two sequences with one beginning go on apart, and either stays when the other goes."""
+        ids = text_ids(20)
+        straight = step(verifier, span(0, 0, ids))[0]
+        if verifier.info.reuse != "copied":
+            with pytest.raises(LocalProtocolError):
+                verifier.copy(1, 0, 6)
+            return
+        assert verifier.info.trimming == "removal"
+        verifier.copy(1, 0, 6)
+        verifier.copy(2, 1, 6)
+        step(verifier, span(1, 6, text_ids(9, seed=4), logits=False))
+        verifier.trim(0, 3)
+        verifier.trim(0, 0)
+        step(verifier, span(0, 0, text_ids(N_BATCH, seed=5), logits=False))
+        assert_same_logits(step(verifier, span(2, 6, ids[6:]))[0], straight[6:])
+        verifier.trim(1, 6)
+        assert_same_logits(step(verifier, span(1, 6, ids[6:]))[0], straight[6:])
+
+    @pytest.mark.parametrize(
+        ("seq", "source", "length"), [(1, 0, 0), (1, 0, 5), (1, 0, -1), (0, 0, 2), (2, 0, 2), (1, N_SEQ, 2), (-1, 0, 2)]
+    )
+    def test_bad_copies(self, verifier: VerifyEngine, seq: int, source: int, length: int) -> None:
+        """Into a sequence that is not empty, of more or less than there is, or of none: refused, with nothing done."""
+        ids = text_ids(6)
+        straight = step(verifier, span(1, 0, ids))[0]
+        verifier.trim(1, 0)
+        step(verifier, span(0, 0, ids[:4]), span(2, 0, ids[:1]))
+        with pytest.raises(LocalProtocolError):
+            verifier.copy(seq, source, length)
+        assert_same_logits(step(verifier, span(0, 4, ids[4:]))[0], straight[4:])
+        step(verifier, span(1, 0, ids))
+
     def test_trim_to_nothing_frees(self, verifier: VerifyEngine) -> None:
         """Every model can start a sequence over, and gets the room back."""
         ids = text_ids(N_BATCH)

@@ -79,6 +79,15 @@ class FakeLibrary:
         self.held[seq] = start
         return True
 
+    def llama_memory_seq_cp(self, memory: int, source: int, seq: int, start: int, end: int) -> None:
+        assert memory == MEMORY
+        assert not self.freed
+        assert 0 <= source < N_SEQ
+        assert 0 <= seq < N_SEQ
+        assert self.held[seq] == start == 0 < end <= self.held[source]
+        self.calls += 1
+        self.held[seq] = end
+
     def llama_state_seq_get_size_ext(self, handle: int, seq: int, flags: int) -> int:
         self.open(handle)
         assert 0 <= seq < N_SEQ
@@ -131,6 +140,8 @@ CALLS = st.one_of(
     st.tuples(st.just("fail"), st.lists(FITTING, max_size=4)),
     st.tuples(st.just("remove"), ANY, ANY),
     st.tuples(st.just("forget"), ANY),
+    st.tuples(st.just("share"), ANY, ANY, ANY),
+    st.tuples(st.just("share"), *[st.integers(0, N_SEQ - 1)] * 2, st.integers(1, 5)),
     st.tuples(st.just("save"), ANY),
     st.tuples(st.just("load"), ANY, ANY),
     st.tuples(st.just("logits"), ANY),
@@ -162,6 +173,8 @@ def call(cache: LlamaCache, lib: FakeLibrary, name: str, *values: object) -> Non
             cache.remove(seq, length)  # type: ignore[arg-type]
         case "forget", (seq,):
             cache.forget(seq)  # type: ignore[arg-type]
+        case "share", (seq, source, length):
+            cache.share(seq, source, length)  # type: ignore[arg-type]
         case "save", (seq,):
             cache.save(seq)  # type: ignore[arg-type]
         case "load", (seq, length):
@@ -201,6 +214,8 @@ def test_what_fits_goes_through():
     cache.load(0, 3, cache.save(0))
     cache.forget(2)
     assert lib.held == [3, 0, 0]
+    cache.share(2, 0, 3)
+    assert lib.held == [3, 0, 3]
 
 
 @pytest.mark.parametrize(
@@ -239,6 +254,7 @@ def test_nothing_after_the_end():
         lambda: cache.run([Span(0, 1, (1,), logits=True)]),
         lambda: cache.remove(0, 0),
         lambda: cache.forget(0),
+        lambda: cache.share(1, 0, 1),
         lambda: cache.save(0),
         lambda: cache.load(0, 1, state),
         lambda: cache.logits(0),

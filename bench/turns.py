@@ -1,0 +1,132 @@
+"""What a turn of a chat costs: its time to the first token, with what earlier turns left in memory and without.
+
+    python bench/turns.py [--model FILE] [--drafter FILE] [--turns N] [--words N] [--tokens N] [--repeats N]
+                          [--reproducible] [--chats N] [--json]
+
+A real verifier and its drafter, one thread each. A chat is a text that grows by a question of --words words and an
+answer of --tokens tokens at each turn. Each turn is asked warm and cold (`cache_prompt` off), one after the other, the
+first of them alternating; the chat goes on with the cold answer. The time is from the request until its first text is
+here, the median of the repeats, each with words of its own. With --chats so many are taken in turn, so that others come
+between the turns of each. Nothing else should run meanwhile: the load is printed.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from specmesh.client import Client, Json
+from specmesh.paths import bundled
+
+sys.path.insert(0, str(Path(__file__).parent))
+from live import daemons
+
+WORDS = (
+    "the of a file line when reads each name from list value with state open step data tree node list key set row "
+    "print return class index table write path text order count test model graph queue token batch"
+)
+SYSTEM = "You are a careful assistant. Answer in one line.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn, asked once: milliseconds to its first text, its prompt's tokens, those found in memory, and its ids."""
+
+    ms: float
+    prompt: int
+    cached: int
+    ids: tuple[int, ...]
+    text: str
+
+
+def ask(client: Client, prompt: str, tokens: int, *, cached: bool) -> Turn:
+    """Have a text written after the prompt."""
+    body: Json = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "cache_prompt": cached}
+    began, first, text, ids, report = time.perf_counter(), None, "", list[int](), dict[str, int]()
+    with closing(client.complete(body)) as chunks:
+        for chunk in chunks:
+            told = chunk["specmesh"]
+            if told.get("token_ids") and first is None:  # type: ignore[union-attr]
+                first = time.perf_counter()
+            ids += told.get("token_ids", ())  # type: ignore[union-attr]
+            text += chunk["choices"][0]["text"]  # type: ignore[index]
+            report = told.get("report", report)  # type: ignore[union-attr]
+    ms = 1e3 * ((first or time.perf_counter()) - began)
+    return Turn(ms, report["prompt_tokens"], report["cached_tokens"], tuple(ids), text)
+
+
+def chat(client: Client, options: argparse.Namespace, repeat: int) -> list[list[tuple[Turn, Turn]]]:
+    """Chats taken in turn; by chat and turn how it went warm and cold."""
+    luck, words = random.Random(repeat), WORDS.split()
+    texts = [SYSTEM] * options.chats
+    found: list[list[tuple[Turn, Turn]]] = [[] for _ in texts]
+    for number in range(options.turns):
+        for index, turns in enumerate(found):
+            texts[index] += "\nUser: " + " ".join(luck.choices(words, k=options.words)) + "?\nAssistant:"
+            ways = (True, False) if (repeat + number) % 2 else (False, True)
+            asked = {cached: ask(client, texts[index], options.tokens, cached=cached) for cached in ways}
+            turns.append((asked[True], asked[False]))
+            texts[index] += asked[False].text
+    return found
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", default=bundled("target.gguf"))
+    parser.add_argument("--drafter", default=bundled("drafter.gguf"))
+    parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument("--words", type=int, default=60)
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--chats", type=int, default=1)
+    parser.add_argument("--ctx", type=int, default=4096)
+    parser.add_argument("--reproducible", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    common = ["--threads", "1", "--ctx", str(options.ctx), "--max-sessions", "4"]
+    verifier = ["--model", options.model, *common, *(["--reproducible"] if options.reproducible else [])]
+    drafter = ["--model", options.drafter, *common]
+    with (
+        tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as folder,
+        daemons(Path(folder), verifier, drafter) as client,
+    ):
+        ask(client, SYSTEM, 8, cached=False)
+        chats = [one for repeat in range(options.repeats) for one in chat(client, options, repeat)]
+        reuse = client.get("/stats")["reuse"]
+    rows = [row(number + 1, [one[number] for one in chats]) for number in range(options.turns)]
+    record = {"turns": rows, "reuse": reuse, "load": os.getloadavg()[0], "cores": os.cpu_count()}
+    print(json.dumps(record) if options.json else table(record))
+
+
+def row(number: int, asked: list[tuple[Turn, Turn]]) -> Json:
+    """What came of a turn in all chats."""
+    return {
+        "turn": number,
+        "prompt": median(cold.prompt for _, cold in asked),
+        "cached": median(warm.cached for warm, _ in asked),
+        "warm_ms": round(median(warm.ms for warm, _ in asked), 2),
+        "cold_ms": round(median(cold.ms for _, cold in asked), 2),
+        "same_text": sum(warm.ids == cold.ids for warm, cold in asked),
+        "of": len(asked),
+    }
+
+
+def table(record: Json) -> str:
+    """The same for people."""
+    names = ("turn", "prompt", "cached", "warm_ms", "cold_ms", "same_text", "of")
+    rows: list[Json] = record["turns"]  # type: ignore[assignment]
+    lines = ["| " + " | ".join(names) + " |", "|" + "---:|" * len(names)]
+    lines += ["| " + " | ".join(f"{one[name]:g}" for name in names) + " |" for one in rows]
+    return "\n".join([*lines, "", f"load {record['load']:.1f} of {record['cores']} cores; {record['reuse']}"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Places in an engine: which sequence a session gets, and what sequences keep of the sessions they had.
+
+A session that ends leaves its ids in its sequence. One that begins gets the sequence, or a copy of what another one
+holds, by which most is gained: the next turn of a chat, or the same system prompt, then costs its new ids only. Ids are
+compared, never digests of them alone.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from specmesh.core.prefix import common_length
+
+Reuse = Literal["copied", "cut", "whole"]
+"""What another session may have of what a sequence holds: any beginning of it, also as a copy in another sequence; any
+beginning, what follows being cut off; or only all of it."""
+
+LEAST = 16
+"""Fewer ids than this are not kept for another session: any two prompts may begin alike, and to compute them again
+takes one small step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a sequence holds. The first `prompt` ids were read as a prompt, in its parts; those behind them by steps."""
+
+    ids: Sequence[int]
+    prompt: int
+
+
+NOTHING = Memory((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An engine is to keep the first `length` ids of a sequence."""
+
+    seq: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """An engine is to let an empty sequence begin with the first `length` ids of the sequence `source`."""
+
+    seq: int
+    source: int
+    length: int
+
+
+Order = Cut | Copy
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A session in `seq` with `held` ids out of `source`; so many ids that are kept would be `lost`."""
+
+    seq: int
+    source: int
+    held: int
+    lost: int
+
+
+class Places:
+    """The sequences 0 .. n_seq - 1 of one engine, and what it is to do with them before its next step.
+
+    room: ids that sequences without a session may hold together; the least recently used are emptied first.
+    part: where the same ids must have the same bits, how many ids of a prompt are read at once: only what a session
+          would read in just the same way is left to it. None where that does not matter.
+    """
+
+    def __init__(self, n_seq: int, reuse: Reuse, room: int, part: int | None = None) -> None:
+        self._reuse, self._room, self._part = reuse, room, part
+        self._free = dict.fromkeys(range(n_seq), NOTHING)  # the least recently used first
+        self._step: frozenset[int] = frozenset()  # the sequences of the step that runs
+        self._unsettled: set[int] = set()  # those of them that are free again
+        self._orders: list[Order] = []
+        self._hits = self._saved = 0
+
+    def __bool__(self) -> bool:
+        """Whether a sequence is free."""
+        return bool(self._free)
+
+    def picture(self) -> dict[str, int]:
+        """Sessions that found ids in memory and how many; sequences that hold some for others, and how many."""
+        kept = [len(memory.ids) for memory in self._free.values() if memory.ids]
+        return {"hits": self._hits, "tokens_saved": self._saved, "kept_sequences": len(kept), "kept_tokens": sum(kept)}
+
+    # --- a session begins
+
+    def take(
+        self, ids: Sequence[int], prompt: int, live: Iterable[tuple[int, Memory]] = (), *, cached: bool = True
+    ) -> tuple[int, int]:
+        """A sequence for a session that begins with these ids, the first `prompt` of them to be read as a prompt, and
+        how many of them it holds by the next step; never the last one, as its logits are needed.
+
+        A sequence must be free. live: what sequences of other sessions hold for certain. cached: False for none held.
+        """
+        victim = next((seq for seq, memory in self._free.items() if not memory.ids), next(iter(self._free)))
+        cold = _Way(victim, victim, 0, len(self._free[victim].ids))
+        ways = self._ways(ids[:-1], prompt, live, victim) if cached else ()
+        way = max((cold, *ways), key=lambda way: way.held - way.lost)
+        self._hits += way.held > 0
+        self._saved += way.held
+        if way.source in self._free:
+            self._free[way.source] = self._free.pop(way.source)  # used just now
+        del self._free[way.seq]
+        self._unsettled.discard(way.seq)
+        itself = way.source == way.seq
+        if way.lost:
+            self._orders.append(Cut(way.seq, way.held if itself else 0))
+        if not itself:
+            self._orders.append(Copy(way.seq, way.source, way.held))
+        return way.seq, way.held
+
+    def _ways(
+        self, before: Sequence[int], prompt: int, live: Iterable[tuple[int, Memory]], victim: int
+    ) -> Iterator[_Way]:
+        """Ways to begin with ids that are in memory, before the last one of a session."""
+        settled = {seq: memory for seq, memory in self._free.items() if seq not in self._unsettled}
+        held = {seq: self._usable(memory, before, prompt) for seq, memory in settled.items()}
+        for seq, memory in settled.items():
+            if held[seq]:
+                yield _Way(seq, seq, held[seq], len(memory.ids) - held[seq])
+        if self._reuse != "copied":
+            return
+        held.pop(victim, None)
+        held |= {seq: self._usable(memory, before, prompt) for seq, memory in live}
+        source = max(held, key=lambda seq: held[seq], default=victim)
+        if held.get(source):
+            yield _Way(victim, source, held[source], len(self._free[victim].ids))
+
+    def _usable(self, memory: Memory, before: Sequence[int], prompt: int) -> int:
+        """How many ids of a sequence a session can go on from."""
+        held = common_length(memory.ids, before)
+        if self._part is not None and not (memory.prompt == prompt <= held):
+            held = min(held, memory.prompt, prompt)
+            held -= held % self._part
+        if held < LEAST or (self._reuse == "whole" and held < len(memory.ids)):
+            return 0
+        return held
+
+    # --- a session ends
+
+    def give_back(self, seq: int, memory: Memory) -> None:
+        """A session has ended: its sequence holds this, and what the step that runs adds to it. NOTHING where that is
+        not to be used again."""
+        self._free[seq] = memory
+        if not memory.ids:
+            self._forget(seq)
+        elif seq in self._step:
+            self._unsettled.add(seq)
+        kept = sum(len(one.ids) for one in self._free.values())
+        for old, held in list(self._free.items()):
+            if kept > self._room and held.ids:
+                self._forget(old)
+                kept -= len(held.ids)
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        for seq, memory in self._free.items():
+            if memory.ids:
+                self._forget(seq)
+
+    def _forget(self, seq: int) -> None:
+        """Empty a free sequence."""
+        self._free[seq] = NOTHING
+        self._unsettled.discard(seq)
+        self._orders.append(Cut(seq, 0))
+
+    # --- the engine
+
+    def cut(self, seq: int, length: int) -> None:
+        """A session wants its sequence cut."""
+        self._orders.append(Cut(seq, length))
+
+    def orders(self, step: Iterable[int] = ()) -> tuple[Order, ...]:
+        """What is to be carried out now, in this order, before a step of these sequences."""
+        due, self._orders = tuple(self._orders), []
+        self._step = frozenset(step)
+        return due
+
+    def end(self) -> None:
+        """The step is over: what it added to sequences that are free again is to go."""
+        self._step = frozenset()
+        for seq in sorted(self._unsettled):
+            if self._reuse == "whole":
+                self._forget(seq)
+            else:
+                self._orders.append(Cut(seq, len(self._free[seq].ids)))
+        self._unsettled.clear()
+
+    def fail(self) -> set[int]:
+        """The step has failed: which sequences of sessions are in doubt. They took part in it, or were to begin with a
+        copy of one that did. Those that are free are to be emptied."""
+        doubtful, self._step = set(self._step), frozenset()
+        for order in self._orders:
+            if isinstance(order, Cut) and not order.length:
+                doubtful.discard(order.seq)  # what follows is of a session that has begun since
+            elif isinstance(order, Copy) and order.source in doubtful:
+                doubtful.add(order.seq)
+        self._orders = [order for order in self._orders if order.seq not in doubtful]
+        for seq in sorted(doubtful.intersection(self._free)):
+            self._forget(seq)
+        return doubtful.difference(self._free)

@@ -1,0 +1,311 @@
+"""Which sequence a session gets, and that it holds what is said of it."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from specmesh.core.places import LEAST, NOTHING, Copy, Cut, Memory, Places
+
+SYSTEM = tuple(range(100, 100 + 2 * LEAST))
+CHAT = (*SYSTEM, *range(200, 200 + 3 * LEAST))
+ANYTHING = 10_000
+
+
+def places(n_seq=3, reuse="copied", room=ANYTHING, part=None):
+    return Places(n_seq, reuse, room, part)
+
+
+def had(made, ids, prompt=0, live=()):
+    """Let a session on these ids come and go; which sequence it had."""
+    seq, _ = made.take((*ids, 1), prompt, live)
+    made.give_back(seq, Memory(ids, prompt))
+    made.orders()
+    return seq
+
+
+def test_the_next_turn_goes_on():
+    """A prompt that begins with all that a sequence holds gets that sequence, and nothing is cut."""
+    made = places()
+    seq = had(made, CHAT)
+    assert made.take((*CHAT, 1, 2), 0) == (seq, len(CHAT))
+    assert made.orders() == ()
+    assert made.picture() == {"hits": 1, "tokens_saved": len(CHAT), "kept_sequences": 0, "kept_tokens": 0}
+
+
+def test_the_last_id_is_decoded_again():
+    """The same prompt once more: all but its last id, whose logits are needed."""
+    made = places(reuse="cut")
+    seq = had(made, CHAT)
+    assert made.take(CHAT, 0) == (seq, len(CHAT) - 1)
+    assert made.orders() == (Cut(seq, len(CHAT) - 1),)
+
+
+def test_a_system_prompt_is_copied_as_long_as_that_loses_less():
+    """Into an empty sequence while there is one; then into the least recently used, if that holds less than would be
+    cut off; else it is cut off."""
+    made = places(n_seq=3)
+    first = had(made, CHAT)
+    second = had(made, (*SYSTEM, 1, 2, 3))
+    assert made.take((*SYSTEM, 7, 7), 0)[1] == len(SYSTEM)
+    [copied] = made.orders()
+    assert isinstance(copied, Copy)
+    assert copied.seq not in {first, second}
+    assert made.take((*SYSTEM, 8, 8), 0) == (second, len(SYSTEM))
+    assert made.orders() == (Cut(second, len(SYSTEM)),)
+
+
+def test_what_sessions_hold_is_copied_and_never_taken():
+    """A live session's ids are there for others, where an engine can copy; its sequence stays its own."""
+    for reuse, found in (("copied", len(SYSTEM)), ("cut", 0), ("whole", 0)):
+        made = places(reuse=reuse)
+        mine, _ = made.take(CHAT, 0)
+        seq, held = made.take((*SYSTEM, 1), 0, [(mine, Memory(CHAT, 0))])
+        assert seq != mine
+        assert held == found
+        assert made.orders() == ((Copy(seq, mine, found),) if found else ())
+
+
+def test_without_cutting_only_the_whole():
+    """A sequence that cannot be cut is gone on with where the prompt has all of it, and left alone where not."""
+    made = places(reuse="whole")
+    seq = had(made, CHAT)
+    other, held = made.take((*CHAT[:-1], 1, 2), 0)
+    assert (other == seq, held) == (False, 0)
+    assert made.take((*CHAT, 1), 0) == (seq, len(CHAT))
+    assert made.orders() == ()
+
+
+def test_few_ids_are_not_worth_it():
+    """Prompts begin alike, if only with the id that all begin with: nobody's memory goes for that."""
+    made = places(n_seq=2, reuse="cut")
+    seq = had(made, CHAT)
+    other, held = made.take((*CHAT[: LEAST - 1], 1, 2), 0)
+    assert (other == seq, held) == (False, 0)
+
+
+def test_a_long_memory_is_not_given_for_a_short_beginning():
+    """Without copies an empty sequence is taken where more would be cut off than gained."""
+    long = (*SYSTEM, *range(500, 700))
+    made = places(n_seq=2, reuse="cut")
+    seq = had(made, long)
+    assert made.take((*SYSTEM, 1), 0)[0] != seq
+    assert made.take((*SYSTEM, 1), 0) == (seq, len(SYSTEM)), "there is no other then"
+
+
+def test_the_least_recently_used_goes():
+    """With nothing in common and no empty sequence, the one that was used longest ago is emptied."""
+    made = places(n_seq=2)
+    chats = [tuple(range(start, start + 50)) for start in (0, 100, 200)]
+    first, second = had(made, chats[0]), had(made, chats[1])
+    assert first != second
+    assert had(made, (*chats[0], 5)) == first
+    assert had(made, chats[2]) == second
+
+
+def test_what_is_not_wanted_is_not_kept():
+    """Nothing of memory for a session that wants none; and one that leaves nothing is emptied."""
+    made = places(n_seq=2)
+    seq = had(made, CHAT)
+    other, held = made.take((*CHAT, 1), 0, cached=False)
+    assert (other == seq, held) == (False, 0)
+    made.give_back(other, NOTHING)
+    assert made.orders() == (Cut(other, 0),)
+    assert made.take((*CHAT, 1), 0, cached=False) != (seq, len(CHAT))
+
+
+def test_room():
+    """Sequences without a session hold no more than there is room for; the oldest go first, the newest of itself only
+    where it is too long alone."""
+    made = places(n_seq=4, room=100)
+    seqs = [had(made, tuple(range(start, start + 40))) for start in (0, 100, 200)]
+    assert made.picture()["kept_tokens"] == 80
+    assert made.take((*range(40), 1), 0)[1] == 0
+    assert made.take((*range(200, 240), 1), 0) == (seqs[2], 40)
+
+
+def test_everything_can_be_forgotten():
+    """After `clear` nothing is found."""
+    made = places()
+    seq = had(made, CHAT)
+    made.clear()
+    assert made.orders() == (Cut(seq, 0),)
+    assert made.take(CHAT, 0)[1] == 0
+
+
+PART = 2 * LEAST
+LONG = tuple(range(1000, 1000 + 4 * PART))
+
+
+@pytest.mark.parametrize(
+    ("held", "prompt", "ids", "begins", "found"),
+    [
+        (
+            3 * PART + 9,
+            2 * PART + 5,
+            4 * PART,
+            3 * PART,
+            2 * PART,
+        ),  # whole parts of the earlier prompt, of the new one too
+        (3 * PART + 9, 2 * PART + 5, 4 * PART, PART + 3, PART),
+        (3 * PART + 9, 2 * PART + 5, 3 * PART, 2 * PART + 5, 3 * PART - 1),  # gone on with from its own prompt on
+        (3 * PART + 9, 2 * PART + 5, 4 * PART, 2 * PART + 5, 3 * PART + 9),
+        (2 * PART + 5, 2 * PART + 5, 2 * PART + 6, 2 * PART + 5, 2 * PART + 5),  # the same prompt
+        (PART + 5, 2 * PART + 5, 4 * PART, 2 * PART + 5, PART),  # it broke off within its prompt
+        (PART - 1, 2 * PART + 5, 4 * PART, 2 * PART + 5, 0),
+    ],
+)
+def test_the_same_bits(held, prompt, ids, begins, found):
+    """Only what a session on nothing would compute in the same way: whole parts of the prompt, and what was generated
+    where that begins at the same place."""
+    made = places(n_seq=1, reuse="cut", part=PART)
+    had(made, LONG[:held], prompt)
+    assert made.take(LONG[:ids], begins)[1] == found
+
+
+def test_the_step_that_runs():
+    """A sequence given back while a step of it runs is not gone on with before that has ended: then without what the
+    step added, or not at all where it cannot be cut; and one of a step that failed holds nothing."""
+    for reuse, ends, kept in (("cut", "end", True), ("whole", "end", False), ("cut", "fail", False)):
+        made = places(n_seq=2, reuse=reuse)
+        seq, _ = made.take(CHAT, 0)
+        made.orders([seq])
+        made.give_back(seq, Memory(CHAT, 0))
+        other, held = made.take((*CHAT, 1), 0)
+        assert (other == seq, held) == (False, 0)
+        made.give_back(other, NOTHING)
+        assert getattr(made, ends)() in (None, set())
+        assert made.orders()[-1] == Cut(seq, len(CHAT) if kept else 0)
+        assert made.take((*CHAT, 1), 0)[1] == (len(CHAT) if kept else 0)
+
+
+def test_a_copy_of_what_failed_is_in_doubt():
+    """A session that was to begin with a copy of what a failed step may have spoilt is in doubt like those of the step;
+    one that has a sequence of it anew, emptied first, is not."""
+    made = places(n_seq=4)
+    stepping, other = made.take(CHAT, 0)[0], made.take((5,), 0)[0]
+    made.orders([stepping, other])
+    copy, held = made.take((*SYSTEM, 1), 0, [(stepping, Memory(CHAT, 0))])
+    assert held
+    made.give_back(other, NOTHING)
+    anew = {made.take((9,) * 9, 0)[0] for _ in range(2)}
+    assert other in anew
+    assert made.fail() == {stepping, copy}
+    assert made.orders() == (Cut(other, 0),)
+
+
+IDS = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4)
+BLOCK = LEAST // 2
+
+
+class Machine(RuleBasedStateMachine):
+    """Places beside an engine that carries the orders out; its steps end, fail, and outlive sessions."""
+
+    reuse, part, room = "copied", None, 6 * LEAST
+
+    def __init__(self):
+        super().__init__()
+        self.places = Places(3, self.reuse, self.room, self.part)
+        self.engine = [[] for _ in range(3)]
+        self.sessions = {}  # seq: [ids, held]
+        self.running = None  # seq: what the step adds
+
+    def _orders(self, step):
+        for order in self.places.orders(step):
+            held = self.engine[order.seq]
+            if isinstance(order, Copy):
+                assert self.reuse == "copied"
+                assert not held
+                assert 0 < order.length <= len(self.engine[order.source])
+                self.engine[order.seq] = self.engine[order.source][: order.length]
+            else:
+                assert order.length <= len(held)
+                assert order.length in (0, len(held)) or self.reuse != "whole"
+                self.engine[order.seq] = held[: order.length]
+
+    @precondition(lambda self: bool(self.places))
+    @rule(blocks=IDS, cached=st.booleans())
+    def begin(self, blocks, cached):
+        """Prompts of blocks, so that many begin alike."""
+        ids = [token for token in blocks for _ in range(BLOCK)]
+        live = [(seq, Memory(ids[:held], 0)) for seq, (ids, held) in self.sessions.items()]
+        seq, held = self.places.take(ids, len(ids) - 1, live, cached=cached)
+        assert seq not in self.sessions
+        assert held < len(ids)
+        assert cached or not held
+        self.sessions[seq] = [ids, held]
+
+    @precondition(lambda self: self.sessions and self.running is None)
+    @rule(data=st.data())
+    def step(self, data):
+        """Some sessions decode a few of their ids, and some that come to nothing."""
+        seqs = data.draw(st.sets(st.sampled_from(sorted(self.sessions)), min_size=1))
+        self._orders(seqs)
+        self.running = {}
+        for seq in seqs:
+            ids, held = self.sessions[seq]
+            assert self.engine[seq] == ids[:held], "a session's sequence holds what it believes"
+            wrong = [] if self.reuse == "whole" else [9] * data.draw(st.integers(0, 2))
+            self.running[seq] = (self.sessions[seq], ids[held : held + data.draw(st.integers(1, 12))], wrong)
+            self.engine[seq] = self.engine[seq] + self.running[seq][1] + wrong
+
+    @precondition(lambda self: self.running is not None)
+    @rule()
+    def end(self):
+        """What was wrong is cut off; sessions that are over hear nothing."""
+        self.places.end()
+        for seq, (session, right, wrong) in self.running.items():
+            if self.sessions.get(seq) is session:
+                session[1] += len(right)
+                if wrong:
+                    self.places.cut(seq, session[1])
+                if session[1] == len(session[0]):
+                    session[0] = [*session[0], 4]
+        self.running = None
+
+    @precondition(lambda self: self.running is not None)
+    @rule(data=st.data())
+    def fail(self, data):
+        """The engine's sequences hold anything then."""
+        for seq in self.running:
+            self.engine[seq] = self.engine[seq][: data.draw(st.integers(0, len(self.engine[seq])))]
+        doubtful = self.places.fail()
+        stepping = {seq for seq, one in self.running.items() if self.sessions.get(seq) is one[0]}
+        assert stepping <= doubtful <= set(self.sessions)
+        for seq in doubtful:
+            del self.sessions[seq]
+            self.places.give_back(seq, NOTHING)
+        self.running = None
+
+    @precondition(lambda self: self.sessions)
+    @rule(data=st.data(), keeps=st.booleans())
+    def leave(self, data, keeps):
+        """A session ends, perhaps in the middle of a step."""
+        seq = data.draw(st.sampled_from(sorted(self.sessions)))
+        ids, held = self.sessions.pop(seq)
+        self.places.give_back(seq, Memory(ids[:held], len(ids) - 1) if keeps else NOTHING)
+
+    @rule()
+    def clear(self):
+        """Rarely: everything is forgotten."""
+        self.places.clear()
+
+    @invariant()
+    def adds_up(self):
+        """No sequence is lost, and no more is kept than there is room for."""
+        told = self.places.picture()
+        assert told["kept_tokens"] <= self.room
+        assert bool(self.places) == (len(self.sessions) < 3)
+
+
+class CutMachine(Machine):
+    reuse = "cut"
+
+
+class WholeMachine(Machine):
+    reuse = "whole"
+
+
+for machine in (Machine, CutMachine, WholeMachine):
+    machine.TestCase.settings = settings(derandomize=True, deadline=None, max_examples=40, stateful_step_count=30)
+TestCopied, TestCut, TestWhole = Machine.TestCase, CutMachine.TestCase, WholeMachine.TestCase

@@ -1,0 +1,261 @@
+"""What sessions leave in memory for those after them, at both daemons: nothing but time changes."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from loops import PROMPT, Bench, Flaky, Hearing, Running, attach, truth, welcome
+from numpy.typing import NDArray
+
+from specmesh.core import events as ev
+from specmesh.core.logprobs import Logprob
+from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import SessionParams
+from specmesh.daemons.drafter_stats import DrafterStats
+from specmesh.daemons.following import Following
+from specmesh.engines.base import Span, VerifyEngine
+from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.sim import SimDrafter, SimSettings
+from specmesh.errors import EngineError
+from specmesh.paths import bundled
+from specmesh.requests import ClientEvent, Finished, Request, Tokens
+from specmesh.wire import messages as m
+
+SYSTEM = tuple(b"You answer in verse, and never in prose. ")
+
+
+class Counting(Flaky):
+    """A target that counts the rows it computes."""
+
+    rows = 0
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
+        self.rows += sum(len(span.ids) for span in spans)
+        return super().decode(spans)
+
+
+def asked(ids: Sequence[int], max_tokens: int = 20, draft_n: int | None = 4, *, cached: bool = True) -> Request:
+    params = SessionParams(SamplingParams(), max_tokens, draft_n, cache_prompt=cached)
+    return Request(None, tuple(ids), params)
+
+
+def ended(client: Hearing) -> Finished:
+    end = client.end()
+    assert isinstance(end, Finished), end
+    return end
+
+
+def reuse(running: Running) -> dict[str, int]:
+    """What the daemon tells of it."""
+    return running.loop.snapshot(0.0)["reuse"]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
+def test_turns_of_a_chat(bench: Bench, socket_of: str):
+    """Each turn finds all of the one before but its last id, at both sides, and says what it would alone."""
+    engine = Counting(SimSettings())
+    verifier, drafter = bench.verifier(engine), bench.drafter()
+    attach(verifier, drafter)
+    ids: tuple[int, ...] = SYSTEM
+    found = 0
+    for turn in range(4):
+        ids += tuple(b"\nAnd then? %d" % turn)
+        client = (verifier if socket_of == "verifier" else drafter).ask(asked(ids))
+        end = ended(client)
+        assert client.ids == truth(20, ids)
+        assert end.report["cached_tokens"] == found
+        ids += tuple(client.ids)
+        found = len(ids) - 1
+    assert engine.rows < len(ids) + 4 * 20 * 5
+    assert reuse(verifier)["hits"] == 3
+    assert reuse(verifier)["tokens_saved"] > 3 * len(SYSTEM)
+    assert reuse(verifier)["kept_tokens"] == len(ids) - 1
+    assert reuse(drafter)["hits"] <= 3  # it may have been too slow to read a prompt at all
+
+
+def test_a_system_prompt_of_a_session_that_lives(bench: Bench):
+    """A session begins with a copy of what another one holds, which goes on; both say what they would alone."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
+    one = verifier.ask(asked((*SYSTEM, 65), 8000, 0))
+    while not one.ids:
+        one.next()
+    other = verifier.ask(asked((*SYSTEM, 66), 10, 0))
+    assert ended(other).report["cached_tokens"] == len(SYSTEM)
+    assert other.ids == truth(10, (*SYSTEM, 66))
+    verifier.cancel(one)
+    assert ended(one).reason == "cancelled"
+    assert one.ids == truth(len(one.ids), (*SYSTEM, 65))
+
+
+def test_a_text_that_was_stopped_is_gone_on_with(bench: Bench):
+    """A client leaves in the middle of a step, as people do who have read enough: what was surely there is kept."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
+    client = verifier.ask(asked(SYSTEM, 8000, 0))
+    while len(client.ids) < 5:
+        client.next()
+    verifier.cancel(client)
+    ended(client)
+    ended(verifier.ask(asked(PROMPT, 3, 0)))  # no step of the first is left by its end
+    ids = (*SYSTEM, *client.ids, 65, 66)
+    again = verifier.ask(asked(ids, 10, 0))
+    assert ended(again).report["cached_tokens"] >= len(ids) - 3
+    assert again.ids == truth(10, ids)
+
+
+def test_what_failed_is_not_kept(bench: Bench):
+    """A step that breaks leaves nothing behind that another session could go on from."""
+    engine = Flaky(SimSettings(n_seq=2))
+    engine.fail_from = len(SYSTEM) + 5
+    verifier = bench.verifier(engine)
+    client = verifier.ask(asked(SYSTEM, 20, 0))
+    assert isinstance(client.error(), EngineError)
+    again = verifier.ask(asked(SYSTEM, 3, 0))
+    assert ended(again).report["cached_tokens"] == 0
+    assert again.ids == truth(3, SYSTEM)
+
+
+def test_only_who_wants_it(bench: Bench):
+    """`cache_prompt` off: nothing of others is found, and nothing left for them, at either side."""
+    verifier, drafter = bench.verifier(), bench.drafter()
+    attach(verifier, drafter)
+    for socket in (verifier, drafter):
+        ended(socket.ask(asked(SYSTEM, cached=False)))
+        ended(socket.ask(asked(SYSTEM)))
+        end = ended(socket.ask(asked(SYSTEM, cached=False)))
+        assert end.report["cached_tokens"] == 0
+        assert reuse(drafter)["hits"] <= reuse(verifier)["hits"] == (socket is drafter)
+
+
+def test_a_target_that_cannot_be_cut(bench: Bench):
+    """The whole of a text is gone on with; of another that begins alike nothing is."""
+    verifier = bench.verifier(Flaky(SimSettings(can_trim=False)))
+    client = verifier.ask(asked(SYSTEM))
+    ended(client)
+    for ids, found in (((*SYSTEM, 65), 0), ((*SYSTEM, *client.ids, 65), len(SYSTEM) + len(client.ids) - 1)):
+        again = verifier.ask(asked(ids))
+        assert ended(again).report["cached_tokens"] == found
+        assert again.ids == truth(20, ids)
+
+
+def test_more_chats_than_sequences(bench: Bench):
+    """Chats that take turns on fewer sequences find what is left of theirs, or begin anew; all are right."""
+    verifier, drafter = bench.verifier(Flaky(SimSettings(n_seq=2))), bench.drafter(SimDrafter(SimSettings(n_seq=2)))
+    attach(verifier, drafter)
+    chats = [(*SYSTEM, *b"chat %d" % number) for number in range(3)]
+    for _ in range(3):
+        clients = [drafter.ask(asked(chat)) for chat in chats]
+        for number, (chat, client) in enumerate(zip(chats, clients, strict=True)):
+            ended(client)
+            assert client.ids == truth(20, chat)
+            chats[number] = (*chat, *client.ids, 65)
+    assert reuse(verifier)["hits"] >= 5
+
+
+def test_the_same_ids_of_another_model():
+    """A drafter whose verifier comes back with another model keeps nothing: the ids may mean other tokens."""
+    dealer = SimpleNamespace(send=lambda _: 1)
+    engine = SimDrafter(SimSettings())
+    following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier")  # type: ignore[arg-type]
+
+    def session(number: int) -> int:
+        """Its truth is drafted for until nothing is left to do; how many ids of it were in memory."""
+        before = following.places.picture()["tokens_saved"]
+        following.opened(m.Opened(number, 0, len(SYSTEM), 0.0, 0, 1.0, 0))
+        half = len(SYSTEM) // 2
+        for base, ids in ((0, SYSTEM[:half]), (half, SYSTEM[half:])):
+            following.heard(number, ev.Told(base, Prefix(SYSTEM[:base]).crc, ids, 4, sync=True), 0, 0.0)
+            while following.work(engine, 0.0):
+                pass
+        following.done(m.Done(number, "stop", len(SYSTEM)), 0.0)
+        return following.places.picture()["tokens_saved"] - before
+
+    following.found(welcome())
+    assert [session(1), session(2)] == [0, len(SYSTEM) - 1]
+    following.found(welcome(verifier="v2"))
+    assert session(3) == len(SYSTEM) - 1
+    following.found(welcome(model="other"))
+    assert following.places.picture()["kept_tokens"] == 0
+    assert session(4) == 0
+
+
+# --- real models
+
+
+class Listening(Hearing):
+    """Keeps log-probabilities as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logprobs: list[Logprob | None] = []
+
+    def next(self) -> ClientEvent:
+        event = super().next()
+        if isinstance(event, Tokens):
+            self.logprobs += event.logprobs
+        return event
+
+
+def said(running: Running, ids: Sequence[int], *, cached: bool, draft_n: int = 0) -> tuple[Listening, int]:
+    """A text with its log-probabilities, and how much of the prompt was in memory."""
+    params = SessionParams(SamplingParams(), 16, draft_n, logprobs=2, cache_prompt=cached)
+    client = Listening()
+    running.ask(Request(None, tuple(ids), params), client)
+    return client, ended(client).report["cached_tokens"]  # type: ignore[return-value]
+
+
+@pytest.fixture(params=[False, True], ids=["fast", "reproducible"])
+def target(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
+    pytest.importorskip("llama_cpp")
+    path = Path(bundled("target.gguf"))
+    settings = LlamaSettings(path, n_ctx=1024, n_seq=4, threads=1, gpu_layers=0, reproducible=request.param)
+    engine = LlamaVerifier(settings)
+    yield engine
+    engine.close()
+
+
+@pytest.mark.models
+def test_a_warm_text_is_a_cold_one(bench: Bench, target: VerifyEngine):
+    """A chat of the bundled model: warm it says what it says cold. With steps of a constant width that holds to the
+    last bit of each log-probability; else up to the kernels' noise, and to a near tie."""
+    verifier = bench.verifier(target)  # type: ignore[arg-type]
+    text = Path(__file__).read_text(encoding="utf-8")
+    lines = [tuple(target.encode(text[start : start + 200])) for start in range(2000, 2400, 200)]
+    ids: tuple[int, ...] = tuple(target.encode(text[:600]))
+    found = []
+    for line in lines:
+        ids += line
+        (cold, nothing), (warm, cached) = said(verifier, ids, cached=False), said(verifier, ids, cached=True)
+        assert nothing == 0
+        found.append(cached)
+        assert_same(target, cold, warm)
+        ids += tuple(cold.ids)
+    again, cached = said(verifier, ids[: -len(cold.ids)], cached=True)
+    assert_same(target, cold, again)
+    assert found[0] == 0
+    assert all(found[1:])
+    assert cached == len(ids) - len(cold.ids) - 1
+    if target.info.width is not None:
+        assert all(cached % 128 == 0 for cached in found)
+
+
+def assert_same(target: VerifyEngine, cold: Listening, warm: Listening) -> None:
+    if target.info.width is None:
+        assert_nearly(cold, warm)
+    else:
+        assert (warm.ids, warm.logprobs) == (cold.ids, cold.logprobs)
+
+
+def assert_nearly(cold: Listening, warm: Listening) -> None:
+    """Equal texts, or apart at a near tie; before that log-probabilities differ by noise."""
+    noise = 0.1
+    for at, (mine, other) in enumerate(zip(cold.logprobs, warm.logprobs, strict=False)):
+        assert mine is not None
+        assert other is not None
+        if cold.ids[at] != warm.ids[at]:
+            best, second = (p for p in mine.top)
+            assert best - second < 2 * noise
+            return
+        assert abs(mine.chosen - other.chosen) < noise
