@@ -63,7 +63,8 @@ class Following:
         self._guides = Guides()
         self._refs = itertools.count(1)
         info = engine.info
-        self.places = Places(info.n_seq, "whole" if info.reuse == "whole" else "cut", info.n_ctx * info.n_seq)
+        room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
+        self.places = Places(info.n_seq, "whole" if info.reuse == "whole" else "cut", room)
 
     @property
     def interrupted(self) -> int:

@@ -35,12 +35,8 @@ class Stepper:
         self._width = engine.info.width
         self._scheduler = Scheduler(engine.info.n_batch, costs, constant=self._width is not None)
         self._costs, self._notes = costs, notes
-        self.places = Places(
-            engine.info.n_seq,
-            engine.info.reuse,
-            engine.info.n_ctx * engine.info.n_seq,
-            PREFILL_ROWS if self._width is not None else None,
-        )
+        info, part = engine.info, PREFILL_ROWS if self._width is not None else None
+        self.places = Places(info.n_seq, info.reuse, info.n_ctx * (1 if info.reuse == "whole" else info.n_seq), part)
         self._step: Step | None = None
         self._behind: set[int] = set()  # sequences whose next step decodes ids again
         self._begun = 0.0  # when the step that runs was handed over

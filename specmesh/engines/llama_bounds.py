@@ -63,6 +63,12 @@ class Bounds:
                 f"{self._held[source]}"
             )
 
+    def refill(self, seq: int, length: int) -> None:
+        """Whether an empty sequence may be filled with `length` ids at once."""
+        self.seq(seq)
+        if self._held[seq] or not 0 < length <= self._n_ctx:
+            raise EngineError(f"sequence {seq} with {self._held[seq]} ids cannot be filled with {length}")
+
     def was_cut(self, seq: int, length: int) -> None:
         """Note that a sequence holds `length` ids."""
         self._held[seq] = length

@@ -11,6 +11,7 @@ from specmesh.engines.base import EngineInfo, Span, context_of
 from specmesh.engines.llama_cache import CacheSizes
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings, physical_cores
 from specmesh.engines.llama_probe import open_cache
+from specmesh.engines.llama_resting import Resting
 from specmesh.engines.llama_width import ConstantWidth
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
@@ -47,6 +48,7 @@ class LlamaContext:
         self._constant = self._of_width(width, rows) if width is not None else None
         self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab)
         trimming, reuse = self.rewind.trimming, self._reuse(width)
+        self.resting = Resting(self.cache, self.sequences, settings.n_seq) if reuse == "copied" else None
         self.info = EngineInfo(model.name, n_ctx, n_batch, settings.n_seq, trimming, model.backend, width, reuse)
 
     def _of_width(self, width: int, rows: int) -> ConstantWidth:
@@ -91,6 +93,8 @@ class LlamaContext:
     def _run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         if self._constant is not None:
             return self._constant.run(spans)
+        if self.resting is not None:
+            self.resting.step({span.seq for span in spans})
         self.cache.run(self.rewind.prepare(spans))
         return self.cache.logits(sum(len(span.ids) for span in spans if span.logits))
 
@@ -101,6 +105,8 @@ class LlamaContext:
         """
         self._check_open()
         held = self.sequences.check_trim(seq, length)
+        if self.resting is not None and length < held:
+            self.resting.wake(seq) if length else self.resting.drop(seq)
         if length == 0:
             self.rewind.clear(seq)
         elif length < held and not self.rewind.trim(seq, length):
@@ -114,6 +120,8 @@ class LlamaContext:
         if self.info.reuse != "copied":
             raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
         self.sequences.check_copy(seq, source, length)
+        if self.resting is not None:
+            self.resting.wake(source)
         self.cache.share(seq, source, length)
         self.sequences.set(seq, length)
 

@@ -143,6 +143,8 @@ CALLS = st.one_of(
     st.tuples(st.just("share"), ANY, ANY, ANY),
     st.tuples(st.just("share"), *[st.integers(0, N_SEQ - 1)] * 2, st.integers(1, 5)),
     st.tuples(st.just("save"), ANY),
+    st.tuples(st.just("take out"), st.one_of(ANY, st.integers(0, N_SEQ - 1))),
+    st.tuples(st.just("put back"), st.one_of(ANY, st.integers(0, N_SEQ - 1)), ANY),
     st.tuples(st.just("load"), ANY, ANY),
     st.tuples(st.just("logits"), ANY),
     st.tuples(st.just("close")),
@@ -177,6 +179,12 @@ def call(cache: LlamaCache, lib: FakeLibrary, name: str, *values: object) -> Non
             cache.share(seq, source, length)  # type: ignore[arg-type]
         case "save", (seq,):
             cache.save(seq)  # type: ignore[arg-type]
+        case "take out", (seq,):
+            cache.size(seq)  # type: ignore[arg-type]
+            cache.take_out(seq)  # type: ignore[arg-type]
+        case "put back", (seq, length):
+            cache.put_back(seq, length, (np.ctypeslib.ctypes.c_uint8 * 8)())  # type: ignore[arg-type]
+            lib.held[seq] = length  # type: ignore[index]
         case "load", (seq, length):
             cache.load(seq, length, (np.ctypeslib.ctypes.c_uint8 * 8)())  # type: ignore[arg-type]
         case "logits", (rows,):
