@@ -54,7 +54,11 @@ class LlamaVerifier:
         The model's own start tokens come first, and special tokens written in the text are recognised.
         Raises RequestError for a lone surrogate, and where the tokenizer fails.
         """
-        return self._model.encode(text) if len(text) <= SHORT else self._tokenizer.encode(text)
+        if len(text) > SHORT:
+            return self._tokenizer.encode(text)
+        if len(text) > SHORT // 2:
+            self._tokenizer.prepare()
+        return self._model.encode(text)
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Ids of a chat by the model's own template, or the one that was set; safe from any thread.

@@ -2,13 +2,15 @@
 
 llama.cpp splits text by regular expressions, which for many vocabularies take stack for every character of a run: a
 long one ends the process. So a prompt of more than a few lines is tokenized in a process of its own, which is started
-when the first comes.
+when the first comes, or one half as long: a chat grows, and none of its turns should wait for a start.
 """
 
+import contextlib
+import threading
 from pathlib import Path
 
 from specmesh.child import Child, Limits
-from specmesh.errors import ChildFailed, EngineError, RequestError
+from specmesh.errors import ChildFailed, EngineError, RequestError, SpecmeshError
 
 SHORT = 4096
 """Characters of a text that needs no such care: each took 350 bytes of a thread's stack, which has 8 MiB or more."""
@@ -23,6 +25,17 @@ class Tokenizer:
     def __init__(self, path: Path, fingerprint: str) -> None:
         self._request: dict[str, object] = {"path": str(path.absolute()), "fingerprint": fingerprint}
         self._child = Child("specmesh.engines.llama_tokens_child", TOKENIZING)
+        self._prepared = False
+
+    def prepare(self) -> None:
+        """Start the process beside what goes on, unless that was done before."""
+        if not self._prepared:
+            self._prepared = True
+            threading.Thread(target=self._warm_up, name="tokens", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        with contextlib.suppress(SpecmeshError):  # who needs it is told
+            self.encode("")
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; safe from any thread.

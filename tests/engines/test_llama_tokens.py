@@ -1,5 +1,6 @@
 """Long prompts, and what a tokenizer does with those it was not made for, in a process of its own."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -58,6 +59,21 @@ def test_texts_come_back(verifier: LlamaVerifier, asked: list[int], text: str):
     """Whatever is in it; only long ones go to the process."""
     assert verifier.vocabulary.text(verifier.encode(text)) == text
     assert asked == ([len(text)] if len(text) > SHORT else [])
+
+
+def test_the_process_is_there_before_it_is_needed(tiny_gguf: Path, asked: list[int]):
+    """A text of half the length has it started beside, once."""
+    engine = LlamaVerifier(LlamaSettings(tiny_gguf, n_ctx=64, threads=1, gpu_layers=0))
+    engine.encode("x" * (SHORT // 2))
+    assert "tokens" not in {thread.name for thread in threading.enumerate()}
+    engine.encode("x" * (SHORT // 2 + 1))
+    for thread in threading.enumerate():
+        if thread.name == "tokens":
+            thread.join(20)
+    assert asked == [0]
+    engine.encode("x" * SHORT)
+    assert asked == [0]
+    engine.close()
 
 
 def test_both_ways_give_the_same_ids(verifier: LlamaVerifier):
