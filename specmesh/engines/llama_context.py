@@ -79,6 +79,8 @@ class LlamaContext:
         """
         self._check_open()
         self.sequences.check_step(spans, self.info.n_batch, self._n_outputs)
+        if self.resting is not None:
+            self.resting.step({span.seq for span in spans})
         try:
             logits = self._run(spans)
         except EngineError:
@@ -93,8 +95,6 @@ class LlamaContext:
     def _run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         if self._constant is not None:
             return self._constant.run(spans)
-        if self.resting is not None:
-            self.resting.step({span.seq for span in spans})
         self.cache.run(self.rewind.prepare(spans))
         return self.cache.logits(sum(len(span.ids) for span in spans if span.logits))
 

@@ -5,6 +5,7 @@ sequence's. So what a session left for others would slow down all that run meanw
 is put back, the same numbers in other cells, before it is used.
 """
 
+import contextlib
 from collections.abc import Collection
 
 from specmesh.engines.llama_cache import LlamaCache, SavedState
@@ -60,4 +61,5 @@ class Resting:
     def _take_out(self, seq: int) -> None:
         self._rested[seq] = 0
         if sum(map(len, self._out.values())) + self._cache.size(seq) <= MOST_BYTES:
-            self._out[seq] = self._cache.take_out(seq)
+            with contextlib.suppress(EngineError, MemoryError):  # it may stay where it is
+                self._out[seq] = self._cache.take_out(seq)

@@ -92,6 +92,17 @@ def test_too_much_stays(target: LlamaVerifier, monkeypatch: pytest.MonkeyPatch):
     assert out(target) == {1}
 
 
+def test_what_cannot_be_saved_stays(target: LlamaVerifier, monkeypatch: pytest.MonkeyPatch):
+    """A save that fails is nothing to those who step."""
+    target.decode([Span(0, 0, IDS[:40], logits=False)])
+    straight = row(target, 0, 40)
+    target.trim(0, 40)
+    monkeypatch.setattr(target._context.cache.lib, "llama_state_seq_get_data_ext", lambda *_: 0)
+    others_step(target)
+    assert out(target) == set()
+    assert np.abs(row(target, 0, 40) - straight).max() < 1e-3
+
+
 def test_what_does_not_come_back_is_empty(target: LlamaVerifier, monkeypatch: pytest.MonkeyPatch):
     """Where llama.cpp does not take it back the step fails, and the sequence begins anew."""
     target.decode([Span(0, 0, IDS[:40], logits=False)])
