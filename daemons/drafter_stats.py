@@ -30,14 +30,14 @@ class DrafterStats:
         self.unpublished = True
         self.latest: dict[str, object] = {}
 
-    def worked(self, start: float, end: float, guessed: bool) -> None:
-        """Count a call of the engine."""
+    def worked(self, start: float, end: float, guessed: int) -> None:
+        """Count a call of the engine, and how many drafts it gave: of one call each takes its share of the time."""
         self.busy.record(start, end)
         if guessed:
-            self.drafted += 1
-            self.draft_seconds.record(end - start)
-            self.drafts.record(end - start)
-            self.minute.record(end, drafted=1)
+            self.drafted += guessed
+            self.draft_seconds.record((end - start) / guessed)
+            self.drafts.record((end - start) / guessed, guessed)
+            self.minute.record(end, drafted=guessed)
 
     def round(self, accepted: int, committed: int, now: float) -> None:
         """Count a TRUTH that had news."""

@@ -24,7 +24,7 @@ from specmesh.daemons.guides import Guides
 from specmesh.daemons.interrupted import Interrupted, same_model
 from specmesh.daemons.peers import U32
 from specmesh.daemons.sampling_fields import grammar_of, params_of
-from specmesh.engines.base import DraftEngine
+from specmesh.engines.base import Ask, DraftEngine, predict_all
 from specmesh.errors import (
     Busy,
     DaemonUnreachable,
@@ -40,6 +40,9 @@ from specmesh.wire import messages as m
 log = structlog.get_logger("specmesh.drafter")
 
 _REFUSALS: dict[str, type[SpecmeshError]] = {"busy": Busy, "session": NoSuchText}
+
+_Work = tuple[Followed, ev.Predict]
+"""A session, and what it wants of the draft model."""
 
 
 class Following:
@@ -65,6 +68,7 @@ class Following:
         info = engine.info
         room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
         self.places = Places(info.n_seq, "whole" if info.reuse == "whole" else "cut", room)
+        self._together = info.batches
 
     @property
     def interrupted(self) -> int:
@@ -74,19 +78,18 @@ class Following:
     # --- drafting
 
     def work(self, engine: DraftEngine, round_trip: float) -> bool:
-        """One unit of drafting for the next session that has some, or where none has, of shadowing; whether there was
-        any. `engine` speaks the verifier's ids."""
-        for live in list(self.live.values()):
-            self._seat(live)
-            plan = live.machine.plan(round_trip) if live.seq is not None else None
+        """One unit of drafting: for the next session that drafts are asked for; else one that only follows takes ids
+        in, and where there is none, one is shadowed. Whether there was any. `engine` speaks the verifier's ids."""
+        turns = sorted(self.live.values(), key=lambda live: live.machine.draft_n == 0)
+        for live in turns:
+            plan = self._plan(live, round_trip)
             if plan is not None:
-                self.live[live.id] = self.live.pop(live.id)  # the others come first next time
-                self._predict(engine, live, plan)
+                self._predict(engine, [(live, plan), *self._beside(live, plan, turns, round_trip)])
                 return True
         for live in self.live.values():
             plan = live.machine.plan_shadow() if live.seq is not None else None
             if plan is not None:
-                self._predict(engine, live, plan)
+                self._predict(engine, [(live, plan)])
                 return True
         return False
 
@@ -103,22 +106,76 @@ class Following:
         for order in self.places.orders():
             self._engine.trim(order.seq, order.length)
 
-    def _predict(self, engine: DraftEngine, live: Followed, plan: ev.Predict) -> None:
-        self._guides.look(live, engine.vocabulary)
+    def _plan(self, live: Followed, round_trip: float) -> ev.Predict | None:
+        """What a session wants of the draft model, which must have a place for it: if need be that of one that no
+        drafts are asked for."""
+        if live.seq is None and not self.places and live.machine.draft_n:
+            idle = (other for other in self.live.values() if other.seq is not None and not other.machine.draft_n)
+            spare = next(idle, None)
+            if spare is not None:
+                self._release(spare)
+        self._seat(live)
+        return live.machine.plan(round_trip) if live.seq is not None else None
+
+    def _beside(self, first: Followed, plan: ev.Predict, turns: list[Followed], round_trip: float) -> list[_Work]:
+        """Guesses of other sessions that the engine can make in the same go."""
+        found, room = list[_Work](), self._engine.info.n_batch - len(plan.ids)
+        if not self._together or not plan.guess:
+            return found
+        for live in turns:
+            other = self._plan(live, round_trip) if live is not first and live.machine.draft_n else None
+            if other is not None and other.guess and len(other.ids) <= room:
+                found.append((live, other))
+                room -= len(other.ids)
+        return found
+
+    def _predict(self, engine: DraftEngine, work: list[_Work]) -> None:
+        """Have it done, several at once only where the engine can."""
+        for live, _ in work:
+            if live.id in self.live:
+                self.live[live.id] = self.live.pop(live.id)  # the others come first next time
+            self._guides.look(live, engine.vocabulary)
         started = time.monotonic()
+        asks = [(live, plan, ask) for live, plan in work if (ask := self._ask(live, plan)) is not None]
         try:
-            sampler = live.sampler_for(plan)
-            token = engine.predict(live.seq or 0, plan.ids, sampler)
+            tokens = predict_all(engine, [ask for _, _, ask in asks])
         except SpecmeshError as error:
-            log.error("drafting_failed", session=live.id, error=str(error))
-            self._release(live, broken=True)
+            if len(asks) > 1:
+                self._one_at_a_time([live for live, _, _ in asks], error)
+            else:
+                self._give_back(asks[0][0], error)
             return
         ended = time.monotonic()
-        drafted = live.machine.drafted
-        proposal = sampler.proposal if isinstance(sampler, Proposing) else None
-        effects = live.machine.handle(ev.Predicted(len(plan.ids), token, started, proposal), ended)
-        self._stats.worked(started, ended, live.machine.drafted > drafted)
-        self._carry_out(live, effects)
+        guesses = 0
+        for (live, plan, ask), token in zip(asks, tokens, strict=True):
+            drafted = live.machine.drafted
+            proposal = ask.sampler.proposal if isinstance(ask.sampler, Proposing) else None
+            effects = live.machine.handle(ev.Predicted(len(plan.ids), token, started, proposal), ended)
+            guesses += live.machine.drafted - drafted
+            self._carry_out(live, effects)
+        self._stats.worked(started, ended, guesses)
+
+    def _ask(self, live: Followed, plan: ev.Predict) -> Ask | None:
+        """What to ask the engine for; None where the session's grammar fails over it."""
+        try:
+            return Ask(live.seq or 0, plan.ids, live.sampler_for(plan))
+        except SpecmeshError as error:
+            self._give_back(live, error)
+            return None
+
+    def _give_back(self, live: Followed, error: SpecmeshError) -> None:
+        """Drafting for a session has failed: it loses its place, and is known for it."""
+        log.error("drafting_failed", session=live.id, error=str(error))
+        self._release(live, broken=True)
+        self._together = self._engine.info.batches
+
+    def _one_at_a_time(self, lives: list[Followed], error: SpecmeshError) -> None:
+        """The engine has failed over several sequences: it gets one at a time, until it shows who is to blame."""
+        log.warning("drafting_together_failed", error=str(error), meaning="sessions are drafted for in turn")
+        self._together = False
+        for live in lives:
+            if live.seq is not None:
+                live.machine.relocated(self._engine.trim(live.seq, self._engine.info.n_ctx))
 
     def flush(self) -> None:
         """Send what is held back: nothing more is drafted for now."""

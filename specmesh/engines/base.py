@@ -48,6 +48,7 @@ class EngineInfo:
     width:    rows that each span with logits is computed in, whatever it holds, so that its logits do not depend on
               what else is in the step; it takes no more. None: a step is as wide as what is asked of it.
     reuse:    what of a sequence another session may go on from, long after it was decoded.
+    batches:  whether a draft engine guesses for several sequences at once: it is a `BatchDraftEngine`.
     """
 
     model: str
@@ -58,6 +59,7 @@ class EngineInfo:
     backend: str
     width: int | None = None
     reuse: Reuse = "whole"
+    batches: bool = False
 
     @property
     def can_trim(self) -> bool:
@@ -144,6 +146,26 @@ class ChatEncoder(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A guess that is wanted of a draft engine: what follows `ids`, which are new to a sequence, by `sampler`."""
+
+    seq: int
+    ids: tuple[int, ...]
+    sampler: Sampler | None
+
+
+@runtime_checkable
+class BatchDraftEngine(Protocol):
+    """What a draft engine whose `info.batches` is true can do besides: guess for several sequences in one go, in less
+    time than one after the other."""
+
+    def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
+        """`DraftEngine.predict` for each, of different sequences, with at most n_batch ids in all. Where it raises,
+        `trim` tells what each of them holds."""
+        ...
+
+
 class DraftEngine(Protocol):
     """A draft model: guesses one token at a time. It may be an `Encoder` as well."""
 
@@ -173,3 +195,11 @@ class DraftEngine(Protocol):
     def close(self) -> None:
         """Free the model."""
         ...
+
+
+def predict_all(engine: DraftEngine, asks: Sequence[Ask]) -> list[int | None]:
+    """The guesses; of several in one go, which the engine must be able to."""
+    if len(asks) > 1:
+        assert isinstance(engine, BatchDraftEngine), "asked for where `info.batches` is true"
+        return engine.predict_many(asks)
+    return [engine.predict(ask.seq, ask.ids, ask.sampler) for ask in asks]

@@ -1,6 +1,7 @@
 """llama.cpp as verifier and as drafter."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
-from specmesh.engines.base import EngineInfo, Progress, Span
+from specmesh.engines.base import Ask, EngineInfo, Progress, Span
 from specmesh.engines.llama_context import LlamaContext
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings
 from specmesh.engines.llama_tokens import SHORT, Tokenizer
@@ -111,11 +112,12 @@ class LlamaDrafter:
         """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
         self._model = LlamaModel(settings, progress)
         self._context = _context(self._model, settings, 1, 0)
+        self._info = replace(self._context.info, batches=self._context.info.trimming == "removal")
 
     @property
     def info(self) -> EngineInfo:
         """Facts about the model."""
-        return self._context.info
+        return self._info
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -131,12 +133,20 @@ class LlamaDrafter:
 
         Raises LocalProtocolError for ids or lengths that cannot be, EngineError when llama.cpp fails.
         """
-        held = self._context.sequences.check_append(seq, ids, self.info.n_batch)
-        *body, last = ids
-        spans = [Span(seq, held, tuple(body), logits=False)] if body else []
-        spans.append(Span(seq, held + len(body), (last,), logits=sampler is not None))
-        logits = self._context.decode(spans)
-        return None if sampler is None else sampler.choose(logits[0], held + len(ids))
+        return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
+
+    def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
+        """The same for several sequences in one llama_decode."""
+        n_batch, spans = self.info.n_batch, list[Span]()
+        ends = [self._context.sequences.check_append(ask.seq, ask.ids, n_batch) + len(ask.ids) for ask in asks]
+        for ask, end in zip(asks, ends, strict=True):
+            *body, last = ask.ids
+            if body:
+                spans.append(Span(ask.seq, end - len(ask.ids), tuple(body), logits=False))
+            spans.append(Span(ask.seq, end - 1, (last,), logits=ask.sampler is not None))
+        rows = iter(self._context.decode(spans))
+        pairs = zip(asks, ends, strict=True)
+        return [None if ask.sampler is None else ask.sampler.choose(next(rows), end) for ask, end in pairs]
 
     def trim(self, seq: int, length: int) -> int:
         """Keep at most the first `length` ids of a sequence; returns how many are held.

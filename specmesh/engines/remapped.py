@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from specmesh.core.remap import Remap
 from specmesh.core.sampling import Logits, Sampler
 from specmesh.core.vocabulary import Vocabulary
-from specmesh.engines.base import DraftEngine, EngineInfo
+from specmesh.engines.base import Ask, BatchDraftEngine, DraftEngine, EngineInfo
 from specmesh.errors import LocalProtocolError
 
 
@@ -34,14 +34,21 @@ class RemappedDrafter:
 
         Raises LocalProtocolError for an id outside the vocabulary, and what the engine inside raises.
         """
+        ask = self._translated(Ask(seq, tuple(ids), sampler))
+        return _meaning(ask, self._engine.predict(ask.seq, ask.ids, ask.sampler))
+
+    def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
+        """As the engine inside, which must be able to."""
+        assert isinstance(self._engine, BatchDraftEngine), "asked for where `info.batches` is true"
+        asked = [self._translated(ask) for ask in asks]
+        return [_meaning(ask, guess) for ask, guess in zip(asked, self._engine.predict_many(asked), strict=True)]
+
+    def _translated(self, ask: Ask) -> Ask:
+        ids = ask.ids
         if ids and not 0 <= min(ids) <= max(ids) < self._remap.n_verifier:
-            raise LocalProtocolError(f"an id outside [0, {self._remap.n_verifier}) for sequence {seq}")
-        fed = self._remap.feed(ids)
-        if sampler is None:
-            return self._engine.predict(seq, fed, None)
-        translating = _Translating(sampler, self._remap)
-        guess = self._engine.predict(seq, fed, translating)
-        return None if guess is None else translating.meaning(guess)
+            raise LocalProtocolError(f"an id outside [0, {self._remap.n_verifier}) for sequence {ask.seq}")
+        sampler = None if ask.sampler is None else _Translating(ask.sampler, self._remap)
+        return Ask(ask.seq, tuple(self._remap.feed(ids)), sampler)
 
     def trim(self, seq: int, length: int) -> int:
         """As the engine inside."""
@@ -50,6 +57,11 @@ class RemappedDrafter:
     def close(self) -> None:
         """Close the engine inside."""
         self._engine.close()
+
+
+def _meaning(ask: Ask, guess: int | None) -> int | None:
+    """The verifier's id of what the engine inside answered."""
+    return ask.sampler.meaning(guess) if isinstance(ask.sampler, _Translating) and guess is not None else None
 
 
 class _Translating(Sampler):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import inf
 
 import numpy as np
@@ -13,7 +13,7 @@ from specmesh.core.places import Reuse
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
-from specmesh.engines.base import EngineInfo, Span, Trimming
+from specmesh.engines.base import Ask, EngineInfo, Span, Trimming
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError, RequestError
 
@@ -37,7 +37,7 @@ class SimSettings:
 
     step_ms, row_ms:  a verifier step of k rows takes step_ms + row_ms (k - 1), unless
     steps_ms:         gives the time of 1, 2, ... rows; more rows cost as much as the last entry.
-    draft_ms:         one guess; taking ids in costs nothing.
+    draft_ms:         one guess; taking ids in costs nothing. Guesses for n sequences at once take row_ms (n - 1) more.
     alpha:            probability that a guess is right, decided by a hash of (seed, prefix); several, written 0.9/0.2,
                       hold for `period` ids in turn.
     end_after:        a sequence of this many ids is followed by END_ID; 0: never.
@@ -165,7 +165,7 @@ class SimDrafter:
     @property
     def info(self) -> EngineInfo:
         """Facts about the simulated model."""
-        return self._state.info
+        return replace(self._state.info, batches=True)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -181,15 +181,26 @@ class SimDrafter:
 
         Raises LocalProtocolError for ids or lengths that cannot be.
         """
-        started = time.perf_counter()
-        held = self._state.sequences.check_append(seq, ids, self.info.n_batch)
-        tokens = [self._state.append(seq, token) for token in ids]
-        if sampler is None:
-            return None
-        guess = self.guess(self._state.prefixes[seq].crc, held + len(ids), tokens[-1])
-        chosen = sampler.choose(_one_hot([guess], self._settings.n_vocab)[0], held + len(ids))
-        _wait_until(started + self._settings.draft_ms / 1000)
+        return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
+
+    def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
+        """The same for several sequences at once."""
+        started, settings = time.perf_counter(), self._settings
+        for ask in asks:
+            self._state.sequences.check_append(ask.seq, ask.ids, self.info.n_batch)
+        chosen = [self._chosen(ask) for ask in asks]
+        guesses = sum(ask.sampler is not None for ask in asks)
+        if guesses:
+            _wait_until(started + (settings.draft_ms + settings.row_ms * (guesses - 1)) / 1000)
         return chosen
+
+    def _chosen(self, ask: Ask) -> int | None:
+        held = self._state.sequences.held(ask.seq)
+        tokens = [self._state.append(ask.seq, token) for token in ask.ids]
+        if ask.sampler is None:
+            return None
+        guess = self.guess(self._state.prefixes[ask.seq].crc, held + len(ask.ids), tokens[-1])
+        return ask.sampler.choose(_one_hot([guess], self._settings.n_vocab)[0], held + len(ask.ids))
 
     def trim(self, seq: int, length: int) -> int:
         """Keep at most the first `length` ids, none where `can_trim` is off; returns how many are held."""

@@ -1,15 +1,18 @@
 """The sessions that a drafter follows."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
+from loops import welcome
 
-from specmesh.core.events import Predict
+from specmesh.core.events import Predict, Told
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.following import Following
+from specmesh.engines.base import Ask
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.errors import EngineError
-from specmesh.wire.messages import Opened
+from specmesh.wire.messages import Done, Draft, Message, Opened
 
 
 def followed() -> tuple[Following, SimDrafter]:
@@ -42,5 +45,97 @@ def test_a_grammar_that_breaks_ends_its_drafts_alone():
     live = following.live[7]
     live.guided = SimpleNamespace(sampler=broken)  # type: ignore[assignment]
     assert live.seq is not None
-    following._predict(engine, live, Predict((1, 2, 3), guess=True))
+    following._predict(engine, [(live, Predict((1, 2, 3), guess=True))])
     assert (following.live[7], live.seq) == (live, None)
+
+
+class Counting(SimDrafter):
+    """A draft model that notes for how many sequences it guessed at once; it may refuse more than one."""
+
+    def __init__(self, settings: SimSettings, *, refuses: bool = False) -> None:
+        super().__init__(settings)
+        self.calls: list[int] = []
+        self.refuses = refuses
+
+    def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
+        self.calls.append(len(asks))
+        if self.refuses and len(asks) > 1:
+            raise EngineError("too many at once")
+        return super().predict_many(asks)
+
+
+class Followers:
+    """A drafter's sessions, and what it says of them."""
+
+    def __init__(self, engine: SimDrafter) -> None:
+        self.said: list[Message] = []
+        self.engine = engine
+        dealer = SimpleNamespace(send=self._send)
+        self.following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier")  # type: ignore[arg-type]
+        self.following.found(welcome())
+
+    def _send(self, message: Message) -> int:
+        self.said.append(message)
+        return 1
+
+    def tell(self, session: int, text: bytes, draft_n: int) -> None:
+        """Announce a session with this text."""
+        self.following.opened(Opened(session, 0, len(text), 0.0, 0, 1.0, 0))
+        self.following.heard(session, Told(0, 0, tuple(text), draft_n, sync=True), 0, 0.0)
+
+    def work(self) -> "Followers":
+        """Work until nothing is left to do."""
+        while self.following.work(self.engine, 0.0):
+            pass
+        self.following.flush()
+        return self
+
+    def drafts(self, session: int) -> list[int]:
+        """What was drafted for a session."""
+        return [token for one in self.said if isinstance(one, Draft) and one.session == session for token in one.ids]
+
+
+def test_several_sessions_are_drafted_for_at_once():
+    """One call for all that want drafts; they are the drafts that each gets alone."""
+    together = Followers(Counting(SimSettings(alpha=0.9)))
+    for session in (1, 2, 3):
+        together.tell(session, b"text number %d" % session, 4)
+    together.work()
+    assert together.engine.calls.count(3) >= 4
+    for session in (1, 2, 3):
+        alone = Followers(Counting(SimSettings(alpha=0.9)))
+        alone.tell(session, b"text number %d" % session, 4)
+        alone.work()
+        assert set(alone.engine.calls) == {1}
+        assert alone.drafts(session) == together.drafts(session)
+        assert len(alone.drafts(session)) >= 4
+
+
+def test_an_engine_that_fails_over_several_gets_one():
+    """The drafts are the same, one session after the other, from then on."""
+    failing, fine = (Followers(Counting(SimSettings(alpha=0.9), refuses=refuses)) for refuses in (True, False))
+    for followers in (failing, fine):
+        for session in (1, 2):
+            followers.tell(session, b"text number %d" % session, 4)
+        followers.work()
+    assert failing.engine.calls.count(2) == 1
+    assert [failing.drafts(session) for session in (1, 2)] == [fine.drafts(session) for session in (1, 2)]
+
+
+def test_those_that_drafts_are_asked_for_come_first():
+    """A session that only follows gives its place to one that drafts are asked for, and gets it back."""
+    followers = Followers(Counting(SimSettings(n_seq=1)))
+    followers.tell(1, b"following", 0)
+    followers.work()
+    followers.tell(2, b"asked for", 4)
+    followers.work()
+    live = followers.following.live
+    assert (live[1].seq, live[2].seq) == (None, 0)
+    assert len(followers.drafts(2)) >= 4
+    followers.tell(3, b"one too many", 4)
+    followers.work()
+    assert live[3].seq is None
+    followers.following.done(Done(2, "moved", 0), 0.0)
+    followers.following.done(Done(3, "moved", 0), 0.0)
+    followers.work()
+    assert live[1].seq == 0

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.engines.base import DraftEngine, Span, VerifyEngine
+from specmesh.engines.base import Ask, BatchDraftEngine, DraftEngine, Span, VerifyEngine
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
 from specmesh.engines.mlx import MlxDrafter, MlxSettings
 from specmesh.engines.ngram import NgramDrafter
@@ -398,6 +398,21 @@ class TestDrafter:
                 drafter.predict(seq, ids[start:end], None)
         drafter.trim(0, 0)
         assert [drafter.predict(seq, texts[seq][19:], GREEDY) for seq in (1, 2)] == alone[1:]
+
+    def test_several_at_once(self, drafter: DraftEngine) -> None:
+        """Guesses for several sequences in one go are those that each gets alone, whatever else is taken in."""
+        if not drafter.info.batches:
+            return
+        assert isinstance(drafter, BatchDraftEngine)
+        texts = [text_ids(9), text_ids(15)[3:], text_ids(9)[1:]]
+        alone = []
+        for ids in texts:
+            alone.append([drafter.predict(0, ids, GREEDY), drafter.predict(0, [44], GREEDY)])
+            drafter.trim(0, 0)
+        first = drafter.predict_many([Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)])
+        second = drafter.predict_many([Ask(2, (44,), GREEDY), Ask(0, (44,), None), Ask(1, (44,), GREEDY)])
+        assert first == [guesses[0] for guesses in alone]
+        assert second == [alone[2][1], None, alone[1][1]]
 
     def test_trim_says_what_is_held(self, drafter: DraftEngine) -> None:
         """A cut beyond the end changes nothing and says how long the sequence is."""
