@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from specmesh import __version__
-from specmesh.core.decision import Decision, PolicyRecord, header
+from specmesh.core.decision import Decision, DrafterChange, PolicyRecord, header
 from specmesh.errors import ConfigError
 
 log = structlog.get_logger("specmesh.decisions")
@@ -28,6 +28,8 @@ MAX_WAITING = 65_536
 
 CLOSE_PATIENCE = 2.0
 """Seconds that closing waits for the disk."""
+
+_Record = Decision | PolicyRecord | DrafterChange
 
 _HEADER_START = b'{"kind":"header"'
 
@@ -43,7 +45,7 @@ class DecisionLog:
         self._path = path
         self._file = _open(path)
         self._size = os.fstat(self._file).st_size
-        self._waiting: deque[Decision | PolicyRecord | dict[str, object]] = deque()
+        self._waiting: deque[_Record | dict[str, object]] = deque()
         self._interval = flush_interval
         self._closing = threading.Event()
         self._failed = False
@@ -54,7 +56,7 @@ class DecisionLog:
         self._waiting.append(header(__version__, model))
         self._thread.start()
 
-    def add(self, record: Decision | PolicyRecord) -> None:
+    def add(self, record: _Record) -> None:
         """Take a record; costs the caller an append. After a failure it is dropped."""
         if self._failed:
             return
@@ -117,7 +119,7 @@ class DecisionLog:
         log.warning("decision_log_ended", path=str(self._path), error=why, meaning="generation goes on without it")
 
 
-def _line(record: Decision | PolicyRecord | dict[str, object]) -> str:
+def _line(record: _Record | dict[str, object]) -> str:
     return json.dumps(record if isinstance(record, dict) else record.as_json(), separators=(",", ":"))
 
 

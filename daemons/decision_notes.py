@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from specmesh.core import events as ev
-from specmesh.core.decision import WAIT, Decision, PolicyRecord
+from specmesh.core.decision import WAIT, Decision, DrafterChange, PolicyRecord
 from specmesh.core.policy import Policy
+from specmesh.core.pool import Why
 from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.live import Live
 
@@ -42,3 +43,8 @@ class DecisionNotes:
         drafts = [WAIT if wait else drafts for wait, drafts in zip(waits, policy.drafts, strict=True)]
         leads = [policy.lead_at(at) for at in range(len(drafts))]
         self._log.add(PolicyRecord(now - live.machine.times.opened, live.id, leads, drafts, policy.rate))
+
+    def drafter(self, live: Live, number: int, why: Why, rate: float | None, now: float) -> None:
+        """The session is drafted for by the drafter of this number from `now` on."""
+        if self._log is not None:
+            self._log.add(DrafterChange(now - live.machine.times.opened, live.id, number, why, rate))

@@ -1,7 +1,10 @@
 """The drafters attached to a verifier: who is there, PINGs to them, and who has gone silent."""
 
+import itertools
 from collections.abc import Iterator
 
+from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.pool import DrafterRecord
 from specmesh.core.stats import Histogram
 from specmesh.daemons.peers import U32, DrafterPeer, Link
 from specmesh.daemons.router import Router
@@ -17,11 +20,16 @@ MOST_OF_A_KEY = 8
 
 
 class Drafters:
-    """DrafterPeers by the identity of their connection, in the order they came."""
+    """DrafterPeers by the identity of their connection, in the order they came; `acceptance` is of all their drafts."""
 
     def __init__(self, router: Router, round_trips: Histogram) -> None:
         self._router, self._round_trips = router, round_trips
         self._peers: dict[bytes, DrafterPeer] = {}
+        self._numbers = itertools.count(1)
+        self.acceptance = RollingAcceptance()
+
+    def __len__(self) -> int:
+        return len(self._peers)
 
     def __iter__(self) -> Iterator[DrafterPeer]:
         return iter(list(self._peers.values()))
@@ -35,8 +43,15 @@ class Drafters:
         if len(self._peers) >= MOST or self._router.doors.same_key(identity) >= MOST_OF_A_KEY:
             raise Busy(f"too many drafters are attached ({len(self._peers)}): stop one")
         key = self._router.doors.attach(identity)
-        peer = DrafterPeer(identity, hello, Link(now), address=self._router.inlet.sender(), key=key)
-        self._peers[identity] = peer
+        self._peers[identity] = DrafterPeer(
+            identity,
+            hello,
+            Link(now),
+            address=self._router.inlet.sender(),
+            key=key,
+            number=next(self._numbers),
+            record=DrafterRecord(self.acceptance, now),
+        )
 
     def remove(self, identity: bytes) -> DrafterPeer | None:
         """Forget a drafter, and what is kept for it; None where there was none."""

@@ -1,10 +1,12 @@
 """A session at the verifier and what surrounds it, from its opening until its client has its report."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specmesh.core.events import SendSync
+from specmesh.core.pool import Casting
 from specmesh.core.report import with_drafting
+from specmesh.core.standby import Standby
 from specmesh.core.verifier_session import VerifierSession
 from specmesh.requests import Client, Finished, Started
 from specmesh.wire.messages import MAX_LOGPROBS, MAX_TOKENS, Logprobs, Sync
@@ -19,6 +21,8 @@ class Live:
 
     owner is the drafter whose own client asked for it; None for a client of this daemon. told: when its client last
     got a round. name: what it can be asked for by again, and key: with which key it was opened; either may be empty.
+    casting: what is known of its drafters; standby: the one that stands by, as it follows. asked: whether drafts are
+    asked for, as its drafter's load was counted last.
     """
 
     id: int
@@ -32,6 +36,9 @@ class Live:
     bytes_received: int = 0
     name: str = ""
     key: str = ""
+    casting: Casting[bytes] = field(default_factory=Casting)
+    standby: Standby | None = None
+    asked: bool = False
 
     def started(self) -> Started:
         """What its client is told first."""

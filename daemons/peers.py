@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from specmesh.core.arrivals import Arrivals
+from specmesh.core.pool import DrafterRecord
 from specmesh.core.stats import Rolling
 from specmesh.requests import Peer
 from specmesh.wire.messages import Hello, Ping, Pong
@@ -98,17 +99,25 @@ class Link:
 class DrafterPeer:
     """A drafter attached to this verifier.
 
-    key:   what its key is called here, empty where it has no name.
-    stuck: it was found so, and drafts for nobody until its loop turns again.
+    key:    what its key is called here, empty where it has no name.
+    stuck:  it was found so, and drafts for nobody until its loop turns again.
+    number: the how manyth it is that came.
+    record: what was measured of it.
     """
 
     identity: bytes
     hello: Hello
     link: Link
-    arrivals: Arrivals = field(default_factory=Arrivals)
     address: str = ""
     key: str = ""
     stuck: bool = False
+    number: int = 0
+    record: DrafterRecord = field(default_factory=DrafterRecord)
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """When its drafts arrive."""
+        return self.record.arrivals
 
     @property
     def end(self) -> Peer:
@@ -117,8 +126,9 @@ class DrafterPeer:
 
     def describe(self) -> dict[str, object]:
         """This peer for people and for `stats --json`."""
-        interval = self.arrivals.interval
+        record, interval = self.record, self.record.interval_at(self.arrivals.load)
         return {
+            "number": self.number,
             "drafter": self.hello.drafter,
             "address": self.address,
             "key": self.key or None,
@@ -126,6 +136,8 @@ class DrafterPeer:
             "model": self.hello.model,
             "round_trip_ms": self.link.round_trip_ms(),
             "draft_interval_ms": _ms(interval),
+            "acceptance": round(record.acceptance.pooled(), 4) if record.acceptance.known else None,
+            "promised_tokens_per_second": None if record.rate is None else round(record.rate, 2),
             "busy": round(self.link.busy, 3),
             "stuck": self.stuck,
         }

@@ -12,21 +12,20 @@ from typing import assert_never
 import structlog
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.admission import may_adopt
 from specmesh.core.constraint import Constraint
 from specmesh.core.costs import StepCosts
-from specmesh.core.pool import pick_drafter
 from specmesh.core.prefix import common_length
 from specmesh.core.report import session_report
 from specmesh.core.verifier_session import TargetLimits, VerifierSession
+from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.drafters import Drafters
+from specmesh.daemons.drafting import Drafting
 from specmesh.daemons.kept import Absent, Kept
 from specmesh.daemons.live import Closing, Live
 from specmesh.daemons.peers import DrafterPeer
 from specmesh.daemons.policy_solver import PolicySolver
 from specmesh.daemons.prompts import Opening
-from specmesh.daemons.remote_client import opened
 from specmesh.daemons.router import Router
 from specmesh.daemons.stepper import Stepper
 from specmesh.daemons.verifier_stats import SERVED, VerifierStats
@@ -38,7 +37,8 @@ log = structlog.get_logger("specmesh.verifier")
 
 
 class Sessions:
-    """All sessions of one verifier; `live` are those that have a place in the engine, by number."""
+    """All sessions of one verifier; `live` are those that have a place in the engine, by number. `drafting` knows who
+    drafts for them."""
 
     def __init__(
         self,
@@ -48,13 +48,15 @@ class Sessions:
         drafters: Drafters,
         stepper: Stepper,
         policies: PolicySolver,
+        notes: DecisionNotes,
         stats: VerifierStats,
         grace: float,
     ) -> None:
         self.live: dict[int, Live] = {}
-        self._limits, self._costs, self._acceptance = limits, costs, RollingAcceptance()
-        self._router, self._drafters, self._stepper, self._policies = router, drafters, stepper, policies
+        self._limits, self._costs = limits, costs
+        self._router, self._drafters, self._stepper = router, drafters, stepper
         self._stats = stats
+        self.drafting = Drafting(self.live, router, drafters, policies, notes, stats.drafter_changes, self.carry_out)
         self._closing, self._kept = Closing(), Kept(grace)
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
 
@@ -118,7 +120,7 @@ class Sessions:
         params = request.params
         seq, held = self._stepper.take(known, len(ids) - 1, self.live, cached=params.cache_prompt)
         machine = VerifierSession(
-            known, params, self._limits, self._costs, self._acceptance, now, len(ids), constraint, held
+            known, params, self._limits, self._costs, self._drafters.acceptance, now, len(ids), constraint, held
         )
         key = self._router.doors.key_of(owner) if owner is not None else ""
         return Live(next(self._ids), seq, machine, opening.client, owner, name=request.id, key=key)
@@ -163,7 +165,9 @@ class Sessions:
         for identity in had - {None, owner}:
             self._router.send(identity or b"", m.Done(live.id, "moved", len(live.machine.prefix)))
             if live.drafter == identity:
-                self._detach(live)
+                self.drafting.detach(live, time.monotonic())
+        if owner is not None:
+            self.drafting.dismiss(live, heir=owner)
 
     def _hand_over(self, live: Live, opening: Opening) -> None:
         """Let the opening's client have a session, and tell it what there is of the text that it does not know."""
@@ -172,14 +176,14 @@ class Sessions:
         machine.followed = opening.owner is not None
         live.client.hear(live.started())
         if opening.owner is not None:
-            self._attach(live, opening.owner)
+            self.drafting.attach(live, opening.owner, live.casting.why, time.monotonic())
             return
         told = machine.said(opening.request.known)
         if told:
             begin = machine.n_prompt + opening.request.known
             live.client.hear(Tokens(told, 0, None, machine.logprobs.between(begin, begin + len(told))))
         if machine.finished is None and live.drafter is None and machine.may_draft:
-            self._find_drafter(live)
+            self.drafting.find(live, time.monotonic())
 
     def _end_again(self, live: Live, end: Finished, now: float) -> None:
         """Tell how a session ended; of a drafter that is believed once it closes it."""
@@ -192,47 +196,13 @@ class Sessions:
 
     # --- drafters
 
-    def find_drafters(self) -> None:
-        """Have drafters for the sessions that may have one and have none."""
-        for live in list(self.live.values()):
-            if live.drafter is None and live.owner is None and live.machine.params.drafts != 0:
-                self._find_drafter(live)
-
-    def _find_drafter(self, live: Live) -> None:
-        length = len(live.machine.prefix)
-        fitting = self._drafters.holding(length)
-        chosen = pick_drafter(fitting, (other.drafter for other in self.live.values()))
-        if chosen is not None:
-            params = live.machine.params
-            live.bytes_sent += self._router.send(chosen, opened(live.id, 0, live.machine.n_prompt, params))
-            self._attach(live, chosen)
-
-    def _attach(self, live: Live, identity: bytes) -> None:
-        peer = self._drafters.get(identity)
-        if peer is None:
-            return  # it went away while it was being told
-        live.drafter = identity
-        self.carry_out(live, live.machine.attach(peer.arrivals))
-        self._policies.reconsider(live, time.monotonic())  # by what other sessions have shown, before the first step
-
-    def go_round(self, identity: bytes) -> None:
-        """A drafter is stuck: sessions that are not its own clients' go on without it."""
-        for live in self.live.values():
-            if live.drafter == identity and live.owner is None:
-                self._detach(live)
-
-    def _detach(self, live: Live) -> None:
-        live.drafter = None
-        live.machine.handle(ev.Detached(), time.monotonic())
-
     def left(self, identity: bytes, now: float, *, may_return: bool) -> None:
-        """A drafter is gone: its own sessions are kept where it may return, the others go on without it."""
+        """A drafter is gone: its own sessions are kept where it may return, the others go on with another."""
+        self.drafting.gone(identity, now)
         for live in list(self.live.values()):
-            if live.drafter == identity:
-                self._detach(live)
             if live.owner == identity:
                 self._keep_or_end(live, now, may_return=may_return)
-        self.find_drafters()
+        self.drafting.find_all(now, "gone")
 
     def _keep_or_end(self, live: Live, now: float, *, may_return: bool) -> None:
         if not (may_return and live.name and self._kept.grace > 0):
@@ -245,8 +215,11 @@ class Sessions:
     # --- what happens to them
 
     def heard(self, peer: DrafterPeer, session: int, event: ev.VerifierEvent, size: int, now: float) -> None:
-        """A frame of the drafter that drafts for a session."""
+        """A frame of the drafter that drafts for a session, or of the one that stands by."""
         live = self.live.get(session)
+        if live is not None and live.casting.standby == peer.identity:
+            self.drafting.heard(live, peer, event, size, now)
+            return
         if live is None or live.drafter != peer.identity:
             self._stats.stray_frames += 1
             return
@@ -329,6 +302,7 @@ class Sessions:
             return
         self._stepper.give_back(live, broken=reason == "error")
         machine = live.machine
+        self.drafting.finished(live, reason, now)
         self._stats.ended(machine, reason, now)
         report = session_report(machine, self._costs, now)
         peer = self._drafters.get(live.drafter)

@@ -95,6 +95,7 @@ class VerifierLoop:
             self._drafters,
             self._stepper,
             self._policies,
+            self._notes,
             self.stats,
             grace,
         )
@@ -213,6 +214,7 @@ class VerifierLoop:
         for live, effects in outcomes:
             self._sessions.carry_out(live, effects)
             self._policies.reconsider(live, now)
+            self._sessions.drafting.stepped(live, now)
         self.stats.step(result.started, result.ended, self.stats.totals.generated - before)
 
     def _decode_failed(self, error: SpecmeshError, now: float) -> None:
@@ -312,7 +314,7 @@ class VerifierLoop:
         self._router.send(identity, self._welcome())
         self._drafters.ping(now, self._turns, self.stats.busy.share(now))
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
-        self._sessions.find_drafters()
+        self._sessions.drafting.find_all(now)
 
     def _welcome(self) -> m.Welcome:
         limits, sha256 = self._limits, self.stats.model_hash or ""
@@ -334,9 +336,10 @@ class VerifierLoop:
         """A drafter is stuck: sessions go on without it, but for its own clients'. Or it gets on again."""
         log.warning("drafter_stuck" if peer.stuck else "drafter_gets_on", drafter=peer.hello.drafter)
         self.stats.unpublished = True
+        now = time.monotonic()
         if peer.stuck:
-            self._sessions.go_round(peer.identity)
-        self._sessions.find_drafters()
+            self._sessions.drafting.go_round(peer.identity, now)
+        self._sessions.drafting.find_all(now)
 
     def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:
         identity = peer.identity

@@ -1,12 +1,13 @@
 """The verifier's counters and the picture of them that `stats` shows."""
 
 import os
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 
 from specmesh import __version__
 from specmesh.core import events as ev
 from specmesh.core.costs import StepCosts
+from specmesh.core.pool import WHYS
 from specmesh.core.report import tokens_per_second
 from specmesh.core.stats import LONG, SHORT, BusyShare, Histogram, LastMinute, Reconnects, RoundCounts, Throughput
 from specmesh.core.strategy import is_exact
@@ -39,6 +40,7 @@ class VerifierStats:
         self.minute = LastMinute()
         self.round_trips = Histogram(SHORT)
         self.reconnects = Reconnects()
+        self.drafter_changes = dict.fromkeys(WHYS, 0)
         self.stray_frames = self.resumed = 0
         self.unpublished = True
         self.strangers = 0
@@ -110,7 +112,9 @@ class VerifierStats:
         queued: int = 0,
     ) -> dict[str, object]:
         """Everything `specmesh stats --json` prints about a verifier; `kept`: sessions whose client is away."""
-        totals = self.totals
+        totals, names = self.totals, {peer.identity: peer.hello.drafter for peer in peers}
+        drafting = Counter(live.drafter for live in sessions)
+        standing = Counter(live.casting.standby for live in sessions)
         wire_bytes = traffic.bytes_sent + traffic.bytes_received
         return {
             "schema_version": SCHEMA_VERSION,
@@ -134,7 +138,7 @@ class VerifierStats:
                 "kept": kept,
                 "max": info.n_seq,
                 "queued": queued,
-                "rows": [_session_row(live, now) for live in sessions],
+                "rows": [_session_row(live, names, now) for live in sessions],
                 "ended": dict(self._ended),
             },
             "acceptance": {
@@ -177,7 +181,11 @@ class VerifierStats:
                 "drafters": {peer.hello.drafter: round(peer.link.busy, 3) for peer in peers},
             },
             "round_trip_ms": peers[0].link.round_trip_ms() if peers else {"p50": None, "p99": None},
-            "peers": [peer.describe() for peer in peers],
+            "peers": [
+                peer.describe() | {"sessions": drafting[peer.identity], "standbys": standing[peer.identity]}
+                for peer in peers
+            ],
+            "drafter_changes": dict(self.drafter_changes),
             "reconnects": self.reconnects.count,
             "handshake_failures": {
                 "hello": self.strangers,
@@ -196,13 +204,15 @@ class VerifierStats:
         }
 
 
-def _session_row(live: Live, now: float) -> dict[str, object]:
+def _session_row(live: Live, names: Mapping[bytes, str], now: float) -> dict[str, object]:
     session, counts = live.machine, live.machine.counts
     return {
         "session": live.id,
         "prompt_tokens": session.n_prompt,
         "generated": counts.generated,
         "drafted": session.attached,
+        "drafter": names.get(live.drafter) if live.drafter is not None else None,
+        "standby": names.get(live.casting.standby) if live.casting.standby is not None else None,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,
         "lead": session.lead,

@@ -84,6 +84,7 @@ VERIFIER = (
         ("totals", "fallback_steps"),
         "reason",
     ),
+    _Told("drafter_changes", "Times that a session got a drafter, by the reason.", ("drafter_changes",), "reason"),
     _Told("cancelled_requests", "Requests whose client left.", ("sessions", "ended", "cancelled")),
 )
 DRAFTER = (

@@ -59,7 +59,9 @@ def _reuse(reuse: Fields) -> str:
 
 
 def _peer_line(peer: Fields) -> str:
-    return "{} ({} {}), a draft each {} ms".format(*_each(peer, "drafter", "engine", "model", "draft_interval_ms"))
+    told = "{} ({} {}), a draft each {} ms".format(*_each(peer, "drafter", "engine", "model", "draft_interval_ms"))
+    names = ("acceptance", "promised_tokens_per_second", "sessions", "standbys")
+    return told + ", acceptance {}, promises {} tokens/s, drafts for {}, stands by for {}".format(*_each(peer, *names))
 
 
 def _drafter(stats: Fields) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specmesh.cli import main
-from specmesh.core.decision import WAIT, Decision, PolicyRecord, header
+from specmesh.core.decision import WAIT, Decision, DrafterChange, PolicyRecord, header
 from specmesh.errors import ConfigError
 from specmesh.explain.reader import DecisionFile, Trace, read
 from specmesh.explain.series import series
@@ -41,10 +41,16 @@ def decision(number: int, session: int = 1, **change: object) -> Decision:
 
 
 POLICY = PolicyRecord(0.5, 1, [0.0, 1.0, 1.5, 2.0, 3.0], [WAIT, WAIT, 1, 2, 2], 42.0)
-RECORDS = [*(decision(n) for n in range(10)), POLICY, *(decision(n, session=2, mode="step") for n in range(5))]
+CHANGES = [DrafterChange(0.0, 1, 1, "first", None), DrafterChange(0.6, 1, 2, "better", 40.0)]
+RECORDS = [
+    *(decision(n) for n in range(10)),
+    POLICY,
+    *CHANGES,
+    *(decision(n, session=2, mode="step") for n in range(5)),
+]
 
 
-def text(*records: Decision | PolicyRecord) -> str:
+def text(*records: Decision | PolicyRecord | DrafterChange) -> str:
     lines = [header("0.1.0", "big <model>"), *(record.as_json() for record in records)]
     return "".join(json.dumps(line) + "\n" for line in lines)
 
@@ -75,6 +81,7 @@ def test_summary(log: Path):
     assert summary.modes == {"wait": 10, "step": 5, "probe": 0, "deadline": 0}
     assert summary.step_error == pytest.approx(2)
     assert summary.policy == POLICY
+    assert summary.drafters == {"first": 1, "better": 1}
 
 
 def test_untested_positions_count_nowhere():
@@ -96,6 +103,7 @@ def test_words(log: Path):
         "67% of 45",
         "1.00 1.00 0.00",
         "wait 10, step 5",
+        "first 1, better 1",
         "from lead 0 wait; from lead 1.5 verify 1; from lead 2 verify 2",
     ):
         assert words in done.stdout

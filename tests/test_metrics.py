@@ -96,6 +96,7 @@ def test_verifier(snapshots):
         ("specmesh_fallback_steps_total", ("reason", "no_drafts")): 1 * rounds,
         ("specmesh_fallback_steps_total", ("reason", "no_drafter")): 0,
         ("specmesh_stale_drafts_total",): 0,
+        ("specmesh_drafter_changes_total", ("reason", "better")): 0,
         ("specmesh_frames_rejected_total", ("reason", "magic")): 1,
         ("specmesh_handshake_failures_total", ("reason", "version")): 0,
         ("specmesh_drafter_reconnects_total",): 0,

@@ -46,7 +46,8 @@ def test_used_verifier():
     assert told["per position"] == "1.00 1.00 0.00"
     assert told["generated"] == "3 tokens in 1 rounds"
     assert told["drafts"] == "2 accepted of 4"
-    assert told["drafter"].startswith("mac:7 (llama small.gguf)")
+    assert told["drafter"].startswith("mac:7 (llama small.gguf), a draft each - ms, acceptance -, promises - tokens/s")
+    assert told["drafter"].endswith("drafts for 0, stands by for 0")
     assert told["bytes/accepted"] == "50.0"
     assert "34.0" in told["tokens/s"]
 

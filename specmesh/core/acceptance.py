@@ -40,6 +40,11 @@ class RollingAcceptance:
         self._stood = [n * self._keep + (i < accepted) for i, n in enumerate(self._stood)]
         self._rates = None
 
+    @property
+    def known(self) -> bool:
+        """Whether anything was recorded here."""
+        return any(self._tested)
+
     def pooled(self) -> float:
         """The rate over all positions."""
         prior = self._prior if self._parent is None else self._parent.pooled()

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
+from specmesh.core.pool import WHYS, Why
+
 SCHEMA_VERSION = 1
 WAIT = -1
 """In a policy: wait at this lead rather than step."""
@@ -142,6 +144,40 @@ class PolicyRecord:
         if len(leads) != len(drafts) or leads != sorted(leads):
             raise ValueError(f"{len(leads)} leads for {len(drafts)} drafts, or leads not ascending")
         return cls(_number(record, "time_s"), _count(record, "session"), leads, list(drafts), _number(record, "rate"))
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterChange:
+    """A session is drafted for by another drafter from `time_s` on: the how manyth that came, and why it was chosen.
+
+    rate: tokens per second that it promised; None where nothing was known of it.
+    """
+
+    time_s: float
+    session: int
+    drafter: int
+    why: Why
+    rate: float | None
+
+    def as_json(self) -> Json:
+        """The record as a JSON object."""
+        return {
+            "kind": "drafter",
+            "time_s": _seconds(self.time_s),
+            "session": self.session,
+            "drafter": self.drafter,
+            "why": self.why,
+            "rate": _rounded(self.rate, 3),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, object]) -> Self:
+        """The record that `as_json` wrote. Raises ValueError that names the field."""
+        why = next((why for why in WHYS if record.get("why") == why), None)
+        if why is None:
+            raise ValueError(f"why is {_shown(record.get('why'))}, not one of {', '.join(WHYS)}")
+        time_s, session, drafter = _number(record, "time_s"), _count(record, "session"), _count(record, "drafter")
+        return cls(time_s, session, drafter, why, _optional(record, "rate"))
 
 
 def header(version: str, model: str) -> Json:

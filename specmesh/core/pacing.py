@@ -13,7 +13,8 @@ from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.decision import Decision, Mode
 from specmesh.core.goodput import even_drafts
-from specmesh.core.policy import Policy, PolicyInputs
+from specmesh.core.policy import Policy, PolicyInputs, moved
+from specmesh.core.silence import Silence
 from specmesh.core.trial import Trial
 
 FIRST_DRAFT_N = 4
@@ -40,9 +41,6 @@ COMPARISON = 8
 
 SAME_RATE = 0.02
 """By how much, relatively, the promised rates of two policies may differ that say the same."""
-
-RATES_MOVED, TIMES_MOVED = 0.04, 0.08
-"""By how much acceptance rates, and relatively times, must differ for a new policy."""
 
 FAR = 3.0
 """Times as much, and the new policy is not put off."""
@@ -102,12 +100,22 @@ class Pacing:
         self._benched, self._next_benched = 0, BENCHED
         self._solved = float("-inf")  # when a policy was last asked for
         self._patience = SOLVE_INTERVAL
+        self._silence = Silence()
 
-    def attach(self, arrivals: Arrivals) -> None:
-        """Another drafter, whose timing is learned in `arrivals`."""
+    def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None, *, proven: bool = False) -> None:
+        """Another drafter, whose timing is learned in `arrivals`, and how often its drafts stand in `acceptance`; None:
+        as before. proven: it has shown that it is better, so that trials which others failed do not count for it."""
         self.arrivals = arrivals
         self._drafting = False
         self._flush = self._anchor = self._arrived = None
+        self._silence = Silence()
+        if acceptance is not None:
+            self.acceptance, self.policy = acceptance, None
+            self._trial, self._benched = Trial(), 0 if proven else min(self._benched, BENCHED)
+            self._next_benched = BENCHED if proven else self._next_benched
+            self._rounds_off, self._probing = 0, False
+            self._solved, self._patience = float("-inf"), SOLVE_INTERVAL
+            self.draft_n = self._fixed if self._fixed is not None else 0 if self._benched else FIRST_DRAFT_N
 
     def detach(self) -> None:
         """No drafter any more."""
@@ -245,11 +253,12 @@ class Pacing:
         """
         if self._fixed is not None or self.arrivals is None or self._crowd > 1 or now - self._solved < SOLVE_INTERVAL:
             return None
-        inputs = self._inputs(self.arrivals)
+        arrivals = self.arrivals
+        inputs = self.inputs_with(self.acceptance.rates(), arrivals.interval, arrivals.restart, arrivals.round_trip)
         if inputs is None:
             return None
         least = 1.0 if now - self._solved >= self._patience else FAR
-        if self.policy is not None and _moved(self.policy.inputs, inputs) <= least:
+        if self.policy is not None and moved(self.policy.inputs, inputs) <= least:
             return None
         self._solved = now
         return inputs
@@ -260,17 +269,34 @@ class Pacing:
         same = old is not None and old.wanted == policy.wanted and abs(old.rate - policy.rate) < SAME_RATE * old.rate
         self._patience = min(2 * self._patience, LONGEST_INTERVAL) if same else SOLVE_INTERVAL
 
-    def _inputs(self, arrivals: Arrivals) -> PolicyInputs | None:
-        interval = arrivals.interval
+    @property
+    def alone(self) -> float:
+        """Seconds of a step where nothing is drafted, with what lies between two; 0 before the first measurement."""
+        return self._seconds(1) + self._costs.pause(drafting=False)
+
+    @property
+    def off(self) -> bool:
+        """Whether the drafter has been found not to pay for this session by itself."""
+        unwanted = self.policy is not None and self.policy.wanted == 0 and self._crowd <= 1
+        return self._benched > 0 or (unwanted and self._fixed is None)
+
+    def silent(self, now: float) -> bool:
+        """Whether the drafter is asked for drafts and says nothing."""
+        restart = self.arrivals.restart if self.arrivals is not None else None
+        return self._silence.lasts(self.round_trip if restart is None else restart[0], now)
+
+    def inputs_with(
+        self, rates: list[float], interval: float | None, restart: tuple[float, int] | None, round_trip: float
+    ) -> PolicyInputs | None:
+        """What a policy would be solved from with a drafter like that; None where too little is known."""
         if interval is None or self._seconds(1) <= 0:
             return None
-        seconds, drafts = arrivals.restart or (arrivals.round_trip + 1.5 * interval, 1)
-        rates = self.acceptance.rates()[: self._most + 1]
+        seconds, drafts = restart or (round_trip + 1.5 * interval, 1)
+        rates = rates[: self._most + 1]
         rates += rates[-1:] * (self._most + 1 - len(rates))
-        pause, alone = self._costs.pause(drafting=True), self._costs.pause(drafting=False)
+        pause = self._costs.pause(drafting=True)
         steps = tuple(seconds + pause for seconds in self._costs.hopeful(self._most + 1, self._frontier))
-        restart = max(seconds - (drafts - 1) * interval, interval)
-        return PolicyInputs(steps, tuple(rates), interval, restart, self._seconds(1) + alone)
+        return PolicyInputs(steps, tuple(rates), interval, max(seconds - (drafts - 1) * interval, interval), self.alone)
 
     # --- what happened
 
@@ -287,10 +313,11 @@ class Pacing:
     def alive(self) -> None:
         """The drafter drafts on our truth, if too late."""
         self._drafting = True
+        self._silence.broken()
 
     def arrived(self, frontier: int, end: int, now: float) -> None:
         """Drafts up to position `end` have come."""
-        self._drafting = True
+        self.alive()
         if self.arrivals is None:
             return
         if self._flush is not None and end > self._flush[1]:
@@ -337,6 +364,7 @@ class Pacing:
         if self._probing and tested:
             self._probing, self._rounds_off = False, self._probe_every() if accepted else 0
         self._expect(frontier, flushed, now)
+        self._silence.round(asked=self.draft_n > 0, now=now)
         if self._fixed is None and self.arrivals is not None:
             self._try(accepted + 1, now, counts=sessions == 1 and not forced)
             self._set_draft_n()
@@ -367,10 +395,9 @@ class Pacing:
         if trial.rounds < TRIAL:
             return
         self._trial = Trial()
-        alone = self._seconds(1) + self._costs.pause(drafting=False)
         if not self._costs.knows_pause(drafting=False):
             self._benched = COMPARISON
-        elif trial.slower(alone):
+        elif trial.slower(self.alone):
             self._benched, self._next_benched = self._next_benched, min(2 * self._next_benched, LONGEST_BENCHED)
         else:
             self._next_benched = BENCHED
@@ -396,14 +423,3 @@ class Pacing:
         """
         alone = max(self._seconds(1), 1e-9)
         return max(16, int(100 * (self._seconds(2) - alone) / alone))
-
-
-def _moved(old: PolicyInputs, new: PolicyInputs) -> float:
-    """How far estimates have moved; beyond 1 a policy may change."""
-    rates = max(abs(a - b) for a, b in zip(old.rates, new.rates, strict=True))
-    before, after = (
-        (*old.steps, old.interval, old.restart, old.alone),
-        (*new.steps, new.interval, new.restart, new.alone),
-    )
-    times = max(abs(a - b) / a for a, b in zip(before, after, strict=True))
-    return max(rates / RATES_MOVED, times / TIMES_MOVED)

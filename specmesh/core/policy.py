@@ -40,6 +40,10 @@ BEGIN_GAIN, KEEP_GAIN = 1.03, 1.01
 """Times the rate of the target alone that drafting must promise to begin, and to go on."""
 
 
+RATES_MOVED, TIMES_MOVED = 0.04, 0.08
+"""By how much acceptance rates, and relatively times, must differ for a new policy."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyInputs:
     """What a policy is solved from.
@@ -100,6 +104,17 @@ def solve(inputs: PolicyInputs, start: Policy | None = None) -> Policy:
     least = KEEP_GAIN if start is None or start.wanted else BEGIN_GAIN
     wanted = grid.most_used(drafts, then) if rate > least / inputs.alone else 0
     return Policy(inputs, grid.lowest, tuple(drafts.tolist()), tuple(then.tolist()), wanted, rate, values)
+
+
+def moved(old: PolicyInputs, new: PolicyInputs) -> float:
+    """How far estimates have moved; beyond 1 a policy may change."""
+    rates = max(abs(a - b) for a, b in zip(old.rates, new.rates, strict=True))
+    before, after = (
+        (*old.steps, old.interval, old.restart, old.alone),
+        (*new.steps, new.interval, new.restart, new.alone),
+    )
+    times = max(abs(a - b) / a for a, b in zip(before, after, strict=True))
+    return max(rates / RATES_MOVED, times / TIMES_MOVED)
 
 
 class _Grid:

@@ -168,8 +168,16 @@ class VerifierSession:
         self._drafts.stale += 1
         return []
 
-    def attach(self, arrivals: Arrivals) -> list[ev.VerifierEffect]:
-        """Hand the session to a drafter whose timing is learned in `arrivals`; it is told the whole prefix.
+    def attach(
+        self,
+        arrivals: Arrivals,
+        acceptance: RollingAcceptance | None = None,
+        *,
+        known: int = 0,
+        proven: bool = False,
+    ) -> list[ev.VerifierEffect]:
+        """Hand the session to a drafter that knows its first `known` ids; it is told the rest. See `Pacing.attach`;
+        `acceptance` is what others' sessions, or this one's past, saw of it.
 
         Where drafts come with what they were sampled from, those of the one before go: its laws are not those of drafts
         that happen to be the same.
@@ -177,8 +185,19 @@ class VerifierSession:
         if proposes(self.params.sampling):
             self._drafts.forget()
         self._untold = None
-        self._pacing.attach(arrivals)
-        return [self._sync(0)]
+        own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
+        self._pacing.attach(arrivals, own, proven=proven)
+        return [self._sync(known)]
+
+    @property
+    def told(self) -> int:
+        """How many ids the drafter has been told."""
+        return len(self.prefix) if self._untold is None else self._untold
+
+    @property
+    def pacing(self) -> Pacing:
+        """The pace of its steps."""
+        return self._pacing
 
     @property
     def generated(self) -> int:

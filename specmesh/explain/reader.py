@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specmesh.core.decision import SCHEMA_VERSION, Decision, PolicyRecord
+from specmesh.core.decision import SCHEMA_VERSION, Decision, DrafterChange, PolicyRecord
 from specmesh.errors import ConfigError
 
 
@@ -15,6 +15,7 @@ class Trace:
     session: int
     decisions: list[Decision] = field(default_factory=list)
     policies: list[PolicyRecord] = field(default_factory=list)
+    drafters: list[DrafterChange] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -81,8 +82,11 @@ def _take(record: dict[str, object], found: DecisionFile, traces: dict[int, Trac
     elif kind == "policy":
         policy = PolicyRecord.from_json(record)
         _trace(policy.session, found, traces).policies.append(policy)
+    elif kind == "drafter":
+        change = DrafterChange.from_json(record)
+        _trace(change.session, found, traces).drafters.append(change)
     else:
-        raise ValueError(f"kind is {kind!r}, not header, decision or policy")
+        raise ValueError(f"kind is {kind!r}, not header, decision, policy or drafter")
 
 
 def _trace(session: int, found: DecisionFile, traces: dict[int, Trace]) -> Trace:

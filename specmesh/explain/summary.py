@@ -20,6 +20,7 @@ class Summary:
     promised_per_second: mean of what the policy promised at each step, weighted by the step's time; None without.
     acceptance_at:       accepted / tested drafts at position 1, 2, ...; a draft behind a rejected one is not tested.
     step_error:          median of measured / expected seconds of a step; None where the cost table said nothing.
+    drafters:            how often sessions got a drafter, by the reason.
     """
 
     model: str
@@ -45,6 +46,7 @@ class Summary:
     round_trip_s: float | None
     restart_s: float | None
     policy: PolicyRecord | None
+    drafters: dict[str, int]
 
     def as_json(self) -> dict[str, object]:
         """The summary as a JSON object."""
@@ -85,6 +87,7 @@ def summarise(file: DecisionFile) -> Summary:
         round_trip_s=_median([step.round_trip_s for step in steps if step.round_trip_s]),
         restart_s=_median([step.restart_s for step in steps if step.restart_s is not None]),
         policy=policies[-1] if policies else None,
+        drafters=dict(Counter(change.why for trace in file.traces for change in trace.drafters)),
     )
 
 
@@ -110,6 +113,8 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     ]
     if s.step_error is not None:
         told.append(("step costs", f"steps took {s.step_error:.2f} of what the table said (median)"))
+    if s.drafters:
+        told.append(("drafters", ", ".join(f"{why} {count}" for why, count in s.drafters.items())))
     if s.policy is not None:
         told.append(("policy", policy_in_words(s.policy)))
     return told

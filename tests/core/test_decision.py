@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from specmesh.core.decision import MODES, WAIT, Decision, PolicyRecord
+from specmesh.core.decision import MODES, WAIT, Decision, DrafterChange, PolicyRecord
 
 DECISION = Decision(
     time_s=1.25,
@@ -30,17 +30,20 @@ DECISION = Decision(
 POLICY = PolicyRecord(time_s=2.0, session=7, leads=[0.0, 0.5, 1.0], drafts=[0, WAIT, 1], rate=90.0)
 
 
-@pytest.mark.parametrize("record", [DECISION, POLICY, dataclasses.replace(DECISION, expected_rate=None)])
+CHANGE = DrafterChange(time_s=3.0, session=7, drafter=2, why="better", rate=88.5)
+
+
+@pytest.mark.parametrize("record", [DECISION, POLICY, CHANGE, dataclasses.replace(DECISION, expected_rate=None)])
 def test_there_and_back(record):
     """A record's JSON gives the same record; its kind is told."""
     told = json.loads(json.dumps(record.as_json(), allow_nan=False))
-    assert told["kind"] == type(record).__name__.lower().removesuffix("record")
+    assert told["kind"] == type(record).__name__.lower().removesuffix("record").removesuffix("change")
     assert type(record).from_json(told) == record
 
 
 def test_as_json_has_every_field():
     """No field is forgotten."""
-    for record in (DECISION, POLICY):
+    for record in (DECISION, POLICY, CHANGE):
         assert set(record.as_json()) == {field.name for field in dataclasses.fields(record)} | {"kind"}
 
 
@@ -48,6 +51,12 @@ def test_infinite_is_unknown():
     """A rate or time without bound is null: JSON has no infinity."""
     told = dataclasses.replace(DECISION, restart_s=math.inf, expected_rate=math.inf).as_json()
     assert (told["restart_s"], told["expected_rate"]) == (None, None)
+
+
+def test_a_reason_there_is():
+    """A drafter is chosen for one of the reasons that are counted."""
+    with pytest.raises(ValueError, match=r"^why is 'luck'"):
+        DrafterChange.from_json(CHANGE.as_json() | {"why": "luck"})
 
 
 def test_unknown_fields_are_left_out():

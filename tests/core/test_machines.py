@@ -27,6 +27,7 @@ from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.scheduler import Idle, Scheduler
+from specmesh.core.standby import Standby
 from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
@@ -343,6 +344,7 @@ class Served:
         self.prompt, self.params, self.drafters = prompt, params, list(drafters)
         self.down = None
         self.drafter = None
+        self.standby, self.second, self.second_down = None, None, None
         self.shown, self.reason = [], None
         self.rounds = []
         self.past = []
@@ -404,20 +406,73 @@ class World:
         setup = served.drafters.pop(0)
         cls = HostileDrafter if setup.hostile or setup.silent else HonestDrafter
         drafter = served.drafter = cls(self, setup, key, served.params)
-        drafter.up = Link(self, lambda message: self.receive(key, message), self.faults, self.lose_up)
+        drafter.up = Link(self, lambda message: self.receive(key, message, drafter), self.faults, self.lose_up)
         served.down = Link(self, drafter.receive, self.faults, self.lose_down)
         arrivals = Arrivals()
         if self.rng.random() < 0.7:
             arrivals.record_round_trip(self.round_trip)
-        self.perform(key, served.session.attach(arrivals))
+        acceptance = RollingAcceptance() if self.rng.random() < 0.5 else None
+        self.perform(key, served.session.attach(arrivals, acceptance))
         if setup.life != float("inf"):
             self.clock.at(self.clock.now + setup.life, lambda: self.attach(key))
 
-    def receive(self, key, message):
+    def stand_by(self, key, setup, swaps):
+        """Have a drafter follow the session; it and the one that drafts change places every `swaps` seconds."""
+        served = self.sessions[key]
+        cls = HostileDrafter if setup.hostile or setup.silent else HonestDrafter
+        second = served.second = cls(self, setup, key, served.params)
+        second.up = Link(self, lambda message: self.receive(key, message, second), self.faults, self.lose_up)
+        served.second_down = Link(self, second.receive, self.faults, self.lose_down)
+        served.standby = Standby(served.session.prefix, self.clock.now)
+        self.tell_standby(key, served.standby.begin(self.clock.now))
+        self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
+
+    def swap(self, key, swaps):
+        """The one that stands by drafts from now on; with nobody to relieve, nobody stands by."""
+        served, now = self.sessions[key], self.clock.now
+        if served.reason is not None or served.second is None:
+            return
+        relieved, told, known = served.drafter, served.session.told, served.standby.told
+        served.drafter, served.second = served.second, relieved
+        served.down, served.second_down = served.second_down, served.down
+        self.perform(key, served.session.attach(Arrivals(), RollingAcceptance(), known=known, proven=True))
+        self.seen["swaps"] += 1
+        served.standby = None
+        if relieved is not None:
+            served.standby = Standby(served.session.prefix, now, told)
+            self.tell_standby(key, served.standby.begin(now))
+            self.clock.at(now + swaps, lambda: self.swap(key, swaps))
+
+    def tell_standby(self, key, effect):
+        served = self.sessions[key]
+        match effect:
+            case ev.SendTruth(base, crc, ids, draft_n):
+                assert draft_n == 0
+                served.second_down.send(m.Truth(key, base, crc, ids, draft_n))
+            case ev.SendSync():
+                assert effect.draft_n == 0
+                self.send_sync(key, effect, served.second_down)
+
+    def heard_standby(self, key, message):
+        standby = self.sessions[key].standby
+        match message:
+            case m.Shadow(_, base, crc, ids):
+                shown = standby.shadowed(ev.Shadowed(base, crc, ids), self.round_trip, self.clock.now)
+                self.seen["guesses shown"] += len(shown.right)
+                assert shown.interval is None or shown.interval >= 0
+            case m.Nack(_, base, crc):
+                self.tell_standby(key, standby.nacked(base, crc, self.clock.now))
+            case _:
+                pass
+
+    def receive(self, key, message, sender=None):
         if self.stepping and not self.io_during_steps:
-            self.inbox.append((key, message))
+            self.inbox.append((key, message, sender))
             return
         if message.session != key:
+            return
+        if sender is not None and sender is self.sessions[key].second:
+            self.heard_standby(key, message)
             return
         match message:
             case m.Draft(_, base, crc, ids, branch):
@@ -484,12 +539,14 @@ class World:
                 event = ev.Stepped(part.drafts, logits, seconds)
             session = self.sessions[key].session
             self.perform(key, session.handle(event, self.clock.now))
+            if self.sessions[key].standby is not None:
+                self.tell_standby(key, self.sessions[key].standby.follow(self.clock.now))
             inputs = session.unsolved(self.clock.now)
             if inputs is not None:
                 session.adopt(solve(inputs, session.policy))
         inbox, self.inbox = self.inbox, []
-        for key, message in inbox:
-            self.receive(key, message)
+        for key, message, sender in inbox:
+            self.receive(key, message, sender)
         self.turn()
 
     def perform(self, key, effects):
@@ -517,13 +574,14 @@ class World:
                     assert served.reason is None
                     served.reason = reason
 
-    def send_sync(self, key, sync):
+    def send_sync(self, key, sync, down=None):
         served = self.sessions[key]
+        down = down or served.down
         prefix = Prefix(served.session.prefix[0 : sync.base])
         assert prefix.crc == sync.crc
         for start in range(0, max(len(sync.ids), 1), SYNC_CHUNK):
             chunk = sync.ids[start : start + SYNC_CHUNK]
-            served.down.send(m.Sync(key, len(prefix), prefix.crc, chunk, sync.draft_n))
+            down.send(m.Sync(key, len(prefix), prefix.crc, chunk, sync.draft_n))
             prefix.extend(chunk)
 
     def run(self, limit=60_000):
@@ -538,7 +596,7 @@ def check(world):
         assert served.reason == reason, f"ended with {served.reason}"
         assert served.shown == shown
         truth = (*served.prompt, *shown, END)
-        for drafter in (*served.past, served.drafter):
+        for drafter in (*served.past, served.drafter, served.second):
             if drafter is not None and world.faults.damage == 0:
                 assert tuple(drafter.learned) == truth[: len(drafter.learned)]
 
@@ -593,6 +651,15 @@ def test_output_is_the_targets_own(world, opened):
     """Any drafters over any link: each session ends with what the target alone says, however it samples."""
     for number, (params, attached) in enumerate(opened):
         world.open(params, attached, (*PROMPT, number + 1))
+    check(world.run())
+
+
+@settings(PROFILE, max_examples=30)
+@given(worlds, session_params, drafters, drafters, st.sampled_from([0.05, 0.3, 1.0]))
+def test_output_with_a_standby_is_the_targets_own(world, params, first, second, swaps):
+    """Two drafters that change places all the time, in the middle of steps too, one of which may go."""
+    world.open(params, [first])
+    world.stand_by(1, second, swaps)
     check(world.run())
 
 

@@ -85,6 +85,7 @@ def test_description_of_a_drafter():
     hello = Hello("mac:1", "llama", "small.gguf", "f" * 64, 2048, 4096)
     peer = DrafterPeer(b"id", hello, Link(0.0), address="tcp://192.0.2.7")
     assert peer.describe() == {
+        "number": 0,
         "drafter": "mac:1",
         "address": "tcp://192.0.2.7",
         "key": None,
@@ -92,6 +93,8 @@ def test_description_of_a_drafter():
         "model": "small.gguf",
         "round_trip_ms": {"p50": None, "p99": None},
         "draft_interval_ms": None,
+        "acceptance": None,
+        "promised_tokens_per_second": None,
         "busy": 0.0,
         "stuck": False,
     }

@@ -1,0 +1,148 @@
+"""Who drafts for which session, and who stands by: the verifier's loop with several drafters."""
+
+from loops import PROMPT, Bench, Flaky, Hearing, Running, request, truth, until
+
+from specmesh.core.pool import PROOF
+from specmesh.engines.sim import SimDrafter, SimSettings
+from specmesh.requests import Finished
+from specmesh.wire import messages as m
+
+LONG = request(8000, None)
+
+
+def peers(verifier: Running) -> list[dict[str, object]]:
+    """What the verifier knows of its drafters, in the order they came."""
+    told = verifier.loop.stats.latest.get("peers", [])
+    assert isinstance(told, list)
+    return told
+
+
+def drafting(verifier: Running) -> list[object]:
+    """For how many sessions each drafts."""
+    return [peer["sessions"] for peer in peers(verifier)]
+
+
+def row(verifier: Running) -> dict[str, object]:
+    """The only session; empty before it has begun."""
+    sessions: dict[str, list[dict[str, object]]] = verifier.loop.stats.latest.get("sessions", {})  # type: ignore[assignment]
+    rows = sessions.get("rows", [])
+    return rows[0] if rows else {}
+
+
+def hear_all(client: Hearing) -> None:
+    """Take in what is there."""
+    while not client.empty():
+        client.next()
+
+
+def test_a_session_ends_up_with_the_best(bench: Bench):
+    """The first one that attached is mostly wrong; the second, better one stands by and then drafts. When it goes the
+    first drafts again, and the text is the target's own throughout."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=4, row_ms=0.2)))
+    bench.drafter(SimDrafter(SimSettings(draft_ms=0.5, alpha=0.1)))
+    until(lambda: len(peers(verifier)) == 1, "the first is attached")
+    good = bench.drafter(SimDrafter(SimSettings(draft_ms=0.5, alpha=0.95)))
+    until(lambda: len(peers(verifier)) == 2, "both are attached")
+    client = verifier.ask(LONG)
+    until(lambda: drafting(verifier) == [0, 1], "the better one drafts")
+    until(lambda: [peer["standbys"] for peer in peers(verifier)] == [1, 0], "the other one stands by")
+    assert peers(verifier)[1]["promised_tokens_per_second"] is not None
+    changes = verifier.loop.stats.latest["drafter_changes"]
+    assert changes["better"] + changes["silent"] >= 1  # type: ignore[index]
+    bench.end(good)
+    until(lambda: drafting(verifier) == [1], "the other one drafts again")
+    hear_all(client)
+    seen = len(client.ids)
+    until(lambda: client.next() and len(client.ids) > seen + 40, "the text goes on")
+    verifier.cancel(client)
+    assert client.ids == truth(len(client.ids))
+
+
+def test_one_that_is_always_wrong_is_left(bench: Bench):
+    """For a good one that came later, and for good: it may stand by."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
+    bench.drafter(SimDrafter(SimSettings(alpha=0.0)))
+    until(lambda: len(peers(verifier)) == 1, "the liar is attached")
+    client = verifier.ask(LONG)
+    until(lambda: row(verifier).get("drafter"), "it has the session")
+    bench.drafter(SimDrafter(SimSettings(alpha=0.9)))
+    until(lambda: len(peers(verifier)) == 2 and drafting(verifier) == [0, 1], "the good one drafts")
+    verifier.cancel(client)
+    hear_all(client)
+    assert client.ids == truth(len(client.ids))
+
+
+def test_the_standby_takes_over_at_once(bench: Bench):
+    """It follows without being asked for anything, and is asked from where it is as soon as the other one leaves. At
+    the end it is told all of the text."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
+    first, second = bench.dealer(), bench.dealer()
+    client = verifier.ask(LONG)
+    opened = first.expect(m.Opened)
+    assert isinstance(opened, m.Opened)
+    announced, known = second.expect(m.Opened), second.expect(m.Sync)
+    assert isinstance(announced, m.Opened)
+    assert isinstance(known, m.Sync)
+    assert (announced.session, known.base, known.draft_n) == (opened.session, 0, 0)
+    assert known.ids[: len(PROMPT)] == PROMPT
+    told = second.expect(m.Truth)
+    assert isinstance(told, m.Truth)
+    assert (told.base, told.draft_n) == (len(known.ids), 0)
+    until(lambda: row(verifier).get("standby") == "scripted", "it is shown")
+    first.say(m.Bye())
+    asked = second.expect(m.Sync)
+    assert isinstance(asked, m.Sync)
+    assert asked.base >= told.base + len(told.ids)
+    assert asked.draft_n > 0
+    until(lambda: row(verifier).get("standby") is None, "nobody else stands by")
+    verifier.cancel(client)
+    assert isinstance(second.expect(m.Done), m.Done)
+
+
+def test_a_standby_hears_the_end(bench: Bench):
+    """With all that it misses of the text."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
+    first, second = bench.dealer(), bench.dealer()
+    client = verifier.ask(request(110, None))
+    first.expect(m.Opened)
+    heard, length = list[int](), 0
+    while not length:
+        message = second.expect(m.Sync, m.Truth, m.Done)
+        match message:
+            case m.Done():
+                assert message.finish_reason == "length"
+                length = message.length
+            case m.Sync() | m.Truth():
+                assert (message.base, message.draft_n) == (len(heard), 0)
+                heard += message.ids
+            case _:
+                raise AssertionError(message)
+    assert length == len(heard) == len(PROMPT) + 110
+    assert isinstance(client.end(), Finished)
+    assert heard[len(PROMPT) :] == client.ids == truth(110)
+
+
+def test_a_standby_that_shows_nothing_makes_room(bench: Bench):
+    """It is told that the session is not its concern any more; the third one stands by instead."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=0.5)))
+    bench.dealer()
+    second, third = bench.dealer(), bench.dealer()
+    client = verifier.ask(LONG)
+    second.expect(m.Opened)
+    done = second.expect(m.Done)
+    assert isinstance(done, m.Done)
+    assert done.finish_reason == "moved"
+    assert done.length > len(PROMPT) + PROOF
+    third.expect(m.Opened)
+    verifier.cancel(client)
+
+
+def test_sessions_are_shared_out(bench: Bench):
+    """Where nothing is known of them, the one with fewer sessions gets the next."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
+    for _ in range(2):
+        bench.dealer()
+    clients = [verifier.ask(LONG) for _ in range(4)]
+    until(lambda: drafting(verifier) == [2, 2], "each has two")
+    for client in clients:
+        verifier.cancel(client)
