@@ -1,0 +1,185 @@
+"""A pool of three drafters, two of which die while the third lies: its speed beside the best of them alone.
+
+    python bench/pool.py [--step-ms MS] [--tokens N] [--repeats N] [--liar wrong|echo] [--json]
+
+A real verifier whose engine sleeps for MS per step, and drafters that sleep too, as processes of their own. Each repeat
+has one text with the best drafter alone, and one with the pool: the best, one that is slower and less often right, and
+a liar. In the middle of the second text the best is killed, and started again; then the other one is. A ratio is of the
+two texts of one repeat. The liar is always wrong; with `echo` it also shows guesses that are always right, as they are
+copied from the text that it is told, so that it promises the most. Printed are the medians, the lowest ratio, why
+sessions got their drafters, and whether every text is the target's own.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import zmq
+
+from specmesh.client import Client
+from specmesh.core.prefix import Prefix
+from specmesh.daemons.transport import connect_dealer
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode, encode
+
+sys.path.insert(0, str(Path(__file__).parent))
+from live import start, until
+
+BEST, OTHER, WRONG = "draft_ms=2,alpha=0.8", "draft_ms=3,alpha=0.75", "draft_ms=1,alpha=0"
+RUN = [sys.executable, "-m", "specmesh"]
+PROMPT = "a pool of drafters"
+
+
+def echo(address: str) -> None:
+    """Be a drafter whose drafts are wrong and whose guesses are copied, until killed."""
+    dealer = connect_dealer(zmq.Context(), address)
+    dealer.poll(10_000, zmq.POLLOUT)
+    dealer.send(encode(m.Hello("liar", "none", "none", "", 0, 8192)))
+    texts: dict[int, Prefix] = {}
+    while True:
+        message = decode(dealer.recv())
+        match message:
+            case m.Ping(number):
+                dealer.send(encode(m.Pong(number, number)))
+            case m.Opened(session):
+                texts[session] = Prefix()
+            case m.Truth(session, base, _, ids, draft_n) | m.Sync(session, base, _, ids, draft_n):
+                text = texts.setdefault(session, Prefix())
+                if base > len(text):
+                    dealer.send(encode(m.Nack(session, len(text), text.crc)))
+                    continue
+                text.truncate(base)
+                text.extend(ids)
+                if draft_n:
+                    dealer.send(encode(m.Draft(session, len(text), text.crc, (0,) * draft_n)))
+                elif len(text) > 8:
+                    at = len(text) - 8
+                    dealer.send(encode(m.Shadow(session, at, text.crc_at(at), tuple(text[at : len(text)]))))
+            case _:
+                pass
+
+
+class Pool:
+    """A verifier and whichever drafters a text is to have."""
+
+    def __init__(self, folder: Path, step_ms: float, liar: str) -> None:
+        self._folder, self._liar = folder, liar
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        verifier = ["verifier", "--engine", "sim", "--model", f"step_ms={step_ms},row_ms=0.5", "--bind", self.address]
+        self.process = start([*RUN, *verifier, "--socket", str(folder / "v.sock"), "--log-level", "error"])
+        self.client = Client(folder / "v.sock")
+        until(lambda: "peers" in self.client.get("/stats"))
+        self.drafters: dict[str, int] = {}
+
+    def attach(self, name: str) -> None:
+        """Start a drafter, by its settings or as the liar."""
+        if name == "liar" and self._liar == "echo":
+            process = start([sys.executable, __file__, "--be-liar", self.address])
+        else:
+            options = ["--engine", "sim", "--model", WRONG if name == "liar" else name, "--connect", self.address]
+            path = self._folder / f"{time.monotonic_ns()}.sock"
+            process = start([*RUN, "drafter", *options, "--socket", str(path), "--log-level", "error"])
+        self.drafters[name] = process.pid
+
+    def kill(self, name: str) -> None:
+        """End a drafter at once."""
+        pid = self.drafters.pop(name)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    def alone(self, *names: str) -> None:
+        """Have exactly these drafters."""
+        for name in set(self.drafters) - set(names):
+            self.kill(name)
+        for name in names:
+            if name not in self.drafters:
+                self.attach(name)
+        until(lambda: len(self._peers()) == len(names))
+
+    def _peers(self) -> list[object]:
+        peers = self.client.get("/stats")["peers"]
+        assert isinstance(peers, list)
+        return peers
+
+    def text(self, tokens: int, when: dict[int, Callable[[], None]]) -> tuple[float, list[int]]:
+        """Tokens per second of one text, and its ids; `when` says what is done as so many tokens are here."""
+        ids: list[int] = []
+        waiting = sorted(when.items())
+        body = {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "draft_n": "auto"}
+        for chunk in self.client.complete(body):
+            told = chunk["specmesh"]
+            assert isinstance(told, dict)
+            new = told.get("token_ids", [])
+            ids += new if isinstance(new, list) else []
+            while waiting and len(ids) >= waiting[0][0]:
+                waiting.pop(0)[1]()
+            if "report" in told:
+                return float(told["report"]["tokens_per_second"]), ids
+        raise SystemExit("the verifier did not report")
+
+
+def measure(pool: Pool, tokens: int, repeats: int) -> dict[str, object]:
+    """The numbers."""
+    ratios, speeds, texts = list[float](), list[float](), list[list[int]]()
+    for _ in range(repeats):
+        pool.alone(BEST)
+        best, ids = pool.text(tokens, {})
+        texts.append(ids)
+        pool.alone(BEST, OTHER, "liar")
+        events: dict[int, Callable[[], None]] = {}
+        for name, at in ((BEST, tokens // 4), (OTHER, tokens // 2)):
+            events[at] = lambda name=name: pool.kill(name)  # type: ignore[misc]
+            events[at + tokens // 20] = lambda name=name: pool.attach(name)  # type: ignore[misc]
+        speed, ids = pool.text(tokens, events)
+        texts.append(ids)
+        speeds.append(best)
+        ratios.append(speed / best)
+    return {
+        "best_alone": round(median(speeds), 2),
+        "ratio": round(median(ratios), 4),
+        "lowest": round(min(ratios), 4),
+        "changes": pool.client.get("/stats")["drafter_changes"],
+        "texts_equal": all(ids == texts[0] and len(ids) == tokens for ids in texts),
+    }
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--step-ms", type=float, default=20.0)
+    parser.add_argument("--tokens", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--liar", choices=["wrong", "echo"], default="wrong")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--be-liar", metavar="ADDRESS", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.be_liar:
+        echo(args.be_liar)
+    with tempfile.TemporaryDirectory() as name:
+        pool = Pool(Path(name), args.step_ms, args.liar)
+        try:
+            told = measure(pool, args.tokens, args.repeats)
+        finally:
+            for drafter in list(pool.drafters):
+                pool.kill(drafter)
+            pool.process.terminate()
+            pool.process.wait(15)
+    if args.json:
+        print(json.dumps(told))
+        return
+    print(f"the best alone: {told['best_alone']} tokens/s")
+    print(f"the pool: {told['ratio']} times that, lowest {told['lowest']}")
+    print(f"sessions got drafters: {told['changes']}; every text the target's own: {told['texts_equal']}")
+
+
+if __name__ == "__main__":
+    main()
