@@ -5,13 +5,12 @@ import time
 from collections.abc import Callable
 
 from specmesh import __version__
-from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.verifier import Order, VerifierLoop
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError, Starting
-from specmesh.requests import ClientOrder
+from specmesh.requests import ClientOrder, Served
 
 GRACE = 1.0
 """Seconds after its start in which a drafter's verifier counts as not found yet."""
@@ -57,23 +56,27 @@ class VerifierBackend:
 
     def __init__(self, loading: Loading, mailbox: Mailbox[Order]) -> None:
         self._loading, self._mailbox = loading, mailbox
-        self._vocabulary: Vocabulary | None = None
-        self.model = ""
+        self._served: Served | None = None
         self._loop: VerifierLoop | None = None
 
     def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
         """Serve from now on."""
-        self._vocabulary, self.model = engine.vocabulary, engine.info.model
+        self._served = Served(engine.info.model, engine.vocabulary)
         self._loop = loop
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The target's name, once it is loaded."""
+        return (self._served.model,) if self._served is not None else ()
 
     def not_ready(self) -> SpecmeshError | None:
         """Loading, or nothing."""
         return self._loading.error() if self._loop is None else None
 
-    def vocabulary(self) -> Vocabulary:
-        """The target's."""
-        assert self._vocabulary is not None, "asked only once ready"
-        return self._vocabulary
+    def served(self, name: str) -> Served:  # noqa: ARG002  (the one model has any name)
+        """The target."""
+        assert self._served is not None, "asked only once ready"
+        return self._served
 
     def submit(self, order: ClientOrder) -> None:
         """Into the loop's mailbox."""
@@ -85,7 +88,7 @@ class VerifierBackend:
 
 
 class DrafterBackend:
-    """The API's view of a drafter: ready while its verifier is there."""
+    """The API's view of a drafter: ready while a verifier is there. `address` says where they are expected."""
 
     role = "drafter"
 
@@ -99,10 +102,9 @@ class DrafterBackend:
         self._loop, self._ready = loop, time.monotonic()
 
     @property
-    def model(self) -> str:
-        """The verifier's model: it is what answers."""
-        welcome = self._loop.verifier if self._loop is not None else None
-        return welcome.model if welcome is not None else ""
+    def models(self) -> tuple[str, ...]:
+        """The verifiers' models: they are what answers."""
+        return self._loop.models if self._loop is not None else ()
 
     def not_ready(self) -> SpecmeshError | None:
         """Loading, no verifier, or nothing."""
@@ -116,11 +118,10 @@ class DrafterBackend:
             return Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
         return None
 
-    def vocabulary(self) -> Vocabulary:
-        """The verifier's."""
+    def served(self, name: str) -> Served:
+        """The verifier's model, or of several the one that is named."""
         assert self._loop is not None, "asked only once ready"
-        assert self._loop.vocabulary is not None, "asked only once ready"
-        return self._loop.vocabulary
+        return self._loop.served(name)
 
     def submit(self, order: ClientOrder) -> None:
         """Into the loop's mailbox."""

@@ -34,7 +34,8 @@ _MEANINGS[Handshake.CRYPTOGRAPHY] = _MEANINGS[Handshake.BROKEN]
 class Dealer:
     """A connected DEALER. `connect` opens one; a fresh one replaces a connection that went silent or was refused.
 
-    changed: whether `connect` would expect another verifier than it did, because the keys here have changed.
+    changed: whether `connect` would expect another verifier than it did, because the keys here have changed. traffic:
+    where frames are counted, with others'.
     libzmq gives up for good after most refusals, and after others tries again without a pause; see `look`.
     """
 
@@ -43,11 +44,12 @@ class Dealer:
         connect: "Callable[[], zmq.Socket[bytes]]",
         address: str,
         changed: Callable[[], bool] = lambda: False,
+        traffic: Traffic | None = None,
     ) -> None:
         self._connect, self._address, self._changed = connect, address, changed
         self.socket = connect()
         self.inlet = Inlet(self.socket)
-        self.traffic = Traffic()
+        self.traffic = traffic or Traffic()
         self.refusal: str | None = None
         self.next_look = 0.0
         self._retry: float | None = None

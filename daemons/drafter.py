@@ -1,31 +1,30 @@
 """The drafter's loop: frames and orders in, one unit of drafting at a time, frames and client events out.
 
-It polls between draft tokens, so a correction interrupts at once.
+It polls between draft tokens, so a correction interrupts at once. It may have several verifiers: their sessions draft
+in turn, with the one draft model.
 """
 
-import random
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
-import zmq
 
-from specmesh.core import events as ev
-from specmesh.core.greeting import Greeting
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.core.vocabulary_match import LEAST_OVERLAP
-from specmesh.daemons.dealer import Dealer
+from specmesh.daemons.dispatch import Dispatch
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.followed import Asked
-from specmesh.daemons.following import Following
 from specmesh.daemons.introduction import Introduction
 from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.peers import U32, Link
+from specmesh.daemons.transport import Route, Traffic, wait_for_any
+from specmesh.daemons.upstream import Upstream
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.engines.base import DraftEngine
-from specmesh.errors import ConfigError, DaemonUnreachable, WentAway
-from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Submit
+from specmesh.errors import ConfigError, DaemonUnreachable, NoSuchModel, RemoteProtocolError, Starting, WentAway
+from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
@@ -34,90 +33,96 @@ SNAPSHOT_INTERVAL = 0.1
 
 
 class DrafterLoop:
-    """One drafter attached to one verifier. Everything runs on the thread that calls `run`.
+    """One drafter attached to one or more verifiers. Everything runs on the thread that calls `run`.
 
-    connect() opens a fresh DEALER to the verifier at `address`. least_overlap is the share of tokens that must have a
-    counterpart in the verifier's vocabulary, which is kept in `cache`. changed: whether `connect` would expect another
-    verifier now. temperature: see `Following`.
+    `routes` lead to the verifiers, in the order in which they are preferred where nothing else tells. least_overlap is
+    the share of tokens that must have a counterpart in a verifier's vocabulary, which is kept in `cache`. temperature:
+    see `Following`.
     """
 
     def __init__(
         self,
         name: str,
-        connect: "Callable[[], zmq.Socket[bytes]]",
-        address: str,
+        routes: Sequence[Route],
         engine: DraftEngine,
         mailbox: Mailbox[ClientOrder],
         least_overlap: float = LEAST_OVERLAP,
         cache: VocabularyCache | None = None,
-        changed: Callable[[], bool] = lambda: False,
         temperature: float | None = None,
     ) -> None:
-        self._name, self._dealer, self._address = name, Dealer(connect, address, changed), address
         self._engine, self._mailbox = engine, mailbox
-        self._introduction = Introduction(engine, address, least_overlap, cache, mailbox.wake)
-        self._link = Link(time.monotonic())
-        self._welcome: m.Welcome | None = None
-        self._greeting = Greeting(random.random, time.monotonic())
         self._next_snapshot = 0.0
         self._turns = 0
-        self._round_trip = 0.0
         self._stopping = False
+        self._traffic = Traffic()
         self.stats = DrafterStats(time.monotonic())
-        self._sessions = Following(self._dealer, engine, self.stats, address, temperature)
+        self._dispatch = Dispatch()
+        info = engine.info
+        room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
+        # With several verifiers nothing is kept: the same ids may mean other tokens.
+        self._places = Places(info.n_seq, "whole" if info.reuse == "whole" else "cut", room if len(routes) == 1 else 0)
+        self._upstreams = tuple(
+            Upstream(
+                name,
+                route,
+                engine,
+                Introduction(engine, route.address, least_overlap, cache, mailbox.wake),
+                self.stats,
+                self._traffic,
+                self._dispatch,
+                self._places,
+                lambda: self._turns,
+                temperature,
+            )
+            for route in routes
+        )
+        self._dispatch.upstreams = self._upstreams
+        self._active = deque(self._upstreams)  # the one that drafted longest ago in front
+
+    # --- for the API, from any thread
 
     @property
     def verifier(self) -> m.Welcome | None:
-        """What the verifier said of itself; None while there is none."""
-        return self._welcome
+        """What the first verifier that is there said of itself; None while there is none."""
+        return self._first.welcome
 
     @property
     def trouble(self) -> str:
         """Why there is no verifier, as far as that is known."""
-        silent = f"the verifier at {self._address} does not answer: is it running, and reachable from here?"
-        return self.refusal or silent
+        return "; ".join(one.trouble for one in self._upstreams)
 
     @property
     def refusal(self) -> str | None:
-        """Why the verifier, or our own keys, keep this drafter out."""
-        return self._dealer.refusal
+        """Why the verifiers, or our own keys, keep this drafter out."""
+        told = [one.refusal for one in self._upstreams]
+        return "; ".join(why for why in told if why) if all(told) else None
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """The verifier's vocabulary, once it is known and suits."""
-        return self._introduction.vocabulary
+        """The vocabulary of the verifier that answers who names no model, once it is known and suits."""
+        found = (served.vocabulary for one in self._upstreams if (served := one.served) is not None)
+        return next(found, None)
 
-    # --- the loop
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What those that are there serve, each name once."""
+        return tuple(dict.fromkeys(one.welcome.model for one in self._upstreams if one.welcome is not None))
 
-    def run(self) -> None:
-        """Draft until stopped; raises ConfigError when the verifier refuses this drafter for good."""
-        try:
-            self._draft()
-        finally:
-            self._dealer.send(m.Bye())
-
-    def _draft(self) -> None:
-        while not self._stopping:
-            self._turns += 1
-            self._receive()
-            if self._welcome is not None and self._link.silent(time.monotonic()):
-                self._lost("silent")  # judged with the socket just emptied: frames may have waited for a long guess
-            engine = self._introduction.engine  # None while the verifier's vocabulary is still on its way
-            if engine is None or not self._sessions.work(engine, self._round_trip):
-                self._sessions.flush()
-                self._dealer.inlet.wait(self._mailbox, self._timeout(time.monotonic()))
-            for order in self._mailbox.drain():
-                self._order(order)
-            self._tick(time.monotonic())
-        stopping = WentAway("the drafter is stopping")
-        for order in self._mailbox.drain():
-            if isinstance(order, Submit):
-                order.client.hear(Failed(stopping))
-        self._sessions.stop(stopping)
-
-    def close(self) -> None:
-        """Give the connection back."""
-        self._dealer.close()
+    def served(self, name: str) -> Served:
+        """As `Backend.served`. A name counts only where there are several verifiers: clients that know one model send
+        any. Who names none gets the model of the first verifier that is there."""
+        found = [served for one in self._upstreams if (served := one.served) is not None]
+        if not found:
+            raise DaemonUnreachable(self.trouble)
+        if len(self._upstreams) == 1:
+            return replace(found[0], target="")
+        for served in found:
+            if name in ("", served.model):
+                return served
+        if name in self.models:
+            raise Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
+        away = [one.trouble for one in self._upstreams if one.last_model == name]
+        raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
 
     @property
     def progress(self) -> int:
@@ -128,161 +133,119 @@ class DrafterLoop:
         """End after this turn; a signal handler may call this."""
         self._stopping = True
 
+    # --- the loop
+
+    def run(self) -> None:
+        """Draft until stopped; raises ConfigError when no verifier will ever have this drafter."""
+        try:
+            self._draft()
+        finally:
+            for one in self._active:
+                one.dealer.send(m.Bye())
+
+    def _draft(self) -> None:
+        while not self._stopping:
+            self._turns += 1
+            self._each(Upstream.receive)
+            if not self._work():
+                for one in self._active:
+                    one.following.flush()
+                inlets = [one.dealer.inlet for one in self._active]
+                wait_for_any(inlets, self._mailbox, self._timeout(time.monotonic()))
+            for order in self._mailbox.drain():
+                self._order(order)
+            self._tick(time.monotonic())
+        stopping = WentAway("the drafter is stopping")
+        for order in self._mailbox.drain():
+            if isinstance(order, Submit):
+                order.client.hear(Failed(stopping))
+        self._dispatch.stop(stopping)
+
+    def _work(self) -> bool:
+        """One unit of drafting for the next verifier that has some, or where none has, of shadowing; whether there was
+        any."""
+        for one in self._active:
+            if one.work():
+                self._active.remove(one)
+                self._active.append(one)
+                return True
+        return any(one.shadow() for one in self._active)
+
+    def _each(self, act: Callable[[Upstream], None]) -> None:
+        """Do something with each verifier. One that will never do is left alone; raises its error where it was the
+        last."""
+        for one in list(self._active):
+            try:
+                act(one)
+            except (ConfigError, RemoteProtocolError) as error:
+                if len(self._active) == 1:
+                    raise
+                log.error("verifier_given_up", connect=one.address, error=str(error))
+                self._active.remove(one)
+                one.leave(error)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        for one in self._active:
+            one.dealer.close()
+
     def _timeout(self, now: float) -> float:
-        due = self._greeting.due
-        if self._welcome is not None:
-            due = min(self._link.next_ping, self._sessions.next_due() or self._link.next_ping)
+        due = min(one.next_due() for one in self._active)
+        due = min(due, self._dispatch.next_due(now) or due)
         if self.stats.unpublished:
             due = min(due, self._next_snapshot)
-        return max(min(due, self._dealer.next_look) - now, 0.0)
+        return max(due - now, 0.0)
 
     def _tick(self, now: float) -> None:
-        refusal = self._dealer.look(now)
-        if refusal is not None:
-            log.warning("refused", error=refusal)
-            if self._welcome is not None:
-                self._lost("refused")
-        if self._welcome is None:
-            if now >= self._greeting.due:
-                self._say_hello(now)
-        elif now >= self._link.next_ping:
-            self._dealer.send(self._link.ping(now, self._turns, self.stats.busy.share(now)))
-        self._sessions.expire(now, self.refusal)
-        if self._welcome is not None:
-            self._sessions.reopen(now)
-        self._introduction.settle()
-        self._ask(self._introduction.overdue(now))
+        self._each(lambda one: one.tick(now))
+        self._dispatch.expire(now)
+        self._dispatch.reopen(now)
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
-            self.stats.unpublished = bool(self._sessions.live)
+            self.stats.unpublished = any(one.following.live for one in self._upstreams)
             self.stats.publish(self.snapshot(now))
 
     def _order(self, order: ClientOrder) -> None:
         match order:
             case Submit(request, client):
-                if self._welcome is None:
+                if self._first.welcome is None:
                     client.hear(Failed(DaemonUnreachable(self.trouble)))
                 else:
-                    self._sessions.ask(Asked(request, client), time.monotonic())
+                    self._dispatch.ask(Asked(request, client), time.monotonic())
             case Cancel(client):
-                self._sessions.cancel_of(client)
+                self._dispatch.cancel_of(client)
             case Probe():
-                peers = [Peer(self._welcome.verifier, self._address)] if self._welcome is not None else []
-                order.sent(peers)
-                for peer in peers:
-                    now = time.monotonic()
-                    busy, answer = self.stats.busy.share(now), order.answer(peer)
-                    self._dealer.send(self._link.probe(now, self._turns, busy, answer))
+                there = [(one, Peer(one.welcome.verifier, one.address)) for one in self._upstreams if one.welcome]
+                order.sent(peer for _, peer in there)
+                for one, peer in there:
+                    one.probe(order, peer, time.monotonic())
             case _:
                 assert_never(order)
 
-    # --- the wire
+    # --- statistics
 
-    def _say_hello(self, now: float) -> None:
-        if self._greeting.unanswered(now) and self._dealer.refusal is None:
-            log.warning("verifier_not_answering", connect=self._address, meaning="trying on; is it running there?")
-        if self._greeting.doubtful(now) and self._dealer.refusal is None:
-            self._dealer.reconnect()
-        self._greeting.said(now, sent=self._dealer.send(self._introduction.hello(self._name)) > 0)
-
-    def _receive(self) -> None:
-        for message, size in self._dealer.receive():
-            self._link.last_heard = time.monotonic()
-            if message is not None:
-                self._message(message, size, self._link.last_heard)
-
-    def _message(self, message: m.Message, size: int, now: float) -> None:
-        match message:
-            case m.Truth(session, base, crc, ids, draft_n):
-                self._sessions.heard(session, ev.Told(base, crc, ids, draft_n, sync=False), size, now)
-            case m.Sync(session, base, crc, ids, draft_n):
-                self._sessions.heard(session, ev.Told(base, crc, ids, draft_n, sync=True), size, now)
-            case m.Nack(session, base, crc):
-                self._sessions.heard(session, ev.Nacked(base, crc), size, now)
-            case m.Round():
-                self._sessions.round(message)
-            case m.Logprobs():
-                self._sessions.logprobs(message)
-            case m.Done(session):
-                if session in self._sessions.live:  # else it was closed from this side
-                    self._sessions.done(message, now)
-            case m.Opened():
-                self._sessions.opened(message)
-            case m.Welcome():
-                self._welcomed(message, now)
-            case m.Vocab():
-                self._ask(self._introduction.answered(message, now))
-            case m.Error():
-                self._error(message, now)
-            case m.Bye():
-                if self._welcome is not None:
-                    self._lost("stopped")
-            case m.Ping(number, progress, busy):
-                self._link.told(progress, busy, now)
-                self._dealer.send(m.Pong(number, self._turns & U32, self.stats.busy.share(now)))
-            case m.Pong():
-                round_trip = self._link.pong(message, now)
-                if round_trip is not None:
-                    self.stats.round_trips.record(round_trip)
-                self._round_trip = self._link.round_trips.percentile(0.5) or 0.0
-            case _:
-                self._dealer.traffic.rejected["direction"] += 1
-
-    def _welcomed(self, welcome: m.Welcome, now: float) -> None:
-        if self._welcome is not None and self._welcome.verifier == welcome.verifier:
-            return  # it heard more than one HELLO
-        self._sessions.lost(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
-        self._sessions.found(welcome)
-        if self._welcome is not None:
-            self.stats.reconnects.lost()
-        self.stats.reconnects.came()
-        self._welcome = welcome
-        self._greeting.answered(now)
-        self.stats.unpublished = True
-        self._link.next_ping = now
-        log.info("verifier_found", verifier=welcome.verifier, model=welcome.model)
-        self._ask(self._introduction.welcomed(welcome, now))
-
-    def _ask(self, request: m.Vocab | None) -> None:
-        if request is not None:
-            self._dealer.send(request)
-
-    def _error(self, error: m.Error, now: float) -> None:
-        if self._sessions.refused(error, now):
-            return
-        if error.code == "hello":
-            if self._welcome is not None:
-                self._lost("the verifier does not know this drafter")
-        elif error.code == "version":
-            raise ConfigError(f"the verifier at {self._address} refused this drafter: {error.message}")
-        else:
-            log.warning("verifier_error", code=error.code, message=error.message)
-
-    def _lost(self, reason: str) -> None:
-        """The verifier is gone: start over on a fresh connection."""
-        log.warning("verifier_lost", reason=reason)
-        self.stats.reconnects.lost()
-        self._welcome = None
-        self.stats.unpublished = True
-        self._introduction.lost()
-        self._sessions.lost(DaemonUnreachable(f"the verifier at {self._address} went away"), time.monotonic())
-        self._dealer.reconnect()
-        self._greeting.lost(time.monotonic())
+    @property
+    def _first(self) -> Upstream:
+        """The first verifier that is there, or else the first that may come."""
+        there = (one for one in self._upstreams if one.welcome is not None)
+        return next(there, None) or next(one for one in self._upstreams if one.given_up is None)
 
     def snapshot(self, now: float) -> dict[str, object]:
         """What `stats` shows: an immutable picture, built on the loop's thread."""
+        first = self._first
         return self.stats.picture(
             self._engine.info,
-            self._welcome,
-            self._introduction.comparison,
-            self._link,
-            [live.machine for live in self._sessions.live.values()],
-            self._dealer.traffic,
+            first.welcome,
+            first.introduction.comparison,
+            first.link,
+            [live.machine for one in self._upstreams for live in one.following.live.values()],
+            self._traffic,
             now,
-            self._sessions.interrupted,
+            self._dispatch.interrupted,
         ) | {
-            "address": self._address,
-            "encrypted": self._dealer.encrypted,
-            "refusal": self._dealer.refusal,
-            "reuse": self._sessions.places.picture(),
+            "address": first.address,
+            "encrypted": first.dealer.encrypted,
+            "refusal": first.refusal,
+            "verifiers": [one.describe(now) for one in self._upstreams],
+            "reuse": self._places.picture(),
         }

@@ -1,9 +1,12 @@
 """The drafters attached to a verifier: who is there, PINGs to them, and who has gone silent."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
 
 from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.choice import Load
 from specmesh.core.pool import DrafterRecord
 from specmesh.core.stats import Histogram
 from specmesh.daemons.peers import U32, DrafterPeer, Link
@@ -19,11 +22,15 @@ MOST_OF_A_KEY = 8
 """Most of them with the same key: one owner must not take every place."""
 
 
-class Drafters:
-    """DrafterPeers by the identity of their connection, in the order they came; `acceptance` is of all their drafts."""
+P = TypeVar("P", m.Ping, m.Pong)
 
-    def __init__(self, router: Router, round_trips: Histogram) -> None:
-        self._router, self._round_trips = router, round_trips
+
+class Drafters:
+    """DrafterPeers by the identity of their connection, in the order they came; `acceptance` is of all their drafts. Each
+    PING and PONG tells them of the `load` here."""
+
+    def __init__(self, router: Router, round_trips: Histogram, load: Callable[[], Load] = Load) -> None:
+        self._router, self._round_trips, self._load = router, round_trips, load
         self._peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)
         self.acceptance = RollingAcceptance()
@@ -78,7 +85,7 @@ class Drafters:
         """PING each drafter that has had none for a while."""
         for peer in self._peers.values():
             if now >= peer.link.next_ping:
-                self._router.send(peer.identity, peer.link.ping(now, progress, busy))
+                self._router.send(peer.identity, self._loaded(peer.link.ping(now, progress, busy)))
 
     def silent(self, now: float) -> list[bytes]:
         """Drafters that were not heard for too long."""
@@ -88,12 +95,13 @@ class Drafters:
         """Send each the PING that somebody asked for."""
         order.sent(peer.end for peer in self._peers.values())
         for peer in self._peers.values():
-            self._router.send(peer.identity, peer.link.probe(now, progress, busy, order.answer(peer.end)))
+            ping = peer.link.probe(now, progress, busy, order.answer(peer.end))
+            self._router.send(peer.identity, self._loaded(ping))
 
     def pinged(self, peer: DrafterPeer, ping: m.Ping, now: float, progress: int, busy: float) -> None:
         """Answer a drafter's PING."""
         peer.link.told(ping.progress, ping.busy, now)
-        self._router.send(peer.identity, m.Pong(ping.number, progress & U32, busy))
+        self._router.send(peer.identity, self._loaded(m.Pong(ping.number, progress & U32, busy)))
 
     def ponged(self, peer: DrafterPeer, pong: m.Pong, now: float) -> None:
         """Learn from a drafter's PONG."""
@@ -104,5 +112,15 @@ class Drafters:
 
     def bye(self) -> None:
         """Tell them that this verifier stops."""
+        self.tell(m.Bye())
+
+    def tell(self, message: m.Welcome | m.Bye) -> None:
+        """Tell all of them something."""
         for identity in self._peers:
-            self._router.send(identity, m.Bye())
+            self._router.send(identity, message)
+
+    def _loaded(self, message: P) -> P:
+        load = self._load()
+        step_ms, row_ms = (round(seconds * 1e3, 4) for seconds in (load.step_s, load.row_s))
+        told = {"sessions": load.sessions, "queued": load.queued, "places": load.places}
+        return replace(message, **told, step_ms=step_ms, row_ms=row_ms)

@@ -17,7 +17,7 @@ from specmesh.daemons.sampling_fields import fields_of, grammar_fields_of, gramm
 from specmesh.daemons.withheld import Withheld
 from specmesh.errors import SpecmeshError
 from specmesh.requests import Client, Failed, Finished, Request, Started, Tokens
-from specmesh.wire.messages import DRAFT_N_AUTO, NO_LOGPROBS, Done, Logprobs, Open, Opened, Round
+from specmesh.wire.messages import DRAFT_N_AUTO, NO_LOGPROBS, Done, Logprobs, Open, Opened, Round, Welcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,18 @@ class Asked:
     """A request of a local client.
 
     started: its client knows that it began. until: when to give it up, where its verifier has gone away.
+    home: the address of the verifier that had it, empty for none; began: what that one said of itself, where the text
+    has begun. tried: the addresses where it was refused since; error: why.
     """
 
     request: Request
     client: Client
     started: bool = False
     until: float | None = None
+    home: str = ""
+    began: Welcome | None = None
+    tried: tuple[str, ...] = ()
+    error: SpecmeshError | None = None
 
     def order(self, ref: int) -> Open:
         """What asks the verifier for it."""
@@ -91,7 +97,8 @@ class Asked:
                 grammar=grammar_of(opened),
                 cache_prompt=opened.cache_prompt,
             )
-        return replace(self, request=replace(self.request, params=params, named_only=False), until=None)
+        request = replace(self.request, params=params, named_only=False)
+        return replace(self, request=request, until=None, tried=(), error=None)
 
 
 @dataclass(slots=True)

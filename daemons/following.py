@@ -1,13 +1,13 @@
 """The sessions that a drafter follows: drafted for, one unit at a time, and told to its own clients.
 
-What to draft, how far ahead and when to send is decided by the machines (specmesh.core). A text whose verifier went
-away waits for it, and is asked for again by its name and all that is known of it.
+What to draft, how far ahead and when to send is decided by the machines (specmesh.core). What this drafter's clients
+asked for and the verifier does not serve to its end goes back to where it came from: another may have it.
 """
 
 import itertools
 import time
 from dataclasses import replace
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import structlog
 
@@ -21,7 +21,7 @@ from specmesh.daemons.draft_frames import frame_of
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.followed import Asked, Followed
 from specmesh.daemons.guides import Guides
-from specmesh.daemons.interrupted import Interrupted, same_model
+from specmesh.daemons.interrupted import same_model
 from specmesh.daemons.peers import U32
 from specmesh.daemons.sampling_fields import grammar_of, params_of
 from specmesh.engines.base import Ask, DraftEngine, predict_all
@@ -45,9 +45,32 @@ _Work = tuple[Followed, ev.Predict]
 """A session, and what it wants of the draft model."""
 
 
+class Home(Protocol):
+    """Where the requests of this drafter's clients come from."""
+
+    def refused(self, asked: Asked, error: SpecmeshError, now: float) -> None:
+        """The verifier does not take it."""
+        ...
+
+    def lost(self, asked: Asked, error: SpecmeshError, now: float, *, again: bool) -> None:
+        """The verifier had it, and has it no more; `again`: it may be asked for it again at once."""
+        ...
+
+    def learned(self, session: int, tokens: int, now: float) -> None:
+        """So many tokens of a session were generated."""
+        ...
+
+    def over(self, session: int) -> None:
+        """A session is followed no more."""
+        ...
+
+
 class Following:
-    """All sessions of one drafter, `live` by number. `address` is its verifier's; temperature: of what it drafts for
-    sampled texts, None for their own."""
+    """All sessions of one drafter with one verifier, `live` by number.
+
+    `address` is the verifier's; places: those in the draft model, which several of these may share;
+    temperature: of what is drafted for sampled texts, None for their own.
+    """
 
     def __init__(
         self,
@@ -55,25 +78,24 @@ class Following:
         engine: DraftEngine,
         stats: DrafterStats,
         address: str,
+        home: Home,
+        places: Places,
         temperature: float | None = None,
     ) -> None:
         self.live: dict[int, Followed] = {}
         self._temperature = temperature
         self._dealer, self._engine, self._stats, self._address = dealer, engine, stats, address
+        self._home, self.places = home, places
         self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
         self._asked: dict[int, Asked] = {}
-        self._interrupted = Interrupted()
         self._guides = Guides()
         self._refs = itertools.count(1)
-        info = engine.info
-        room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
-        self.places = Places(info.n_seq, "whole" if info.reuse == "whole" else "cut", room)
-        self._together = info.batches
+        self._together = engine.info.batches
 
     @property
-    def interrupted(self) -> int:
-        """How many texts wait for the verifier."""
-        return len(self._interrupted)
+    def own(self) -> int:
+        """How many texts of this drafter's own clients the verifier has, or was asked for."""
+        return len(self._asked) + sum(live.asked is not None for live in self.live.values())
 
     # --- drafting
 
@@ -86,6 +108,10 @@ class Following:
             if plan is not None:
                 self._predict(engine, [(live, plan), *self._beside(live, plan, turns, round_trip)])
                 return True
+        return False
+
+    def shadow(self, engine: DraftEngine) -> bool:
+        """The same of shadowing, which is for when nobody has drafting to do."""
         for live in self.live.values():
             plan = live.machine.plan_shadow() if live.seq is not None else None
             if plan is not None:
@@ -204,20 +230,23 @@ class Following:
                 case ev.Learned():
                     new = live.learned(effect)
                     if new:
-                        self._stats.round(min(effect.accepted, new), new, time.monotonic())
+                        now = time.monotonic()
+                        self._stats.round(min(effect.accepted, new), new, now)
+                        self._home.learned(live.id, new, now)
                 case _:
                     assert_never(effect)
 
     # --- sessions
 
-    def ask(self, asked: Asked, now: float) -> None:
-        """Ask the verifier, which is there, for a session; who had the text here before has it no more."""
-        for live in list(self.live.values()):
-            if asked.request.id and live.asked is not None and live.asked.request.id == asked.request.id:
-                self._moved(live)
-        self._send(self._interrupted.recalled(asked), now)
+    def moved(self, name: str) -> bool:
+        """Who had the text of that name here has it no more; whether anybody had."""
+        had = [live for live in self.live.values() if live.asked is not None and live.asked.request.id == name]
+        for live in had:
+            self._moved(live)
+        return bool(had)
 
-    def _send(self, asked: Asked, now: float) -> None:
+    def ask(self, asked: Asked, now: float) -> None:
+        """Ask the verifier, which is there, for a session."""
         ref = next(self._refs) & U32
         try:
             sent = self._dealer.send(asked.order(ref))
@@ -227,7 +256,8 @@ class Following:
         if sent:
             self._asked[ref] = asked
         else:
-            self._refuse(asked, Busy(f"the verifier at {self._address} takes no requests now: try again"), now)
+            busy = Busy(f"the verifier at {self._address} takes no requests now: try again")
+            self._home.refused(asked, busy, now)
 
     def refused(self, error: m.Error, now: float) -> bool:
         """ERROR to what was asked for, or why a session ends, which DONE says next; False where it is about something
@@ -235,20 +265,13 @@ class Following:
         told = _told(error)
         asked = self._asked.pop(error.ref, None) if error.ref else None
         if asked is not None:
-            self._refuse(asked, told, now)
+            self._home.refused(asked, told, now)
         broken = [live for live in self.live.values() if error.ref and live.ref == error.ref]
         for live in broken:
             live.broken = told
         return asked is not None or bool(broken)
 
-    def _refuse(self, asked: Asked, error: SpecmeshError, now: float) -> None:
-        """It is not to be had; one that was interrupted waits until others make room."""
-        if isinstance(error, Busy) and asked.until is not None:
-            self._interrupted.add(asked, now)
-        else:
-            asked.client.hear(Failed(error))
-
-    def opened(self, message: m.Opened) -> None:
+    def opened(self, message: m.Opened, now: float) -> None:
         """The verifier has opened a session, for a client of this drafter or for another's."""
         asked = self._asked.pop(message.ref, None) if message.ref else None
         if message.ref and asked is None:
@@ -258,7 +281,7 @@ class Following:
             self._moved(self.live[message.session])
         if asked is not None and (lacking := asked.lacking(message)) is not None:
             self._dealer.send(m.Close(message.session, 0, 0.0))
-            self._give_up(asked, DaemonUnreachable(f"the verifier is of a version that {lacking}"))
+            self._home.refused(asked, DaemonUnreachable(f"the verifier is of a version that {lacking}"), now)
             return
         info, welcome = self._engine.info, self._welcome
         shadows = asked is None or asked.request.params.drafts is None
@@ -292,12 +315,13 @@ class Following:
             self._moved(live)
             return
         if message.finish_reason == "shutdown":
-            self._interrupt(live, DaemonUnreachable("the verifier is stopping: the text ends here"), now)
+            stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
+            self._interrupt(live, stopping, now, again=False)
             return
         machine = live.machine
         if machine.n_truth < message.length:
             lost = RemoteProtocolError("the end of the text was lost on its way from the verifier: ask again")
-            self._interrupt(live, lost, now)
+            self._interrupt(live, lost, now, again=True)
             return
         self._dealer.send(m.Close(live.id, machine.drafted, machine.draft_seconds))
         log.info("session_finished", session=live.id, reason=message.finish_reason, drafted=machine.drafted)
@@ -320,7 +344,6 @@ class Following:
 
     def cancel_of(self, client: Client) -> None:
         """A client of this drafter has left."""
-        self._interrupted.cancel(client)
         for ref in [ref for ref, asked in self._asked.items() if asked.client is client]:
             del self._asked[ref]
             self._dealer.send(m.Close(0, 0, 0.0, ref))
@@ -351,64 +374,37 @@ class Following:
         self._release(live)
         self._guides.forget(live.id)
         self._stats.unpublished = True
+        self._home.over(live.id)
         self.live.pop(live.id, None)
 
     # --- a verifier that goes and comes
 
     def lost(self, error: SpecmeshError, now: float) -> None:
-        """The verifier is gone, or has forgotten everything: what clients asked for waits for it."""
+        """The verifier is gone, or has forgotten everything."""
         for live in list(self.live.values()):
-            self._interrupt(live, error, now)
+            self._interrupt(live, error, now, again=False)
         asked, self._asked = list(self._asked.values()), {}
         for one in asked:
-            self._wait(one, error, now)
+            self._home.lost(one if one.began else replace(one, home=self._address), error, now, again=False)
 
-    def _interrupt(self, live: Followed, error: SpecmeshError, now: float) -> None:
+    def _interrupt(self, live: Followed, error: SpecmeshError, now: float, *, again: bool) -> None:
         asked = live.interrupted()
         self._forget(live)
         if asked is not None:
             log.info("session_interrupted", session=live.id, generated=len(asked.request.generated))
-            self._wait(asked, error, now)
-
-    def _wait(self, asked: Asked, error: SpecmeshError, now: float) -> None:
-        if asked.request.id and asked.request.reconnect_timeout > 0:
-            self._interrupted.add(asked, now)
-        else:
-            self._give_up(asked, error)
-
-    def _give_up(self, asked: Asked, error: SpecmeshError) -> None:
-        self._interrupted.remember(asked)
-        asked.client.hear(Failed(error))
+            began = self._welcome if asked.started or asked.request.generated else None
+            self._home.lost(replace(asked, home=self._address, began=began), error, now, again=again)
 
     def found(self, welcome: m.Welcome) -> None:
-        """A verifier is there. A text that another model began is not gone on with."""
+        """A verifier is there, or says more of itself."""
         before, self._welcome = self._welcome, welcome
         if before is not None and not same_model(before, welcome):
             self.places.clear()  # the same ids may mean other tokens
             self._cut()
-            for asked in self._interrupted.begun():
-                other = f"the verifier came back with another model, {welcome.model}: the text ends here"
-                asked.client.hear(Failed(DaemonUnreachable(other)))
-
-    def next_due(self) -> float | None:
-        """When `reopen` has something to do."""
-        return self._interrupted.next_due()
-
-    def reopen(self, now: float) -> None:
-        """Ask for what was interrupted again; the verifier is there."""
-        for asked in self._interrupted.due(now):
-            self._send(asked, now)
-
-    def expire(self, now: float, why: str | None) -> None:
-        """Give up what has waited long enough; `why` there is no verifier, where more is known than that it went."""
-        for asked in self._interrupted.expire(now):
-            seconds = asked.request.reconnect_timeout
-            went = f"the verifier at {self._address} went away and was not back within {seconds:g} s"
-            self._give_up(asked, DaemonUnreachable(why or went))
 
     def stop(self, error: SpecmeshError) -> None:
         """This drafter ends: its verifier keeps the texts for a while."""
-        for asked in (*self._interrupted.all(), *self._asked.values()):
+        for asked in self._asked.values():
             asked.client.hear(Failed(error))
         self._asked.clear()
         for live in list(self.live.values()):

@@ -1,4 +1,4 @@
-"""Texts of a drafter's clients whose verifier went away: they wait for it, and may be asked for after that too."""
+"""Texts of a drafter's clients whose verifier went away: they wait for one, and may be asked for after that too."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,14 +8,14 @@ from specmesh.requests import Client
 from specmesh.wire.messages import Welcome
 
 RETRY = 0.5
-"""Seconds until a verifier that is there, but did not take a text back, is asked again."""
+"""Seconds until verifiers that are there, but did not take a text, are asked again."""
 
 MOST = 64
 """Most texts that are remembered after they were given up."""
 
 
 class Interrupted:
-    """Requests that wait for their verifier, and those given up, by name."""
+    """Requests that wait for a verifier, and those given up, by name."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, Asked]] = []
@@ -26,28 +26,28 @@ class Interrupted:
         return len(self._waiting)
 
     def add(self, asked: Asked, now: float) -> None:
-        """Wait for the verifier, as long as its client is ready to; for one that waited before, after a pause."""
+        """Wait for a verifier, as long as its client is ready to; for one that waited before, after a pause."""
         again = asked.until is not None
         until = asked.until if asked.until is not None else now + asked.request.reconnect_timeout
         self._waiting.append((now + RETRY if again else now, replace(asked, until=until)))
 
-    def next_due(self) -> float | None:
-        """When one of them is to be asked for again."""
-        return min((due for due, _ in self._waiting), default=None)
+    def next_due(self, ready: Callable[[Asked], object]) -> float | None:
+        """When one of them is to be asked for again; only of those that are `ready`, a verifier being there."""
+        return min((due for due, asked in self._waiting if ready(asked)), default=None)
 
-    def due(self, now: float) -> list[Asked]:
-        """Take out those to be asked for again, the verifier being there."""
-        found = [asked for due, asked in self._waiting if now >= due]
-        self._waiting = [(due, asked) for due, asked in self._waiting if now < due]
-        return found
+    def due(self, now: float, ready: Callable[[Asked], object]) -> list[Asked]:
+        """Take out those of them to be asked for now."""
+        found = [(due, asked) for due, asked in self._waiting if now >= due and ready(asked)]
+        self._waiting = [one for one in self._waiting if one not in found]
+        return [asked for _, asked in found]
 
     def expire(self, now: float) -> list[Asked]:
         """Take out those that have waited long enough."""
         return self._take(lambda asked: asked.until is not None and now >= asked.until)
 
-    def begun(self) -> list[Asked]:
-        """Take out those whose text has begun."""
-        return self._take(lambda asked: asked.started)
+    def stranded(self, hopeless: Callable[[Asked], bool]) -> list[Asked]:
+        """Take out those of which this holds."""
+        return self._take(hopeless)
 
     def all(self) -> list[Asked]:
         """Take out every one."""
@@ -72,6 +72,8 @@ class Interrupted:
         mine = asked.request
         return replace(
             asked,
+            home=before.home,
+            began=before.began,
             request=replace(
                 before.request, known=mine.known, rounds=mine.rounds, reconnect_timeout=mine.reconnect_timeout
             ),
@@ -87,3 +89,14 @@ def same_model(before: Welcome, now: Welcome) -> bool:
     """Whether a text of one can be gone on with at the other, as far as can be known: hashes come late."""
     same = (before.model, before.vocab_fingerprint, before.n_vocab) == (now.model, now.vocab_fingerprint, now.n_vocab)
     return same and (before.model_hash == now.model_hash or not (before.model_hash and now.model_hash))
+
+
+def same_file(one: Welcome, other: Welcome) -> bool:
+    """Whether two verifiers surely run the same model: names do not tell files apart, two machines may have each their
+    own of one name."""
+    same = (one.model_hash, one.vocab_fingerprint, one.n_vocab) == (
+        other.model_hash,
+        other.vocab_fingerprint,
+        other.n_vocab,
+    )
+    return same and one.model_hash != ""

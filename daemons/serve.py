@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from specmesh.api.port import Port
-from specmesh.config import DrafterSettings, VerifierSettings
+from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.costs import StepCosts
 from specmesh.daemons.api_thread import ApiThread
 from specmesh.daemons.auth import Guard
@@ -67,7 +67,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         guarded = (guard, settings.grace, settings.max_queue)
         loop = VerifierLoop(process.name, socket, engine, mailbox, costs, decisions, *guarded)
         process.stop.then(loop.stop, mailbox.wakeup_fd)
-        _hash_in_background(settings.model.model, lambda digest: setattr(loop.stats, "model_hash", digest))
+        _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
         loop.stats.publish(loop.snapshot(time.monotonic()))
         backend.ready(loop, engine)
         log.info(
@@ -97,11 +97,13 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
     """
     with Process("drafter", reread) as process, ExitStack() as ends:
         keys = _keys(settings)
-        route = Route(process.context, settings.connect, settings.insecure, keys)
+        routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
         with about("connect"):
-            close_dealer(route.open())  # a bad address, or bad keys, are told before loading
+            for route in routes:
+                close_dealer(route.open())  # a bad address, or bad keys, are told before loading
         mailbox: Mailbox[ClientOrder] = Mailbox()
-        backend = DrafterBackend(process.loading, mailbox, settings.connect)
+        addresses = ", ".join(settings.connect)
+        backend = DrafterBackend(process.loading, mailbox, addresses)
         ends.enter_context(ApiThread(settings.socket, backend, settings.port, settings.defaults))
         engine = process.loaded(lambda: load_drafter(settings.model, process.loading.progress))
         if engine is None:
@@ -109,13 +111,11 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         ends.callback(engine.close)
         loop = DrafterLoop(
             process.name,
-            route.open,
-            settings.connect,
+            routes,
             engine,
             mailbox,
             settings.min_vocab_overlap,
             VocabularyCache(default_folder()),
-            route.changed,
             settings.draft_temperature,
         )
         ends.callback(loop.close)
@@ -125,14 +125,14 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         log.info(
             "ready",
             role="drafter",
-            connect=settings.connect,
+            connect=addresses,
             encrypted=keys is not None,
             socket=str(settings.socket),
             model=engine.info.model,
             backend=engine.info.backend,
             **_opened(settings.port),
         )
-        with process.watched(loop, f"{engine.info.model} for {settings.connect}"):
+        with process.watched(loop, f"{engine.info.model} for {addresses}"):
             loop.run()
     log.info("stopped", role="drafter")
 
@@ -154,10 +154,13 @@ def _opened(port: Port | None) -> dict[str, object]:
     return {} if port is None else {"http": f"{port.host}:{port.port}", "keys": len(port.keys.current)}
 
 
-def _hash_in_background(model: str | None, tell: Callable[[str], None]) -> None:
-    """SHA-256 of the model file, which takes minutes for a large one, without holding anything up."""
-    path = Path(model or "")
-    if path.is_file():
+def _hash_in_background(model: ModelSettings, tell: Callable[[str], None]) -> None:
+    """SHA-256 of the model file, which takes minutes for a large one, without holding anything up; of a simulated
+    model's settings, which are all there is of it."""
+    path = Path(model.model or "")
+    if model.engine == "sim":
+        tell(hashlib.sha256(str(model.model).encode()).hexdigest())
+    elif path.is_file():
         threading.Thread(target=lambda: tell(_sha256(path)), name="hash", daemon=True).start()
 
 

@@ -7,6 +7,7 @@ not know a peer, and buffer whatever length a stranger announces.
 import re
 import select
 from collections import Counter
+from collections.abc import Sequence
 from typing import TypeVar
 
 import zmq
@@ -122,22 +123,23 @@ class Route:
         insecure: bool = False,
         keys: KeyFolder | None = None,
     ) -> None:
-        self._context, self._address, self._insecure, self._keys = context, address, insecure, keys
+        self.address = address
+        self._context, self._insecure, self._keys = context, insecure, keys
         self._stamp: tuple[int, ...] = ()
         self._server: bytes | None = None
 
     def open(self) -> zmq.Socket[bytes]:
         """A fresh DEALER; raises ConfigError where no key is known and one is needed."""
         if self._keys is not None:
-            self._stamp, self._server = self._keys.stamp(Listing.VERIFIERS), self._keys.verifier_at(self._address)
-        return connect_dealer(self._context, self._address, self._insecure, self._keys)
+            self._stamp, self._server = self._keys.stamp(Listing.VERIFIERS), self._keys.verifier_at(self.address)
+        return connect_dealer(self._context, self.address, self._insecure, self._keys)
 
     def changed(self) -> bool:
         """Whether another key is known for the verifier than when it was opened, or none; a damaged list is none."""
         if self._keys is None or self._stamp == (stamp := self._keys.stamp(Listing.VERIFIERS)):
             return False
         try:
-            changed = self._keys.verifier_at(self._address) != self._server
+            changed = self._keys.verifier_at(self.address) != self._server
         except (ConfigError, OSError):
             return False  # looked at again next time
         self._stamp = stamp
@@ -187,24 +189,37 @@ class Inlet:
         return self._last
 
     def wait(self, mailbox: Mailbox[T], seconds: float) -> None:
-        """Sleep until there may be a message or an item in the mailbox, at most `seconds`.
+        """Sleep until there may be a message or an item in the mailbox, at most `seconds`."""
+        wait_for_any((self,), mailbox, seconds)
 
-        select() because zmq_poll and poll() count whole milliseconds, longer than a draft may take. The socket's own
-        descriptor is edge-triggered: the caller has received until there was none, and what came since is asked for
-        first.
-        """
-        if self._poller.poll(0):
-            return
-        wakeup = mailbox.fileno()
-        ready, _, _ = select.select([self._descriptor, wakeup], [], [], seconds)
-        if wakeup in ready:
-            mailbox.quiet()
+    @property
+    def ready(self) -> bool:
+        """Whether there is a message now."""
+        return bool(self._poller.poll(0))
+
+    def fileno(self) -> int:
+        """The descriptor to select, which is edge-triggered; see `wait_for_any`."""
+        return self._descriptor
 
     def wait_for(self, mailbox: Mailbox[T], seconds: float) -> None:
         """Sleep until there is an item in the mailbox, at most `seconds`, whatever messages there are."""
         ready, _, _ = select.select([mailbox.fileno()], [], [], seconds)
         if ready:
             mailbox.quiet()
+
+
+def wait_for_any(inlets: Sequence[Inlet], mailbox: Mailbox[T], seconds: float) -> None:
+    """Sleep until there may be a message for one of them or an item in the mailbox, at most `seconds`.
+
+    select() because zmq_poll and poll() count whole milliseconds, longer than a draft may take. A socket's own
+    descriptor is edge-triggered: the caller has received until there was none, and what came since is asked for first.
+    """
+    if any(inlet.ready for inlet in inlets):
+        return
+    wakeup = mailbox.fileno()
+    ready, _, _ = select.select([*(inlet.fileno() for inlet in inlets), wakeup], [], [], seconds)
+    if wakeup in ready:
+        mailbox.quiet()
 
 
 def plain(address: str) -> str:

@@ -11,6 +11,7 @@ import structlog
 import zmq
 
 from specmesh.core import events as ev
+from specmesh.core.choice import Load, load_of
 from specmesh.core.costs import StepCosts
 from specmesh.core.probes import PROBES
 from specmesh.core.verifier_session import MAX_DRAFTS, TargetLimits
@@ -87,7 +88,8 @@ class VerifierLoop:
         self._next_snapshot = 0.0
         self._stopping: float | None = None
         self.stats = VerifierStats(time.monotonic())
-        self._drafters = Drafters(self._router, self.stats.round_trips)
+        self._drafters = Drafters(self._router, self.stats.round_trips, self._load)
+        self._hash_told = ""
         self._sessions = Sessions(
             self._limits,
             costs,
@@ -193,6 +195,9 @@ class VerifierLoop:
         for peer in self._drafters.turned():
             self._peer_turned(peer)
         self._drafters.ping(now, self._turns, self.stats.busy.share(now))
+        if self._hash_told != (self.stats.model_hash or ""):
+            self._hash_told = self.stats.model_hash or ""
+            self._drafters.tell(self._welcome())
         self._sessions.expire(now)
         while self._queue and (waiting := self._queue.next(self._sessions.owners())) is not None:
             self._sessions.begin(*waiting, now)
@@ -320,6 +325,9 @@ class VerifierLoop:
         limits, sha256 = self._limits, self.stats.model_hash or ""
         return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
                          sorted(limits.end_ids), self._probes)  # fmt: skip
+
+    def _load(self) -> Load:
+        return load_of(len(self._sessions.owners()), len(self._queue), self._info.n_seq, self._costs)
 
     def _peer_gone(self, identity: bytes, reason: str) -> None:
         """Forget a drafter: its own sessions are kept for it, the others go on alone or with another drafter."""

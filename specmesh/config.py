@@ -8,6 +8,7 @@ from specmesh.api.port import Port
 from specmesh.core.vocabulary_match import LEAST_OVERLAP
 from specmesh.errors import ConfigError
 from specmesh.privacy import check_rpc
+from specmesh.ways import endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,12 @@ class VerifierSettings:
 class DrafterSettings:
     """Settings of `specmesh drafter`; port, insecure, keys, defaults: as for a verifier.
 
-    draft_temperature: of the drafts for sampled texts; None for the texts' own.
+    connect: the verifiers' addresses, each once. draft_temperature: of the drafts for sampled texts; None for the
+    texts' own.
     """
 
     model: ModelSettings
-    connect: str
+    connect: tuple[str, ...]
     socket: Path
     min_vocab_overlap: float = LEAST_OVERLAP
     port: Port | None = None
@@ -103,8 +105,15 @@ class DrafterSettings:
     draft_temperature: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a share that is none, or where keys are given and not wanted."""
+        """Raise ConfigError for a share that is none, an address that is there twice, or where keys are given and not
+        wanted."""
         _one_of_both(self.keys, self.insecure)
+        if not self.connect:
+            raise ConfigError("no verifier: give --connect tcp://HOST:PORT", "connect")
+        ends = [endpoint(address) for address in self.connect]
+        for number, address in enumerate(self.connect):
+            if ends[number] in ends[:number] and ends[number][1] is not None:
+                raise ConfigError(f"--connect {address} is given twice: leave one out", "connect")
         if not 0 < self.min_vocab_overlap <= 1:
             raise ConfigError(
                 f"--min-vocab-overlap {self.min_vocab_overlap} is no share: give more than 0, at most 1",

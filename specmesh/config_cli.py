@@ -182,8 +182,15 @@ def effective(root: click.Context, role: str, path: Path | None) -> dict[str, tu
     for key, option in config_file.keys(command).items():
         name = option.name or key
         value = ctx.params[name]
-        found[key] = (str(value) if isinstance(value, Path) else value), sources.of(name) or "default"
+        found[key] = _as_toml(value), sources.of(name) or "default"
     return found
+
+
+def _as_toml(value: Any) -> Any:
+    """A setting's value as a file of settings has it."""
+    if isinstance(value, tuple):
+        return value[0] if len(value) == 1 else list(value)
+    return str(value) if isinstance(value, Path) else value
 
 
 @config.command("path")

@@ -134,7 +134,14 @@ def _advice(written: str, value: object, known: Mapping[str, click.Option]) -> s
 
 
 def _checked(value: object, key: str, option: click.Option, where: str) -> Any:
-    """The value as the flag's own type makes it; TOML's types must fit first, so that "4" is no number."""
+    """The value, or list of values, as the flag's own type makes it; TOML's types must fit first, so that "4" is no
+    number."""
+    if option.multiple:
+        return [_checked_one(one, key, option, where) for one in (value if isinstance(value, list) else [value])]
+    return _checked_one(value, key, option, where)
+
+
+def _checked_one(value: object, key: str, option: click.Option, where: str) -> Any:
     kind, example = _kind(option)
     fits = {
         "true or false": lambda: isinstance(value, bool),
@@ -158,7 +165,8 @@ def example(option: click.Option) -> str:
 
 def _kind(option: click.Option) -> tuple[str, str]:
     """What TOML value an option takes, and an example of one."""
-    default = option.default if isinstance(option.default, int | float | str) else None
+    default = option.default[0] if option.multiple and isinstance(option.default, list) else option.default
+    default = default if isinstance(default, int | float | str) else None
     if option.is_flag:
         return "true or false", "true"
     if isinstance(option.type, click.types.IntParamType):

@@ -215,7 +215,16 @@ def verifier(
 
 
 @click.command()
-@click.option("--connect", default="tcp://127.0.0.1:7071", show_default=True, help="The verifier's address.")
+@click.option(
+    "--connect",
+    multiple=True,
+    default=["tcp://127.0.0.1:7071"],
+    show_default=True,
+    metavar="ADDRESS,...",
+    callback=lambda _ctx, _option, told: tuple(one.strip() for text in told for one in text.split(",") if one.strip()),
+    help="The verifier's address. Of several each text goes to the one where it should be finished first, and on to "
+    "another where one is busy or goes away.",
+)
 @click.option(
     "--engine",
     type=click.Choice(["auto", "mlx", "llama", "ngram", "sim"]),
@@ -250,7 +259,7 @@ def verifier(
 @default_options
 @config_option
 def drafter(
-    connect: str,
+    connect: tuple[str, ...],
     engine: str,
     model: str | None,
     min_vocab_overlap: float,

@@ -7,6 +7,7 @@ SpecmeshError                 base; `exit_code` is what the command line leaves 
 ├── EngineError                1  a model could not be run
 │   └── ChildFailed            1  a process of ours that was to look at something ended, or took too long
 ├── RequestError               2  a request that can never be served (prompt longer than the context, bad parameter)
+│   ├── NoSuchModel            2  no verifier here has a model of that name
 │   └── NoSuchText             2  no text of that name is here, or not for whoever asks
 ├── DaemonUnreachable         69  no daemon answers at the socket, or a drafter's verifier does not
 │   └── WentAway              69  the daemon that was asked went away, or is about to: it may come back
@@ -102,6 +103,13 @@ class PromptTooLong(RequestError):
             f"the prompt has {self.prompt_tokens} tokens and the context holds {self.context}: "
             "shorten the prompt or start the verifier with a larger --ctx"
         )
+
+
+class NoSuchModel(RequestError):
+    """None of a drafter's verifiers has a model of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no model {name[:200]} is served here: see /v1/models", "model")
 
 
 class NoSuchText(RequestError):

@@ -203,7 +203,9 @@ def _wire(stats: Fields) -> Iterator[Metric]:
 def _peers(stats: Fields, role: str) -> Iterator[Metric]:
     """Whether the other end is there."""
     if role == "drafter":
-        yield _gauge("verifier_up", "Whether the verifier is connected.", bool(stats.part("verifier").raw))
+        yield _gauge("verifier_up", "Whether a verifier is connected.", bool(stats.part("verifier").raw))
+        connected = sum(bool(one.text("name")) for one in stats.parts("verifiers"))
+        yield _gauge("num_verifiers", "How many verifiers are connected.", connected)
         return
     drafters = len(stats.parts("peers"))
     yield _gauge("drafter_up", "Whether a drafter is attached.", drafters > 0)

@@ -1,7 +1,7 @@
-"""`specmesh ps`: the daemons that answer at the sockets where they usually are."""
+"""`specmesh ps`: the daemons that answer at the known sockets, and whom each of them has on its wire."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from specmesh.client import Client, Json, known_sockets, listens, starting
@@ -11,6 +11,26 @@ from specmesh.snapshot import Fields, printable
 SCHEMA_VERSION = 1
 PATIENCE = 2.0
 """Seconds that a daemon may take to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A daemon at the other end of one's wire, as that one tells; None for what it does not know.
+
+    state: attached, stuck, refused or away. sessions: those that a verifier generates for, of `places`.
+    """
+
+    name: str | None
+    state: str
+    model: str | None
+    sessions: int | None
+    places: int | None
+    round_trip_ms: float | None
+    address: str
+
+    def as_json(self) -> Json:
+        """One of the neighbours in --json."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +73,13 @@ class Found:
         loading = self.fields.number("loading")
         return f"loading {loading:.0%}" if loading is not None else "running"
 
+    @property
+    def neighbours(self) -> list[Neighbour]:
+        """A drafter's verifiers, there or not; a verifier's drafters."""
+        return [_verifier(one) for one in self.fields.parts("verifiers")] + [
+            _drafter(one) for one in self.fields.parts("peers")
+        ]
+
     def as_json(self) -> Json:
         """One row of --json."""
         sessions = self.fields.part("sessions")
@@ -66,6 +93,7 @@ class Found:
             "uptime_s": self.fields.number("uptime_s"),
             "version": self.fields.text("version") or None,
             "socket": str(self.socket),
+            "neighbours": [one.as_json() for one in self.neighbours],
         }
 
 
@@ -90,8 +118,15 @@ def as_json(found: Iterable[Found]) -> Json:
 
 
 def lines(found: Iterable[Found]) -> list[str]:
-    """A heading and an aligned line for each daemon."""
-    rows = [("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET"), *map(_row, found)]
+    """A heading and an aligned line for each daemon; then the same for their neighbours, if there are any."""
+    found = list(found)
+    told = _aligned([("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET"), *map(_row, found)])
+    near = [_link(one, neighbour) for one in found for neighbour in one.neighbours]
+    heading = ("DAEMON", "NEIGHBOUR", "STATE", "MODEL", "SESSIONS", "ROUND TRIP", "ADDRESS")
+    return [*told, "", *_aligned([heading, *near])] if near else told
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -109,6 +144,44 @@ def human_seconds(seconds: float) -> str:
 
 def _whole(number: float | None) -> int | None:
     return None if number is None else int(number)
+
+
+def _verifier(told: Fields) -> Neighbour:
+    """One of a drafter's verifiers."""
+    away = "refused" if told.text("refusal") else "away"
+    load = told.part("load")
+    places = _whole(load.number("max"))
+    return Neighbour(
+        told.text("name") or None,
+        _state(told) if told.text("name") else away,
+        told.text("model") or None,
+        _whole(load.number("sessions")) if places else None,
+        places,
+        told.number("round_trip_ms", "p50"),
+        told.text("address"),
+    )
+
+
+def _drafter(told: Fields) -> Neighbour:
+    """One of a verifier's drafters."""
+    model, trip = told.text("model") or told.text("engine") or None, told.number("round_trip_ms", "p50")
+    return Neighbour(told.text("drafter") or None, _state(told), model, None, None, trip, told.text("address"))
+
+
+def _state(told: Fields) -> str:
+    return "stuck" if told.raw.get("stuck") else "attached"
+
+
+def _link(one: Found, near: Neighbour) -> tuple[str, ...]:
+    return (
+        f"{one.role} {one.pid}",
+        near.name or "-",
+        near.state,
+        near.model or "-",
+        f"{near.sessions}/{near.places}" if near.places else "-",
+        f"{near.round_trip_ms:.3g} ms" if near.round_trip_ms is not None else "-",
+        near.address or "-",
+    )
 
 
 def _row(one: Found) -> tuple[str, ...]:

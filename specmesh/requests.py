@@ -23,7 +23,8 @@ class Request:
     guess and who knows may have the text. named_only: the text of that name is wanted, and none to be begun.
     generated: ids that came before, after those of the prompt, to go on from; known: how many of the text's need not
     be told. reconnect_timeout: seconds that a drafter waits for its verifier to come back before it gives up. priority:
-    while all sessions are taken, those with a lower one go before it.
+    while all sessions are taken, those with a lower one go before it. target: the one that it is for, as `Served` calls
+    it, where a drafter has several; empty for any.
     """
 
     prompt: str | None
@@ -37,6 +38,7 @@ class Request:
     reconnect_timeout: float = 0.0
     named_only: bool = False
     priority: int = 0
+    target: str = ""
 
     @property
     def label(self) -> str:
@@ -201,6 +203,15 @@ ClientOrder = Submit | Cancel | Probe
 """What the API asks of a daemon's loop."""
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What answers a request: the model's name, its vocabulary, and what `Request.target` is to be for it."""
+
+    model: str
+    vocabulary: Vocabulary
+    target: str = ""
+
+
 class Backend(Protocol):
     """What the API needs of a daemon. Every member answers at once, from any thread."""
 
@@ -210,16 +221,19 @@ class Backend(Protocol):
         ...
 
     @property
-    def model(self) -> str:
-        """The served model's name; empty while unknown."""
+    def models(self) -> tuple[str, ...]:
+        """The names of the models that can be asked for now; none while they are unknown."""
         ...
 
     def not_ready(self) -> SpecmeshError | None:
         """Why requests cannot be served now; None when they can."""
         ...
 
-    def vocabulary(self) -> Vocabulary:
-        """The verifier's vocabulary; only once ready."""
+    def served(self, name: str) -> Served:
+        """What answers a request for this model, or where the name is empty, one that names none; only once ready.
+
+        Raises NoSuchModel, or why that one cannot be asked now. Where there is one verifier, it has any name.
+        """
         ...
 
     def submit(self, order: ClientOrder) -> None:

@@ -65,18 +65,32 @@ def _peer_line(peer: Fields) -> str:
 
 
 def _drafter(stats: Fields) -> list[tuple[str, str]]:
-    verifier = stats.part("verifier")
-    where = (
-        f"{_told(verifier, 'name')} ({_told(verifier, 'model')})"
-        if verifier.raw
-        else stats.text("refusal") or "not connected"
-    )
+    several = stats.parts("verifiers")
+    if len(several) > 1:
+        verifiers = [("verifier", f"{_where(one, one)} at {_told(one, 'address')}{_load(one)}") for one in several]
+    else:
+        verifiers = [("verifier", _where(stats.part("verifier"), stats))]
     counts = _each(stats.part("totals"), "drafted", "accepted", "committed")
     return [
-        ("verifier", where),
+        *verifiers,
         ("drafting", f"{_told(stats, 'draft_ms')} ms per draft"),
         ("totals", "{} drafted, {} accepted, {} committed".format(*counts)),
     ]
+
+
+def _where(verifier: Fields, stats: Fields) -> str:
+    if verifier.text("name"):
+        return f"{_told(verifier, 'name')} ({_told(verifier, 'model')})"
+    return stats.text("refusal") or "not connected"
+
+
+def _load(verifier: Fields) -> str:
+    """What one of several verifiers does now."""
+    if not verifier.text("name"):
+        return ""
+    load, own = verifier.part("load"), verifier.number("sessions", "own")
+    busy = "{} of {} sessions".format(*_each(load, "sessions", "max")) if load.number("max") else "its load untold"
+    return f", {busy}, {own or 0:g} ours, {_told(verifier.part('round_trip_ms'), 'p50')} ms away"
 
 
 def _each(stats: Fields, *names: str) -> list[str]:

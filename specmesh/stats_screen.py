@@ -90,19 +90,27 @@ def _drafter(stats: Fields, width: int, marks: str) -> list[Text]:
     totals, sessions = stats.part("totals"), stats.part("sessions")
     seconds = f"{_shown(stats.number('draft_ms'))} ms per draft"
     counts = ", ".join(f"{_shown(totals.number(name))} {name}" for name in ("drafted", "accepted", "committed"))
-    name = f"{stats.text('verifier', 'name')} ({stats.text('verifier', 'model')})"
-    verifier = _bar("verifier", stats.number("busy", "verifier"), width, marks, name)
-    if not stats.part("verifier").raw:
-        verifier = _row("verifier", "-", "not connected")
+    told = stats.parts("verifiers")
+    if len(told) < 2:
+        told = [Fields({**stats.part("verifier").raw, "busy": stats.number("busy", "verifier")})]
+    verifiers = [_of_several(one, width, marks) for one in told]
     held = f"live of {_shown(sessions.number('max'))}, {_shown(sessions.number('opened'))} opened"
     return [
         *_curves(stats, width, marks),
         _row("draft_n", _shown(stats.number("draft_n")), f"{seconds}; {counts}"),
         _trip(stats),
         _bar("drafter", stats.number("busy", "drafter"), width, marks, "busy"),
-        verifier,
+        *verifiers,
         _row("sessions", _shown(sessions.number("live")), held),
     ]
+
+
+def _of_several(verifier: Fields, width: int, marks: str) -> Text:
+    """One of a drafter's verifiers."""
+    if not verifier.text("name"):
+        return _row("verifier", "-", " at ".join(filter(None, ["not connected", verifier.text("address")])))
+    name = f"{verifier.text('name')} ({verifier.text('model')})"
+    return _bar("verifier", verifier.number("busy"), width, marks, name)
 
 
 def _curves(stats: Fields, width: int, marks: str) -> list[Text]:

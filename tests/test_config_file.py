@@ -102,6 +102,52 @@ def test_defaults_have_the_bounds_of_requests():
             assert (name, own) == (name, other)
 
 
+BOX, SPARK = "tcp://127.0.0.1:7071", "tcp://127.0.0.1:7072"
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "text", "addresses"),
+    [
+        ([], "", "", [BOX]),
+        ([], "", f'connect = "{SPARK}"', [SPARK]),
+        ([], "", f'connect = ["{SPARK}", "{BOX}"]', [SPARK, BOX]),
+        ([], "", f'connect = "{SPARK}, {BOX}"', [SPARK, BOX]),
+        ([], f"{BOX},{SPARK}", f'connect = "{SPARK}"', [BOX, SPARK]),
+        (["--connect", SPARK, "--connect", BOX], BOX, "", [SPARK, BOX]),
+        (["--connect", f"{SPARK},{BOX}"], "", f'connect = ["{BOX}"]', [SPARK, BOX]),
+    ],
+)
+def test_several_verifiers(
+    options: list[str], env: str, text: str, addresses: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A list as flags, in the environment and in the file; shown as it would be written, one alone as a text."""
+    started: list[DrafterSettings] = []
+    monkeypatch.setattr(serve, "serve_drafter", lambda settings, _: started.append(settings))
+    file = tmp_path / "drafter.toml"
+    file.write_text(f'engine = "ngram"\n{text}\n')
+    variables = {"SPECMESH_DRAFTER_CONNECT": env} if env else {}
+    done = specmesh("drafter", "--config", file, *options, env=variables)
+    assert done.exit_code == 0, done.output
+    assert started[0].connect == tuple(addresses)
+    if not options:
+        value = shown("drafter", "--config", file, env=variables)["connect"]["value"]
+        assert value == (addresses if len(addresses) > 1 else addresses[0])
+
+
+def test_a_verifier_twice(tmp_path: Path):
+    """However it is spelt; the line is named, as for a list that is no list of texts, and for none."""
+    file = tmp_path / "drafter.toml"
+    for value, said in (
+        (f'["{BOX}", "tcp://127.0.0.1:7071/"]', "twice"),
+        (f'["{BOX}", 7072]', "must be a text"),
+        ("[]", "no verifier"),
+    ):
+        file.write_text(f'engine = "ngram"\nconnect = {value}\n')
+        done = specmesh("drafter", "--config", file)
+        assert done.exit_code == 78
+        check_told(done.stderr, file, 2, [said])
+
+
 def test_which_file(folders: list[Path], tmp_path: Path):
     """The user's, else the system's, else none; a named one instead of both."""
     for role in ("verifier", "drafter"):

@@ -123,6 +123,7 @@ def test_drafter(snapshots):
     told = scraped(snapshots.drafter())
     expected = {
         ("specmesh_verifier_up",): 1,
+        ("specmesh_num_verifiers",): 0,
         ("specmesh_drafter_drafted_tokens_total",): 5,
         ("specmesh_drafter_accepted_tokens_total",): 3,
         ("specmesh_drafter_committed_tokens_total",): 4,

@@ -69,6 +69,7 @@ def test_json(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch)
                 "uptime_s": 3725.4,
                 "version": "0.1.0",
                 "socket": str(path),
+                "neighbours": [],
             }
         ],
     }
@@ -81,6 +82,47 @@ def test_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert "no daemon runs here" in done.stderr
     done = run(monkeypatch, [], "--json")
     assert (done.exit_code, json.loads(done.stdout)["daemons"]) == (69, [])
+
+
+VERIFIER = {
+    "drafter": "mac:7\x1b",
+    "model": "small.gguf",
+    "stuck": True,
+    "round_trip_ms": {"p50": 5.04},
+    "address": "a",
+}
+DRAFTER = {
+    "role": "drafter",
+    "pid": 4713,
+    "verifiers": [
+        {
+            "name": "spark:1",
+            "model": "big.gguf",
+            "stuck": False,
+            "address": "tcp://10.0.0.1:7071",
+            "load": {"sessions": 3, "queued": 0, "max": 8},
+            "round_trip_ms": {"p50": 0.5},
+        },
+        {"name": None, "refusal": "no way in", "address": "tcp://10.0.0.2:7071", "load": {"sessions": 0, "max": None}},
+        {"name": None, "refusal": None, "address": "tcp://10.0.0.3:7071"},
+    ],
+}
+
+
+def test_the_mesh(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+    """Each daemon's neighbours: a drafter's verifiers, also those that are not there, and a verifier's drafters."""
+    paths = [fake_daemon(answering(STATS | {"peers": [VERIFIER]})), fake_daemon(answering(DRAFTER))]
+    lines = run(monkeypatch, paths).stdout.splitlines()
+    heading, *rows = lines[lines.index("") + 1 :]
+    assert heading.split() == ["DAEMON", "NEIGHBOUR", "STATE", "MODEL", "SESSIONS", "ROUND", "TRIP", "ADDRESS"]
+    assert [row.split() for row in rows] == [
+        ["verifier", "4711", "mac:7?", "stuck", "small.gguf", "-", "5.04", "ms", "a"],
+        ["drafter", "4713", "spark:1", "attached", "big.gguf", "3/8", "0.5", "ms", "tcp://10.0.0.1:7071"],
+        ["drafter", "4713", "-", "refused", "-", "-", "-", "tcp://10.0.0.2:7071"],
+        ["drafter", "4713", "-", "away", "-", "-", "-", "tcp://10.0.0.3:7071"],
+    ]
+    told = json.loads(run(monkeypatch, paths, "--json").stdout)["daemons"][1]["neighbours"]
+    assert (told[0]["sessions"], told[0]["places"], told[1]["state"]) == (3, 8, "refused")
 
 
 @pytest.mark.parametrize(

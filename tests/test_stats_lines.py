@@ -64,6 +64,24 @@ def test_drafter_with_and_without_a_verifier():
     assert (refused["verifier"], refused["wire"]) == ("no way into it", "encrypted, for allowed keys only")
 
 
+def test_a_drafter_with_several_verifiers():
+    """A line each: where, what it does, how far it is; or why it is not there."""
+    load = {"sessions": 3, "queued": 0, "max": 8}
+    here = {"name": "spark:1", "model": "big", "address": "a", "load": load, "sessions": {"own": 2}}
+    told = [
+        here | {"round_trip_ms": {"p50": 0.5}},
+        {"name": "old:1", "model": "big", "address": "b", "load": {"max": None}, "round_trip_ms": {"p50": None}},
+        {"name": None, "address": "c", "refusal": "no way in"},
+        {"name": None, "address": "d", "refusal": None},
+    ]
+    assert [value for name, value in rows({"role": "drafter", "verifiers": told}) if name == "verifier"] == [
+        "spark:1 (big) at a, 3 of 8 sessions, 2 ours, 0.5 ms away",
+        "old:1 (big) at b, its load untold, 0 ours, - ms away",
+        "no way in at c",
+        "not connected at d",
+    ]
+
+
 def test_sessions_that_wait_for_somebody():
     """Those kept for a client that went away, those whose verifier did; none of either is no word."""
     told = dict(rows(VerifierStats(0.0).picture(INFO, [], [], StepCosts(), Traffic(), 2.0, kept=2)))

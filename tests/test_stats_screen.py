@@ -88,6 +88,9 @@ def test_drafter(snapshots):
     assert "spark:1 (big.gguf)" in line_of(lines, "verifier")
     alone = drawn(snapshots.drafter(connected=False))
     assert line_of(alone, "verifier") == "- not connected"
+    both = [{"name": "spark:1", "model": "big", "busy": 0.4, "address": "a"}, {"name": None, "address": "b"}]
+    several = [line for line in drawn(snapshots.drafter() | {"verifiers": both}) if line.startswith("verifier")]
+    assert ("spark:1 (big)" in several[0], several[1].endswith("not connected at b")) == (True, True)
 
 
 def test_loading(snapshots):

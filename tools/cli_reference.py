@@ -60,7 +60,8 @@ def _metavar(option: click.Option) -> str:
 
 
 def _default(option: click.Option) -> str:
-    shown = option.default if isinstance(option.default, str | int | float) and not option.is_flag else ""
+    default = ", ".join(option.default) if isinstance(option.default, list) else option.default
+    shown = default if isinstance(default, str | int | float) and not option.is_flag else ""
     return "required" if option.required else f"`{shown}`" if shown != "" else ""
 
 

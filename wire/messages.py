@@ -287,21 +287,33 @@ class Error:
 class Ping:
     """Answer with PONG and the same `number`.
 
-    `progress` counts turns of the sender's own loop; `busy` is the share of the last minute its engine worked.
+    `progress` counts turns of the sender's own loop; `busy` is the share of the last minute its engine worked. The
+    others are a verifier's, for drafters that have several: `sessions` that it generates for, requests `queued`,
+    `places` for sessions (0: not told), milliseconds of a step of one row, and of each further row.
     """
 
     number: int
     progress: int
     busy: float = 0.0
+    sessions: int = 0
+    queued: int = 0
+    places: int = 0
+    step_ms: float = 0.0
+    row_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer to the PING with this `number`; `progress` and `busy` are the answerer's."""
+    """The answer to the PING with this `number`; all else is the answerer's, as in PING."""
 
     number: int
     progress: int
     busy: float = 0.0
+    sessions: int = 0
+    queued: int = 0
+    places: int = 0
+    step_ms: float = 0.0
+    row_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

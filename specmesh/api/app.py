@@ -27,6 +27,7 @@ from specmesh.api.ping import parse_ping, pinged
 from specmesh.errors import (
     Busy,
     DaemonUnreachable,
+    NoSuchModel,
     NoSuchText,
     PromptTooLong,
     RequestError,
@@ -87,12 +88,11 @@ class _Api:
         return Response(body, media_type=content_type)
 
     async def models(self, _: HttpRequest) -> Response:
-        served = [_model(self._backend.model)] if self._backend.model else []
-        return JSONResponse({"object": "list", "data": served})
+        return JSONResponse({"object": "list", "data": [_model(name) for name in self._backend.models]})
 
     async def model(self, http: HttpRequest) -> Response:
         name = http.path_params["model"]
-        if name != self._backend.model:
+        if name not in self._backend.models:
             raise HTTPException(404, f"no model {name} is served here: see /v1/models")
         return JSONResponse(_model(name))
 
@@ -118,10 +118,11 @@ class _Api:
         reason = self._backend.not_ready()
         if reason is not None:
             raise reason
-        if body.model not in ("", self._backend.model):
-            raise RequestError(f"{body.model} began this text, and {self._backend.model} answers here", "resume")
-        shape = shapes.shape(chat, time.time(), self._backend.model, body.request.id)
-        vocabulary, request = self._backend.vocabulary(), replace(body.request, id=shape.id)
+        served = self._backend.served(body.named or body.model)
+        if body.model not in ("", served.model):
+            raise RequestError(f"{body.model} began this text, and {served.model} answers here", "resume")
+        shape = shapes.shape(chat, time.time(), served.model, body.request.id)
+        vocabulary, request = served.vocabulary, replace(body.request, id=shape.id, target=served.target)
         if body.ignore_eos:
             request = replace(request, params=endless(request.params, vocabulary.end_ids))
         requests = choices(request, body.choices, chat=chat)
@@ -182,6 +183,7 @@ async def _json(http: HttpRequest) -> object:
 _STATUS: dict[type[SpecmeshError], int] = {
     RequestError: 400,
     PromptTooLong: 400,
+    NoSuchModel: 404,
     NoSuchText: 404,
     Busy: 503,
     Starting: 503,

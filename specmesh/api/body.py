@@ -72,7 +72,8 @@ class Body:
 
     resumable: the answer is to say what is needed to go on with it, should it break off. model: which one began
     the text that is gone on with; empty where that is not said. ignore_eos: the text is not to end by itself.
-    choices: how many answers there are to be. echo: the prompt's text is to precede each.
+    choices: how many answers there are to be. echo: the prompt's text is to precede each. named: the model that is
+    asked for; empty for none.
     """
 
     request: Request
@@ -83,6 +84,7 @@ class Body:
     ignore_eos: bool = False
     choices: int = 1
     echo: bool = False
+    named: str = ""
 
 
 def parse_completion(body: object) -> Body:
@@ -147,7 +149,9 @@ def _body(fields: Json, request: Request) -> Body:
     choices = integer_field(fields, "n", 1, 1, MAX_CHOICES)
     if choices > 1 and (flags[-1] or fields.get("resume") is not None):
         raise RequestError("only one text at a time can be gone on with: leave n out", "n")
-    return Body(request, *flags, model, _flag(fields, "ignore_eos"), choices)
+    named = fields.get("model")
+    told = model, _flag(fields, "ignore_eos"), choices
+    return Body(request, *flags, *told, named=named if isinstance(named, str) else "")
 
 
 def _resumed(value: object, request: Request) -> tuple[Request, str]:

@@ -74,7 +74,9 @@ def checks(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Che
     """Look at the addresses in the settings and of the daemons that run, and at the daemons' links."""
     running = [one.stats for one in found if one.stats is not None and "loading" not in one.stats]
     addresses = _addresses(settings, running)
-    attached = {str(stats["address"]): stats.get("verifier") is not None for stats in running if _drafts(stats)}
+    attached = {
+        str(one["address"]): one.get("name") is not None for stats in running if _drafts(stats) for one in _rows(stats)
+    }
     told = [judge_reach(_tried(address, attached.get(address))) for role, address in addresses if role == "drafter"]
     for role, address in addresses:
         wire = judge_wire(role, address, _way(address), _encrypted(role, address, settings, running))
@@ -145,10 +147,9 @@ def judge_link(facts: LinkFacts) -> Check:
 
 
 def links(stats: Json) -> list[LinkFacts]:
-    """A verifier's links to its drafters, or a drafter's to its verifier, of whose steps it knows nothing."""
-    verifier = stats.get("verifier")
-    if isinstance(verifier, dict):
-        return [_link(str(verifier["name"]), stats, ())]
+    """A verifier's links to its drafters, or a drafter's to its verifiers, of whose steps it knows nothing."""
+    if stats.get("role") == "drafter":
+        return [_link(str(one["name"]), one, ()) for one in _rows(stats) if one.get("name") is not None]
     peers, told = stats.get("peers"), stats.get("steps_ms")
     steps = _steps(told if isinstance(told, dict) else {})
     return [_link(str(peer["drafter"]), peer, steps) for peer in peers] if isinstance(peers, list) else []
@@ -185,16 +186,17 @@ def _steps(told: dict[str, float]) -> tuple[float, ...]:
 def _addresses(settings: Iterable[RoleSettings], running: Iterable[Json]) -> list[tuple[str, str]]:
     """(role, address) of what is configured and what runs, each once."""
     keys = {"verifier": "bind", "drafter": "connect"}
-    found = [(one.role, one.text(keys[one.role])) for one in settings]
-    found += [(str(stats["role"]), str(stats.get("address", ""))) for stats in running]
+    found = [(one.role, address) for one in settings for address in one.texts(keys[one.role])]
+    for stats in running:
+        ends = _rows(stats) if _drafts(stats) else [stats]
+        found += [(str(stats["role"]), str(end.get("address", ""))) for end in ends]
     return [(role, address) for role, address in dict.fromkeys(found) if address]
 
 
 def _encrypted(role: str, address: str, settings: Sequence[RoleSettings], running: Sequence[Json]) -> bool:
     """Whether keys are used for this address: as the daemon that runs says, or else as one would find them."""
-    told = [
-        stats.get("encrypted") for stats in running if stats.get("role") == role and stats.get("address") == address
-    ]
+    ends = [end for stats in running if stats.get("role") == role for end in [stats, *_rows(stats)]]
+    told = [end.get("encrypted") for end in ends if end.get("address") == address]
     if told:
         return bool(told[0])
     [one, *_] = [one for one in settings if one.role == role]
@@ -207,6 +209,17 @@ def _encrypted(role: str, address: str, settings: Sequence[RoleSettings], runnin
 
 def _drafts(stats: Json) -> bool:
     return stats.get("role") == "drafter" and "address" in stats
+
+
+def _rows(stats: Json) -> list[Json]:
+    """A drafter's verifiers, as its statistics have them; those of an earlier version know of one."""
+    told, verifier = stats.get("verifiers"), stats.get("verifier")
+    if isinstance(told, list):
+        return told
+    if stats.get("role") != "drafter":
+        return []
+    name = verifier.get("name") if isinstance(verifier, dict) else None
+    return [{**stats, "name": name}]
 
 
 def _way(address: str) -> Way:

@@ -42,6 +42,11 @@ class RoleSettings:
         value = self.values.get(key)
         return "" if value is None else str(value)
 
+    def texts(self, key: str) -> list[str]:
+        """The values of a setting that may have several."""
+        value = self.values.get(key)
+        return [str(one) for one in value] if isinstance(value, list) else [text for text in [self.text(key)] if text]
+
 
 def in_force(root: "click.Context") -> tuple[list[RoleSettings], list[Check]]:
     """The settings of each daemon for which a file or the environment says something; a failed check for each daemon

@@ -19,6 +19,7 @@ from specmesh.errors import (
     ConfigError,
     DaemonUnreachable,
     EngineError,
+    NoSuchModel,
     NoSuchText,
     PromptTooLong,
     RequestError,
@@ -34,6 +35,7 @@ from specmesh.requests import (
     LocalClient,
     Peer,
     Probe,
+    Served,
     Started,
     Submit,
     Tokens,
@@ -47,7 +49,7 @@ EVENTS = (Started(7, 2), Tokens((65, 66), 1, (65, 90)), Tokens((67,), 0, ()), DO
 class FakeDaemon:
     """A backend that answers every request with the same events, and notes its orders."""
 
-    role, model = "verifier", "fake-model"
+    role, models = "verifier", ("fake-model", "other-model")
 
     def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
         self.events, self.reason = events, reason
@@ -58,8 +60,10 @@ class FakeDaemon:
     def not_ready(self) -> SpecmeshError | None:
         return self.reason
 
-    def vocabulary(self) -> Vocabulary:
-        return LETTERS
+    def served(self, name: str) -> Served:
+        if name not in ("", *self.models):
+            raise NoSuchModel(name)
+        return Served(name or "fake-model", LETTERS, f"target of {name}" if name else "")
 
     def stats(self) -> dict[str, object]:
         return {"role": self.role, "schema_version": 1}
@@ -172,11 +176,11 @@ def test_health_while_loading_and_after():
 
 
 def test_stats_and_models_are_the_backends():
-    """/stats is the snapshot; /v1/models names the model, and nothing while it is unknown."""
+    """/stats is the snapshot; /v1/models names the models, and nothing while none is known."""
     daemon = FakeDaemon()
     assert get(daemon, "/stats").json() == daemon.stats()
-    assert [model["id"] for model in get(daemon, "/v1/models").json()["data"]] == ["fake-model"]  # type: ignore[attr-defined]
-    daemon.model = ""
+    assert [model["id"] for model in get(daemon, "/v1/models").json()["data"]] == list(daemon.models)  # type: ignore[attr-defined]
+    daemon.models = ()
     assert get(daemon, "/v1/models").json() == {"object": "list", "data": []}
 
 
@@ -344,11 +348,28 @@ def test_text_of_another_model_is_not_gone_on_with():
     """Its ids would mean something else."""
     daemon = FakeDaemon(*EVENTS)
     answer = post(daemon, resume={"id": NAME, "model": "other", "prompt_token_ids": [9], "token_ids": []})
-    assert (answer.status, daemon.orders) == (400, [])
+    assert (answer.status, daemon.orders) == (404, [])
+
+
+def test_the_model_that_is_named():
+    """The request is for what serves it, and the answer says which; without a name the one that served before goes on
+    with a text; a model that nobody has is not answered by another."""
+    daemon = FakeDaemon(*EVENTS)
+    assert post(daemon, model="other-model").json()["model"] == "other-model"
+    resume = {"id": NAME, "model": "other-model", "prompt_token_ids": [9], "token_ids": []}
+    assert post(daemon, resume=resume).json()["model"] == "other-model"
+    assert post(daemon).json()["model"] == "fake-model"
+    asked = [order.request.target for order in daemon.orders if isinstance(order, Submit)]
+    assert asked == ["target of other-model"] * 2 + [""]
+    refused = post(daemon, model="gpt-4")
+    assert (refused.status, len(daemon.orders)) == (404, 3)
+    assert "/v1/models" in refused.json()["error"]["message"]  # type: ignore[index]
+    assert post(daemon, model="other-model", resume=resume | {"model": "fake-model"}).status == 400
 
 
 REFUSALS = [
     (NoSuchText(), 404, "invalid_request_error"),
+    (NoSuchModel("gpt-4"), 404, "invalid_request_error"),
     (WentAway("stopping"), 502, "server_error"),
     (RequestError("bad"), 400, "invalid_request_error"),
     (PromptTooLong(9, 5), 400, "invalid_request_error"),
@@ -368,7 +389,7 @@ def test_refusal_is_a_status_and_openais_error(error: SpecmeshError, status: int
     assert answer.status == status
     assert told["message"] == str(error)  # type: ignore[index]
     assert (told["type"], told["code"]) == (kind, type(error).__name__)  # type: ignore[index]
-    assert told["param"] == {PromptTooLong: "prompt", NoSuchText: "resume"}.get(type(error))  # type: ignore[index]
+    assert told["param"] == {PromptTooLong: "prompt", NoSuchText: "resume", NoSuchModel: "model"}.get(type(error))  # type: ignore[index]
     assert (answer.headers.get("retry-after") == "1") == (status == 503)
 
 

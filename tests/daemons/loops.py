@@ -17,7 +17,7 @@ from specmesh.core.verifier_session import SessionParams
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.request_queue import MAX_QUEUE
-from specmesh.daemons.transport import bind_router, connect_dealer
+from specmesh.daemons.transport import Route, bind_router, connect_dealer
 from specmesh.daemons.verifier import VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.engines.base import DraftEngine, Span
@@ -122,40 +122,56 @@ def request(
     return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n), rounds)
 
 
+def free_address() -> str:
+    """A loopback address that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
 class Bench:
     """Loops on threads of their own; `close` stops them all and gives their errors."""
 
     def __init__(self) -> None:
         self.context = zmq.Context[zmq.Socket[bytes]]()
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        self.address = free_address()
         self._ends: list[Callable[[], None]] = []
         self.errors: queue.SimpleQueue[SpecmeshError] = queue.SimpleQueue()
 
-    def verifier(self, engine: SimVerifier | None = None, grace: float = 30.0, max_queue: int = MAX_QUEUE) -> "Running":
+    def verifier(
+        self,
+        engine: SimVerifier | None = None,
+        grace: float = 30.0,
+        max_queue: int = MAX_QUEUE,
+        address: str | None = None,
+    ) -> "Running":
         engine = engine or Flaky(SimSettings())
-        router = bind_router(self.context, self.address, insecure=False)
+        router = bind_router(self.context, address or self.address, insecure=False)
         mailbox: Mailbox[object] = Mailbox()
         bounds = {"grace": grace, "max_queue": max_queue}
         loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), **bounds)  # type: ignore[arg-type]
         return self._run(loop, mailbox, lambda: router.close(linger=100))
 
-    def drafter(self, engine: DraftEngine | None = None, cache: VocabularyCache | None = None) -> "Running":
+    def drafter(
+        self,
+        engine: DraftEngine | None = None,
+        cache: VocabularyCache | None = None,
+        addresses: Sequence[str] = (),
+    ) -> "Running":
+        """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
         mailbox: Mailbox[object] = Mailbox()
         loop = DrafterLoop(
             "d",
-            lambda: connect_dealer(self.context, self.address),
-            self.address,
+            [Route(self.context, address) for address in addresses or (self.address,)],
             engine,
             mailbox,  # type: ignore[arg-type]
             cache=cache,
         )
         return self._run(loop, mailbox, loop.close)
 
-    def router(self) -> "Scripted":
+    def router(self, address: str | None = None) -> "Scripted":
         """A verifier that says what the test tells it to."""
-        made = Scripted(bind_router(self.context, self.address, insecure=False))
+        made = Scripted(bind_router(self.context, address or self.address, insecure=False))
         self._ends.append(made.socket.close)
         return made
 
@@ -246,12 +262,17 @@ class Scripted:
         """The next message of this kind; others are skipped."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            if self.socket.poll(100):
-                self.peer, frame = self.socket.recv_multipart()
-                message = decode(frame)
-                if isinstance(message, kind):
-                    return message
+            if (message := self.soon(kind)) is not None:
+                return message
         raise AssertionError(f"no {kind.__name__} came")
+
+    def soon(self, kind: type) -> m.Message | None:
+        """The next message, if it is of this kind; None where another, or none, comes soon."""
+        if not self.socket.poll(100):
+            return None
+        self.peer, frame = self.socket.recv_multipart()
+        message = decode(frame)
+        return message if isinstance(message, kind) else None
 
     def say(self, *messages: m.Message) -> None:
         for message in messages:

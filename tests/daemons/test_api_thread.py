@@ -14,18 +14,19 @@ from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons import api_thread
 from specmesh.daemons.api_thread import ApiThread
 from specmesh.errors import ConfigError
+from specmesh.requests import Served
 
 
 class Backend:
     """A daemon that is ready and has nothing to say."""
 
-    role, model = "verifier", "m"
+    role, models = "verifier", ("m",)
 
     def not_ready(self) -> None:
         return None
 
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary((), frozenset())
+    def served(self, _: str) -> Served:
+        return Served("m", Vocabulary((), frozenset()))
 
     def submit(self, _: object) -> None:
         raise AssertionError("nothing is asked here")

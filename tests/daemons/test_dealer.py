@@ -109,6 +109,23 @@ def test_another_verifier(ends: Ends):
     clock.until(lambda: connected(dealer) and dealer.refusal is None)
 
 
+def test_each_verifier_has_a_key_of_its_own(ends: Ends, tmp_path: Path):
+    """Of two verifiers each is expected to have the key that is known for its address; another's does not do."""
+    other = Ends(tmp_path / "other")
+    try:
+        for one in (ends, other):
+            one.verifier.allow(Listing.DRAFTERS, ends.key, "mac")
+            ends.drafter.allow(Listing.VERIFIERS, one.public, one.address)
+        dealers = [one.dealer(ends.drafter) for one in (ends, other)]
+        for dealer in dealers:
+            Clock(dealer).until(lambda dealer=dealer: connected(dealer) and dealer.refusal is None)  # type: ignore[misc]
+        ends.drafter.allow(Listing.VERIFIERS, ends.public, other.address, replace=True)
+        Clock(dealers[1]).until(lambda: dealers[1].traffic.refused["broken"] and not connected(dealers[1]))
+        Clock(dealers[0]).until(lambda: connected(dealers[0]) and dealers[0].refusal is None)
+    finally:
+        other.close()
+
+
 def test_keys_that_are_spoilt_while_it_runs(ends: Ends):
     """A connection that is up stays so; a fresh one waits until the keys are mended."""
     ends.verifier.allow(Listing.DRAFTERS, ends.key, "mac")

@@ -18,8 +18,8 @@ from specmesh.wire.messages import Done, Draft, Message, Opened
 def followed() -> tuple[Following, SimDrafter]:
     """Session 7, whose drafter this is, of nobody here."""
     dealer, engine = SimpleNamespace(send=lambda _: 1), SimDrafter(SimSettings())
-    following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier")  # type: ignore[arg-type]
-    following.opened(Opened(7, 0, 3, 0.0, 0, 1.0, 0))
+    following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier", SimpleNamespace(), [0])  # type: ignore[arg-type]
+    following.opened(Opened(7, 0, 3, 0.0, 0, 1.0, 0), 0.0)
     return following, engine
 
 
@@ -28,9 +28,9 @@ def followed() -> tuple[Following, SimDrafter]:
 )
 def test_drafts_may_have_a_temperature_of_their_own(own: float | None, asked: float, drafted: float):
     """Where a text is sampled; of a greedy text the most likely token is drafted whatever was said."""
-    dealer = SimpleNamespace(send=lambda _: 1)
-    following = Following(dealer, SimDrafter(SimSettings()), DrafterStats(0.0), "tcp://verifier", own)  # type: ignore[arg-type]
-    following.opened(Opened(7, 0, 3, temperature=asked, top_k=40, top_p=0.9, seed=5))
+    dealer, home = SimpleNamespace(send=lambda _: 1), SimpleNamespace()
+    following = Following(dealer, SimDrafter(SimSettings()), DrafterStats(0.0), "tcp://verifier", home, [0], own)  # type: ignore[arg-type]
+    following.opened(Opened(7, 0, 3, temperature=asked, top_k=40, top_p=0.9, seed=5), 0.0)
     params = following.live[7].sampler.params
     assert (params.temperature, params.top_k, params.top_p, params.seed) == (drafted, 40, 0.9, 5)
 

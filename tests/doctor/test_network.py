@@ -120,6 +120,27 @@ def test_links_of_snapshots():
     assert links({"role": "drafter", "verifier": None, "round_trip_ms": trip}) == []
 
 
+def test_several_verifiers(tmp_path: Path):
+    """Each of a running drafter's is looked at for itself: whether it has it, whether its wire is encrypted."""
+    trip = {"p50": 0.5, "p99": 2.0}
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        near, far = (f"tcp://127.0.0.1:{server.getsockname()[1]}" for server in (one, other))
+        rows = [
+            {"address": near, "name": "big:1", "encrypted": True, "round_trip_ms": trip},
+            {"address": far, "name": None, "encrypted": False, "round_trip_ms": {"p50": None, "p99": None}},
+        ]
+        stats: dict[str, object] = {
+            "role": "drafter",
+            "address": near,
+            "verifier": {"name": "big:1"},
+            "verifiers": rows,
+        }
+        told = network.checks([], [Found(tmp_path, stats)])
+    reached = [check for check in told if check.name == "verifier"]
+    assert [check.status for check in reached] == ["ok", "warn"]
+    assert [check.name for check in told if check.name.startswith("link")] == ["link to big:1"]
+
+
 def test_addresses_are_tried():
     """An address that answers, one that refuses, one that is none; each once."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -129,6 +150,10 @@ def test_addresses_are_tried():
         assert check.status == "ok"
     [check] = network.checks([drafter], [])
     assert (check.status, "refuses" in check.found) == ("fail", True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        both = [f"tcp://127.0.0.1:{server.getsockname()[1]}", f"tcp://127.0.0.1:{port}"]
+        told = network.checks([RoleSettings("drafter", {"connect": both})], [])
+        assert [check.status for check in told] == ["ok", "fail"], "each of several"
     [check, *_] = network.checks([RoleSettings("drafter", {"connect": "bigbox"})], [])
     assert (check.status, "is no address" in check.found) == ("fail", True)
 

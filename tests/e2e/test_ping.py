@@ -114,14 +114,17 @@ def test_nobody_there(mesh: Mesh):
 
 
 def test_ps(pair: dict[str, Daemon], found: dict[str, str]):
-    """A row for each, with its process id."""
+    """A row for each, with its process id; below, each as the other's neighbour."""
+    until(lambda: pair["drafter"].stats()["verifier"], "the drafter's snapshot knows its verifier")
     told = {one["role"]: one for one in command("ps", "--json", env=found).json["daemons"]}  # type: ignore[attr-defined]
     assert {role: told[role]["pid"] for role in told} == {role: daemon.pid for role, daemon in pair.items()}
     assert told["verifier"]["max_sessions"] == 8
     assert all(one["state"] == "running" for one in told.values())
     heading, *rows = command("ps", env=found).out.splitlines()
     assert heading.split() == ["ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET"]
-    assert len(rows) == 2
+    daemons, neighbours = rows[: rows.index("")], rows[rows.index("") + 2 :]
+    assert (len(daemons), len(neighbours)) == (2, 2)
+    assert all("attached" in row for row in neighbours)
 
 
 def test_ps_without_daemons(tmp_path: Path):

@@ -1,0 +1,393 @@
+"""A drafter with several verifiers: which one a text goes to, and where it goes on."""
+
+from dataclasses import replace
+
+import pytest
+from loops import (
+    PATIENCE,
+    PROMPT,
+    Bench,
+    Flaky,
+    Hearing,
+    Scripted,
+    free_address,
+    request,
+    truth,
+    until,
+    welcome,
+)
+
+from specmesh.core.prefix import Prefix
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
+from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
+from specmesh.errors import Busy, ConfigError, DaemonUnreachable, NoSuchModel, NoSuchText, RequestError
+from specmesh.requests import Finished
+from specmesh.wire import messages as m
+
+NAME = "cmpl-" + 32 * "a"
+TEXT = tuple(truth(20))
+FILE = "f" * 64
+"""The hash of the model file of both."""
+
+
+class Two:
+    """A drafter with two scripted verifiers, a and b, which have welcomed it; a is the first in the settings."""
+
+    def __init__(self, bench: Bench, a: dict[str, object] | None = None, b: dict[str, object] | None = None) -> None:
+        addresses = (bench.address, free_address())
+        self.a, self.b = (bench.router(address) for address in addresses)
+        self.drafter = bench.drafter(addresses=addresses)
+        for router, name, said in ((self.a, "a", a), (self.b, "b", b)):
+            router.expect(m.Hello)
+            router.say(welcome(**({"verifier": name, "model_hash": FILE} | (said or {}))))
+        until(lambda: all(one["name"] and one["vocabulary"] for one in self.rows()), "both are there")
+
+    def rows(self) -> list[dict[str, object]]:
+        return self.drafter.loop.snapshot(0.0)["verifiers"]  # type: ignore[return-value]
+
+    def ask(self, **changes: object) -> Hearing:
+        asked = replace(request(20, None), id=NAME, reconnect_timeout=PATIENCE)
+        return self.drafter.ask(replace(asked, **changes))  # type: ignore[arg-type]
+
+    def loaded(self, router: Scripted, **load: object) -> None:
+        """It tells its load, and the drafter has heard it."""
+        router.say(m.Ping(77, 1, **load))  # type: ignore[arg-type]
+        while router.expect(m.Pong).number != 77:  # type: ignore[union-attr]
+            pass
+
+
+def opened(router: Scripted, order: m.Message, session: int = 4) -> Prefix:
+    """The session that it asked for, with what it knows of it."""
+    assert isinstance(order, m.Open)
+    ids = tuple(order.ids) or PROMPT
+    router.say(m.Opened(session, order.ref, len(PROMPT), 0.0, 0, 1.0, 0, max_tokens=20), m.Sync(session, 0, 0, ids, 0))
+    return Prefix(ids)
+
+
+def tell(router: Scripted, known: Prefix, count: int, session: int = 4) -> None:
+    """The next so many ids of the text."""
+    base = len(known)
+    ids = TEXT[base - len(PROMPT) : base - len(PROMPT) + count]
+    router.say(m.Truth(session, base, known.crc, ids, 0))
+    known.extend(ids)
+
+
+def whole(router: Scripted, order: m.Message, session: int = 4) -> None:
+    """Open it, and say all of it that is missing."""
+    known = opened(router, order, session)
+    tell(router, known, len(PROMPT) + len(TEXT) - len(known), session)
+    router.say(m.Done(session, "length", len(known), {}))
+
+
+def heard(client: Hearing, count: int) -> None:
+    while len(client.ids) < count:
+        client.next()
+
+
+def finished(client: Hearing) -> None:
+    assert isinstance(client.end(), Finished)
+    assert tuple(client.ids) == TEXT
+
+
+# --- which one
+
+
+def test_a_text_goes_to_the_better_one(bench: Bench):
+    """By what they tell of their work; the next one elsewhere, once that has enough to do."""
+    two = Two(bench)
+    two.loaded(two.a, places=1, sessions=1, queued=2, step_ms=10.0)
+    two.loaded(two.b, places=2, sessions=0, step_ms=12.0)
+    first = two.ask()
+    whole(two.b, two.b.expect(m.Open))
+    finished(first)
+    two.loaded(two.b, places=2, sessions=2, queued=9, step_ms=12.0)
+    second = two.ask(id="cmpl-" + 32 * "b")
+    whole(two.a, two.a.expect(m.Open))
+    finished(second)
+
+
+def test_a_busy_one_is_avoided(bench: Bench):
+    """Who refuses for now is not waited for where another takes it; where none does, the client is told."""
+    two = Two(bench)
+    client = two.ask()
+    two.a.say(m.Error("busy", "full", two.a.expect(m.Open).ref))  # type: ignore[union-attr]
+    whole(two.b, two.b.expect(m.Open))
+    finished(client)
+    refused = two.ask(id="cmpl-" + 32 * "b")
+    two.a.say(m.Error("busy", "full", two.a.expect(m.Open).ref))  # type: ignore[union-attr]
+    two.b.say(m.Error("busy", "full too", two.b.expect(m.Open).ref))  # type: ignore[union-attr]
+    assert isinstance(refused.error(), Busy)
+
+
+@pytest.mark.parametrize("n_ctx", [8192, 9000])
+def test_a_bad_request_is_bad_elsewhere(bench: Bench, n_ctx: int):
+    """It is told at once, unless another verifier has the longer context that it may lack."""
+    two = Two(bench, b={"n_ctx": n_ctx})
+    client = two.ask()
+    two.a.say(m.Error("request", "too long", two.a.expect(m.Open).ref))  # type: ignore[union-attr]
+    if n_ctx > 8192:
+        whole(two.b, two.b.expect(m.Open))
+        finished(client)
+    else:
+        assert isinstance(client.error(), RequestError)
+
+
+def test_a_text_by_its_name_is_looked_for_everywhere(bench: Bench):
+    """Only one of them has it; that nobody has it is known once all were asked."""
+    two = Two(bench)
+    wanted = replace(request(1, ids=()), prompt_ids=None, id=NAME, named_only=True)
+    for has in (True, False):
+        client = two.drafter.ask(wanted)
+        two.a.say(m.Error("session", "none", two.a.expect(m.Open).ref))  # type: ignore[union-attr]
+        order = two.b.expect(m.Open)
+        if has:
+            whole(two.b, order)
+            finished(client)
+        else:
+            two.b.say(m.Error("session", "none", order.ref))  # type: ignore[union-attr]
+            assert isinstance(client.error(), NoSuchText)
+
+
+def test_a_named_model_is_answered_by_it_only(bench: Bench):
+    """Its verifier has the request whatever the other's load; a name that nobody has is refused; no name is the
+    first's."""
+    two = Two(bench, b={"model": "another"})
+    loop = two.drafter.loop
+
+    assert loop.models == ("sim-target", "another")  # type: ignore[union-attr]
+    served = loop.served("another")  # type: ignore[union-attr]
+    assert (served.model, loop.served("").model) == ("another", "sim-target")  # type: ignore[union-attr]
+    two.loaded(two.b, places=1, sessions=1, queued=9, step_ms=500.0)
+    client = two.ask(target=served.target)
+    order = two.b.expect(m.Open)
+    two.b.say(m.Error("busy", "full", order.ref))  # type: ignore[union-attr]
+    assert isinstance(client.error(), Busy)
+    with pytest.raises(NoSuchModel):
+        loop.served("gpt-4")  # type: ignore[union-attr]
+    two.b.say(m.Bye())
+    until(lambda: loop.models == ("sim-target",), "it has left")  # type: ignore[union-attr]
+    with pytest.raises(DaemonUnreachable):
+        loop.served("another")  # type: ignore[union-attr]
+
+
+def test_one_verifier_answers_to_any_name(bench: Bench):
+    """Clients that know no other send what they like."""
+    router, drafter = bench.router(), bench.drafter()
+    router.expect(m.Hello)
+    router.say(welcome())
+    until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
+    assert drafter.loop.served("gpt-4").model == "sim-target"  # type: ignore[union-attr]
+    assert drafter.loop.served("gpt-4").target == ""  # type: ignore[union-attr]
+
+
+# --- where it goes on
+
+
+def test_a_text_goes_on_elsewhere(bench: Bench):
+    """Its verifier leaves: the other is asked at once, by its name and all ids; each is heard once."""
+    two = Two(bench)
+    client = two.ask()
+    tell(two.a, opened(two.a, two.a.expect(m.Open)), 7)
+    heard(client, 7)
+    two.a.say(m.Bye())
+    order = two.b.expect(m.Open)
+    assert isinstance(order, m.Open)
+    assert (order.name, order.n_prompt, tuple(order.ids)) == (NAME, len(PROMPT), (*PROMPT, *TEXT[:7]))
+    whole(two.b, order, session=9)
+    finished(client)
+
+
+def test_also_without_waiting(bench: Bench):
+    """A client that would not wait for its verifier has its text all the same."""
+    two = Two(bench)
+    client = two.ask(reconnect_timeout=0.0)
+    tell(two.a, opened(two.a, two.a.expect(m.Open)), 7)
+    heard(client, 7)
+    two.a.say(m.Bye())
+    whole(two.b, two.b.expect(m.Open))
+    finished(client)
+
+
+def test_what_was_not_opened_yet_goes_elsewhere(bench: Bench):
+    """As it was."""
+    two = Two(bench)
+    client = two.ask()
+    first = two.a.expect(m.Open)
+    two.a.say(m.Bye())
+    again = two.b.expect(m.Open)
+    assert replace(again, ref=first.ref) == first  # type: ignore[arg-type, union-attr]
+    whole(two.b, again)
+    finished(client)
+
+
+def test_a_verifier_that_stops_is_not_asked_again(bench: Bench):
+    """DONE shutdown, before it says BYE."""
+    two = Two(bench)
+    client = two.ask()
+    known = opened(two.a, two.a.expect(m.Open))
+    tell(two.a, known, 7)
+    two.a.say(m.Done(4, "shutdown", len(known), {}))
+    whole(two.b, two.b.expect(m.Open))
+    finished(client)
+
+
+@pytest.mark.parametrize("other", [{"model_hash": ""}, {"model_hash": "e" * 64}, {"n_ctx": 64}], ids=["?", "e", "ctx"])
+def test_another_file_does_not_go_on(bench: Bench, other: dict[str, object]):
+    """Of the same name even: two files may have it. One whose hash is not known yet may turn out to be the same. Nor
+    does one that would end the text earlier, because it has a shorter context."""
+    two = Two(bench, b=other)
+    client = two.ask()
+    tell(two.a, opened(two.a, two.a.expect(m.Open)), 7)
+    heard(client, 7)
+    two.a.say(m.Bye())
+    two.a.expect(m.Hello)
+    if other == {"model_hash": ""}:
+        two.b.say(welcome(verifier="b", model_hash=FILE))
+        whole(two.b, two.b.expect(m.Open))
+    else:
+        two.a.say(welcome(verifier="c", model_hash=FILE))
+        whole(two.a, two.a.expect(m.Open))
+    finished(client)
+
+
+def test_a_refusal_elsewhere_is_not_the_end(bench: Bench):
+    """Another that will not have the text is no reason to give it up: its own may come back."""
+    two = Two(bench)
+    client = two.ask()
+    tell(two.a, opened(two.a, two.a.expect(m.Open)), 7)
+    heard(client, 7)
+    two.a.say(m.Bye())
+    two.b.say(m.Error("request", "no", two.b.expect(m.Open).ref))  # type: ignore[union-attr]
+    two.a.expect(m.Hello)
+    two.a.say(welcome(verifier="c", model_hash=FILE))
+    while (order := two.a.soon(m.Open)) is None:
+        again = two.b.soon(m.Open)  # it may be asked until the other is back
+        if again is not None:
+            two.b.say(m.Error("request", "no", again.ref))  # type: ignore[attr-defined]
+    whole(two.a, order)
+    finished(client)
+
+
+def test_its_own_verifier_before_others(bench: Bench):
+    """What comes back may have kept the text: it goes on there, however little the other has to do."""
+    two = Two(bench, b={"model_hash": ""})
+    client = two.ask()
+    tell(two.a, opened(two.a, two.a.expect(m.Open)), 7)
+    heard(client, 7)
+    two.a.say(m.Bye())
+    two.a.expect(m.Hello)
+    two.a.say(welcome(verifier="a", model_hash=FILE))
+    order = two.a.expect(m.Open)
+    two.a.say(m.Error("busy", "full", order.ref))  # type: ignore[union-attr]
+    again = two.a.expect(m.Open)
+    whole(two.a, again)
+    finished(client)
+
+
+def test_who_asks_again_is_sent_where_the_text_is(bench: Bench):
+    """A client that comes back by its name: the verifier that has the session gets the request."""
+    two = Two(bench)
+    two.loaded(two.a, places=1, sessions=1, queued=5, step_ms=10.0)
+    first = two.ask()
+    tell(two.b, opened(two.b, two.b.expect(m.Open)), 7)
+    heard(first, 7)
+    two.loaded(two.a, places=9, sessions=0, step_ms=1.0)
+    two.loaded(two.b, places=1, sessions=1, queued=5, step_ms=10.0)
+    second = two.ask()
+    assert isinstance(first.error(), RequestError)
+    order = two.b.expect(m.Open)
+    whole(two.b, order)
+    finished(second)
+
+
+# --- the verifiers themselves
+
+
+def test_the_draft_model_is_shared(bench: Bench):
+    """Each of two verifiers has drafts for its own client, from a draft model with room for one session, in turn."""
+    addresses = (bench.address, free_address())
+    verifiers = [bench.verifier(SimVerifier(SimSettings(step_ms=2)), address=address) for address in addresses]
+    drafter = bench.drafter(SimDrafter(SimSettings(alpha=1.0, n_seq=2)), addresses=addresses)
+    for verifier in verifiers:
+        until(lambda one=verifier: one.loop.snapshot(0.0)["peers"], "both have their drafter")  # type: ignore[misc]
+    until(lambda: len(drafter.loop.models) == 1 and drafter.loop.vocabulary, "it knows them")  # type: ignore[union-attr]
+    clients = [verifier.ask(request(400)) for verifier in verifiers]
+    for client in clients:
+        assert isinstance(client.end(), Finished)
+        assert client.ids == truth(400)
+        assert client.accepted > 0
+    until(lambda: drafter.loop.snapshot(0.0)["sessions"]["live"] == 0, "nothing is left")  # type: ignore[index]
+
+
+class Foreign(SimDrafter):
+    """A draft model of another family."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(tuple(b"\xff%d" % number for number in range(256)), frozenset())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
+    """The others are served all the same; where none is left the drafter ends."""
+    addresses = (bench.address, free_address())
+    odd = Foreign(SimSettings()).vocabulary
+    fitting = {"vocab_fingerprint": odd.fingerprint(), "eog_ids": []}
+    routers = [bench.router(address) for address in addresses]
+    drafter = bench.drafter(Foreign(SimSettings()), addresses=addresses)
+    for router, said in zip(routers, ({}, fitting if count == 1 else {}), strict=True):
+        router.expect(m.Hello)
+        router.say(welcome(**({"verifier": "v"} | said)))  # type: ignore[arg-type]
+        if not said:
+            router.expect(m.Vocab)
+            router.say(vocabulary_chunk(SimVerifier(SimSettings()).vocabulary, 0))
+    if count == 2:
+        assert isinstance(bench.errors.get(timeout=PATIENCE), ConfigError)
+        return
+    until(lambda: drafter.loop.snapshot(0.0)["verifiers"][0]["refusal"], "it is given up")  # type: ignore[index]
+    routers[0].expect(m.Bye)
+    client = drafter.ask(request(20, None))
+    assert routers[1].expect(m.Open).max_tokens == 20  # type: ignore[union-attr]
+    drafter.cancel(client)
+    routers[1].expect(m.Close)
+
+
+def test_what_is_told_of_each(bench: Bench):
+    """`stats`: who is there and who is not, what they have to do, how much of it is ours."""
+    two = Two(bench)
+    two.loaded(two.b, places=8, sessions=3, queued=1, step_ms=20.0)
+    two.a.say(m.Bye())
+    until(lambda: two.rows()[0]["name"] is None, "it has left")
+    client = two.ask()
+    tell(two.b, opened(two.b, two.b.expect(m.Open)), 1)
+    heard(client, 1)
+    away, there = two.rows()
+    assert (away["name"], away["model"], away["address"]) == (None, None, bench.address)
+    assert (there["name"], there["model"], there["stuck"]) == ("b", "sim-target", False)
+    assert there["load"] == {"sessions": 3, "queued": 1, "max": 8}
+    assert there["sessions"] == {"live": 1, "own": 1}
+    assert two.drafter.loop.snapshot(0.0)["verifier"]["name"] == "b"  # type: ignore[index]
+
+
+def test_what_a_verifier_tells_a_drafter(bench: Bench):
+    """Its load with PING and PONG, and who it is once more when it knows its file's hash."""
+    verifier, peer = bench.verifier(Flaky(SimSettings(n_seq=3, step_ms=2))), bench.dealer()
+    client = verifier.ask(request(8000))
+    client.next()
+    verifier.loop.stats.model_hash = FILE
+    peer.say(m.Ping(5, 1))
+    told = peer.expect(m.Pong)
+    assert isinstance(told, m.Pong)
+    assert (told.number, told.sessions, told.queued, told.places) == (5, 1, 0, 3)
+    assert peer.expect(m.Welcome).model_hash == FILE  # type: ignore[union-attr]
+    verifier.cancel(client)
+
+
+def test_pings_go_to_all(bench: Bench):
+    """`specmesh ping` measures the way to each that is there."""
+    two = Two(bench)
+    heard = two.drafter.probe(3)
+    pinged = heard.get(timeout=PATIENCE)
+    assert [peer.name for peer in pinged.peers] == ["a", "b"]  # type: ignore[union-attr]
+    assert {peer.address for peer in pinged.peers} == {one["address"] for one in two.rows()}  # type: ignore[union-attr]
