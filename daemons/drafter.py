@@ -12,6 +12,7 @@ from typing import assert_never
 
 import structlog
 
+from specmesh.core.places import Places
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.core.vocabulary_match import LEAST_OVERLAP
 from specmesh.daemons.dispatch import Dispatch

@@ -26,8 +26,8 @@ P = TypeVar("P", m.Ping, m.Pong)
 
 
 class Drafters:
-    """DrafterPeers by the identity of their connection, in the order they came; `acceptance` is of all their drafts. Each
-    PING and PONG tells them of the `load` here."""
+    """DrafterPeers by the identity of their connection, in the order they came; `acceptance` is of all their drafts.
+    Each PING and PONG tells them of the `load` here."""
 
     def __init__(self, router: Router, round_trips: Histogram, load: Callable[[], Load] = Load) -> None:
         self._router, self._round_trips, self._load = router, round_trips, load

@@ -15,6 +15,7 @@ from specmesh.bench.cli import bench
 from specmesh.config_cli import bad_variable, blamed, config
 from specmesh.daemons_cli import drafter, verifier
 from specmesh.default_options import given
+from specmesh.discover_cli import discover
 from specmesh.doctor.cli import doctor
 from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
 from specmesh.explain.cli import explain
@@ -102,6 +103,7 @@ main.add_command(keys)
 main.add_command(pair)
 main.add_command(plan)
 main.add_command(rpc_server)
+main.add_command(discover)
 
 
 def _socket_option(command: F) -> F:

@@ -67,6 +67,7 @@ class VerifierSettings:
     grace:         seconds that a text is kept whose drafter went away.
     max_queue:     most requests that wait for a free session.
     defaults:      fields of a request's body that are used where it leaves them out.
+    announce:      let others in the network find it.
     """
 
     model: ModelSettings
@@ -79,6 +80,7 @@ class VerifierSettings:
     grace: float = 30.0
     max_queue: int = 16
     defaults: Mapping[str, object] = field(default_factory=dict)
+    announce: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError where keys are given and not wanted, or the queue is shorter than none."""

@@ -176,6 +176,12 @@ def _daemon_options(command: F) -> F:
     help="Put layers on these machines too, where `specmesh rpc-server` or llama.cpp's ggml-rpc-server runs.",
 )
 @insecure_rpc_option
+@click.option(
+    "--announce",
+    is_flag=True,
+    help="Let machines in the network of --bind find this verifier with `specmesh discover`: its name, model, port and "
+    "key's fingerprint. Nobody gets in by that.",
+)
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
 @default_options
@@ -190,6 +196,7 @@ def verifier(
     reproducible: bool,
     rpc: str | None,
     insecure_rpc: bool,
+    announce: bool,
     engine: str,
     defaults: dict[str, object],
     **shared: Unpack[_Shared],
@@ -211,7 +218,7 @@ def verifier(
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
         told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, max_queue, defaults)
-        serve_verifier(told, reread)
+        serve_verifier(replace(told, announce=announce), reread)
 
 
 @click.command()
