@@ -107,7 +107,7 @@ class Followed:
     nothing is drafted for it.
 
     guided: where its drafts go by its grammar, once that is compiled. ref: as in the OPEN that asked for it, or 0.
-    broken: what its verifier said of an error that ends it.
+    broken: what its verifier said of an error that ends it. undraftable: drafting for it has failed, and would again.
     The truth it learns is the prompt first, then rounds, told once all is here that its client asked for about them.
     """
 
@@ -124,6 +124,7 @@ class Followed:
     guided: GuidedDrafts | None = None
     ref: int = 0
     broken: SpecmeshError | None = None
+    undraftable: bool = False
     cache_prompt: bool = True
     _prompt_ids: list[int] = field(default_factory=list)
     _heard: int = 0

@@ -122,7 +122,9 @@ class Following:
     def _seat(self, live: Followed) -> None:
         """Give a session a place in the draft model, with what others left there of its prompt, once that is here."""
         machine = live.machine
-        if live.seq is not None or not self.places or machine.n_truth < max(live.n_prompt, 1):
+        if live.seq is not None or live.undraftable:
+            return
+        if not self.places or machine.n_truth < max(live.n_prompt, 1):
             return
         live.seq, held = self.places.take(machine.truth, live.n_prompt, cached=live.cache_prompt)
         self._cut()
@@ -135,7 +137,7 @@ class Following:
     def _plan(self, live: Followed, round_trip: float) -> ev.Predict | None:
         """What a session wants of the draft model, which must have a place for it: if need be that of one that no
         drafts are asked for."""
-        if live.seq is None and not self.places and live.machine.draft_n:
+        if live.seq is None and not self.places and live.machine.draft_n and not live.undraftable:
             idle = (other for other in self.live.values() if other.seq is not None and not other.machine.draft_n)
             spare = next(idle, None)
             if spare is not None:
@@ -190,9 +192,10 @@ class Following:
             return None
 
     def _give_back(self, live: Followed, error: SpecmeshError) -> None:
-        """Drafting for a session has failed: it loses its place, and is known for it."""
+        """Drafting for a session has failed: it loses its place, and gets no other."""
         log.error("drafting_failed", session=live.id, error=str(error))
         self._release(live, broken=True)
+        live.undraftable = True
         self._together = self._engine.info.batches
 
     def _one_at_a_time(self, lives: list[Followed], error: SpecmeshError) -> None:

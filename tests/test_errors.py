@@ -13,6 +13,7 @@ CODES = {
     errors.ChildFailed: 1,
     errors.RequestError: 2,
     errors.PromptTooLong: 2,
+    errors.NoSuchModel: 2,
     errors.NoSuchText: 2,
     errors.DaemonUnreachable: 69,
     errors.WentAway: 69,

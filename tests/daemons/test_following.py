@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 from loops import welcome
 
-from specmesh.core.events import Predict, Told
+from specmesh.core.events import Told
+from specmesh.core.places import Places
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.following import Following
 from specmesh.engines.base import Ask
@@ -18,8 +19,10 @@ from specmesh.wire.messages import Done, Draft, Message, Opened
 def followed() -> tuple[Following, SimDrafter]:
     """Session 7, whose drafter this is, of nobody here."""
     dealer, engine = SimpleNamespace(send=lambda _: 1), SimDrafter(SimSettings())
-    following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier", SimpleNamespace(), [0])  # type: ignore[arg-type]
+    home = SimpleNamespace(learned=lambda *_: None, over=lambda *_: None)
+    following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, Places(1, "cut", 0))  # type: ignore[arg-type]
     following.opened(Opened(7, 0, 3, 0.0, 0, 1.0, 0), 0.0)
+    following.heard(7, Told(0, 0, (1, 2, 3), 4, sync=True), 0, 0.0)
     return following, engine
 
 
@@ -29,7 +32,8 @@ def followed() -> tuple[Following, SimDrafter]:
 def test_drafts_may_have_a_temperature_of_their_own(own: float | None, asked: float, drafted: float):
     """Where a text is sampled; of a greedy text the most likely token is drafted whatever was said."""
     dealer, home = SimpleNamespace(send=lambda _: 1), SimpleNamespace()
-    following = Following(dealer, SimDrafter(SimSettings()), DrafterStats(0.0), "tcp://verifier", home, [0], own)  # type: ignore[arg-type]
+    places = Places(1, "cut", 0)
+    following = Following(dealer, SimDrafter(SimSettings()), DrafterStats(0.0), "tcp://verifier", home, places, own)  # type: ignore[arg-type]
     following.opened(Opened(7, 0, 3, temperature=asked, top_k=40, top_p=0.9, seed=5), 0.0)
     params = following.live[7].sampler.params
     assert (params.temperature, params.top_k, params.top_p, params.seed) == (drafted, 40, 0.9, 5)
@@ -44,9 +48,9 @@ def test_a_grammar_that_breaks_ends_its_drafts_alone():
 
     live = following.live[7]
     live.guided = SimpleNamespace(sampler=broken)  # type: ignore[assignment]
-    assert live.seq is not None
-    following._predict(engine, [(live, Predict((1, 2, 3), guess=True))])
-    assert (following.live[7], live.seq) == (live, None)
+    assert following.work(engine, 0.0)
+    assert not following.work(engine, 0.0)
+    assert (following.live[7], live.seq, live.machine.drafted) == (live, None, 0)
 
 
 class Counting(SimDrafter):
@@ -71,7 +75,11 @@ class Followers:
         self.said: list[Message] = []
         self.engine = engine
         dealer = SimpleNamespace(send=self._send)
-        self.following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier")  # type: ignore[arg-type]
+        home, places = (
+            SimpleNamespace(learned=lambda *_: None, over=lambda *_: None),
+            Places(engine.info.n_seq, "cut", 0),
+        )
+        self.following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, places)  # type: ignore[arg-type]
         self.following.found(welcome())
 
     def _send(self, message: Message) -> int:
@@ -80,7 +88,7 @@ class Followers:
 
     def tell(self, session: int, text: bytes, draft_n: int) -> None:
         """Announce a session with this text."""
-        self.following.opened(Opened(session, 0, len(text), 0.0, 0, 1.0, 0))
+        self.following.opened(Opened(session, 0, len(text), 0.0, 0, 1.0, 0), 0.0)
         self.following.heard(session, Told(0, 0, tuple(text), draft_n, sync=True), 0, 0.0)
 
     def work(self) -> "Followers":

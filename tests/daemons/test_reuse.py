@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from specmesh.core import events as ev
 from specmesh.core.logprobs import Logprob
+from specmesh.core.places import Places
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import SessionParams
@@ -158,12 +159,14 @@ def test_the_same_ids_of_another_model():
     """A drafter whose verifier comes back with another model keeps nothing: the ids may mean other tokens."""
     dealer = SimpleNamespace(send=lambda _: 1)
     engine = SimDrafter(SimSettings())
-    following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier")  # type: ignore[arg-type]
+    home = SimpleNamespace(learned=lambda *_: None, over=lambda *_: None)
+    places = Places(engine.info.n_seq, "cut", engine.info.n_ctx)
+    following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, places)  # type: ignore[arg-type]
 
     def session(number: int) -> int:
         """Its truth is drafted for until nothing is left to do; how many ids of it were in memory."""
         before = following.places.picture()["tokens_saved"]
-        following.opened(m.Opened(number, 0, len(SYSTEM), 0.0, 0, 1.0, 0))
+        following.opened(m.Opened(number, 0, len(SYSTEM), 0.0, 0, 1.0, 0), 0.0)
         half = len(SYSTEM) // 2
         for base, ids in ((0, SYSTEM[:half]), (half, SYSTEM[half:])):
             following.heard(number, ev.Told(base, Prefix(SYSTEM[:base]).crc, ids, 4, sync=True), 0, 0.0)
