@@ -21,6 +21,7 @@ def followed() -> tuple[Following, SimDrafter]:
     dealer, engine = SimpleNamespace(send=lambda _: 1), SimDrafter(SimSettings())
     home = SimpleNamespace(learned=lambda *_: None, over=lambda *_: None)
     following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, Places(1, "cut", 0))  # type: ignore[arg-type]
+    following.found(welcome())
     following.opened(Opened(7, 0, 3, 0.0, 0, 1.0, 0), 0.0)
     following.heard(7, Told(0, 0, (1, 2, 3), 4, sync=True), 0, 0.0)
     return following, engine
