@@ -77,8 +77,8 @@ class Drafting:
         elif not known:
             self._announce(live, identity)
         live.drafter = identity
-        acceptance = casting.took_over(identity, peer.record)
         proven = why in ("better", "silent")
+        acceptance = casting.took_over(identity, peer.record, promised=proven)
         self._carry_out(live, live.machine.attach(peer.arrivals, acceptance, known=known, proven=proven))
         self._weigh()
         self._policies.reconsider(live, now)  # by what other sessions have shown, before the first step

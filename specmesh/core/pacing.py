@@ -112,7 +112,8 @@ class Pacing:
         if acceptance is not None:
             self.acceptance, self.policy = acceptance, None
             self._trial, self._benched = Trial(), 0 if proven else min(self._benched, BENCHED)
-            self._next_benched = BENCHED if proven else self._next_benched
+            # What it showed may have been copied: its guesses count for nothing before a trial that it has passed.
+            self._next_benched = 2 * BENCHED if proven else self._next_benched
             self._rounds_off, self._probing = 0, False
             self._solved, self._patience = float("-inf"), SOLVE_INTERVAL
             self.draft_n = self._fixed if self._fixed is not None else 0 if self._benched else FIRST_DRAFT_N

@@ -165,11 +165,13 @@ class Casting(Generic[D]):
     _looked: tuple[int, float] = (0, float("-inf"))
     _better: int = 0  # looks that found the standby better, without one between them that did not
     _begun: bool = False
+    _promised: bool = False
 
     # --- what happened
 
-    def took_over(self, drafter: D, record: DrafterRecord) -> RollingAcceptance:
-        """It drafts from now on; where its rounds are recorded."""
+    def took_over(self, drafter: D, record: DrafterRecord, *, promised: bool = False) -> RollingAcceptance:
+        """It drafts from now on, perhaps because it promised more than another; where its rounds are recorded."""
+        self._promised = promised
         seen = self._see(drafter, record)
         seen.drafts = RollingAcceptance(memory=MEMORY, parent=seen.guesses)
         if self.standby == drafter:
@@ -200,7 +202,7 @@ class Casting(Generic[D]):
 
     def broke(self, now: float) -> None:
         """The drafter is left because it is not as good as it seemed."""
-        if self.drafter is not None and self._rounds < PROOF:
+        if self.drafter is not None and self._promised and self._rounds < PROOF:
             self._seen[self.drafter].record.broke(now)
 
     @property

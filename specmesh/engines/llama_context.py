@@ -48,7 +48,8 @@ class LlamaContext:
         self._constant = self._of_width(width, rows) if width is not None else None
         self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab)
         trimming, reuse = self.rewind.trimming, self._reuse(width)
-        self.resting = Resting(self.cache, self.sequences, settings.n_seq) if reuse == "copied" else None
+        rests = reuse == "copied" and not settings.rpc  # cells of other machines would cross the network twice
+        self.resting = Resting(self.cache, self.sequences, settings.n_seq) if rests else None
         self.info = EngineInfo(model.name, n_ctx, n_batch, settings.n_seq, trimming, model.backend, width, reuse)
 
     def _of_width(self, width: int, rows: int) -> ConstantWidth:

@@ -143,7 +143,7 @@ class Session:
         relieved = self.casting.drafter
         assert relieved is not None
         self.casting.broke(self.now)
-        self.casting.took_over(change.drafter, self.records[change.drafter])
+        self.casting.took_over(change.drafter, self.records[change.drafter], promised=True)
         self.casting.stands_by(relieved, self.records[relieved])
 
     @property
@@ -159,6 +159,7 @@ def test_a_better_standby_takes_over():
     session.run(2 * LOOK_ROUNDS)
     assert session.drafters == ["b"]
     assert (session.casting.drafter, session.casting.standby) == ("b", "a")
+    assert not session.records["a"].barred(session.now), "it has promised nothing"
 
 
 def test_a_much_better_one_earlier():

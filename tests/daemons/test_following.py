@@ -76,10 +76,8 @@ class Followers:
         self.said: list[Message] = []
         self.engine = engine
         dealer = SimpleNamespace(send=self._send)
-        home, places = (
-            SimpleNamespace(learned=lambda *_: None, over=lambda *_: None),
-            Places(engine.info.n_seq, "cut", 0),
-        )
+        home = SimpleNamespace(learned=lambda *_: None, over=lambda *_: None)
+        places = Places(engine.info.n_seq, "cut", 0)
         self.following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, places)  # type: ignore[arg-type]
         self.following.found(welcome())
 
