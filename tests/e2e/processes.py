@@ -259,8 +259,8 @@ class Running:
 
 
 def body(prompt: str | list[int], max_tokens: int, **more: object) -> Json:
-    """A greedy completion's body."""
-    return {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
+    """A greedy completion's body, each text computed anew: what memory holds was computed in other widths."""
+    return {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "cache_prompt": False, **more}
 
 
 class Stream:

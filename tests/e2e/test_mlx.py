@@ -139,7 +139,7 @@ def test_killed_and_started_again_mid_session(make_gguf: Callable[..., Path], ma
     """
     target = make_gguf("unseen-mlx", seed=21)
     folder = make_hf("unseen-mlx", gguf=target)
-    verifier = mesh.verifier(target, "--ctx", 4096, "--max-sessions", 2, engine="llama")
+    verifier = mesh.verifier(target, "--ctx", 4096, "--max-sessions", 2, "--reproducible", engine="llama")
     first = mesh.drafter(folder, "--ctx", 4096, engine="mlx", name="first")
     count = 3000
     alone = complete(verifier, body(PROMPTS[0], count, draft_n=0)).ids

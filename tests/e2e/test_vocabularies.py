@@ -24,7 +24,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def verifier(make_gguf: Make, mesh: Mesh) -> Daemon:
-    return mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, engine="llama")
+    return mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, "--reproducible", engine="llama")
 
 
 def drafter(mesh: Mesh, path: Path, *args: object, name: str | None = None) -> Daemon:
@@ -86,7 +86,7 @@ def test_foreign_tokens(make_gguf: Make, mesh: Mesh, swapped: bool, permute: int
     """1 % foreign tokens: drafts the others, says the share, and still helps."""
     paths = [make_gguf("target-words", **TARGET), make_gguf(f"foreign-{permute}", **TARGET, foreign=3, permute=permute)]
     target, draft = reversed(paths) if swapped else paths
-    verifier = mesh.verifier(target, *SMALL, engine="llama")
+    verifier = mesh.verifier(target, *SMALL, "--reproducible", engine="llama")
     daemon = drafter(mesh, draft)
     drafted, accepted = check_texts(verifier, [verifier, daemon])
     assert accepted / drafted > 0.3  # random weights: after a foreign token in the text their guesses are any
@@ -119,7 +119,7 @@ def test_padding(make_gguf: Make, mesh: Mesh, swapped: bool):
     """Unused rows at the end of either side's table: the same vocabulary, and nearly every draft stands."""
     paths = [make_gguf("target-words", **TARGET), make_gguf("padded", **TARGET, pad=64)]
     target, draft = reversed(paths) if swapped else paths
-    verifier = mesh.verifier(target, *SMALL, engine="llama")
+    verifier = mesh.verifier(target, *SMALL, "--reproducible", engine="llama")
     daemon = drafter(mesh, draft)
     drafted, accepted = check_texts(verifier, [verifier, daemon])
     assert accepted / drafted > 0.95
@@ -160,7 +160,7 @@ def test_vocabulary_is_fetched_once(verifier: Daemon, make_gguf: Make, mesh: Mes
 
 def test_drafter_meets_another_verifier(make_gguf: Make, mesh: Mesh):
     """A verifier that comes back with another model is compared with anew."""
-    verifier = mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, engine="llama")
+    verifier = mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, "--reproducible", engine="llama")
     daemon = drafter(mesh, make_gguf("permuted", **TARGET, permute=5))
     verifier.stop()
     other = mesh.verifier(make_gguf("permuted", **TARGET, permute=5), *SMALL, engine="llama", name="again")
@@ -172,7 +172,7 @@ def test_drafter_meets_another_verifier(make_gguf: Make, mesh: Mesh):
 
 def test_text_is_the_verifiers_at_the_drafters_socket(make_gguf: Make, mesh: Mesh):
     """A drafter without a vocabulary, and one with other ids: prompts are read, and text written, by the verifier's."""
-    verifier = mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, engine="llama")
+    verifier = mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, "--reproducible", engine="llama")
     daemons = [
         mesh.drafter(engine="ngram", name="ngram"),
         drafter(mesh, make_gguf("permuted", **TARGET, permute=5), name="permuted"),
@@ -192,7 +192,7 @@ def test_text_is_the_verifiers_at_the_drafters_socket(make_gguf: Make, mesh: Mes
 def test_no_stream_shows_half_a_character(make_gguf: Make, mesh: Mesh):
     """Through the real API: a model that says bytes at random, streamed round by round at each daemon's socket. What
     has come at any moment is the beginning of the whole text, whose characters are whole."""
-    verifier = mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, engine="llama")
+    verifier = mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, "--reproducible", engine="llama")
     ngram = mesh.drafter(engine="ngram", name="ngram")
     remapped = drafter(mesh, make_gguf("permuted", **TARGET, permute=5), name="permuted")
     vocabulary = load_tokenizer(make_gguf("target-words", **TARGET)).vocabulary
