@@ -36,9 +36,7 @@ class Standby:
         self.since = now
         self._prefix = prefix
         self._sent_at = now  # when it was told last
-        self._judged = len(
-            prefix
-        )  # guesses of ids before this count for nothing: they are judged, or were told at first
+        self._judged = len(prefix)  # guesses before this count for nothing: judged, or of what it was told at first
         self._synced = float("-inf")
 
     def begin(self, now: float) -> ev.SendSync | ev.SendTruth:

@@ -50,8 +50,7 @@ class CacheSizes:
     @property
     def per_seq(self) -> int:
         """The same of one sequence; rows to be rolled back take cells, and those that fill a step up."""
-        cells = self.n_ctx + self.snapshots
-        return cells + (self.width or 0)
+        return self.n_ctx + self.snapshots + (self.width or 0)
 
 
 class LlamaCache:

@@ -40,9 +40,8 @@ class LlamaContext:
         n_batch += (width or 0) * settings.n_seq  # a prompt's rows fit beside everybody's step
         self._n_outputs = min(max(n_outputs, settings.n_seq), n_batch)
         threads = settings.threads or physical_cores()
-        outputs = (
-            self._n_outputs if width is None else max(width, settings.n_seq)
-        )  # llama.cpp wants one for each sequence
+        # llama.cpp wants a row of logits for each sequence.
+        outputs = self._n_outputs if width is None else max(width, settings.n_seq)
         sizes = CacheSizes(n_ctx, settings.n_seq, rows, outputs, threads, width=width)
         self.cache, self.rewind = open_cache(model, sizes, rollback)
         self._constant = self._of_width(width, rows) if width is not None else None
