@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
-from specmesh.daemons.curve import Handshake, next_handshake
+from specmesh.daemons.curve import Handshake, handshake, next_event
 from specmesh.daemons.transport import Inlet, Traffic, close_dealer
 from specmesh.errors import ConfigError, FrameError
 from specmesh.wire import messages as m
@@ -35,7 +35,8 @@ class Dealer:
     """A connected DEALER. `connect` opens one; a fresh one replaces a connection that went silent or was refused.
 
     changed: whether `connect` would expect another verifier than it did, because the keys here have changed. traffic:
-    where frames are counted, with others'.
+    where frames are counted, with others'. cut: the connection has ended, as of the last look; by the next one, which
+    libzmq makes itself, the verifier does not know who this is.
     libzmq gives up for good after most refusals, and after others tries again without a pause; see `look`.
     """
 
@@ -51,6 +52,7 @@ class Dealer:
         self.inlet = Inlet(self.socket)
         self.traffic = traffic or Traffic()
         self.refusal: str | None = None
+        self.cut = False
         self.next_look = 0.0
         self._retry: float | None = None
         self._pause = LOOK_INTERVAL
@@ -70,7 +72,7 @@ class Dealer:
             if now >= self._retry:
                 self.reconnect()
             return None
-        ended = self._last_handshake()
+        ended = self._newest_handshake()
         if ended is None or (ended is Handshake.BROKEN and not self.encrypted):
             return None  # without keys a broken handshake is a broken connection, and libzmq connects again
         if ended is Handshake.DONE:
@@ -120,7 +122,7 @@ class Dealer:
             self.refusal, self._retry = str(error), 0.0
             return
         self.close(linger=0)
-        self._retry = None
+        self._retry, self.cut = None, False
         self.socket, self.inlet = fresh, Inlet(fresh)
 
     def close(self, linger: int = 100) -> None:
@@ -137,11 +139,14 @@ class Dealer:
         """Whether keys are used."""
         return self.socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
 
-    def _last_handshake(self) -> Handshake | None:
-        """How the newest handshake ended; None where none has since the last call."""
+    def _newest_handshake(self) -> Handshake | None:
+        """How the newest handshake ended, None where none has since the last call; notes whether there is a connection
+        after it."""
         newest, monitor = None, self.socket.get_monitor_socket()
-        while (ended := next_handshake(monitor)) is not None:
-            newest = ended
+        while (event := next_event(monitor)) is not None:
+            self.cut = event.kind == zmq.EVENT_DISCONNECTED
+            if not self.cut:
+                newest = handshake(event)
         return newest
 
     def _decoded(self, frame: bytes) -> m.Message | None:

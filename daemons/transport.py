@@ -13,7 +13,7 @@ from typing import TypeVar
 import zmq
 
 from specmesh.daemons.auth import Guard
-from specmesh.daemons.curve import protect_client, unwatch, watch
+from specmesh.daemons.curve import HANDSHAKES, protect_client, unwatch, watch
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.errors import ConfigError
 from specmesh.keys import KeyFolder, Listing
@@ -92,7 +92,7 @@ def connect_dealer(
 ) -> zmq.Socket[bytes]:
     """A DEALER that connects, and reconnects, to the verifier whose key is known for this address; raises ConfigError.
 
-    Its monitor (`get_monitor_socket`) tells of its handshakes; `close_dealer` closes both.
+    Its monitor (`get_monitor_socket`) tells of its handshakes and of connections that end; `close_dealer` closes both.
     """
     server, identity = (keys.verifier_at(address), keys.identity()) if keys is not None else (None, None)
     check_connect(address, keyed=server is not None, insecure=insecure)
@@ -104,7 +104,7 @@ def connect_dealer(
     socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
     if identity is not None and server is not None:
         protect_client(socket, identity, server)
-    watch(socket)
+    watch(socket, HANDSHAKES | zmq.EVENT_DISCONNECTED)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:

@@ -180,6 +180,8 @@ class Upstream:
             log.warning("refused", error=refusal)
             if self.welcome is not None:
                 self._lost("refused")
+        if self.welcome is not None and self.dealer.cut:
+            self._lost("disconnected")
         if self.welcome is None:
             if now >= self._greeting.due:
                 self._say_hello(now)

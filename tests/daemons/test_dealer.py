@@ -13,6 +13,7 @@ from specmesh.daemons.dealer import LONGEST_RETRY, LOOK_INTERVAL, Dealer
 from specmesh.daemons.transport import Route, bind_router, close_dealer, connect_dealer
 from specmesh.errors import ConfigError
 from specmesh.keys import KeyFolder, Listing
+from tests.daemons.loops import free_address
 
 PATIENCE = 20.0
 
@@ -22,8 +23,7 @@ class Ends:
 
     def __init__(self, path: Path) -> None:
         self.context = zmq.Context[zmq.Socket[bytes]]()
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        self.address = free_address()
         self.verifier, self.drafter = KeyFolder(path / "verifier"), KeyFolder(path / "drafter")
         self.public, self.key = (folder.new().public.hex() for folder in (self.verifier, self.drafter))
         self.guard = Guard(self.context, self.verifier, lambda: None)
@@ -168,3 +168,20 @@ def test_beyond_this_machine_a_route_needs_a_key(ends: Ends):
     close_dealer(Route(ends.context, away, insecure=True).open())
     ends.drafter.allow(Listing.VERIFIERS, ends.public, away)
     close_dealer(Route(ends.context, away, keys=ends.drafter).open())
+
+
+def test_a_connection_that_ends():
+    """It is noted, until there is another one."""
+    context = zmq.Context[zmq.Socket[bytes]]()
+    address = free_address()
+    router = bind_router(context, address, insecure=False)
+    dealer = Dealer(lambda: connect_dealer(context, address), address)
+    clock = Clock(dealer)
+    clock.until(lambda: connected(dealer))
+    assert not dealer.cut
+    router.close(linger=0)
+    clock.until(lambda: dealer.cut)
+    dealer.reconnect()
+    assert not dealer.cut
+    dealer.close(linger=0)
+    context.destroy(linger=0)
