@@ -134,10 +134,10 @@ class Doorkeeper:
         """Whether a drafter may ask for one more session so soon; it counts as one where it may."""
         return self._allowances.of(self._account(identity), now).take(Cost.OPENS, 1, now)
 
-    def earn(self, identity: bytes) -> None:
-        """A drafter is told a TRUTH or SYNC, which it may answer."""
+    def earn(self, identity: bytes, drafts: int) -> None:
+        """A drafter is told a TRUTH or SYNC, which asks for so many drafts."""
         if identity in self._ends:
-            self._allowances.earn(self._account(identity))
+            self._allowances.earn(self._account(identity), drafts)
 
     # --- inside
 

@@ -61,7 +61,7 @@ class Router:
         """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""
         frame = encode(message)
         if isinstance(message, m.Truth | m.Sync):
-            self.doors.earn(identity)
+            self.doors.earn(identity, message.draft_n)
         if identity not in self._backlogs and self._hand_over(identity, frame):
             return len(frame)
         if identity in self._unreachable:

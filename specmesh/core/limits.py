@@ -40,16 +40,18 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So much per second, `burst` at once, and `earned` more for each TRUTH or SYNC that the peer is told."""
+    """So much per second, `burst` at once, `earned` more for each TRUTH or SYNC that the peer is told, and `asked` more
+    for each draft that it is asked for there."""
 
     per_second: float
     burst: float
     earned: float = 0.0
+    asked: float = 0.0
 
 
 RATES: Mapping[Cost, Rate] = MappingProxyType(
     {
-        Cost.FRAMES: Rate(1000, 2000, earned=4),
+        Cost.FRAMES: Rate(1000, 2000, earned=4, asked=2),
         Cost.BYTES: Rate(2 * 2**20, 16 * 2**20),
         Cost.IDS: Rate(100, 4096, earned=64),
         Cost.NACKS: Rate(100, 100),
@@ -60,8 +62,9 @@ RATES: Mapping[Cost, Rate] = MappingProxyType(
         Cost.BAD: Rate(1, 60),
     }
 )
-"""No honest drafter comes near them: one draft in a millisecond, the chain of 32 and a step's 17 rows for each TRUTH,
-one NACK in 0.1 s for each of some sessions, one PING in 10 ms."""
+"""No honest drafter comes near them: one draft in a millisecond, the chain of 32 and a step's 17 rows for each TRUTH, a
+frame for each draft and for as many ahead of those asked for, one NACK in 0.1 s for each of some sessions, one PING in
+10 ms."""
 
 BODY_WEIGHT = 8
 """What a byte of a control frame counts. Decoding was measured at 4 ns a byte for ids and 18 to 32 for JSON."""
@@ -92,9 +95,9 @@ class _Bucket:
         self._level -= amount
         return True
 
-    def earn(self) -> None:
-        """Fill it as a TRUTH does."""
-        self._level = min(self._level + self._rate.earned, self._rate.burst)
+    def earn(self, drafts: int) -> None:
+        """Fill it as a TRUTH does that asks for so many drafts."""
+        self._level = min(self._level + self._rate.earned + self._rate.asked * drafts, self._rate.burst)
 
     def full(self, now: float) -> bool:
         """Whether it is as a new one."""
@@ -138,12 +141,12 @@ class Allowance:
             bucket = self._buckets[cost] = _Bucket(self._rates[cost], now)
         return bucket.take(amount, now)
 
-    def earn(self) -> None:
-        """It was told a TRUTH or SYNC, which drafts may answer."""
+    def earn(self, drafts: int = 0) -> None:
+        """It was told a TRUTH or SYNC, which asks for so many drafts."""
         for cost in (Cost.FRAMES, Cost.IDS):
             bucket = self._buckets.get(cost)
             if bucket is not None:
-                bucket.earn()
+                bucket.earn(drafts)
 
     def rested(self, now: float) -> bool:
         """Whether nothing distinguishes it from a new one."""
@@ -169,11 +172,11 @@ class Allowances:
             found = self._of[account] = Allowance(self._rates)
         return found
 
-    def earn(self, account: Hashable) -> None:
-        """Whose account it is was told a TRUTH or SYNC."""
+    def earn(self, account: Hashable, drafts: int = 0) -> None:
+        """Whose account it is was told a TRUTH or SYNC, which asks for so many drafts."""
         found = self._of.get(account)
         if found is not None:
-            found.earn()
+            found.earn(drafts)
 
     def _forget(self, now: float) -> None:
         """Those that used nothing lately; of the others all but the newest half of as many as there may be."""

@@ -34,6 +34,15 @@ def test_several_sessions_of_a_drafter_share_them():
             assert one.frame(68, Cost.IDS, 12, turn / 800) is Verdict.TAKE
 
 
+def test_each_draft_may_be_a_frame():
+    """Sixteen sessions of 100 rounds a second that are asked for two drafts, with three more ahead of them."""
+    one = Allowance()
+    for turn in range(20 * 1600):
+        one.earn(2)
+        for _ in range(5):
+            assert one.frame(36, Cost.IDS, 1, turn / 1600) is Verdict.TAKE
+
+
 def test_a_burst_is_slowed_and_forgiven():
     """Beyond the burst frames are dropped; a peer that stays quiet for a while is never cut for it."""
     one, burst = Allowance(), int(RATES[Cost.FRAMES].burst)
@@ -132,10 +141,12 @@ def test_the_protocol_tells_them():
     """The table of PROTOCOL.md has the numbers that hold, in the order of their costs."""
     text = (Path(__file__).parents[2] / "wire" / "PROTOCOL.md").read_text(encoding="utf-8")
     section = text.partition("### 7.5")[2].partition("## 8.")[0]
-    rows = re.findall(r"^\| [^|]+ \| ([\d]+)( MiB)? \| ([\d]+)(?: MiB)? \| ?(\d*) ?\|$", section, re.MULTILINE)
+    rows = re.findall(
+        r"^\| [^|]+ \| ([\d]+)( MiB)? \| ([\d]+)(?: MiB)? \| ?(\d*) ?\| ?(\d*) ?\|$", section, re.MULTILINE
+    )
     assert list(Cost) == list(RATES)
     told = [
-        (float(rate) * (2**20 if unit else 1), float(burst) * (2**20 if unit else 1), float(earned or 0))
-        for rate, unit, burst, earned in rows
+        Rate(float(rate) * (2**20 if unit else 1), float(burst) * (2**20 if unit else 1), *map(float, more))
+        for rate, unit, burst, *more in ((*row[:3], row[3] or 0, row[4] or 0) for row in rows)
     ]
-    assert told == [(rate.per_second, rate.burst, rate.earned) for rate in RATES.values()]
+    assert told == list(RATES.values())
