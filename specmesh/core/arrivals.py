@@ -29,14 +29,27 @@ class Arrivals:
         self._at: dict[int, _AtLoad] = {}
         self.load = 1
         self.round_trip = 0.0
-        self.restart: tuple[float, int] | None = None
-        self.interval: float | None = None
+        self._looked = True  # what is known now was looked up since it changed
+        self._restart: tuple[float, int] | None = None
+        self._interval: float | None = None
 
     def share(self, load: int) -> None:
         """It drafts for `load` sessions from now on; for none counts as for one."""
         if max(load, 1) != self.load:
             self.load = max(load, 1)
-            self._look()
+            self._looked = False
+
+    @property
+    def restart(self) -> tuple[float, int] | None:
+        """(seconds, drafts) of the present load."""
+        self._look()
+        return self._restart
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds from one draft to the next with the present load."""
+        self._look()
+        return self._interval
 
     def record_round_trip(self, seconds: float) -> None:
         """Learn from a PING answered after `seconds`."""
@@ -46,7 +59,7 @@ class Arrivals:
     def record_restart(self, seconds: float, drafts: int) -> None:
         """Learn that the first `drafts` >= 1 drafts on a new truth were here `seconds` after that truth was sent."""
         self._here().restarts.append((seconds, drafts))
-        self._look()
+        self._looked = False
 
     def record_bound(self, seconds: float, guesses: int) -> None:
         """Learn that `guesses` >= 1 guesses took at most `seconds`, the way there and back and reading with them.
@@ -60,7 +73,7 @@ class Arrivals:
     def record_interval(self, seconds: float, drafts: int) -> None:
         """Learn that `drafts` >= 1 drafts followed those before them after `seconds`."""
         self._here().intervals.append(seconds / drafts)
-        self._look()
+        self._looked = False
 
     def interval_at(self, load: int) -> float | None:
         """`interval` as it would be with so many sessions; None while nothing is known.
@@ -90,7 +103,9 @@ class Arrivals:
         return self._at.setdefault(self.load, _AtLoad(self._window))
 
     def _look(self) -> None:
-        self.interval, self.restart = self.interval_at(self.load), self.restart_at(self.load)
+        if not self._looked:
+            self._interval, self._restart = self.interval_at(self.load), self.restart_at(self.load)
+            self._looked = True
 
 
 class _AtLoad:

@@ -27,8 +27,9 @@ class StepCosts:
         self._window = window
         self._curves: dict[int, _Curve] = {}
         self._dearer: dict[int, float] = {}
+        self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until something is learned
         self._owed = 0.0
-        self._pauses = {drafting: deque[float](maxlen=2 * window) for drafting in (False, True)}
+        self._pauses = {drafting: _Pauses(2 * window) for drafting in (False, True)}
 
     def copy(self) -> "StepCosts":
         """Another that knows the same and learns for itself."""
@@ -39,17 +40,17 @@ class StepCosts:
 
         drafting: a drafter was at work meanwhile, whose frames take time too.
         """
-        self._pauses[drafting].append(seconds)
+        self._pauses[drafting].record(seconds)
 
     def knows_pause(self, *, drafting: bool) -> bool:
         """Whether any was measured in this case."""
-        return bool(self._pauses[drafting])
+        return self._pauses[drafting].mean is not None
 
     def pause(self, *, drafting: bool) -> float:
         """The mean of it, in seconds, since the rare long ones are paid for too; where it is known for the other case
         only, that."""
-        pauses = self._pauses[drafting] or self._pauses[not drafting]
-        return fmean(pauses) if pauses else 0.0
+        mean = self._pauses[drafting].mean
+        return (self._pauses[not drafting].mean or 0.0) if mean is None else mean
 
     def record(
         self, rows: int, seconds: float, *, context: int = 0, drafts: bool = False, redoes: bool = False
@@ -68,13 +69,17 @@ class StepCosts:
         bucket = _bucket(context)
         if bucket not in self._curves:
             self._curves[bucket] = _Curve(self._window)
-            self._dearer.clear()
         if self._curves[bucket].record(rows, seconds):
             self._dearer.clear()
+            self._expected.clear()
 
     def seconds(self, rows: int, context: int = 0) -> float:
         """Expected seconds of a step of `rows` rows over so much context; 0 before the first measurement."""
-        return self._in(_bucket(context), rows)
+        key = _bucket(context), rows
+        known = self._expected.get(key)
+        if known is None:
+            known = self._expected[key] = self._in(*key)
+        return known
 
     def hopeful(self, most: int, context: int = 0) -> list[float]:
         """Expected seconds of 1, 2, ... `most` rows for choosing a width: less by what too few measurements may hide,
@@ -118,6 +123,19 @@ class StepCosts:
         """The same by the least context of each bucket."""
         curves = sorted(self._curves.items())
         return {_least(bucket): dict(sorted(curve.medians.items())) for bucket, curve in curves}
+
+
+class _Pauses:
+    """The last ones of a kind; `mean` of them in seconds, None before the first."""
+
+    def __init__(self, window: int) -> None:
+        self.mean: float | None = None
+        self._last = deque[float](maxlen=window)
+
+    def record(self, seconds: float) -> None:
+        """Learn."""
+        self._last.append(seconds)
+        self.mean = fmean(self._last)
 
 
 class _Curve:

@@ -89,7 +89,8 @@ def test_policies_that_say_the_same_are_put_off_but_not_news():
     assert reconsider(pace, solved[0])
     for number in range(1, 400):
         now = solved[0] + number * SOLVE_INTERVAL
-        pace.arrivals.interval = INTERVAL * (1 + 0.1 * (number % 2))
+        for _ in range(31):  # as many as are remembered
+            pace.arrivals.record_interval(INTERVAL * (1 + 0.1 * (number % 2)), 1)
         if reconsider(pace, now):
             solved.append(now)
     gaps = [after - before for before, after in pairwise(solved)]
