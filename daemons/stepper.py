@@ -96,8 +96,8 @@ class Stepper:
         assert step is not None, "results come of steps"
         self.places.end()
         seconds = result.ended - result.started
+        drafting = any(live.machine.drafting for live in sessions.values())
         if self._pause is not None:
-            drafting = any(live.machine.drafting for live in sessions.values())
             self._costs.record_pause(self._pause, drafting=drafting)
         self._last_ended = result.ended
         if step.pure:
@@ -116,6 +116,9 @@ class Stepper:
         for live, effects in outcomes:
             self._trim(live, effects)
             self._notes.stepped(live, effects, seconds)  # before the next step, which may begin at once
+        if step.pure and sharing > 1 and self._pause is not None:
+            tokens = sum(len(effect.ids) for _, told in outcomes for effect in told if isinstance(effect, ev.Emit))
+            self._costs.crowds.stepped(sharing, tokens, self._pause + seconds, drafting=drafting)
         return outcomes
 
     def abandon(self, sessions: Mapping[int, Live]) -> list[Live]:

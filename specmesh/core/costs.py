@@ -5,6 +5,8 @@ from collections import deque
 from copy import deepcopy
 from statistics import fmean, median
 
+from specmesh.core.contest import Contests
+
 SHORT_CONTEXT = 1024
 """Ids; steps over fewer are of one kind, then each doubling is another."""
 
@@ -20,10 +22,12 @@ class StepCosts:
     4095 and so on, each with a `_Curve` of its own. A width that a bucket does not know
     costs what it does with the next shorter context, and as much more as the widths known here do (their median).
 
-    `pause` is what lies between two steps: scheduling, sampling, the wire.
+    `pause` is what lies between two steps: scheduling, sampling, the wire. `crowds` is what the clock says of drafting
+    where sessions share steps.
     """
 
     def __init__(self, window: int = 31) -> None:
+        self.crowds = Contests()
         self._window = window
         self._curves: dict[int, _Curve] = {}
         self._dearer: dict[int, float] = {}

@@ -26,8 +26,9 @@ class Bid:
     chosen: bool = False
 
 
-def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[int], float]) -> list[int]:
-    """How many of its drafts each bidder brings, at most `room` together.
+def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[int], float], first: int = 0) -> list[int]:
+    """How many of its drafts each bidder brings, at most `room` together. Of drafts that are as likely to stand, those
+    of bidder number `first` and of the ones after it come before others'.
 
     seconds: what a step of so many rows is expected to take, everything between two steps included.
     """
@@ -38,16 +39,19 @@ def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[int], float]) 
             room -= counts[bidder]
     rows = len(bids) + sum(counts)
     tokens = len(bids) + sum(sum(bid.stands[:count]) for bid, count in zip(bids, counts, strict=True))
-    offered = [(-p, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.stands]
+    size = max(len(bids), 1)
+    offered = [
+        (-p, (bidder - first) % size, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.stands
+    ]
     offered.sort()
     del offered[room:]
     best, taken = LEAST_GAIN * tokens / max(seconds(rows), 1e-9), 0
-    for number, (minus, _) in enumerate(offered, 1):
+    for number, (minus, _, _) in enumerate(offered, 1):
         tokens -= minus
         rate = tokens / max(seconds(rows + number), 1e-9)
         if rate > best:
             best, taken = rate, number
-    for _, bidder in offered[:taken]:
+    for _, _, bidder in offered[:taken]:
         counts[bidder] += 1
     return counts
 

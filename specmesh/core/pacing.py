@@ -409,6 +409,9 @@ class Pacing:
             self._benched -= 1
             self.draft_n = 0
             return
+        if self._crowd > 1 and not self._costs.crowds.drafts(self._crowd):
+            self.draft_n = 0
+            return
         if self._crowd > 1:
             self.draft_n = even_drafts(self.acceptance.rates(), self._crowd, self._most, self._crowded)
         else:

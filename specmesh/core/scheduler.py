@@ -78,6 +78,7 @@ class Scheduler:
         self._costs = costs if costs is not None else StepCosts()
         self._prefill_rows = prefill_rows
         self._constant = constant
+        self._turn = -1
 
     def next_step(self, sessions: Mapping[int, VerifierSession], now: float) -> Step | Idle:
         """The next step over the unfinished `sessions`, or until when there is none."""
@@ -89,12 +90,20 @@ class Scheduler:
         parts: list[tuple[int, Part]] = []
         if any(isinstance(plan, ev.Verify) for plan in plans.values()):
             joining = {key: plan for key, plan in plans.items() if not isinstance(plan, ev.Prefill)}
-            wants = {key: _wanted(plan, sessions[key]) for key, plan in list(joining.items())[: self._n_batch]}
+            wants = {key: _wanted(joining[key], sessions[key]) for key in self._fitting(list(joining))}
             parts += self._verifying(wants, sessions)
         budget = self._n_batch - sum(_rows(part) for _, part in parts)
         if len(prompts) < len(plans):
             budget = min(budget, self._prefill_rows)
         return Step((*parts, *self._filling(prompts, budget)))
+
+    def _fitting(self, joining: list[int]) -> list[int]:
+        """Those that take part: all, or as many as there are rows."""
+        self._turn += 1
+        if len(joining) <= self._n_batch:
+            return joining
+        begin = self._turn * self._n_batch % len(joining)
+        return (joining[begin:] + joining[:begin])[: self._n_batch]
 
     def _verifying(
         self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, VerifierSession]
@@ -110,7 +119,8 @@ class Scheduler:
             context = sum(want.position for want in wants.values())
             pause = self._costs.pause(drafting=True)
             bids = [sessions[key].bid(want) for key, want in wants.items()]
-            counts = share_rows(bids, room, lambda rows: self._costs.seconds(rows, context) + pause)
+            first = self._turn % len(bids)
+            counts = share_rows(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
         return [
             (key, want if count == len(want.drafts) else replace(want, drafts=want.drafts[:count]))
             for (key, want), count in zip(wants.items(), counts, strict=True)

@@ -114,6 +114,25 @@ def test_drafts_that_do_not_pay_stay_behind():
     assert [len(part.drafts) for _, part in Scheduler(40, costs).next_step({1: verifying(8)}, 0.0).parts] == [8]
 
 
+def test_each_is_first_in_its_turn():
+    """Where rows are few, nobody's drafts and nobody's own row always come last."""
+    scheduler, brought = Scheduler(n_batch=4), [0, 0, 0]
+    for _ in range(30):
+        step = scheduler.next_step({key: verifying(1) for key in range(3)}, now=0.0)
+        assert isinstance(step, Step)
+        for key, part in step.parts:
+            assert isinstance(part, ev.Verify)
+            brought[key] += len(part.drafts)
+    assert brought == [10, 10, 10]
+    scheduler, took = Scheduler(n_batch=4), [0] * 6
+    for _ in range(30):
+        step = scheduler.next_step({key: verifying() for key in range(6)}, now=0.0)
+        assert isinstance(step, Step)
+        for key, _ in step.parts:
+            took[key] += 1
+    assert took == [20] * 6
+
+
 def test_more_sessions_than_rows():
     """The first of them step; the others are next."""
     step = Scheduler(2).next_step({key: verifying(3) for key in range(4)}, 0.0)
