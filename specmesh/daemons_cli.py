@@ -171,6 +171,13 @@ def _daemon_options(command: F) -> F:
     "drafts, whoever else asks; steps cost more, see the README.",
 )
 @click.option(
+    "--kv-unified/--no-kv-unified",
+    default=True,
+    show_default=True,
+    help="Let sessions share one memory. Without, each has its own: less work for a CPU with many sessions, but what "
+    "two prompts begin with is read twice, and drafts pay less.",
+)
+@click.option(
     "--rpc",
     metavar="HOST:PORT[,...]",
     help="Put layers on these machines too, where `specmesh rpc-server` or llama.cpp's ggml-rpc-server runs.",
@@ -194,6 +201,7 @@ def verifier(
     grace: float,
     max_queue: int,
     reproducible: bool,
+    kv_unified: bool,
     rpc: str | None,
     insecure_rpc: bool,
     announce: bool,
@@ -214,7 +222,8 @@ def verifier(
             path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
         servers = tuple(address.strip() for address in rpc.split(",")) if rpc else ()
         settings = _model(engine, path, shared, chat_template)
-        settings = replace(settings, reproducible=reproducible, rpc=servers, insecure_rpc=insecure_rpc)
+        settings = replace(settings, reproducible=reproducible, kv_unified=kv_unified)
+        settings = replace(settings, rpc=servers, insecure_rpc=insecure_rpc)
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
         told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, max_queue, defaults)

@@ -42,11 +42,12 @@ class LlamaContext:
         threads = settings.threads or physical_cores()
         # llama.cpp wants a row of logits for each sequence.
         outputs = self._n_outputs if width is None else max(width, settings.n_seq)
-        sizes = CacheSizes(n_ctx, settings.n_seq, rows, outputs, threads, width=width)
+        unified = settings.kv_unified and width is None
+        sizes = CacheSizes(n_ctx, settings.n_seq, rows, outputs, threads, width=width, unified=unified)
         self.cache, self.rewind = open_cache(model, sizes, rollback)
         self._constant = self._of_width(width, rows) if width is not None else None
         self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab)
-        trimming, reuse = self.rewind.trimming, self._reuse(width)
+        trimming, reuse = self.rewind.trimming, self._reuse(unified)
         rests = reuse == "copied" and not settings.rpc  # cells of other machines would cross the network twice
         self.resting = Resting(self.cache, self.sequences, settings.n_seq) if rests else None
         self.info = EngineInfo(model.name, n_ctx, n_batch, settings.n_seq, trimming, model.backend, width, reuse)
@@ -60,7 +61,7 @@ class LlamaContext:
             "one width: leave --reproducible out"
         )
 
-    def _reuse(self, width: int | None) -> Reuse:
+    def _reuse(self, unified: bool) -> Reuse:
         """What is left of a sequence long after its steps.
 
         With a sliding window llama.cpp gives the cells that have left it to other sequences, so that one can only be
@@ -68,7 +69,7 @@ class LlamaContext:
         """
         if self.rewind.trimming != "removal" or self._model.lib.llama_model_n_swa(self._model.handle) > 0:
             return "whole"
-        return "copied" if width is None else "cut"
+        return "copied" if unified else "cut"
 
     def decode(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """One step over all spans; the wanted logits in order, float32 (rows with logits, n_vocab).

@@ -43,6 +43,7 @@ class LlamaSettings:
     weights:      False: only pretend to load them, so that their shapes are checked; nothing can be run.
     chat_template: a Jinja template instead of the model's own.
     reproducible: all steps of a verifier have the same number of rows, see `llama_width`.
+    kv_unified:   sequences share one memory; else each has its own, see `CacheSizes.unified`.
     rpc:          HOST:PORT of llama.cpp's RPC servers, whose devices take layers as GPUs do.
     """
 
@@ -58,6 +59,7 @@ class LlamaSettings:
     weights: bool = True
     chat_template: str | None = None
     reproducible: bool = False
+    kv_unified: bool = True
     rpc: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
