@@ -74,12 +74,14 @@ class LlamaVerifier:
         The arrays are views of llama.cpp's memory, valid until the next call. Raises LocalProtocolError for
         spans that cannot be, with nothing done; EngineError when llama.cpp fails.
         """
-        block = self._context.decode(spans)
-        rows: list[NDArray[np.float32] | None] = []
+        # Memories of sequences that follow each other are computed together.
+        order = sorted(range(len(spans)), key=lambda index: spans[index].seq)
+        block = self._context.decode([spans[index] for index in order])
+        rows: list[NDArray[np.float32] | None] = [None] * len(spans)
         start = 0
-        for span in spans:
-            end = start + len(span.ids) * span.logits
-            rows.append(block[start:end] if span.logits else None)
+        for index in order:
+            end = start + len(spans[index].ids) * spans[index].logits
+            rows[index] = block[start:end] if spans[index].logits else None
             start = end
         return rows
 
