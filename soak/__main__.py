@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from soak.pair import MODELS
-from soak.run import PAIRS, Settings, soak
+from soak.run import PAIRS, USUAL, Settings, soak
 from specmesh import logs
 
 WARM_UP_SHARE = 1 / 3
@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the load and of the faults")
     parser.add_argument("--models", choices=sorted(MODELS), default="sim")
     parser.add_argument("--clients", type=int, default=3, help="of each pair")
+    parser.add_argument("--sessions", type=int, help="that each daemon holds at once, and as many may wait")
     parser.add_argument("--json", type=Path, help="write what was found to this file")
     parser.add_argument("--only", choices=sorted(PAIRS), action="append", help="this pair")
     parser.add_argument("--traces", type=Path, help="a folder for what the steady pair allocates after its warm-up")
@@ -33,8 +34,9 @@ def main() -> None:
         args.models,
         args.clients,
         warm_up=warm_up,
-        pairs=tuple(args.only or PAIRS),
+        pairs=tuple(args.only or USUAL),
         traces=args.traces,
+        sessions=args.sessions,
     )
     report = soak(settings, lambda line: print(line, file=sys.stderr, flush=True))
     print("\n".join(report.lines()))

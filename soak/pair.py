@@ -45,10 +45,14 @@ MODELS = {
 
 
 class Pair:
-    """One pair in a folder of its own. `log` are the faults that have befallen it, with their real times."""
+    """One pair in a folder of its own, each of so many sessions. `log` are the faults that have befallen it, with their
+    real times."""
 
-    def __init__(self, name: str, models: Models, folder: Path, *, traced: bool = False) -> None:
+    def __init__(
+        self, name: str, models: Models, folder: Path, sessions: int | None = None, *, traced: bool = False
+    ) -> None:
         self.name, self.models = name, models
+        self._sessions = sessions
         self._program = [sys.executable, "-m", "soak.traced"] if traced else SPECMESH
         self.mesh = Mesh(folder)
         self.proxy = Proxy(self.mesh.port)
@@ -71,10 +75,25 @@ class Pair:
         """Start a daemon; does not wait for it."""
         models, common = self.models, ("--engine", self.models.engine, "--threads", 1, *self.models.options)
         if lane is Lane.VERIFIER:
-            arguments: tuple[object, ...] = ("--model", models.target, "--bind", self.mesh.address, "--grace", GRACE_S)
+            arguments: tuple[object, ...] = (
+                *self._model(models.target),
+                "--bind",
+                self.mesh.address,
+                "--grace",
+                GRACE_S,
+            )
         else:
-            arguments = ("--model", models.drafter, "--connect", f"tcp://127.0.0.1:{self.proxy.port}")
+            arguments = (*self._model(models.drafter), "--connect", f"tcp://127.0.0.1:{self.proxy.port}")
+        if self._sessions is not None and lane is Lane.VERIFIER:
+            arguments += ("--max-queue", self._sessions)
         self.daemons[lane] = self.mesh.start(lane, *common, *arguments, program=self._program)
+
+    def _model(self, model: str) -> tuple[object, ...]:
+        """A model, and how many sessions it is to hold."""
+        if self._sessions is None:
+            return ("--model", model)
+        simulated = self.models.engine == "sim"
+        return ("--model", f"{model},n_seq={self._sessions}" if simulated else model, "--max-sessions", self._sessions)
 
     def begin(self, fault: Fault) -> None:
         """A fault befalls it."""

@@ -33,8 +33,11 @@ ORPHANED_S = 15.0
 TELL_S = 30.0
 LAST_TOKENS = 50
 
-PAIRS = {"shaken": KILLS, "steady": NO_KILLS}
-"""The pairs of a soak and what befalls them: memory is watched in the one whose processes stay."""
+PAIRS = {"shaken": KILLS, "steady": NO_KILLS, "calm": {}}
+"""The pairs that there are and what befalls them: memory is watched in those whose processes stay."""
+
+USUAL = ("shaken", "steady")
+"""Those of a soak where nobody chose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Settings:
     """A soak: for how long, from which seed, with what models, so many clients of each pair, so many texts.
 
     warm_up: seconds after which memory is watched. traces: where to write what the steady pair allocates from then on.
+    sessions: how many each daemon holds at once, and lets wait; None for as many as by itself.
     """
 
     seconds: float
@@ -50,8 +54,9 @@ class Settings:
     clients: int = 3
     texts: int = 40
     warm_up: float = 300.0
-    pairs: tuple[str, ...] = tuple(PAIRS)
+    pairs: tuple[str, ...] = USUAL
     traces: Path | None = None
+    sessions: int | None = None
 
 
 def texts(alone: Alone, models: Models, count: int, seed: int) -> list[Text]:
@@ -94,7 +99,7 @@ class _Running:
         self._watched = Kind.KILL not in {kind for kinds in PAIRS[name].values() for kind in kinds}
         self._warm_up, self._traces = settings.warm_up, settings.traces if self._watched else None
         self._tracing = False
-        self.pair = Pair(name, models, folder, traced=self._traces is not None)
+        self.pair = Pair(name, models, folder, settings.sessions, traced=self._traces is not None)
         self.started = time.monotonic()
         self.samples: dict[Lane, list[Sample]] = {Lane.VERIFIER: [], Lane.DRAFTER: []}
         self.orphans = 0
