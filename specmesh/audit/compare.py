@@ -1,5 +1,21 @@
 """Two texts of one request, the verifier alone and with drafts: where they part, and how far their logits did before.
 
+**What a near tie is.** Up to where two texts part, the same ids went before each of their tokens: so their
+log-probabilities differ there by what kernels do, and by nothing else. A choice is a near tie where its margin is one
+that such differences can turn.
+
+How large they are depends on the text: on the length of its context, on how it was cut into steps, on its logits. So a
+divergence is held against what was measured on its own text. The largest of all texts would let one noisy text excuse
+the errors of quiet ones.
+
+Not every place tells of it. A token that has nearly all of the probability keeps it whatever its logit does. At a near
+tie no token has more than half, so **open** places, where the chosen one has no more than half either, are those that
+compare. Of n such differences drawn alike one more is the largest with a chance of 1 in n + 1: with a few, a text that
+is in order would often look wrong. There the largest of all texts is taken.
+
+What is left: a memory that holds wrong ids some time before its text parts makes that text noisy, and could excuse what
+it leads to. TOO_NOISY is the bound for that.
+
 Pure: texts come in, verdicts go out.
 """
 
@@ -7,12 +23,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
+from math import log
 
 BOTH = 2.0
 """Two tokens change places where each has moved by half of their margin: so it may be twice the noise."""
 
 LEAST, MOST = 1e-6, 100.0
 """Margins that are told apart; the largest bias that a request may have bounds them."""
+
+OPEN = log(0.5)
+"""Log-probability of the likeliest token of an open place."""
+
+ENOUGH = 16
+"""Open places of a text that tell how noisy it is."""
 
 TOO_NOISY = 0.5
 """Log-probabilities of one token after the same ids do not differ by so much where only kernels differ; they would with
@@ -56,6 +79,13 @@ def parting(alone: Text, drafted: Text) -> Parting | None:
 def noise(pairs: Iterable[tuple[Text, Text]]) -> float:
     """By how much, at most, the log-probability of one token differs between two texts that agree up to it."""
     return max((abs(a - b) for alone, drafted in pairs for a, b in _agreeing(alone, drafted)), default=0.0)
+
+
+def noise_of(alone: Text, drafted: Text, others: float) -> float:
+    """The same of these two alone, where enough of their places are open; else `others`, the noise of all texts."""
+    places = _agreeing(alone, drafted)
+    telling = sum(1 for logprob, _ in places if logprob <= OPEN)
+    return noise([(alone, drafted)]) if telling >= ENOUGH else others
 
 
 def margin(flips: Callable[[float], bool], start: float) -> float | None:

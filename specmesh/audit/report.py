@@ -86,7 +86,8 @@ class Result:
             "",
             *("  ".join(f"{cell:>9}" for cell in row) for row in table),
             "",
-            f"noise {found.noise:.2g}: log-probabilities of the same tokens differ so much; twice that is a near tie",
+            f"noise {found.noise:.2g}: log-probabilities of the same tokens differ so much, at most",
+            "near ties are within twice what they differ by in the same text",
             *([self._noisy()] if self.too_noisy else []),
             *(f"ERROR: nothing was drafted with draft_n {way}, so nothing was compared" for way in self.undrafted),
             *shown,
@@ -103,7 +104,6 @@ class Result:
             "max_tokens": found.plan.tokens,
             "sampling": found.plan.sampling,
             "noise": found.noise,
-            "near_tie_below": BOTH * found.noise,
             "too_noisy": self.too_noisy,
             "failed": self.failed,
             "ways": [dict(zip(_NAMES, _cells(row), strict=True)) for row in self.rows()],
@@ -139,7 +139,10 @@ def _cells(row: Row) -> tuple[int | str, ...]:
 def _line(one: Divergence) -> str:
     where, width = one.parting, "beyond measure" if one.margin is None else f"{one.margin:.2g} at most"
     said = " and ".join("the end" if token is None else str(token) for token in (where.alone, where.drafted))
-    return f"{one.verdict}: prompt {one.prompt}, draft_n {one.way}, token {where.position}: {said}, margin {width}"
+    return (
+        f"{one.verdict}: prompt {one.prompt}, draft_n {one.way}, token {where.position}: {said}, margin {width}, "
+        f"near tie up to {BOTH * one.noise:.2g}"
+    )
 
 
 def _told(one: Divergence) -> Json:
@@ -151,5 +154,6 @@ def _told(one: Divergence) -> Json:
         "alone": where.alone,
         "drafted": where.drafted,
         "margin_at_most": one.margin,
+        "near_tie_up_to": BOTH * one.noise,
         "verdict": str(one.verdict),
     }

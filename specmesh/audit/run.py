@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import cast
 
-from specmesh.audit.compare import BOTH, Parting, Text, Verdict, margin, noise, parting, verdict
+from specmesh.audit.compare import BOTH, Parting, Text, Verdict, margin, noise, noise_of, parting, verdict
 from specmesh.client import Client, Json
 from specmesh.errors import EngineError
 
@@ -35,18 +35,22 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Two texts that part, by the number of their prompt and draft_n; margin: None where it is beyond measure."""
+    """Two texts that part, by the number of their prompt and draft_n.
+
+    margin: None where it is beyond measure. noise: what it was held against.
+    """
 
     prompt: int
     way: int | str
     parting: Parting
     margin: float | None
+    noise: float
     verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of it. alone and drafted: texts by prompt, and by way and prompt. noise: as measured on them."""
+    """What came of it. alone and drafted: texts by prompt, and by way and prompt. noise: the largest on them."""
 
     plan: Plan
     alone: tuple[Text, ...]
@@ -72,7 +76,13 @@ def audit(client: Client, plan: Plan, advance: Callable[[], None], *, reproducib
     pairs = [(number, way, texts[number]) for way, texts in drafted.items() for number in range(len(alone))]
     measured = noise((alone[number], text) for number, _, text in pairs)
     divergences = [
-        _judged(client, plan, alone[number], Parted(number, way, where), 0.0 if reproducible else measured)
+        _judged(
+            client,
+            plan,
+            alone[number],
+            Parted(number, way, where),
+            0.0 if reproducible else noise_of(alone[number], text, measured),
+        )
         for number, way, text in pairs
         if (where := parting(alone[number], text)) is not None
     ]
@@ -104,7 +114,7 @@ def _judged(client: Client, plan: Plan, alone: Text, parted: Parted, measured: f
         return said == (() if where.drafted is None else (where.drafted,))
 
     found = margin(flips, BOTH * measured)
-    return Divergence(parted.prompt, parted.way, where, found, verdict(found, measured))
+    return Divergence(parted.prompt, parted.way, where, found, measured, verdict(found, measured))
 
 
 def _text(client: Client, body: Json) -> Text:

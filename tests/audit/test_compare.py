@@ -2,7 +2,20 @@
 
 import pytest
 
-from specmesh.audit.compare import LEAST, MOST, Parting, Text, Verdict, margin, noise, parting, verdict
+from specmesh.audit.compare import (
+    ENOUGH,
+    LEAST,
+    MOST,
+    OPEN,
+    Parting,
+    Text,
+    Verdict,
+    margin,
+    noise,
+    noise_of,
+    parting,
+    verdict,
+)
 
 
 def text(*ids: int, logprobs: tuple[float, ...] | None = None) -> Text:
@@ -32,6 +45,28 @@ def test_noise():
     assert noise([(one, other), (one, one)]) == 0.25
     assert noise([(one, text(9, logprobs=(-7.0,)))]) == 0.0
     assert noise([]) == 0.0
+
+
+def differing(size: int, logprob: float, by: float) -> tuple[Text, Text]:
+    """Two texts that part after `size` ids which are so likely, and differ by so much at most."""
+    ids = (*range(size), 98), (*range(size), 99)
+    apart = (logprob - by, *(logprob,) * (size - 1), -9.0)
+    return text(*ids[0], logprobs=(logprob,) * size + (-1.0,)), text(*ids[1], logprobs=apart)
+
+
+@pytest.mark.parametrize(
+    ("size", "logprob", "expected"),
+    [
+        (ENOUGH, -1.0, 0.25),
+        (ENOUGH, OPEN, 0.25),
+        (ENOUGH - 1, -1.0, 2.0),
+        (10 * ENOUGH, OPEN + 0.001, 2.0),
+        (1, -1.0, 2.0),
+    ],
+)
+def test_noise_of_a_text(size: int, logprob: float, expected: float):
+    """Its own, however noisy others are, where enough of its places are as open as a near tie; else that of all."""
+    assert noise_of(*differing(size, logprob, 0.25), 2.0) == expected
 
 
 @pytest.mark.parametrize("true", [1e-5, 0.003, 0.2, 40.0])
