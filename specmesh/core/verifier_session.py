@@ -261,6 +261,11 @@ class VerifierSession:
         """DRAFTs and SHADOWs that came too late or did not fit, and drafts that a grammar forbade."""
         return self._drafts.stale
 
+    @property
+    def unguided(self) -> str | None:
+        """Why drafts cannot be held against the grammar any more, so that none is verified; None where they can."""
+        return self._guided.spent
+
     # --- what to run next
 
     def plan(self, now: float) -> ev.Plan:
