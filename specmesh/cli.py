@@ -126,6 +126,15 @@ def _socket_option(command: F) -> F:
 @structure_options
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once.")
 @click.option("--ignore-eos", is_flag=True, help="The model does not end the text.")
+@click.option(
+    "--n",
+    "count",
+    type=click.IntRange(1, 8),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="So many texts, generated side by side with seeds that follow one another.",
+)
 @draft_n_option("auto")
 @click.option("--no-draft", is_flag=True, help="The verifier alone.")
 @click.option(
@@ -166,6 +175,7 @@ def generate(
     structure: dict[str, object],
     stop: tuple[str, ...],
     ignore_eos: bool,
+    count: int,
     draft_n: int | str,
     no_draft: bool,
     logprobs: int | None,
@@ -179,7 +189,7 @@ def generate(
 ) -> None:
     """Generate text from PROMPT ('-' reads it from standard input)."""
     from specmesh.client import Client
-    from specmesh.generate import Output, run
+    from specmesh.generate import Output, run, run_several
     from specmesh.standard_input import read_text
 
     if (prompt is None) == (resume is None):
@@ -188,6 +198,8 @@ def generate(
         raise click.UsageError("--logprobs are told by --json: give both")
     if pace and (as_json or show_drafts):
         raise click.UsageError("--pace is for plain text: leave out --json and --show-drafts")
+    if count > 1 and (resume is not None or pace or show_drafts):
+        raise click.UsageError("--n is for several whole texts: leave out --resume, --pace and --show-drafts")
     text = read_text() if prompt == "-" else prompt
     body: dict[str, object] = {
         **({"prompt": text} if resume is None else {"resume": {"id": resume}}),
@@ -198,10 +210,14 @@ def generate(
         **({"ignore_eos": True} if ignore_eos else {}),
         "draft_n": 0 if no_draft else draft_n,
         **({} if logprobs is None else {"logprobs": logprobs}),
-        "rounds": verbose or show_drafts,
+        "rounds": (verbose or show_drafts) and count == 1,
     }
     output = Output(as_json=as_json, verbose=verbose, show_drafts=show_drafts, pace=pace)
-    run(Client(socket_path, waits=_say_waiting), body, output, reconnect_timeout, _say)
+    client = Client(socket_path, waits=_say_waiting)
+    if count > 1:
+        run_several(client, body, output, count, reconnect_timeout, _say)
+    else:
+        run(client, body, output, reconnect_timeout, _say)
 
 
 @main.command()
@@ -209,12 +225,14 @@ def generate(
 @click.option("--raw", is_flag=True, help="No chat template: the model goes on with the text itself.")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of an answer.")
 @sampling_options(temperature=0.7)
+@structure_options
 @_socket_option
 def chat(
     system: str | None,
     raw: bool,
     max_tokens: int | None,
     sampling: dict[str, object],
+    structure: dict[str, object],
     socket_path: Path | None,
 ) -> None:
     """Talk to the target model; what is piped in is one message."""
@@ -223,7 +241,7 @@ def chat(
 
     if system and raw:
         raise click.UsageError("--system needs a chat template, and --raw uses none")
-    options = dict(sampling)
+    options = sampling | structure
     if max_tokens is not None:
         options["max_tokens"] = max_tokens
     run(Client(socket_path, waits=_say_waiting), Conversation(system, raw), options)
