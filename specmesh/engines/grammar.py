@@ -74,8 +74,8 @@ class Grammars:
 class GrammarConstraint:
     """`Constraint` by the library. What is asked of it more than once before it goes on is calculated once.
 
-    A matcher that has run out of what it may take stays so; `spent` is what it said then. `scout` is another one, for ids
-    that may never be said.
+    A matcher that has run out of what it may take stays so; `spent` is what it said then. `scout` is another one, for
+    ids that may never be said.
     """
 
     def __init__(self, matcher: LLMatcher, scout: LLMatcher, spelling: "_Spelling", field: str) -> None:

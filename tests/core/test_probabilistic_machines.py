@@ -26,43 +26,13 @@ from test_machines import (
     worlds_of,
 )
 
+from fuzz.referee import said
 from specmesh.core import events as ev
-from specmesh.core.noise import Stream, derived, uniform
 from specmesh.core.penalties import Penalties
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.strategy import Strategy
 from specmesh.core.verifier_session import SessionParams
-
-
-def said(params, prefix, logits, offers):
-    """What a probabilistic step must commit, by the text of core.block: drafts that stand, and what follows them.
-
-    The laws as lists, the sums in their order: slow, and with nothing in common with the machine but the noise.
-    """
-    ids, tokens, seed = prefix[0 : len(prefix)], [offer.token for offer in offers], params.seed
-    samplers = [Sampler(params).after([*ids, *tokens[:i]]) for i in range(len(offers) + 1)]
-    laws = [samplers[i].law(logits[i]).tolist() for i in range(len(offers))]
-    asked = [dict(zip(*(part.tolist() for part in offer.shares()), strict=True)) for offer in offers]
-    coins = uniform(derived(seed, Stream.COINS), len(ids), np.arange(len(offers)))
-    kept, stood = [1.0], 0
-    for law, q, token in zip(laws, asked, tokens, strict=True):
-        kept.append(min(kept[-1] * law[token] / q[token], 1.0))
-    lefts = [[max(kept[i] * p - asked[i].get(x, 0.0), 0.0) for x, p in enumerate(laws[i])] for i in range(len(offers))]
-    for i in range(1, len(offers) + 1):
-        height = kept[i]
-        if i < len(offers) and kept[i] < 1:
-            height = sum(lefts[i]) / (sum(lefts[i]) + 1 - kept[i])
-        if coins[i - 1] <= height:
-            stood = i
-    if stood < len(offers):
-        coin = uniform(derived(seed, Stream.CORRECTIONS), len(ids), np.zeros(1, np.int64))[0] * sum(lefts[stood])
-        reached = np.cumsum(lefts[stood])
-        return [*tokens[:stood], int(np.flatnonzero(reached > coin)[0])]
-    if len(offers) == len(logits):
-        return tokens
-    after = Prefix([*ids, *tokens])
-    return [*tokens, samplers[-1].keyed(after.crc).choose(logits[len(tokens)], len(after))]
 
 
 @dataclass
