@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from specmesh.audit.cli import audit
 from specmesh.bench.cli import bench
+from specmesh.client_options import json_option, print_json, socket_option
 from specmesh.config_cli import bad_variable, blamed, config
 from specmesh.daemons_cli import drafter, verifier
 from specmesh.default_options import given
@@ -106,15 +107,7 @@ main.add_command(rpc_server)
 main.add_command(discover)
 
 
-def _socket_option(command: F) -> F:
-    return click.option(
-        "--socket",
-        "socket_path",
-        type=click.Path(path_type=Path),
-        metavar="PATH",
-        envvar="SPECMESH_SOCKET",
-        help="The daemon's local socket (default: found in the user's, then the system's runtime folder).",
-    )(command)
+_SOCKET = socket_option("The daemon's local socket (default: found in the user's, then the system's runtime folder).")
 
 
 @main.command()
@@ -129,6 +122,7 @@ def _socket_option(command: F) -> F:
 @click.option(
     "--n",
     "count",
+    envvar="SPECMESH_GENERATE_N",
     type=click.IntRange(1, 8),
     default=1,
     show_default=True,
@@ -144,13 +138,7 @@ def _socket_option(command: F) -> F:
     help="With --json: how likely each token was, and the N likeliest in its place.",
 )
 @click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
-@click.option(
-    "--json",
-    "as_json",
-    envvar="SPECMESH_GENERATE_JSON",
-    is_flag=True,
-    help="Print one JSON object instead of the text.",
-)
+@json_option("SPECMESH_GENERATE_JSON", "Print one JSON object instead of the text.")
 @click.option("--pace", is_flag=True, help="Show a round's text bit by bit until the next is expected, not at once.")
 @click.option("--verbose", is_flag=True, help="A line per round and a summary, on stderr.")
 @click.option(
@@ -167,7 +155,7 @@ def _socket_option(command: F) -> F:
     help="Instead of PROMPT: a text that broke off, from its beginning, as long as a daemon keeps it. How it goes on "
     "was said when it began.",
 )
-@_socket_option
+@_SOCKET
 def generate(
     prompt: str | None,
     max_tokens: int,
@@ -226,7 +214,7 @@ def generate(
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of an answer.")
 @sampling_options(temperature=0.7)
 @structure_options
-@_socket_option
+@_SOCKET
 def chat(
     system: str | None,
     raw: bool,
@@ -256,7 +244,7 @@ def _say(what: str) -> None:
 
 
 @main.command()
-@click.option("--json", "as_json", envvar="SPECMESH_STATS_JSON", is_flag=True, help="Print the snapshot as JSON.")
+@json_option("SPECMESH_STATS_JSON", "Print the snapshot as JSON.")
 @click.option("--watch", is_flag=True, help="Live; where stdout is no terminal, a line at a time. Ctrl-C ends it.")
 @click.option(
     "--interval",
@@ -266,7 +254,7 @@ def _say(what: str) -> None:
     metavar="SECONDS",
     help="Between two looks of --watch.",
 )
-@_socket_option
+@_SOCKET
 @click.pass_context
 def stats(ctx: click.Context, as_json: bool, watch: bool, interval: float, socket_path: Path | None) -> None:
     """Show what a daemon is doing."""
@@ -283,9 +271,7 @@ def stats(ctx: click.Context, as_json: bool, watch: bool, interval: float, socke
         return
     snapshot = Client(socket_path).get("/stats")
     if as_json:
-        import json
-
-        click.echo(json.dumps(snapshot, indent=2))
+        print_json(snapshot)
         return
     from specmesh.stats_lines import lines
 
@@ -302,8 +288,8 @@ def stats(ctx: click.Context, as_json: bool, watch: bool, interval: float, socke
     metavar="S",
     help="Seconds between two.",
 )
-@click.option("--json", "as_json", envvar="SPECMESH_PING_JSON", is_flag=True, help="Print one JSON object instead.")
-@_socket_option
+@json_option("SPECMESH_PING_JSON")
+@_SOCKET
 def ping(count: int, interval: float, as_json: bool, socket_path: Path | None) -> None:
     """Have a daemon measure the way to each of its peers; exit code 69 where none answers."""
     from specmesh.client import Client
@@ -313,7 +299,7 @@ def ping(count: int, interval: float, as_json: bool, socket_path: Path | None) -
 
 
 @main.command()
-@click.option("--json", "as_json", envvar="SPECMESH_PS_JSON", is_flag=True, help="Print them as JSON.")
+@json_option("SPECMESH_PS_JSON", "Print them as JSON.")
 @click.pass_context
 def ps(ctx: click.Context, as_json: bool) -> None:
     """List the daemons that run here; exit code 69 where none does."""
@@ -321,9 +307,7 @@ def ps(ctx: click.Context, as_json: bool) -> None:
 
     found = daemons.find()
     if as_json:
-        import json
-
-        click.echo(json.dumps(daemons.as_json(found), indent=2))
+        print_json(daemons.as_json(found))
     elif found:
         click.echo("\n".join(daemons.lines(found)))
     if not found:
