@@ -90,6 +90,7 @@ class Result:
             "near ties are within twice what they differ by in the same text",
             *([self._noisy()] if self.too_noisy else []),
             *(f"ERROR: nothing was drafted with draft_n {way}, so nothing was compared" for way in self.undrafted),
+            *(["the drafter did not keep up with the verifier: ask for more --tokens"] if self.undrafted else []),
             *shown,
             *([f"and {hidden} more: see --json"] if hidden else []),
         ]

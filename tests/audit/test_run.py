@@ -154,3 +154,4 @@ def test_nothing_was_drafted(undrafted: tuple[object, ...], failed: list[object]
     result = audited(Daemon(undrafted=undrafted))
     assert (result.undrafted, result.failed) == (failed, bool(failed))
     assert sum("nothing was drafted" in line for line in result.lines()) == len(failed)
+    assert any("ask for more --tokens" in line for line in result.lines()) == bool(failed)
