@@ -4,14 +4,16 @@
 log-probabilities differ there by what kernels do, and by nothing else. A choice is a near tie where its margin is one
 that such differences can turn.
 
-How large they are depends on the text: on the length of its context, on how it was cut into steps, on its logits. So a
-divergence is held against what was measured on its own text. The largest of all texts would let one noisy text excuse
-the errors of quiet ones.
+How large they are depends on the text: on the length of its context, on its logits. So a divergence is held against
+what was measured on its own text, in all ways of drafting it: they compute the same rows with others beside them. The
+largest of all texts would let one noisy text excuse the errors of quiet ones.
 
-Not every place tells of it. A token that has nearly all of the probability keeps it whatever its logit does. At a near
-tie no token has more than half, so **open** places, where the chosen one has no more than half either, are those that
-compare. Of n such differences drawn alike one more is the largest with a chance of 1 in n + 1: with a few, a text that
-is in order would often look wrong. There the largest of all texts is taken.
+What is measured are the likeliest tokens of each row, not only those that were said. One that has nearly all of the
+probability keeps it whatever its logit does; and where a temperature lets less likely tokens be said, it is they whose
+logits matter, and these differ by more. With what was said alone some near ties of a quantised model looked wrong.
+
+Of n such differences drawn alike one more is the largest with a chance of 1 in n + 1. So a text that parts after a few
+places says too little of itself; there the largest of all texts is taken.
 
 What is left: a memory that holds wrong ids some time before its text parts makes that text noisy, and could excuse what
 it leads to. TOO_NOISY is the bound for that.
@@ -19,11 +21,10 @@ it leads to. TOO_NOISY is the bound for that.
 Pure: texts come in, verdicts go out.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
-from math import log
 
 BOTH = 2.0
 """Two tokens change places where each has moved by half of their margin: so it may be twice the noise."""
@@ -31,11 +32,11 @@ BOTH = 2.0
 LEAST, MOST = 1e-6, 100.0
 """Margins that are told apart; the largest bias that a request may have bounds them."""
 
-OPEN = log(0.5)
-"""Log-probability of the likeliest token of an open place."""
+LIKELIEST = 10
+"""Tokens of a row that are compared."""
 
 ENOUGH = 16
-"""Open places of a text that tell how noisy it is."""
+"""Places of a prompt's texts that tell how noisy they are."""
 
 TOO_NOISY = 0.5
 """Log-probabilities of one token after the same ids do not differ by so much where only kernels differ; they would with
@@ -51,11 +52,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A prompt and what followed: ids, without one that ends it, and the log-probability of each; drafts verified."""
+    """A prompt and what followed: ids, without one that ends it, the log-probability of each, and by id those of the
+    likeliest in its place; drafts verified."""
 
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    likeliest: tuple[Mapping[int, float], ...]
     drafted: int = 0
     accepted: int = 0
 
@@ -81,11 +84,14 @@ def noise(pairs: Iterable[tuple[Text, Text]]) -> float:
     return max((abs(a - b) for alone, drafted in pairs for a, b in _agreeing(alone, drafted)), default=0.0)
 
 
-def noise_of(alone: Text, drafted: Text, others: float) -> float:
-    """The same of these two alone, where enough of their places are open; else `others`, the noise of all texts."""
-    places = _agreeing(alone, drafted)
-    telling = sum(1 for logprob, _ in places if logprob <= OPEN)
-    return noise([(alone, drafted)]) if telling >= ENOUGH else others
+def noise_of(pairs: Sequence[tuple[Text, Text]], others: float) -> float:
+    """By how much, at most, log-probabilities of the likeliest tokens differ between texts of one prompt that agree up
+    to them; `others`, what it is in all texts, where that is more and they agree in too few places."""
+    rows = [both for pair in pairs for both in _rows(*pair)]
+    own = max(
+        (abs(one[token] - other[token]) for one, other in rows for token in one.keys() & other.keys()), default=0.0
+    )
+    return own if len(rows) >= ENOUGH else max(own, others)
 
 
 def margin(flips: Callable[[float], bool], start: float) -> float | None:
@@ -110,3 +116,8 @@ def _shared(one: Text, other: Text) -> int:
 
 def _agreeing(one: Text, other: Text) -> list[tuple[float, float]]:
     return list(zip(one.logprobs, other.logprobs, strict=False))[: _shared(one, other)]
+
+
+def _rows(one: Text, other: Text) -> list[tuple[Mapping[int, float], Mapping[int, float]]]:
+    """Of the ids that both have said. Not of the place where they part, or each would excuse itself."""
+    return list(zip(one.likeliest, other.likeliest, strict=False))[: _shared(one, other)]

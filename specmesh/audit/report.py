@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from specmesh.audit.compare import BOTH, TOO_NOISY, Text, Verdict
+from specmesh.audit.compare import BOTH, LIKELIEST, TOO_NOISY, Text, Verdict
 from specmesh.audit.run import Divergence, Found
 from specmesh.client import Json
 
@@ -87,7 +87,7 @@ class Result:
             *("  ".join(f"{cell:>9}" for cell in row) for row in table),
             "",
             f"noise {found.noise:.2g}: log-probabilities of the same tokens differ so much, at most",
-            "near ties are within twice what they differ by in the same text",
+            f"near ties are within twice what the {LIKELIEST} likeliest differ by in the texts of one prompt",
             *([self._noisy()] if self.too_noisy else []),
             *(f"ERROR: nothing was drafted with draft_n {way}, so nothing was compared" for way in self.undrafted),
             *(["the drafter did not keep up with the verifier: ask for more --tokens"] if self.undrafted else []),
