@@ -100,7 +100,7 @@ class Result:
         found = self.found
         return {
             "schema_version": 1,
-            "model": self.snapshot.get("model"),
+            "model": self._target,
             "prompts": len(found.plan.prompts),
             "max_tokens": found.plan.tokens,
             "sampling": found.plan.sampling,
@@ -117,11 +117,20 @@ class Result:
             return "ERROR: the verifier is reproducible, and yet its log-probabilities differ"
         return f"ERROR: kernels do not differ by more than {TOO_NOISY:g}"
 
+    @property
+    def _target(self) -> Json | None:
+        """The model whose texts were audited: a drafter knows of it what its verifier has said."""
+        told = self.snapshot.get("verifier" if self.snapshot.get("role") == "drafter" else "model")
+        return told if isinstance(told, dict) else None
+
     def _model(self) -> str:
-        model = self.snapshot.get("model")
-        if not isinstance(model, dict):
-            return "unknown model"
-        return f"{model.get('name')} on {model.get('backend')}{', reproducible' if model.get('reproducible') else ''}"
+        match self._target:
+            case {"name": name, "backend": backend, **more}:
+                return f"{name} on {backend}{', reproducible' if more.get('reproducible') else ''}"
+            case {"name": name, "model": model}:
+                return f"{model} at {name}"
+            case _:
+                return "unknown model"
 
 
 def promises_bits(snapshot: Json) -> bool:

@@ -133,6 +133,18 @@ def test_the_noise_of_one_text_excuses_no_other():
     assert quiet.failed
 
 
+def test_asked_at_the_drafter():
+    """It is the verifier's texts that are audited, as far as the drafter knows of it."""
+    result = audited(Daemon())
+    verifier = {"name": "box:7", "model": "big", "stuck": False}
+    for told, head in ((verifier, "big at box:7"), (None, "unknown model")):
+        result = replace(
+            result, snapshot={"role": "drafter", "model": {"name": "small", "backend": "GPU"}, "verifier": told}
+        )
+        assert result.lines()[0].startswith(f"{head}: 3 prompts")
+        assert result.as_json()["model"] == told
+
+
 def test_too_much_noise():
     """Logits that differ by more than kernels explain are an error, whatever divergences are by them."""
     quiet = audited(Daemon())
