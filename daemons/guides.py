@@ -4,7 +4,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
 
-from specmesh.core.constraint import Constraint, Grammar
+from specmesh.core.constraint import SIMPLER, Constraint, Grammar
 from specmesh.core.guided import GuidedDrafts
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.followed import Followed
@@ -22,7 +22,11 @@ class Guides:
         self._compiling: dict[int, Future[Constraint]] = {}
 
     def look(self, live: Followed, vocabulary: Vocabulary | None) -> None:
-        """Begin to compile a session's grammar in terms of this vocabulary, or give it what came of that."""
+        """Begin to compile a session's grammar in terms of this vocabulary, or give it what came of that; take it away
+        again where it has run out of what it may take."""
+        if live.guided is not None and (why := live.guided.spent) is not None:
+            live.guided = live.grammar = None
+            log.warning("grammar_spent", session=live.id, error=why, meaning="its drafts go without", hint=SIMPLER)
         if live.grammar is None or live.guided is not None or vocabulary is None:
             return
         compiling = self._compiling.get(live.id)

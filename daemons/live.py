@@ -22,7 +22,8 @@ class Live:
     owner is the drafter whose own client asked for it; None for a client of this daemon. told: when its client last
     got a round. name: what it can be asked for by again, and key: with which key it was opened; either may be empty.
     casting: what is known of its drafters; standby: the one that stands by, as it follows. asked: whether drafts are
-    asked for, as its drafter's load was counted last.
+    asked for, as its drafter's load was counted last. unguided: it is in the log that drafts cannot be held against its
+    grammar any more.
     """
 
     id: int
@@ -39,6 +40,7 @@ class Live:
     casting: Casting[bytes] = field(default_factory=Casting)
     standby: Standby | None = None
     asked: bool = False
+    unguided: bool = False
 
     def started(self) -> Started:
         """What its client is told first."""

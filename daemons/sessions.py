@@ -13,7 +13,7 @@ import structlog
 
 from specmesh.core import events as ev
 from specmesh.core.admission import may_adopt
-from specmesh.core.constraint import Constraint
+from specmesh.core.constraint import SIMPLER, Constraint
 from specmesh.core.costs import StepCosts
 from specmesh.core.prefix import common_length
 from specmesh.core.report import session_report
@@ -278,6 +278,7 @@ class Sessions:
                 case ev.Emit(ids, accepted, drafts):
                     self._stats.emitted(live, effect)
                     live.client.hear(Tokens(ids, min(accepted, len(ids)), drafts, effect.logprobs))
+                    self._note_unguided(live)
                 case ev.Finish(reason, error):
                     if error is not None:
                         log.warning("session_broke", session=live.id, error=str(error))
@@ -285,6 +286,14 @@ class Sessions:
                     self._finish(live, reason, time.monotonic())
                 case _:
                     assert_never(effect)
+
+    def _note_unguided(self, live: Live) -> None:
+        """Say once that a session's drafts are all lost from now on."""
+        why = None if live.unguided else live.machine.unguided
+        if why is not None:
+            live.unguided = True
+            meaning = "none of its drafts is verified"
+            log.warning("grammar_spent", session=live.id, error=why, meaning=meaning, hint=SIMPLER)
 
     def _tell(self, live: Live, message: m.TokenMessage | m.Logprobs) -> None:
         if live.drafter is not None:

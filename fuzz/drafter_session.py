@@ -9,6 +9,7 @@ from fuzz.tape import Tape
 from specmesh.core import events as ev
 from specmesh.core.drafter_session import MAX_CREDIT, DrafterSession
 from specmesh.core.prefix import Prefix
+from specmesh.core.proposal import Proposal
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import SessionParams
 from specmesh.errors import FrameError
@@ -33,13 +34,15 @@ class _World:
 
     def __init__(self, tape: Tape) -> None:
         self.tape, self.now, self.seen = tape, 0.0, Counter[str]()
-        self.honest = bool(tape.byte() & 1)
+        how = tape.byte()
+        self.honest, self.samples = bool(how & 1), bool(how & 2)
         self.n_ctx, self.n_batch = tape.choice((96, 96, 20, 1)), tape.choice((6, 64, 1))
         self.can_trim, self.round_trip = bool(tape.byte() & 1), tape.choice((0.0, 0.0003, 0.02, 0.5))
         self.session = DrafterSession(N_VOCAB, self.n_ctx, self.n_batch, shadows=bool(tape.byte() & 1))
         self.truth = Prefix(TEXT)
         self.memory = Memory(self.n_ctx)
         self.learned: list[int] = []
+        self.made: dict[int, Proposal] = {}
         self.heard = 0
 
     # --- the script
@@ -102,13 +105,22 @@ class _World:
         self.memory.append(plan.ids)
         began = self.now
         self.now += self.tape.byte() * 1e-3
-        self.handle(ev.Predicted(len(plan.ids), self.guess() if plan.guess else None, began))
+        guess = self.guess() if plan.guess else None
+        self.handle(ev.Predicted(len(plan.ids), guess, began, self.proposal(guess) if self.samples else None))
 
     def guess(self) -> int | None:
         """What the text says next, or another id, or nothing."""
         right = TEXT[min(len(self.memory.held), len(TEXT) - 1)]
         luck = self.tape.byte()
         return None if luck == 255 else right if luck < 160 else luck % N_VOCAB
+
+    def proposal(self, guess: int | None) -> Proposal | None:
+        """What a guess was sampled from: of each position another law; now and then it is not known."""
+        if guess is None or self.tape.byte() == 0:
+            return None
+        at = len(self.memory.held)
+        self.made[at] = Proposal((guess, (guess + 1) % N_VOCAB), (1 + at, 1))
+        return self.made[at]
 
     # --- what must hold
 
@@ -129,8 +141,12 @@ class _World:
         for effect in effects:
             self.seen[type(effect).__name__] += 1
             match effect:
-                case ev.SendDraft(base, crc, ids):
+                case ev.SendDraft(base, crc, ids, proposals):
                     assert ids
+                    assert len(proposals) in (0, len(ids) * self.samples)
+                    for at, one in enumerate(proposals, base):
+                        assert one is None or one == self.made[at], "the law of another draft"
+                    self.seen["sampled"] += any(proposals)
                     assert self.session.n_truth <= base
                     assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])
                 case ev.SendShadow(base, crc, ids):

@@ -1,16 +1,17 @@
-"""A target model as a hash of what its memory holds, and what it says alone.
+"""A target model as a hash of what its memory holds, and what it says alone, or after what it has said with drafts.
 
 A wrong position or a missed trim changes its rows, and so the text: whoever compares with `alone` sees it.
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.prefix import Prefix
+from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler
 from specmesh.core.verifier_session import SessionParams
 
@@ -30,13 +31,18 @@ def row(crc: int) -> NDArray[np.float32]:
     return logits
 
 
-@cache
-def alone(params: SessionParams, n_ctx: int) -> tuple[tuple[int, ...], tuple[int, ...], str]:
-    """What the target says after PROMPT one row at a time: (all ids, an end id included; ids shown; finish reason)."""
+@lru_cache(4096)
+def alone(
+    params: SessionParams, n_ctx: int, said: tuple[int, ...] = ()
+) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """What the target says after PROMPT, and what it has said already, one row at a time: (all ids, an end id included;
+    ids shown; finish reason)."""
     prefix, sampler, shown, text = Prefix(PROMPT), Sampler(params.sampling), list[int](), b""
-    reason = ""
+    reason, before = "", iter(said)
     while not reason:
-        token = sampler.choose(row(prefix.crc), len(prefix))
+        own = sampler.keyed(prefix.crc) if proposes(params.sampling) else sampler
+        token = next(before, -1)
+        token = own.choose(row(prefix.crc), len(prefix)) if token < 0 else token
         prefix.extend([token])
         if token == END:
             reason = "stop"
@@ -47,6 +53,7 @@ def alone(params: SessionParams, n_ctx: int) -> tuple[tuple[int, ...], tuple[int
             reason = "stop"
         elif len(shown) == params.max_tokens or len(prefix) == n_ctx:
             reason = "length"
+    assert next(before, None) is None, "it has gone on after its end"
     return tuple(prefix[0 : len(prefix)]), tuple(shown), reason
 
 

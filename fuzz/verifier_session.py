@@ -1,10 +1,15 @@
-"""A verifier's session under a script of frames, steps and time: it never raises, stays bounded, says its own text."""
+"""A verifier's session under a script of frames, steps and time: it never raises, stays bounded, says its own text.
+
+Of a probabilistic one, whose text depends on the drafts, each step says what the referee finds.
+"""
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 from fuzz.frames import frame_of
 from fuzz.oracle import END, MAX_TOKENS, N_VOCAB, PIECES, PROMPT, Memory, alone
+from fuzz.referee import said
 from fuzz.tape import Tape
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
@@ -12,7 +17,9 @@ from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.policy import Policy, PolicyInputs, solve
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.rules import proposes
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.strategy import Strategy
 from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
 from specmesh.daemons.draft_frames import drafted
 from specmesh.errors import FrameError
@@ -31,6 +38,9 @@ SAMPLING = (
     SamplingParams(temperature=1.0, seed=5),
     SamplingParams(temperature=0.7, top_k=5, top_p=0.9, seed=2**63),
 )
+PROBABILISTIC = 192
+"""Of 256 numbers that choose how to sample, those from this one on are of that strategy."""
+
 ROUND_TRIPS = (0.0, 0.0003, 0.02, 0.5)
 
 
@@ -48,7 +58,10 @@ class _World:
 
     def __init__(self, tape: Tape) -> None:
         self.tape, self.now, self.seen = tape, 0.0, Counter[str]()
-        sampling, number = tape.choice(SAMPLING), tape.byte()
+        how, number = tape.byte(), tape.byte()
+        sampling = SAMPLING[how % len(SAMPLING)]
+        if how >= PROBABILISTIC:
+            sampling = replace(sampling, strategy=Strategy.PROBABILISTIC)
         params = SessionParams(
             sampling=sampling,
             max_tokens=1 + number % MAX_TOKENS,
@@ -59,6 +72,7 @@ class _World:
         limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), tape.choice((8, 16, 1, 0)), PIECES)
         self.most = limits.max_drafts
         self.costs = StepCosts()
+        self.params, self.n_ctx = params, n_ctx
         truth, self.shall, self.ends = alone(params, n_ctx)
         self.truth = Prefix(truth)
         ids = truth[: len(PROMPT) + max(number // MAX_TOKENS - BEGUN, 0)]  # a text that is gone on with, or a prompt
@@ -168,12 +182,38 @@ class _World:
     def handle(self, event: ev.VerifierEvent) -> None:
         """An event, and its effects."""
         before = len(self.session.prefix)
-        self.perform(self.session.handle(event, self.now))
+        shall = self.refereed(event) if isinstance(event, ev.Stepped) and proposes(self.params.sampling) else []
+        effects = self.session.handle(event, self.now)
         committed = self.session.prefix
         assert len(committed) == before or isinstance(event, ev.Stepped), "a peer has moved the text"
+        if shall:
+            new = committed[before : len(committed)]
+            assert new
+            assert new == shall[: len(new)], "not what its drafts lead to"
+            text = *self.truth[len(PROMPT) : before], *new
+            truth, self.shall, self.ends = alone(self.params, self.n_ctx, text)
+            self.truth = Prefix(truth)
+        self.perform(effects)
         assert committed[0 : len(committed)] == self.truth[0 : len(committed)], "not what the target says"
         assert self.session._drafts.nodes <= MOST_NODES
         assert 0 <= self.session.draft_n <= max(self.most, 30)
+
+    def refereed(self, step: ev.Stepped) -> list[int]:
+        """What a probabilistic step leads to by what is in hand, of which it may say the beginning."""
+        sampling, prefix = self.params.sampling, self.session.prefix
+        offers = self.session._drafts.offers(step.drafts)
+        assert tuple(offer.token for offer in offers[: len(step.drafts)]) == step.drafts
+        for offer in offers:
+            assert offer.proposal is None or offer.proposal.fits(offer.token, N_VOCAB), "a law that is none"
+        self.seen["sampled"] += any(offer.proposal for offer in offers)
+        self.seen["certain"] += any(offer.proposal is None for offer in offers)
+        self.seen["beyond the rows"] += len(offers) > len(step.drafts)
+        shall = said(sampling, prefix, list(step.logits), offers)
+        ids = prefix[0 : len(prefix)]
+        for i, token in enumerate(shall[: len(step.logits)]):
+            law = Sampler(sampling).after([*ids, *shall[:i]]).law(step.logits[i])
+            assert law[token] > 0, "what the filters leave out"
+        return shall
 
     def perform(self, effects: list[ev.VerifierEffect]) -> None:
         """Carry effects out, and judge them."""

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from specmesh.audit.cli import audit
 from specmesh.bench.cli import bench
+from specmesh.client_options import json_option, print_json, socket_option
 from specmesh.config_cli import bad_variable, blamed, config
 from specmesh.daemons_cli import drafter, verifier
 from specmesh.default_options import given
@@ -106,15 +107,7 @@ main.add_command(rpc_server)
 main.add_command(discover)
 
 
-def _socket_option(command: F) -> F:
-    return click.option(
-        "--socket",
-        "socket_path",
-        type=click.Path(path_type=Path),
-        metavar="PATH",
-        envvar="SPECMESH_SOCKET",
-        help="The daemon's local socket (default: found in the user's, then the system's runtime folder).",
-    )(command)
+_SOCKET = socket_option("The daemon's local socket (default: found in the user's, then the system's runtime folder).")
 
 
 @main.command()
@@ -126,6 +119,16 @@ def _socket_option(command: F) -> F:
 @structure_options
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once.")
 @click.option("--ignore-eos", is_flag=True, help="The model does not end the text.")
+@click.option(
+    "--n",
+    "count",
+    envvar="SPECMESH_GENERATE_N",
+    type=click.IntRange(1, 8),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="So many texts, generated side by side with seeds that follow one another.",
+)
 @draft_n_option("auto")
 @click.option("--no-draft", is_flag=True, help="The verifier alone.")
 @click.option(
@@ -135,13 +138,7 @@ def _socket_option(command: F) -> F:
     help="With --json: how likely each token was, and the N likeliest in its place.",
 )
 @click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
-@click.option(
-    "--json",
-    "as_json",
-    envvar="SPECMESH_GENERATE_JSON",
-    is_flag=True,
-    help="Print one JSON object instead of the text.",
-)
+@json_option("SPECMESH_GENERATE_JSON", "Print one JSON object instead of the text.")
 @click.option("--pace", is_flag=True, help="Show a round's text bit by bit until the next is expected, not at once.")
 @click.option("--verbose", is_flag=True, help="A line per round and a summary, on stderr.")
 @click.option(
@@ -158,7 +155,7 @@ def _socket_option(command: F) -> F:
     help="Instead of PROMPT: a text that broke off, from its beginning, as long as a daemon keeps it. How it goes on "
     "was said when it began.",
 )
-@_socket_option
+@_SOCKET
 def generate(
     prompt: str | None,
     max_tokens: int,
@@ -166,6 +163,7 @@ def generate(
     structure: dict[str, object],
     stop: tuple[str, ...],
     ignore_eos: bool,
+    count: int,
     draft_n: int | str,
     no_draft: bool,
     logprobs: int | None,
@@ -179,7 +177,7 @@ def generate(
 ) -> None:
     """Generate text from PROMPT ('-' reads it from standard input)."""
     from specmesh.client import Client
-    from specmesh.generate import Output, run
+    from specmesh.generate import Output, run, run_several
     from specmesh.standard_input import read_text
 
     if (prompt is None) == (resume is None):
@@ -188,6 +186,8 @@ def generate(
         raise click.UsageError("--logprobs are told by --json: give both")
     if pace and (as_json or show_drafts):
         raise click.UsageError("--pace is for plain text: leave out --json and --show-drafts")
+    if count > 1 and (resume is not None or pace or show_drafts):
+        raise click.UsageError("--n is for several whole texts: leave out --resume, --pace and --show-drafts")
     text = read_text() if prompt == "-" else prompt
     body: dict[str, object] = {
         **({"prompt": text} if resume is None else {"resume": {"id": resume}}),
@@ -198,10 +198,14 @@ def generate(
         **({"ignore_eos": True} if ignore_eos else {}),
         "draft_n": 0 if no_draft else draft_n,
         **({} if logprobs is None else {"logprobs": logprobs}),
-        "rounds": verbose or show_drafts,
+        "rounds": (verbose or show_drafts) and count == 1,
     }
     output = Output(as_json=as_json, verbose=verbose, show_drafts=show_drafts, pace=pace)
-    run(Client(socket_path, waits=_say_waiting), body, output, reconnect_timeout, _say)
+    client = Client(socket_path, waits=_say_waiting)
+    if count > 1:
+        run_several(client, body, output, count, reconnect_timeout, _say)
+    else:
+        run(client, body, output, reconnect_timeout, _say)
 
 
 @main.command()
@@ -209,12 +213,14 @@ def generate(
 @click.option("--raw", is_flag=True, help="No chat template: the model goes on with the text itself.")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of an answer.")
 @sampling_options(temperature=0.7)
-@_socket_option
+@structure_options
+@_SOCKET
 def chat(
     system: str | None,
     raw: bool,
     max_tokens: int | None,
     sampling: dict[str, object],
+    structure: dict[str, object],
     socket_path: Path | None,
 ) -> None:
     """Talk to the target model; what is piped in is one message."""
@@ -223,7 +229,7 @@ def chat(
 
     if system and raw:
         raise click.UsageError("--system needs a chat template, and --raw uses none")
-    options = dict(sampling)
+    options = sampling | structure
     if max_tokens is not None:
         options["max_tokens"] = max_tokens
     run(Client(socket_path, waits=_say_waiting), Conversation(system, raw), options)
@@ -238,7 +244,7 @@ def _say(what: str) -> None:
 
 
 @main.command()
-@click.option("--json", "as_json", envvar="SPECMESH_STATS_JSON", is_flag=True, help="Print the snapshot as JSON.")
+@json_option("SPECMESH_STATS_JSON", "Print the snapshot as JSON.")
 @click.option("--watch", is_flag=True, help="Live; where stdout is no terminal, a line at a time. Ctrl-C ends it.")
 @click.option(
     "--interval",
@@ -248,7 +254,7 @@ def _say(what: str) -> None:
     metavar="SECONDS",
     help="Between two looks of --watch.",
 )
-@_socket_option
+@_SOCKET
 @click.pass_context
 def stats(ctx: click.Context, as_json: bool, watch: bool, interval: float, socket_path: Path | None) -> None:
     """Show what a daemon is doing."""
@@ -265,9 +271,7 @@ def stats(ctx: click.Context, as_json: bool, watch: bool, interval: float, socke
         return
     snapshot = Client(socket_path).get("/stats")
     if as_json:
-        import json
-
-        click.echo(json.dumps(snapshot, indent=2))
+        print_json(snapshot)
         return
     from specmesh.stats_lines import lines
 
@@ -284,8 +288,8 @@ def stats(ctx: click.Context, as_json: bool, watch: bool, interval: float, socke
     metavar="S",
     help="Seconds between two.",
 )
-@click.option("--json", "as_json", envvar="SPECMESH_PING_JSON", is_flag=True, help="Print one JSON object instead.")
-@_socket_option
+@json_option("SPECMESH_PING_JSON")
+@_SOCKET
 def ping(count: int, interval: float, as_json: bool, socket_path: Path | None) -> None:
     """Have a daemon measure the way to each of its peers; exit code 69 where none answers."""
     from specmesh.client import Client
@@ -295,7 +299,7 @@ def ping(count: int, interval: float, as_json: bool, socket_path: Path | None) -
 
 
 @main.command()
-@click.option("--json", "as_json", envvar="SPECMESH_PS_JSON", is_flag=True, help="Print them as JSON.")
+@json_option("SPECMESH_PS_JSON", "Print them as JSON.")
 @click.pass_context
 def ps(ctx: click.Context, as_json: bool) -> None:
     """List the daemons that run here; exit code 69 where none does."""
@@ -303,9 +307,7 @@ def ps(ctx: click.Context, as_json: bool) -> None:
 
     found = daemons.find()
     if as_json:
-        import json
-
-        click.echo(json.dumps(daemons.as_json(found), indent=2))
+        print_json(daemons.as_json(found))
     elif found:
         click.echo("\n".join(daemons.lines(found)))
     if not found:

@@ -43,6 +43,7 @@ _REPORT_KEYS = (
     "strategy",
     "exact",
 )
+SEEDS = 2**32
 _GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
 
 
@@ -95,6 +96,66 @@ def run(
     print(flush=True)
     if output.verbose:
         print("\n".join(summary(_report(so_far))), file=sys.stderr)
+
+
+def run_several(
+    client: Client, body: Json, output: Output, count: int, timeout: float, say: Callable[[str], None]
+) -> None:
+    """Generate `count` texts side by side, with seeds that follow one another, and print them in their order.
+
+    The first is shown as it comes, another when those before it are whole; `say` hears which one follows. Raises the
+    daemon's error, also where it goes away: several texts cannot be gone on with. timeout: as in `run`, of the
+    verifier's alone.
+    """
+    seed = body.get("seed", secrets.randbits(32))
+    assert isinstance(seed, int)
+    texts = [_Text(seed=(seed + number) % SEEDS) for number in range(count)]
+    shown = _InOrder(texts, output, say)
+    try:
+        asked = body | {"seed": seed, "n": count, "reconnect_timeout": timeout}
+        with closing(client.complete(asked)) as chunks:
+            for chunk in chunks:
+                index: int = chunk["choices"][0]["index"]  # type: ignore[index]
+                _take(chunk, texts[index], Output(as_json=True), None)
+                shown.look()
+    finally:
+        shown.end()
+        if output.as_json:
+            choices = [_as_json(text, text.finish_reason or "interrupted") for text in texts]
+            print(json.dumps({"schema_version": 1, "choices": choices}))
+
+
+class _InOrder:
+    """Shows texts one after the other, as far as they have come."""
+
+    def __init__(self, texts: list[_Text], output: Output, say: Callable[[str], None]) -> None:
+        self._texts, self._output, self._say = texts, output, say
+        self._number = self._shown = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self._output.as_json:
+            self._say(f"text {self._number + 1} of {len(self._texts)}, seed {self._texts[self._number].seed}")
+
+    def look(self) -> None:
+        """Show what has come since."""
+        while not self._output.as_json and self._number < len(self._texts):
+            text = self._texts[self._number]
+            _show(text.text[self._shown :])
+            self._shown = len(text.text)
+            if text.finish_reason is None:
+                return
+            print(flush=True)
+            if self._output.verbose:
+                print("\n".join(summary(_report(text))), file=sys.stderr)
+            self._number, self._shown = self._number + 1, 0
+            if self._number < len(self._texts):
+                self._begin()
+
+    def end(self) -> None:
+        """End the line of a text that was cut."""
+        if self._shown:
+            print(flush=True)
 
 
 def _show(text: str) -> None:

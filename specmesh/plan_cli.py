@@ -4,6 +4,9 @@ from pathlib import Path
 
 import click
 
+from specmesh.client_options import FOUND, json_option, print_result, socket_option
+from specmesh.imagined_pair_options import STEPS_FILE, draft_ms_option, rtt_ms_option
+
 
 def _users(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     found = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
@@ -17,8 +20,7 @@ def _users(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     "--steps",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="What `bench steps --json` printed, or a JSON list of milliseconds of 1, 2, ... rows (default: as the running "
-    "verifier has measured them).",
+    help=f"{STEPS_FILE} (default: as the running verifier has measured them).",
 )
 @click.option(
     "--users",
@@ -42,15 +44,8 @@ def _users(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     metavar="P",
     help="Probability that a draft stands.",
 )
-@click.option(
-    "--draft-ms",
-    type=click.FloatRange(0, min_open=True),
-    default=5.2,
-    show_default=True,
-    metavar="MS",
-    help="Each draft.",
-)
-@click.option("--rtt-ms", type=click.FloatRange(0), default=5.0, show_default=True, metavar="MS", help="Round trip.")
+@draft_ms_option
+@rtt_ms_option(5.0)
 @click.option(
     "--pause-ms",
     type=click.FloatRange(0),
@@ -68,15 +63,8 @@ def _users(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     metavar="N",
     help="The verifier's; users beyond wait for a place (default: it has places for all).",
 )
-@click.option(
-    "--socket",
-    "socket_path",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    envvar="SPECMESH_SOCKET",
-    help="The verifier's local socket, without --steps (default: found as `specmesh generate` does).",
-)
-@click.option("--json", "as_json", envvar="SPECMESH_PLAN_JSON", is_flag=True, help="Print one JSON object instead.")
+@socket_option(f"The verifier's local socket, without --steps (default: {FOUND}).")
+@json_option("SPECMESH_PLAN_JSON")
 def plan(
     steps: Path | None,
     users: tuple[int, ...],
@@ -106,9 +94,4 @@ def plan(
     site = Site(costs, draft_ms / 1e3, rtt_ms / 1e3, alpha, pause_ms / 1e3, drafters, max_sessions)
     with bar(2 * len(users)) as advance:
         found = simulate(site, Texts(prompt_tokens, tokens), users, advance)
-    if as_json:
-        import json
-
-        click.echo(json.dumps(found.as_json(), indent=2))
-    else:
-        click.echo("\n".join(found.lines()))
+    print_result(found, as_json=as_json)

@@ -91,7 +91,16 @@ def test_defaults(daemon: type[FakeClient]):
     }
 
 
-@pytest.mark.parametrize("words", [("--logprobs", "2"), ("--pace", "--json"), ("--pace", "--show-drafts")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--logprobs", "2"),
+        ("--pace", "--json"),
+        ("--pace", "--show-drafts"),
+        ("--n", "2", "--pace"),
+        ("--n", "2", "--show-drafts"),
+    ],
+)
 def test_options_that_do_not_go_together(daemon: type[FakeClient], words: tuple[str, ...]):
     """Wrong usage, before anybody is asked."""
     done = run("generate", "hi", *words)
@@ -103,6 +112,20 @@ def test_options_that_are_off_unless_given(daemon: type[FakeClient]):
     assert run("generate", "hi", "--json", "--logprobs", "2", "--ignore-eos").exit_code == 0
     body = asked(daemon)
     assert (body["logprobs"], body["ignore_eos"]) == (2, True)
+
+
+def test_several_texts(daemon: type[FakeClient]):
+    """They are asked for at once, and nothing that one text alone can have."""
+    assert run("generate", "hi", "--n", "3", "--verbose", "--reconnect-timeout", "5").exit_code == 0
+    body = asked(daemon)
+    assert (body["n"], body["rounds"], body["reconnect_timeout"]) == (3, False, 5.0)
+    assert "resumable" not in body
+
+
+def test_a_conversation_of_a_given_form(daemon: type[FakeClient]):
+    """Each answer of a chat."""
+    assert run("chat", "--json-schema", '{"type": "object"}', stdin=b"hi").exit_code == 0
+    assert asked(daemon)["json_schema"] == {"type": "object"}
 
 
 def test_every_option(daemon: type[FakeClient]):
@@ -209,6 +232,9 @@ def test_stdin_that_is_no_text(daemon: type[FakeClient], command: tuple[str, ...
         "generate x --draft-n -1",
         "generate x --draft-n some",
         "generate x --temperature -1",
+        "generate x --n 0",
+        "generate x --n 9",
+        "generate --resume cmpl-1 --n 2",
         "generate x --seed nine",
         "generate x --seed 4294967296",
         "generate x --top-p 1.5",

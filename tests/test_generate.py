@@ -7,7 +7,7 @@ import pytest
 
 from specmesh.client import Json
 from specmesh.errors import DaemonUnreachable
-from specmesh.generate import Output, run, summary
+from specmesh.generate import SEEDS, Output, run, run_several, summary
 
 REPORT = {
     "prompt_tokens": 3,
@@ -93,6 +93,52 @@ def test_paced_text_is_the_same(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(DaemonUnreachable):
         run(Fake(CHUNKS[:2], DaemonUnreachable("gone")), {}, Output(pace=True))  # type: ignore[arg-type]
     assert capsys.readouterr() == ("abc\n", "")
+
+
+def of(number: int, text: str, finish: str | None = None) -> Json:
+    """A chunk of one of several texts."""
+    end = {"report": REPORT} if finish else {"token_ids": [*text.encode()]}
+    return {"choices": [{"index": number, "text": text, "finish_reason": finish}], "specmesh": end}
+
+
+SEVERAL = [of(1, "uv"), of(0, "a"), of(2, "x"), of(1, "", "stop"), of(0, "b"), of(0, "", "length"), of(2, "", "stop")]
+
+
+def several(chunks: list[Json], output: Output, error: BaseException | None = None) -> list[str]:
+    """What is said of three texts; raises as the daemon does."""
+    told: list[str] = []
+    run_several(Fake(chunks, error), {"seed": SEEDS - 2}, output, 3, 30.0, told.append)  # type: ignore[arg-type]
+    return told
+
+
+def test_several_texts_in_their_order(capsys: pytest.CaptureFixture[str]):
+    """However they come; which one follows is said, with its seed."""
+    told = several(SEVERAL, Output(verbose=True))
+    assert told == [f"text {n} of 3, seed {seed}" for n, seed in ((1, SEEDS - 2), (2, SEEDS - 1), (3, 0))]
+    assert capsys.readouterr() == ("ab\nuv\nx\n", "\n".join(summary(REPORT) * 3) + "\n")
+
+
+def test_several_texts_as_json(capsys: pytest.CaptureFixture[str]):
+    """One object with each as it is alone."""
+    assert several(SEVERAL, Output(as_json=True)) == []
+    choices = json.loads(capsys.readouterr().out)["choices"]
+    assert [(one["text"], one["finish_reason"]) for one in choices] == [("ab", "length"), ("uv", "stop"), ("x", "stop")]
+    assert [one["token_ids"] for one in choices] == [[97, 98], [117, 118], [120]]
+
+
+def test_several_texts_that_are_cut(capsys: pytest.CaptureFixture[str]):
+    """What came of the one that was shown stays; JSON has all of them."""
+    with pytest.raises(DaemonUnreachable):
+        several(SEVERAL[:3], Output(), DaemonUnreachable("gone"))
+    assert capsys.readouterr().out == "a\n"
+    with pytest.raises(DaemonUnreachable):
+        several(SEVERAL[:4], Output(as_json=True), DaemonUnreachable("gone"))
+    choices = json.loads(capsys.readouterr().out)["choices"]
+    assert [(one["text"], one["finish_reason"]) for one in choices] == [
+        ("a", "interrupted"),
+        ("uv", "stop"),
+        ("x", "interrupted"),
+    ]
 
 
 def test_verbose_goes_to_stderr(capsys: pytest.CaptureFixture[str]):

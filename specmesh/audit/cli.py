@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from specmesh.client_options import FOUND, json_option, print_result, prompts_option, socket_option
 from specmesh.sampling_options import sampling_options
 
 
@@ -15,12 +16,7 @@ def _ways(_: click.Context, __: click.Parameter, text: str) -> tuple[int | str, 
 
 
 @click.command()
-@click.option(
-    "--prompts",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help='One prompt per line, or JSON lines with "prompt" (default: a few of our own).',
-)
+@prompts_option
 @click.option("--num-prompts", type=click.IntRange(1), metavar="N", help="The first N only.")
 @click.option("--tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N", help="Per text.")
 @click.option(
@@ -33,15 +29,8 @@ def _ways(_: click.Context, __: click.Parameter, text: str) -> tuple[int | str, 
     help="Drafts per step, one way after the other.",
 )
 @sampling_options(temperature=0.0)
-@click.option(
-    "--socket",
-    "socket_path",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    envvar="SPECMESH_SOCKET",
-    help="The daemon's local socket (default: found as `specmesh generate` does).",
-)
-@click.option("--json", "as_json", envvar="SPECMESH_AUDIT_JSON", is_flag=True, help="Print one JSON object instead.")
+@socket_option(f"The daemon's local socket (default: {FOUND}).")
+@json_option("SPECMESH_AUDIT_JSON")
 @click.pass_context
 def audit(
     ctx: click.Context,
@@ -76,10 +65,5 @@ def audit(
     with bar(plan.texts) as advance:
         found = run.audit(client, plan, advance, reproducible=report.promises_bits(snapshot))
     result = report.Result(found, client.get("/stats"))
-    if as_json:
-        import json
-
-        click.echo(json.dumps(result.as_json(), indent=2))
-    else:
-        click.echo("\n".join(result.lines()))
+    print_result(result, as_json=as_json)
     ctx.exit(int(result.failed))

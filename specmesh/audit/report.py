@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from specmesh.audit.compare import BOTH, TOO_NOISY, Text, Verdict
+from specmesh.audit.compare import BOTH, LIKELIEST, TOO_NOISY, Text, Verdict
 from specmesh.audit.run import Divergence, Found
 from specmesh.client import Json
 
@@ -86,9 +86,11 @@ class Result:
             "",
             *("  ".join(f"{cell:>9}" for cell in row) for row in table),
             "",
-            f"noise {found.noise:.2g}: log-probabilities of the same tokens differ so much; twice that is a near tie",
+            f"noise {found.noise:.2g}: log-probabilities of the same tokens differ so much, at most",
+            f"near ties are within twice what the {LIKELIEST} likeliest differ by in the texts of one prompt",
             *([self._noisy()] if self.too_noisy else []),
             *(f"ERROR: nothing was drafted with draft_n {way}, so nothing was compared" for way in self.undrafted),
+            *(["the drafter did not keep up with the verifier: ask for more --tokens"] if self.undrafted else []),
             *shown,
             *([f"and {hidden} more: see --json"] if hidden else []),
         ]
@@ -98,12 +100,11 @@ class Result:
         found = self.found
         return {
             "schema_version": 1,
-            "model": self.snapshot.get("model"),
+            "model": self._target,
             "prompts": len(found.plan.prompts),
             "max_tokens": found.plan.tokens,
             "sampling": found.plan.sampling,
             "noise": found.noise,
-            "near_tie_below": BOTH * found.noise,
             "too_noisy": self.too_noisy,
             "failed": self.failed,
             "ways": [dict(zip(_NAMES, _cells(row), strict=True)) for row in self.rows()],
@@ -116,11 +117,20 @@ class Result:
             return "ERROR: the verifier is reproducible, and yet its log-probabilities differ"
         return f"ERROR: kernels do not differ by more than {TOO_NOISY:g}"
 
+    @property
+    def _target(self) -> Json | None:
+        """The model whose texts were audited: a drafter knows of it what its verifier has said."""
+        told = self.snapshot.get("verifier" if self.snapshot.get("role") == "drafter" else "model")
+        return told if isinstance(told, dict) else None
+
     def _model(self) -> str:
-        model = self.snapshot.get("model")
-        if not isinstance(model, dict):
-            return "unknown model"
-        return f"{model.get('name')} on {model.get('backend')}{', reproducible' if model.get('reproducible') else ''}"
+        match self._target:
+            case {"name": name, "backend": backend, **more}:
+                return f"{name} on {backend}{', reproducible' if more.get('reproducible') else ''}"
+            case {"name": name, "model": model}:
+                return f"{model} at {name}"
+            case _:
+                return "unknown model"
 
 
 def promises_bits(snapshot: Json) -> bool:
@@ -139,7 +149,10 @@ def _cells(row: Row) -> tuple[int | str, ...]:
 def _line(one: Divergence) -> str:
     where, width = one.parting, "beyond measure" if one.margin is None else f"{one.margin:.2g} at most"
     said = " and ".join("the end" if token is None else str(token) for token in (where.alone, where.drafted))
-    return f"{one.verdict}: prompt {one.prompt}, draft_n {one.way}, token {where.position}: {said}, margin {width}"
+    return (
+        f"{one.verdict}: prompt {one.prompt}, draft_n {one.way}, token {where.position}: {said}, margin {width}, "
+        f"near tie up to {BOTH * one.noise:.2g}"
+    )
 
 
 def _told(one: Divergence) -> Json:
@@ -151,5 +164,6 @@ def _told(one: Divergence) -> Json:
         "alone": where.alone,
         "drafted": where.drafted,
         "margin_at_most": one.margin,
+        "near_tie_up_to": BOTH * one.noise,
         "verdict": str(one.verdict),
     }

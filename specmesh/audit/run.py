@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import cast
 
-from specmesh.audit.compare import BOTH, Parting, Text, Verdict, margin, noise, parting, verdict
+from specmesh.audit.compare import BOTH, LIKELIEST, Parting, Text, Verdict, margin, noise, noise_of, parting, verdict
 from specmesh.client import Client, Json
 from specmesh.errors import EngineError
 
@@ -29,24 +29,33 @@ class Plan:
 
     def body(self, number: int) -> Json:
         """The request of a prompt, but for how it is drafted."""
-        asked = {"prompt": self.prompts[number], "max_tokens": self.tokens, "logprobs": 0, "cache_prompt": False}
+        asked = {
+            "prompt": self.prompts[number],
+            "max_tokens": self.tokens,
+            "logprobs": LIKELIEST,
+            "cache_prompt": False,
+        }
         return {"seed": number} | self.sampling | asked
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Two texts that part, by the number of their prompt and draft_n; margin: None where it is beyond measure."""
+    """Two texts that part, by the number of their prompt and draft_n.
+
+    margin: None where it is beyond measure. noise: what it was held against.
+    """
 
     prompt: int
     way: int | str
     parting: Parting
     margin: float | None
+    noise: float
     verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of it. alone and drafted: texts by prompt, and by way and prompt. noise: as measured on them."""
+    """What came of it. alone and drafted: texts by prompt, and by way and prompt. noise: the largest on them."""
 
     plan: Plan
     alone: tuple[Text, ...]
@@ -69,15 +78,18 @@ def audit(client: Client, plan: Plan, advance: Callable[[], None], *, reproducib
         for way, texts in drafted.items():
             texts.append(_text(client, body | {"draft_n": way}))
             advance()
-    pairs = [(number, way, texts[number]) for way, texts in drafted.items() for number in range(len(alone))]
-    measured = noise((alone[number], text) for number, _, text in pairs)
+    pairs = [[(alone[number], texts[number]) for texts in drafted.values()] for number in range(len(alone))]
+    every = [pair for own in pairs for pair in own]
+    largest = noise_of(every, 0.0)
+    noises = [0.0 if reproducible else noise_of(own, largest) for own in pairs]
     divergences = [
-        _judged(client, plan, alone[number], Parted(number, way, where), 0.0 if reproducible else measured)
-        for number, way, text in pairs
+        _judged(client, plan, alone[number], Parted(number, way, where), noises[number])
+        for way, texts in drafted.items()
+        for number, text in enumerate(texts)
         if (where := parting(alone[number], text)) is not None
     ]
     return Found(
-        plan, tuple(alone), {way: tuple(texts) for way, texts in drafted.items()}, measured, tuple(divergences)
+        plan, tuple(alone), {way: tuple(texts) for way, texts in drafted.items()}, noise(every), tuple(divergences)
     )
 
 
@@ -104,21 +116,31 @@ def _judged(client: Client, plan: Plan, alone: Text, parted: Parted, measured: f
         return said == (() if where.drafted is None else (where.drafted,))
 
     found = margin(flips, BOTH * measured)
-    return Divergence(parted.prompt, parted.way, where, found, verdict(found, measured))
+    return Divergence(parted.prompt, parted.way, where, found, measured, verdict(found, measured))
 
 
 def _text(client: Client, body: Json) -> Text:
-    ids, logprobs = list[int](), list[float]()
+    ids, entries = list[int](), list[Json]()
     last: Json = {}
     with closing(client.complete(body)) as chunks:
         for chunk in chunks:
-            choice = cast("list[Json]", chunk["choices"])[0]
             last = cast("Json", chunk["specmesh"])
             ids += cast("list[int]", last.get("token_ids", []))
-            told = cast("dict[str, list[float]]", choice["logprobs"] or {})
-            logprobs += told.get("token_logprobs", [])
+            entries += cast("list[Json]", last.get("logprobs", []))
     report = last.get("report")
-    if not isinstance(report, dict) or len(logprobs) != len(ids):
+    if not isinstance(report, dict) or len(entries) != len(ids):
         raise EngineError("the daemon ended a text without its report or its log-probabilities: see its log")
-    prompt = cast("list[int]", last["prompt_token_ids"])
-    return Text(tuple(prompt), tuple(ids), tuple(logprobs), int(report["drafted"]), int(report["accepted"]))
+    return Text(
+        tuple(cast("list[int]", last["prompt_token_ids"])),
+        tuple(ids),
+        tuple(cast("float", entry["logprob"]) for entry in entries),
+        tuple(_likeliest(entry) for entry in entries),
+        int(report["drafted"]),
+        int(report["accepted"]),
+    )
+
+
+def _likeliest(entry: Json) -> dict[int, float]:
+    """Log-probabilities by id, the token's own among them."""
+    told = cast("list[Json]", [*cast("list[Json]", entry["top_logprobs"]), entry])
+    return {cast("int", one["id"]): cast("float", one["logprob"]) for one in told}

@@ -8,9 +8,12 @@ from typing import TypeVar
 
 import click
 
+from specmesh.client_options import FOUND, json_option, print_json, print_result, prompts_option, socket_option
 from specmesh.core.strategy import THRESHOLD
+from specmesh.imagined_pair_options import STEPS_FILE, draft_ms_option, rtt_ms_option
 from specmesh.sampling_options import draft_n_option
 
+_SOCKET = socket_option(f"The daemon's local socket (default: {FOUND}).")
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -19,36 +22,10 @@ def bench() -> None:
     """Measure what drafting brings, and what it costs."""
 
 
-def _socket_option(command: F) -> F:
-    return click.option(
-        "--socket",
-        "socket_path",
-        type=click.Path(path_type=Path),
-        metavar="PATH",
-        envvar="SPECMESH_SOCKET",
-        help="The daemon's local socket (default: found as `specmesh generate` does).",
-    )(command)
-
-
-def _json_option(envvar: str) -> Callable[[F], F]:
-    return click.option("--json", "as_json", envvar=envvar, is_flag=True, help="Print one JSON object instead.")
-
-
-def _print_json(value: object) -> None:
-    import json
-
-    click.echo(json.dumps(value, indent=2))
-
-
 def _plan_options(iterations: int) -> Callable[[F], F]:
     """What to run, and how often."""
     options = (
-        click.option(
-            "--prompts",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help='One prompt per line, or JSON lines with "prompt" (default: a few of our own).',
-        ),
+        prompts_option,
         click.option(
             "--num-prompts",
             type=click.IntRange(1),
@@ -77,8 +54,8 @@ def _plan_options(iterations: int) -> Callable[[F], F]:
 
 
 @bench.command()
-@_socket_option
-@_json_option("SPECMESH_BENCH_STEPS_JSON")
+@_SOCKET
+@json_option("SPECMESH_BENCH_STEPS_JSON")
 def steps(socket_path: Path | None, as_json: bool) -> None:
     """Show what the running verifier's steps cost by their width; `!` marks a width dearer than a wider one."""
     from specmesh.bench import steps as step_tables
@@ -87,15 +64,15 @@ def steps(socket_path: Path | None, as_json: bool) -> None:
     snapshot = Client(socket_path).get("/stats")
     tables = step_tables.step_tables(snapshot)
     if as_json:
-        _print_json(step_tables.as_json(snapshot, tables))
+        print_json(step_tables.as_json(snapshot, tables))
     else:
         click.echo("\n".join(step_tables.lines(tables)))
 
 
 @bench.command()
 @_plan_options(iterations=3)
-@_socket_option
-@_json_option("SPECMESH_BENCH_RUN_JSON")
+@_SOCKET
+@json_option("SPECMESH_BENCH_RUN_JSON")
 def run(
     prompts: Path | None,
     num_prompts: int | None,
@@ -125,10 +102,7 @@ def run(
     with bar(plan.texts) as advance:
         samples = measure.measure(client, plan, advance)
     result = report.Result(plan, samples, client.get("/stats"))
-    if as_json:
-        _print_json(result.as_json())
-    else:
-        click.echo("\n".join(result.lines()))
+    print_result(result, as_json=as_json)
 
 
 @bench.command()
@@ -152,8 +126,8 @@ def run(
     help="Of the strategy of that name.",
 )
 @draft_n_option("4")
-@_socket_option
-@_json_option("SPECMESH_BENCH_STRATEGIES_JSON")
+@_SOCKET
+@json_option("SPECMESH_BENCH_STRATEGIES_JSON")
 def strategies(
     prompts: Path | None,
     num_prompts: int | None,
@@ -182,10 +156,7 @@ def strategies(
     plan = measure.Plan(tuple(texts[:num_prompts]), iterations, max_tokens, variants(draft_n), sampling)
     with bar(plan.texts) as advance:
         result = Result(plan, measure.measure(client, plan, advance))
-    if as_json:
-        _print_json(result.as_json())
-    else:
-        click.echo("\n".join(result.lines()))
+    print_result(result, as_json=as_json)
 
 
 def _numbers(
@@ -219,8 +190,8 @@ def _numbers(
     metavar="URL",
     help="Another OpenAI-compatible server instead of a daemon, such as http://127.0.0.1:8080.",
 )
-@_socket_option
-@_json_option("SPECMESH_BENCH_LOAD_JSON")
+@_SOCKET
+@json_option("SPECMESH_BENCH_LOAD_JSON")
 def load(
     sessions: list[float],
     prompts: Path | None,
@@ -257,10 +228,7 @@ def load(
     plan = Load(counts, tuple(texts[:num_prompts]), iterations, max_tokens, options)
     with bar(plan.texts) as advance:
         result = Result(plan, crowd.measure(source, plan, advance), about)
-    if as_json:
-        _print_json(result.as_json())
-    else:
-        click.echo("\n".join(result.lines()))
+    print_result(result, as_json=as_json)
 
 
 @bench.command()
@@ -273,14 +241,7 @@ def load(
     help="A step of one row.",
 )
 @click.option("--row-ms", type=click.FloatRange(0), default=1.0, show_default=True, metavar="MS", help="Per extra row.")
-@click.option(
-    "--draft-ms",
-    type=click.FloatRange(0, min_open=True),
-    default=5.2,
-    show_default=True,
-    metavar="MS",
-    help="Each draft.",
-)
+@draft_ms_option
 @click.option(
     "--alpha",
     default="0.75",
@@ -290,14 +251,13 @@ def load(
     help="Probability that a draft stands.",
 )
 @click.option("--period", type=click.IntRange(0), default=0, metavar="N", help="Tokens after which alpha is the next.")
-@click.option("--rtt-ms", type=click.FloatRange(0), default=0.3, show_default=True, metavar="MS", help="Round trip.")
+@rtt_ms_option(0.3)
 @click.option("--jitter-ms", type=click.FloatRange(0), default=0.0, metavar="MS", help="On top of the round trip.")
 @click.option(
     "--steps-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="What `bench steps --json` printed, or a JSON list of milliseconds of 1, 2, ... rows; in place of --step-ms "
-    "and --row-ms.",
+    help=f"{STEPS_FILE}; in place of --step-ms and --row-ms.",
 )
 @click.option("--tokens", type=click.IntRange(8), default=600, show_default=True, metavar="N", help="Per text.")
 @click.option(
@@ -311,7 +271,7 @@ def load(
 @click.option(
     "--repeats", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Texts of each kind."
 )
-@_json_option("SPECMESH_BENCH_SIM_JSON")
+@json_option("SPECMESH_BENCH_SIM_JSON")
 @click.pass_context
 def sim(
     ctx: click.Context,
@@ -341,7 +301,4 @@ def sim(
     pair = simulation.SimPair(steps, draft_ms / 1e3, rtt_ms / 1e3, jitter_ms / 1e3, tuple(alpha), period)
     with bar((2 + len(fixed)) * repeats) as advance:
         result = simulation.simulate(pair, tokens, fixed, repeats, advance)
-    if as_json:
-        _print_json(result.as_json())
-    else:
-        click.echo("\n".join(result.lines()))
+    print_result(result, as_json=as_json)

@@ -20,6 +20,9 @@ from specmesh.errors import RequestError
 MAX_GRAMMAR = 2**16
 """Bytes of the longest grammar or schema."""
 
+SIMPLER = "ask for a simpler grammar: a JSON schema, or alternatives that differ early"
+"""What to do about one that takes more than it may."""
+
 _BARRED = np.float32(-1e30)
 """In the place of a logit that is not allowed: less than any bias or penalty makes of another, and a number, so that
 filters can go on calculating."""
@@ -70,6 +73,12 @@ class Constraint(Protocol):
     @property
     def complete(self) -> bool:
         """Whether the text is whole and nothing can follow."""
+        ...
+
+    @property
+    def spent(self) -> str | None:
+        """What the library ran out of, in its words; None where it answers. For good: then nothing `fits` any more, or
+        nothing is allowed either."""
         ...
 
     def allowed(self) -> NDArray[np.bool_]:

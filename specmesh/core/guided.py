@@ -24,6 +24,11 @@ class Guided:
     def __bool__(self) -> bool:
         return self._constraint is not None
 
+    @property
+    def spent(self) -> str | None:
+        """Why no draft fits any more, whatever it is; None as long as some may."""
+        return None if self._constraint is None else self._constraint.spent
+
     def choose(self, sampler: Sampler, logits: Logits, position: int) -> int:
         """The token for absolute `position`; raises RequestError where none is allowed."""
         if self._constraint is None:
@@ -65,6 +70,11 @@ class GuidedDrafts:
     def __init__(self, constraint: Constraint, end_ids: Iterable[int]) -> None:
         self._constraint, self._end_ids = constraint, frozenset(end_ids)
         self._ids: list[int] = []
+
+    @property
+    def spent(self) -> str | None:
+        """Why nothing guides any more; None as long as something does."""
+        return self._constraint.spent
 
     def sampler(self, plain: Sampler, length: int, latest: Callable[[int], Sequence[int]]) -> Sampler:
         """What chooses the id after a text of `length` ids without its prompt, of which `latest(n)` are the last n.

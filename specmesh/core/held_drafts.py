@@ -25,6 +25,7 @@ class HeldDrafts:
         self.cut = False
         self._prefix, self._n_vocab, self._guided, self._pacing = prefix, n_vocab, guided, pacing
         self._tree = DraftTree(len(prefix), prefix.crc)
+        self._forgotten = False
         self._judged = len(prefix)  # up to here it is known whether drafts stood, or there were none
         self._nacked = float("-inf")
         self._orphaned: float | None = None  # since when drafts come that hang on nothing here
@@ -38,16 +39,21 @@ class HeldDrafts:
         """How many there are on all branches; bounded, whatever a peer sends."""
         return len(self._tree)
 
-    def forget(self) -> None:
-        """Hold none any more."""
+    def forget(self, *, stepping: bool) -> None:
+        """Hold none any more, nor what those of a step under way were sampled from: what comes from now on may be the
+        same drafts, by chance, of another law."""
         self._tree = DraftTree(len(self._prefix), self._prefix.crc)
+        self._forgotten = stepping
 
     def chain(self, most: int) -> tuple[int, ...]:
         """The first drafts of the main chain."""
         return self._tree.best_chain(most)
 
     def offers(self, drafts: tuple[int, ...]) -> tuple[Offer, ...]:
-        """These of the main chain with what they were sampled from, and the one after them if it is here by now."""
+        """These of the main chain with what they were sampled from, and the one after them if it is here by now; of
+        those that were forgotten since, nothing but what they are."""
+        if self._forgotten:
+            return tuple(map(Offer, drafts))
         return self._tree.offers(drafts)
 
     def take(self, event: ev.Drafted | ev.Shadowed, now: float) -> list[ev.VerifierEffect]:
@@ -67,7 +73,7 @@ class HeldDrafts:
         if tested:
             self._judged = len(self._prefix) - len(ids) + tested
         self._tree.reroot(ids, self._prefix.crc)
-        self.cut = False
+        self._forgotten = self.cut = False
         if not over:
             self._prune()
 

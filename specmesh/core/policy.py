@@ -15,7 +15,7 @@ own estimates the policy is never slower than the target alone.
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,8 +113,15 @@ def moved(old: PolicyInputs, new: PolicyInputs) -> float:
         (*old.steps, old.interval, old.restart, old.alone),
         (*new.steps, new.interval, new.restart, new.alone),
     )
-    times = max(abs(a - b) / a for a, b in zip(before, after, strict=True))
+    times = max(_apart(a, b) for a, b in zip(before, after, strict=True))
     return max(rates / RATES_MOVED, times / TIMES_MOVED)
+
+
+def _apart(before: float, after: float) -> float:
+    """How far a time has moved, as a share of what it was; a step that was too fast to measure took 0 s."""
+    if before == after:
+        return 0.0
+    return abs(after - before) / before if before > 0 else inf
 
 
 class _Grid:

@@ -124,6 +124,7 @@ class VerifierSession:
         self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times)
         self._drafts = HeldDrafts(self.prefix, limits.n_vocab, self._guided, self._pacing)
         self._held = held  # ids in the target's memory
+        self._stepping = False
         self.cached = min(held, self.n_prompt)
         self._synced = float("-inf")
         if self.resumed:
@@ -183,7 +184,7 @@ class VerifierSession:
         that happen to be the same.
         """
         if proposes(self.params.sampling):
-            self._drafts.forget()
+            self._drafts.forget(stepping=self._stepping)
         self._untold = None
         own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing.attach(arrivals, own, proven=proven)
@@ -261,6 +262,11 @@ class VerifierSession:
         """DRAFTs and SHADOWs that came too late or did not fit, and drafts that a grammar forbade."""
         return self._drafts.stale
 
+    @property
+    def unguided(self) -> str | None:
+        """Why drafts cannot be held against the grammar any more, so that none is verified; None where they can."""
+        return self._guided.spent
+
     # --- what to run next
 
     def plan(self, now: float) -> ev.Plan:
@@ -301,6 +307,7 @@ class VerifierSession:
 
     def begin(self, now: float) -> float:
         """Note that a verification step with this session begins; the seconds that were waited for it."""
+        self._stepping = True
         if self.times.decoding is None:
             self.times.decoding = now
         return self._pacing.begin(now)
@@ -316,6 +323,7 @@ class VerifierSession:
     # --- steps
 
     def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
+        self._stepping = False
         base, forced = len(self.prefix), self._guided.of_grammar(event.drafts)
         try:
             verdict = accept(

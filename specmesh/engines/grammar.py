@@ -26,6 +26,10 @@ KEPT = 16
 LOOK_EVERY = 256
 """Ids after which a matcher has to make a mask: only then does the library see that it took more than it may."""
 
+LOOK_AFTER = 16
+"""Drafts refused one after the other, whatever they were, after which it has to as well: one that has run out refuses
+all of them, and only a mask tells why. A mask for each would cost too much where drafts know nothing of the grammar."""
+
 
 class Grammars:
     """Compiles grammars for one vocabulary. Used from one thread; what it compiles may go to another."""
@@ -70,12 +74,14 @@ class Grammars:
 class GrammarConstraint:
     """`Constraint` by the library. What is asked of it more than once before it goes on is calculated once.
 
-    A matcher that has run out of what it may take stays so. `scout` is another one, for ids that may never be said.
+    A matcher that has run out of what it may take stays so; `spent` is what it said then. `scout` is another one, for
+    ids that may never be said.
     """
 
     def __init__(self, matcher: LLMatcher, scout: LLMatcher, spelling: "_Spelling", field: str) -> None:
         self._matcher, self._scout, self._spelling, self._field = matcher, scout, spelling, field
-        self._taken = self._tried = 0
+        self.spent: str | None = None
+        self._taken = self._tried = self._refused = 0
         self._allowed: NDArray[np.bool_] | None = None
         self._forced: tuple[int, ...] | None = None
 
@@ -109,8 +115,7 @@ class GrammarConstraint:
         """Every id whose bytes may come next."""
         spelling = self._spelling
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        if matcher.is_error() and "NoExtension" not in matcher.get_error():
-            why = told(matcher.get_error())
+        if (why := self._ran_out(matcher)) is not None:
             raise RequestError(f"the {self._field} takes too much to go on with: {why}", self._field)
         mask = np.unpackbits(bits, bitorder="little", count=spelling.end + 1).view(np.bool_)
         allowed = mask[: spelling.n_vocab].copy()
@@ -154,8 +159,20 @@ class GrammarConstraint:
                 break
             self._scout.consume_token(token)
             taken += 1
+        self._refused = 0 if fitting else self._refused + bool(ids)
+        if self._refused == LOOK_AFTER and not _complete(self._scout):
+            self._refused = 0
+            self._scout.compute_bitmask()
+        self._ran_out(self._scout)
         self._scout.rollback(taken)
         return fitting
+
+    def _ran_out(self, matcher: LLMatcher) -> str | None:
+        """What this one has taken more of than it may. To have no token that could go on is another error of its."""
+        if not matcher.is_error() or "NoExtension" in matcher.get_error():
+            return None
+        self.spent = told(matcher.get_error())
+        return self.spent
 
     def _fits(self, matcher: LLMatcher, token: int) -> bool:
         if token in self._spelling.ends:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.policy import BEGIN_GAIN, MAX_LEAD, PolicyInputs, solve
+from specmesh.core.policy import BEGIN_GAIN, MAX_LEAD, PolicyInputs, moved, solve
 
 MOST = 16
 Q8_0 = (1.0, 2.5, 3.4, 4.2, 4.9, 5.3, 4.4, 3.5, *(3.6 + 0.2 * k for k in range(9)))
@@ -103,6 +103,15 @@ def test_on_and_off_do_not_alternate():
     assert promise * between / made.steps[0] < BEGIN_GAIN
     assert solve(there, on).wanted > 0
     assert solve(there, off).wanted == 0
+
+
+def test_how_far_estimates_have_moved():
+    """By shares of what they were; what took no time at all has not moved, or by more than any bound."""
+    assert moved(inputs(0.8), inputs(0.8)) == 0
+    assert 0 < moved(inputs(0.8), inputs(0.8, interval=0.0053)) < moved(inputs(0.8), inputs(0.8, interval=0.006))
+    nothing = inputs(0.8, steps=(0.03, 0.0) + (0.04,) * (MOST - 1))
+    assert moved(nothing, nothing) == 0
+    assert moved(nothing, inputs(0.8)) == float("inf")
 
 
 def test_a_start_changes_nothing_but_the_time():

@@ -12,7 +12,7 @@ from specmesh.core.penalties import Penalties
 from specmesh.core.places import NOTHING, Memory
 from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix
-from specmesh.core.proposal import Proposal
+from specmesh.core.proposal import Offer, Proposal
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.verifier_session import TELL_EVERY, SessionParams, TargetLimits, VerifierSession
 
@@ -580,6 +580,24 @@ def test_another_drafter_brings_laws_of_its_own(strategy, kept):
     assert made.lead == 1
     made.attach(Arrivals())
     assert made.lead == kept
+
+
+def test_drafts_of_a_step_get_no_law_of_a_drafter_that_takes_over():
+    """In the middle of the step its draft may be the same, by chance: this one is no sample of that law."""
+    law = Proposal((8, 9), (1, 1))
+    made = session(sampling=SamplingParams(1.0, strategy="probabilistic"))
+    made.attach(Arrivals())
+    made.handle(ev.Drafted(3, crc(*PROMPT), (8,), 0, (law,)), 0.0)
+    drafts = made.verify().drafts
+    assert made._drafts.offers(drafts) == (Offer(8, law),)
+    made.begin(0.0)
+    made.attach(Arrivals())
+    made.handle(ev.Drafted(3, crc(*PROMPT), (8, 9), 0, (law, law)), 0.0)
+    assert made._drafts.offers(drafts) == (Offer(8),)
+    made.handle(ev.Stepped(drafts, logits(8, 9), STEP), 0.0)
+    made.attach(Arrivals())
+    made.handle(ev.Drafted(5, crc(*PROMPT, 8, 9), (8,), 0, (law,)), 0.0)
+    assert made._drafts.offers((8,)) == (Offer(8, law),)
 
 
 def test_drafts_in_hand_outlive_a_probabilistic_step():

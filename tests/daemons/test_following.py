@@ -48,7 +48,7 @@ def test_a_grammar_that_breaks_ends_its_drafts_alone():
         raise EngineError("the library gave up")
 
     live = following.live[7]
-    live.guided = SimpleNamespace(sampler=broken)  # type: ignore[assignment]
+    live.guided = SimpleNamespace(sampler=broken, spent=None)  # type: ignore[assignment]
     assert following.work(engine, 0.0)
     assert not following.work(engine, 0.0)
     assert (following.live[7], live.seq, live.machine.drafted) == (live, None, 0)

@@ -1,16 +1,18 @@
 """Texts of a given form, through the two loops in this process."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from loops import Bench, Hearing, attach, request, until
+from structlog.testing import capture_logs
 
 from specmesh.core.constraint import Grammar, GrammarKind
+from specmesh.core.guided import GuidedDrafts
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons.followed import Followed
 from specmesh.daemons.guides import Guides
-from specmesh.engines.grammar import Grammars
+from specmesh.engines.grammar import GrammarConstraint, Grammars
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import RequestError
 from specmesh.requests import Finished, Request
@@ -121,6 +123,60 @@ def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(monkeypatch: pytest.M
         assert live.guided is None
     finally:
         guides.close()
+
+
+@dataclass
+class Tiring:
+    """A constraint that runs out after so many looks at what it may say of itself."""
+
+    left: int
+
+    @property
+    def spent(self) -> str | None:
+        self.left -= 1
+        return None if self.left >= 0 else "too many states"
+
+
+def test_a_grammar_that_runs_out_guides_no_more():
+    """Which is in the log once, with what to do; it is not compiled again."""
+    vocabulary, guides = SimVerifier(SimSettings()).vocabulary, Guides()
+    live = Followed(7, None, None, 0, 0, {255}, None, grammar=SCHEMA)  # type: ignore[arg-type]
+    guided = live.guided = GuidedDrafts(Tiring(2), {255})  # type: ignore[arg-type]
+    try:
+        with capture_logs() as said:
+            for _ in range(2):
+                guides.look(live, vocabulary)
+            assert (live.guided, said) == (guided, [])
+            for _ in range(3):
+                guides.look(live, vocabulary)
+    finally:
+        guides.close()
+    assert (live.guided, live.grammar) == (None, None)
+    [line] = said
+    assert (line["event"], line["session"], line["error"]) == ("grammar_spent", 7, "too many states")
+    assert "simpler grammar" in line["hint"]
+
+
+def test_drafts_that_no_grammar_can_be_held_against_are_told_of(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """The verifier says once of a session that none of its drafts is verified any more."""
+
+    def worn(grammars: Grammars, grammar: Grammar, compile_: object = Grammars.compile) -> GrammarConstraint:
+        made: GrammarConstraint = compile_(grammars, grammar)  # type: ignore[operator]
+        made.spent = "too many states"
+        return made
+
+    verifier = bench.verifier(SimVerifier(SimSettings()))
+    with capture_logs() as said:
+        alone = whole(verifier.ask(structured(SCHEMA)))[0]
+        assert "grammar_spent" not in {line["event"] for line in said}
+        monkeypatch.setattr(Grammars, "compile", worn)
+        sessions = [whole(verifier.ask(structured(SCHEMA))) for _ in range(2)]
+    assert [text for text, _ in sessions] == [alone] * 2
+    lines = [line for line in said if line["event"] == "grammar_spent"]
+    assert [(line["error"], line["meaning"]) for line in lines] == [
+        ("too many states", "none of its drafts is verified")
+    ] * 2
+    assert len({line["session"] for line in lines}) == 2
 
 
 def test_guides_come_when_they_are_compiled():

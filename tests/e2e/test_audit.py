@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from processes import Daemon, Json, Mesh, command
 
+from specmesh.audit.report import Result
+from specmesh.audit.run import Plan, audit
 from specmesh.paths import bundled
 
 pytest.importorskip("llama_cpp")
@@ -65,20 +67,46 @@ WAYS: dict[str, tuple[object, ...]] = {
     "repeat_last_n": (64, 8, -1),
     "frequency_penalty": (0, 0.5),
     "presence_penalty": (0, -0.3),
-    "logit_bias": ({}, {"10": 2.5, "300": -3}),
+    "logit_bias": ([], [[10, 2.5], [300, -3]]),
     "ignore_eos": (False, True),
 }
 
 
+def fifty() -> list[Json]:
+    """Parameters put together at random."""
+    rng = random.Random(7)
+    return [{name: rng.choice(values) for name, values in WAYS.items()} | {"seed": seed} for seed in range(50)]
+
+
 def test_fifty_ways_to_sample(verifier: Daemon):
-    """Parameters put together at random: text and log-probabilities are those of the verifier alone."""
-    rng, accepted = random.Random(7), 0
-    for seed in range(50):
-        fields = {name: rng.choice(values) for name, values in WAYS.items()} | {"seed": seed, "max_tokens": 12}
+    """Text and log-probabilities are those of the verifier alone."""
+    accepted = 0
+    for sampling in fifty():
+        fields = sampling | {"max_tokens": 12}
         ids, logprobs, last = said(verifier, prompt=PROMPT, **fields)
         assert (ids, logprobs) == said(verifier, prompt=PROMPT, **fields, draft_n=0)[:2], fields
         accepted += last["report"]["accepted"]  # type: ignore[index, operator]
     assert accepted > 60
+
+
+class FiftyWays(Plan):
+    """One prompt, sampled in another way each time."""
+
+    def body(self, number: int) -> Json:
+        return super().body(number) | fifty()[number]
+
+
+def test_fifty_ways_to_sample_with_other_bits(mesh: Mesh):
+    """Of a verifier as it is: where a text is another than alone, the audit finds a near tie."""
+    verifier = mesh.verifier(Path(bundled("target.gguf")), *SMALL, engine="llama")
+    mesh.drafter(Path(bundled("drafter.gguf")), *SMALL, engine="llama")
+    found = audit(verifier.client, FiftyWays((PROMPT,) * 50, 24, (3,), {}), lambda: None)
+    result = Result(found, verifier.stats())
+    [row] = result.rows()
+    assert not result.failed, result.lines()
+    assert (row.errors, row.texts) == (0, 50)
+    assert row.accepted > 120
+    assert 0 < found.noise < 0.1  # else it shows no more than the test above
 
 
 @pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])

@@ -181,6 +181,18 @@ def test_sampled_text_repeats_with_its_seed(daemon: Daemon):
     assert with_drafts["token_ids"] == alone["token_ids"] != other["token_ids"]
 
 
+def test_several_texts_are_those_of_seeds_that_follow_one_another(daemon: Daemon):
+    """Side by side, each the text of its seed alone."""
+    options = ("--max-tokens", 12, "--temperature", 4, "--top-k", 60)
+    alone = [generate(daemon, PROMPT, *options, "--seed", seed).out for seed in (7, 8, 9)]
+    done = generate(daemon, PROMPT, *options, "--seed", 7, "--n", 3)
+    assert (done.code, done.out) == (0, "".join(alone))
+    assert done.err == "".join(f"specmesh: text {n} of 3, seed {6 + n}\n" for n in (1, 2, 3))
+    told = generate(daemon, PROMPT, *options, "--seed", 7, "--n", 3, "--json").json
+    assert [(one["text"] + "\n", one["seed"]) for one in told["choices"]] == list(zip(alone, (7, 8, 9), strict=True))
+    assert len(set(alone)) == 3
+
+
 def test_random_seed_is_told_and_repeats(pair: dict[str, Daemon]):
     """Without --seed a random one is used and told; given again it gives the same text."""
     daemon = pair["verifier"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import jsonschema
 import openai
 import pytest
-from processes import Daemon, Mesh, complete, free_port, generate
+from processes import Daemon, Mesh, command, complete, free_port, generate
 
 from specmesh.client import Json
 
@@ -140,6 +140,8 @@ def test_on_the_command_line(daemon: Daemon, tmp_path: Path):
     grammar = tmp_path / "answer.gbnf"
     grammar.write_text('root ::= "yes" | "no"')
     done = generate(daemon, "Is it?", "--grammar-file", grammar)
+    assert done.out in ("yes\n", "no\n")
+    done = command("chat", "--raw", "--grammar-file", grammar, "--socket", daemon.socket, stdin="Is it?")
     assert done.out in ("yes\n", "no\n")
     grammar.write_text('root ::= "yes')
     done = generate(daemon, "Is it?", "--grammar-file", grammar)

@@ -14,7 +14,7 @@ from specmesh.child import Child
 from specmesh.core.constraint import Constraint, Grammar, GrammarKind
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines import grammar as grammar_module
-from specmesh.engines.grammar import GrammarConstraint, Grammars
+from specmesh.engines.grammar import LOOK_AFTER, GrammarConstraint, Grammars
 from specmesh.errors import ChildFailed, RequestError
 
 ENDS = {3, 300}
@@ -154,8 +154,10 @@ def tired(constraint: Constraint, luck: random.Random) -> int:
     while said < 2_000 and constraint.allows(token := luck.randrange(2)):
         constraint.take(token)
         said += 1
+    assert constraint.spent is None or "lexer error" in constraint.spent  # of drafts
     with pytest.raises(RequestError, match="takes too much to go on with: lexer error"):
         constraint.allowed()
+    assert "lexer error" in str(constraint.spent)
     return said
 
 
@@ -169,9 +171,18 @@ def test_what_drafts_take_is_missing_to_no_text(narrow: Grammars):
     """However many are looked at: then no more of them fit, and the text goes as far as without."""
     alone, drafted, luck = narrow.compile(WIDE), narrow.compile(WIDE), random.Random(2)
     assert any(drafted.fits([luck.randrange(2) for _ in range(40)]) < 40 for _ in range(100))
-    assert drafted.fits([0]) == 0
+    assert [drafted.fits([0]) for _ in range(LOOK_AFTER)] == [0] * LOOK_AFTER
+    assert (alone.spent, "lexer error" in str(drafted.spent)) == (None, True)
     assert drafted.allowed().tolist() == [True, True, False, False]
     assert tired(drafted, random.Random(1)) == tired(alone, random.Random(1))
+
+
+def test_drafts_that_a_grammar_forbids_take_nothing(grammars: Grammars):
+    """However many, one after the other; an empty one is none."""
+    constraint = grammars.compile(N)
+    assert [constraint.fits(ids("x")) for _ in range(3 * LOOK_AFTER)] == [0] * 3 * LOOK_AFTER
+    assert constraint.fits([]) == 0
+    assert (constraint.spent, constraint.fits(ids("abc"))) == (None, 3)
 
 
 def test_sessions_have_each_their_own_place(grammars: Grammars):
@@ -195,6 +206,7 @@ def test_a_vocabulary_without_ends(grammars: Grammars):
         stuck.take(0)
         with pytest.raises(RequestError, match="no token with which the grammar could go on"):
             stuck.allowed()
+        assert stuck.spent is None
     finally:
         made.close()
 

@@ -19,9 +19,11 @@ REACHED = {
     "verifier_session": {
         *("SendTruth", "SendSync", "SendNack", "Emit", "Trim", "Finish"),
         *("accepted", "rejected", "stale", "waits", "solved", "resumed", "no event"),
+        *("sampled", "certain", "beyond the rows"),
     },
     "drafter_session": {
         *("SendDraft", "SendShadow", "SendNack", "Trim", "Learned", "accepted", "shadowing", "no event"),
+        "sampled",
     },
 }
 """What the inputs of a corpus make happen."""

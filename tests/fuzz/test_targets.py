@@ -1,6 +1,7 @@
 """The targets hold against any bytes, and have teeth: each notices that what it watches over is broken."""
 
 import importlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from specmesh.core import verifier_session as core_verifier
 from specmesh.core.accept import Verdict
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.prefix import Prefix
+from specmesh.core.rules import Probabilistic
 from specmesh.core.tree import DraftTree
 from specmesh.wire import body
 from specmesh.wire import codec as wire_codec
@@ -78,6 +80,16 @@ def unbounded(self, position, crc, limit=0, made=DraftTree.__init__):
     made(self, position, crc, 10**9)
 
 
+def trusting(self, rows):
+    """A rule that takes drafts for samples of the target's own law."""
+    return lambda i: rows.offers[i].token if i < len(rows.offers) else self._own(rows, i)
+
+
+def exchanged(self, sent=DrafterSession._send):
+    """The laws of drafts that go out together, in another order."""
+    return [replace(effect, proposals=effect.proposals[::-1]) for effect in sent(self)]
+
+
 def endless(self, round_trip):
     return 10**9
 
@@ -86,6 +98,8 @@ BREAKS = [
     pytest.param("verifier_session", (core_verifier, "accept", believing), id="drafts are believed"),
     pytest.param("verifier_session", (core_verifier.VerifierSession, "_stepped", untrimmed), id="nothing is trimmed"),
     pytest.param("verifier_session", (DraftTree, "__init__", unbounded), id="drafts without bound"),
+    pytest.param("verifier_session", (Probabilistic, "choices", trusting), id="samples are believed"),
+    pytest.param("drafter_session", (DrafterSession, "_send", exchanged), id="laws of other drafts"),
     pytest.param("drafter_session", (Prefix, "holds", lambda *_: True), id="any prefix is taken for ours"),
     pytest.param("drafter_session", (DrafterSession, "_credit", endless), id="drafts beyond the credit"),
     pytest.param("codec", (body, "MAX_DEPTH", 10**9), id="reports of any depth"),

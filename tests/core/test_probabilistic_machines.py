@@ -1,0 +1,176 @@
+"""Texts of the strategy `probabilistic`, over the links and with the drafters of test_machines.
+
+Such texts depend on the drafts, and only their law does not. Of each step a referee says what must come of it, by its
+drafts and what they were sampled from. Of many texts the tokens are held against the target's law.
+"""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from math import sqrt
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_machines import (
+    END,
+    PROFILE,
+    PROMPT,
+    Drafter,
+    Faults,
+    HonestDrafter,
+    World,
+    check,
+    drafters,
+    target_logits,
+    worlds_of,
+)
+
+from fuzz.referee import said
+from specmesh.core import events as ev
+from specmesh.core.penalties import Penalties
+from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.strategy import Strategy
+from specmesh.core.verifier_session import SessionParams
+
+
+@dataclass
+class Refereed(World):
+    """A world in which the referee looks at each step. drafting: who drafted for it when it began."""
+
+    drafting: dict[int, object] = field(default_factory=dict)
+
+    def turn(self):
+        before = self.stepping
+        super().turn()
+        if self.stepping and not before:
+            self.drafting = {key: served.drafter for key, served in self.sessions.items()}
+
+    def happened(self, key, event):
+        """A step of a probabilistic text: it says what it must, by drafts and laws that its drafter has made."""
+        if not isinstance(event, ev.Stepped):
+            super().happened(key, event)
+            return
+        served = self.sessions[key]
+        session, base = served.session, len(served.session.prefix)
+        going = session.finished is None
+        offers = session._drafts.offers(event.drafts)
+        if isinstance(served.drafter, HonestDrafter) and self.faults.damage == 0:
+            ids, same = session.prefix[0:base], served.drafter is self.drafting.get(key)
+            for i, offer in enumerate(offers):
+                made = served.drafter.proposed(Prefix([*ids, *(one.token for one in offers[:i])]))
+                assert (offer.token, offer.proposal) == made or not same, "not what its drafter has sampled it from"
+                assert offer.proposal is None or same, "the law of a drafter that has not made this draft"
+        room = session._room()
+        shall = said(served.params.sampling, session.prefix, event.logits, offers)[:room] if going else []
+        if END in shall:
+            shall = shall[: shall.index(END) + 1]
+        self.seen["beyond the rows"] += len(offers) > len(event.drafts)
+        self.seen["blocks"] += len(offers) > 1
+        super().happened(key, event)
+        assert session.prefix[base : len(session.prefix)] == shall
+
+
+def possible(world, served):
+    """A text that depends on the drafts, and how it ends: each token is one that the target may say."""
+    prefix, shown = Prefix(served.prompt), served.session.prefix[len(served.prompt) : len(served.session.prefix)]
+    sampler = Sampler(served.params.sampling)
+    for token in shown:
+        law = sampler.after(prefix[0 : len(prefix)]).law(target_logits(prefix.crc, world.end_bias))
+        assert law[token] > 0, "what the filters leave out"
+        prefix.extend([token])
+    if END in shown:
+        assert shown.index(END) == len(shown) - 1 < served.params.max_tokens
+        return shown[:-1], "stop"
+    assert len(shown) == served.params.max_tokens or len(prefix) == world.n_ctx
+    return shown, "length"
+
+
+exact = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.3, 1.0]),
+    top_k=st.sampled_from([0, 5]),
+    top_p=st.sampled_from([1.0, 0.9]),
+    seed=st.integers(0, 2**64 - 1),
+    penalties=st.sampled_from([Penalties(), Penalties(1.5, 0.5, 0.5, 4)]),
+    strategy=st.just(Strategy.PROBABILISTIC),
+)
+probabilistic = st.builds(
+    SessionParams,
+    sampling=exact,
+    max_tokens=st.sampled_from([1, 2, 30, 80]),
+    draft_n=st.sampled_from([None, None, 0, 1, 4, 30]),
+)
+
+
+@settings(PROFILE, max_examples=60)
+@given(worlds_of(Refereed), st.lists(st.tuples(probabilistic, st.lists(drafters, max_size=3)), min_size=1, max_size=2))
+def test_probabilistic_steps_say_what_their_drafts_lead_to(world, opened):
+    """Any drafters over any link, also such as lie about their laws: each step is block verification of the drafts in
+    hand, as they were sampled, and nothing is said that the target's filters leave out."""
+    for number, (params, attached) in enumerate(opened):
+        world.open(params, attached, (*PROMPT, number + 1))
+    check(world.run(), possible)
+
+
+@settings(PROFILE, max_examples=20)
+@given(worlds_of(Refereed), probabilistic, drafters, drafters, st.sampled_from([0.05, 0.3, 1.0]))
+def test_probabilistic_steps_with_a_standby(world, params, first, second, swaps):
+    """The same where two drafters change places all the time: drafts of the one are never held against the other's
+    laws."""
+    world.open(params, [first])
+    world.stand_by(1, second, swaps)
+    check(world.run(), possible)
+
+
+def ranks(world, luck):
+    """A number for each token of the world's texts, uniform where they have the target's law: the share of the law
+    below it, and a part of its own. Below is what an inaccurate drafter likes less."""
+    for served in world.sessions.values():
+        prefix, sampler = Prefix(served.prompt), Sampler(served.params.sampling)
+        for token in served.session.prefix[len(served.prompt) : len(served.session.prefix)]:
+            law = sampler.after(prefix[0 : len(prefix)]).law(target_logits(prefix.crc, world.end_bias))
+            liked = target_logits(prefix.crc ^ 1, 0.0)
+            yield float(law[liked < liked[token]].sum() + luck.random() * law[liked == liked[token]].sum())
+            prefix.extend([token])
+
+
+def surprise(numbers, bins=20):
+    """How far they are from uniform, in standard deviations of chi-square (Wilson and Hilferty)."""
+    expected = len(numbers) / bins
+    reduced = ((np.histogram(numbers, bins, (0, 1))[0] - expected) ** 2 / expected).sum() / (bins - 1)
+    spread = 2 / (9 * (bins - 1))
+    return (reduced ** (1 / 3) - (1 - spread)) / sqrt(spread)
+
+
+def test_probabilistic_texts_over_bad_links_have_the_targets_law():
+    """Frames that are lost, late and doubled, drafters that die and change places, steps and drafts in any order: the
+    tokens come as often as the target alone says them."""
+    found, seen, accepted, luck = list[float](), Counter(), 0, random.Random(1)
+    for seed in range(16):
+        world = Refereed(
+            n_ctx=4096,
+            end_bias=-100.0,
+            seed=seed,
+            faults=Faults(0.03, 0.1, 0.1),
+            round_trip=[0.0003, 0.02, 0.08][seed % 3],
+        )
+        for number, draft_n in enumerate((None, 4, 8)):
+            penalties = Penalties(1.2, 0.2, 0.2, 8) if number == 1 else Penalties()
+            sampling = SamplingParams(
+                1.0, seed=1000 * seed + number, penalties=penalties, strategy=Strategy.PROBABILISTIC
+            )
+            world.open(
+                SessionParams(sampling, 120, draft_n), [Drafter(0.95, life=1.0), Drafter(0.85)], (*PROMPT, seed, number)
+            )
+        world.stand_by(1, Drafter(0.9), 1.0)
+        check(world.run(), possible)
+        found += ranks(world, luck)
+        seen += world.seen
+        accepted += sum(round_[2] for served in world.sessions.values() for round_ in served.rounds)
+    assert len(found) == 16 * 3 * 120
+    assert accepted > len(found) / 5
+    assert min(seen[what] for what in ("proposals sent", "blocks", "beyond the rows", "lost")) > 500
+    assert seen["swaps"] > 20
+    assert abs(surprise(found)) < 4
