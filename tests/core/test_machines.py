@@ -27,6 +27,7 @@ from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.scheduler import Idle, Scheduler
+from specmesh.core.second import Second, rescues
 from specmesh.core.standby import Standby
 from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
 from specmesh.errors import FrameError
@@ -73,6 +74,7 @@ class Memory:
         self.held = Prefix()
         self.n_ctx, self.end_bias = n_ctx, end_bias
         self.begun = 0  # where the last step over drafts began
+        self.aside = None  # what the sequence of its side chain holds
 
     def logits(self):
         return target_logits(self.held.crc, self.end_bias)
@@ -97,7 +99,21 @@ class Memory:
         for token in (part.last, *part.drafts):
             self.append([token])
             rows.append(self.logits())
+        self.aside = None
+        if part.side is not None:
+            main, shared = self.held, part.position + 1 + part.side.fork
+            assert part.side.ids[:1] != part.drafts[part.side.fork :][:1]
+            self.held = Prefix(main[0:shared])
+            for token in part.side.ids:
+                self.append([token])
+                rows.append(self.logits())
+            self.held, self.aside = main, self.held
         return np.stack(rows)
+
+    def go_aside(self, length):
+        """Go on in the side chain's sequence."""
+        self.held, self.aside = self.aside, None
+        self.trim(length)
 
 
 # --- time and the link
@@ -191,6 +207,7 @@ class Drafter:
     n_ctx: int = 4096
     n_batch: int = 6
     can_trim: bool = True
+    luck: int = 0
 
 
 class HonestDrafter:
@@ -243,7 +260,7 @@ class HonestDrafter:
         """The target's own choice, as often as this drafter is right; now and then nothing."""
         held = self.memory.held
         right = self.sampler.after(held[0 : len(held)]).choose(self.memory.logits(), len(held))
-        luck = blake2b(b"luck %d" % held.crc, digest_size=2).digest()
+        luck = blake2b(b"luck %d %d" % (held.crc, self.setup.luck), digest_size=2).digest()
         if luck[0] < 256 * self.setup.accuracy:
             return right
         return None if luck[1] < 16 else (right + 1 + luck[1] % (N_VOCAB - 1)) % N_VOCAB
@@ -345,6 +362,7 @@ class Served:
         self.down = None
         self.drafter = None
         self.standby, self.second, self.second_down = None, None, None
+        self.beside = False  # the second drafts, too
         self.shown, self.reason = [], None
         self.rounds = []
         self.past = []
@@ -377,7 +395,7 @@ class World:
         self.costs, self.acceptance = StepCosts(), RollingAcceptance()
         self.costs.record_pause(0.0, drafting=False)
         self.scheduler = Scheduler(self.n_batch, prefill_rows=8)
-        self.limits = TargetLimits(self.n_ctx, N_VOCAB, frozenset({END}), max_drafts=8)
+        self.limits = TargetLimits(self.n_ctx, N_VOCAB, frozenset({END}), max_drafts=8, trees=True)
         self.stepping, self.inbox, self.alarm = False, [], None
 
     @property
@@ -416,16 +434,28 @@ class World:
         if setup.life != float("inf"):
             self.clock.at(self.clock.now + setup.life, lambda: self.attach(key))
 
-    def stand_by(self, key, setup, swaps):
-        """Have a drafter follow the session; it and the one that drafts change places every `swaps` seconds."""
+    def stand_by(self, key, setup, swaps=float("inf"), *, beside=False):
+        """Have a drafter follow the session, or draft beside the one that drafts; the two change places every `swaps`
+        seconds."""
         served = self.sessions[key]
+        served.beside = beside
         cls = HostileDrafter if setup.hostile or setup.silent else HonestDrafter
         second = served.second = cls(self, setup, key, served.params)
         second.up = Link(self, lambda message: self.receive(key, message, second), self.faults, self.lose_up)
         served.second_down = Link(self, second.receive, self.faults, self.lose_down)
         served.standby = Standby(served.session.prefix, self.clock.now)
         self.tell_standby(key, served.standby.begin(self.clock.now))
-        self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
+        if swaps != float("inf"):
+            self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
+
+    def assist(self, served):
+        """Have the second drafter draft, as far as the session lets it."""
+        session = served.session
+        wanted = served.beside and served.standby is not None and session.may_be_assisted
+        if wanted != session.assisted:
+            session.assist(Second(RollingAcceptance(), rescues()) if wanted else None)
+        if served.standby is not None:
+            served.standby.draft_n = session.draft_n if wanted else 0
 
     def swap(self, key, swaps):
         """The one that stands by drafts from now on; with nobody to relieve, nobody stands by."""
@@ -447,10 +477,10 @@ class World:
         served = self.sessions[key]
         match effect:
             case ev.SendTruth(base, crc, ids, draft_n):
-                assert draft_n == 0
+                assert draft_n == 0 or served.beside
                 served.second_down.send(m.Truth(key, base, crc, ids, draft_n))
             case ev.SendSync():
-                assert effect.draft_n == 0
+                assert effect.draft_n == 0 or served.beside
                 self.send_sync(key, effect, served.second_down)
 
     def heard_standby(self, key, message):
@@ -462,6 +492,10 @@ class World:
                 assert shown.interval is None or shown.interval >= 0
             case m.Nack(_, base, crc):
                 self.tell_standby(key, standby.nacked(base, crc, self.clock.now))
+            case m.Draft(_, base, crc, ids, branch) if standby.draft_n:
+                event = ev.Drafted(base, crc, ids, branch, second=True)
+                assert self.sessions[key].session.handle(event, self.clock.now) == []
+                self.seen["drafts beside"] += 1
             case _:
                 pass
 
@@ -485,6 +519,7 @@ class World:
                 return
         served = self.sessions[key]
         self.perform(key, served.session.handle(event, self.clock.now))
+        self.assist(served)
         assert served.session._drafts.nodes <= 256
         served.given_up = False
         if not self.stepping:
@@ -536,9 +571,10 @@ class World:
             if isinstance(part, ev.Prefill):
                 event = ev.Prefilled(len(part.ids))
             else:
-                event = ev.Stepped(part.drafts, logits, seconds)
+                event = ev.Stepped(part.drafts, logits, seconds, side=part.side)
             session = self.sessions[key].session
             self.perform(key, session.handle(event, self.clock.now))
+            self.assist(self.sessions[key])
             if self.sessions[key].standby is not None:
                 self.tell_standby(key, self.sessions[key].standby.follow(self.clock.now))
             inputs = session.unsolved(self.clock.now)
@@ -561,10 +597,15 @@ class World:
                 case ev.SendNack(base, crc):
                     self.seen["verifier nacks"] += 1
                     served.down.send(m.Nack(key, base, crc))
+                case ev.Trim(length, aside=True):
+                    assert length > served.memory.begun
+                    served.memory.go_aside(length)
                 case ev.Trim(length):
                     assert length > served.memory.begun, "engines can be asked back into the last step only"
                     served.memory.trim(length)
                 case ev.Emit(ids=ids, accepted=accepted, drafts=drafts):
+                    self.seen["aside"] += effect.side_drafted
+                    self.seen["stood aside"] += effect.side_accepted
                     assert served.reason is None
                     assert accepted <= len(drafts)
                     assert ids[:accepted] == tuple(token for token in drafts[:accepted] if token != END)
