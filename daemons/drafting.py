@@ -214,7 +214,9 @@ class Drafting:
         inputs = self._inputs(live, peer, 1)
         shown = live.standby.shown >= SHOWN and not busy
         pays = shown and inputs is not None and second.pays(inputs, asked=machine.assisted)
-        machine.assist(second if pays else None)
+        if pays != machine.assisted:
+            machine.assist(second if pays else None)
+            self._weigh()
 
     def _stand_by(self, live: Live, identity: bytes, known: int, now: float) -> None:
         peer = self._drafters.get(identity)
@@ -278,7 +280,7 @@ class Drafting:
 
     def _rate(self, live: Live, peer: DrafterPeer, load: int, now: float) -> float | None:
         """Tokens per second to expect of a drafter in this session, were it one of `load`; None while unknown."""
-        pacing, record = live.machine.pacing, peer.record
+        pacing = live.machine.pacing
         if pacing.alone <= 0:
             return None
         if live.drafter == peer.identity and (pacing.off or pacing.silent(now)):

@@ -19,8 +19,8 @@ MEMORY = 64.0
 
 
 def rescues(parent: RollingAcceptance | None = None) -> RollingAcceptance:
-    """A record of them: of one, whether it was. Before any was seen a second drafter is good for little."""
-    return RollingAcceptance(positions=1, prior=0.2, memory=MEMORY, parent=parent)
+    """A record of them: of one, whether it was. Before any was seen a second drafter is good for nothing."""
+    return RollingAcceptance(positions=1, prior=0.0, memory=MEMORY, parent=parent)
 
 
 class Second:

@@ -1,6 +1,7 @@
 """What reaches llama.cpp: whatever the cache is asked, no number that is out of its bounds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.engines.base import Span
+from specmesh.engines.base import Fork, Span
 from specmesh.engines.llama_cache import CacheSizes, LlamaCache
 from specmesh.errors import ConfigError, EngineError
 
@@ -54,12 +55,14 @@ class FakeLibrary:
         assert 0 < batch.n_tokens <= ROWS
         self.wanted = 0
         for row in range(batch.n_tokens):
-            seq = seqs[row][0]
-            assert (counts[row], wanted[row] in {0, 1}) == (1, True)
-            assert 0 <= seq < N_SEQ
+            shared = {seqs[row][number] for number in range(counts[row])}
+            assert len(shared) == counts[row] in {1, 2}
+            assert wanted[row] in {0, 1}
             assert 0 <= ids[row] < N_VOCAB
-            assert positions[row] == self.held[seq] < N_CTX
-            self.held[seq] += 1
+            for seq in shared:
+                assert 0 <= seq < N_SEQ
+                assert positions[row] == self.held[seq] < N_CTX
+                self.held[seq] += 1
             self.wanted += wanted[row]
         assert self.wanted <= OUTPUTS
         return self.code
@@ -128,8 +131,14 @@ ANY = st.one_of(
     st.integers(-3, N_CTX + 3), st.integers(), st.sampled_from([-1, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63, 2**64])
 )
 NEAR = st.integers(-1, N_VOCAB)
+FORKS = st.builds(Fork, st.one_of(st.integers(0, N_SEQ - 1), ANY), ANY, st.lists(NEAR, max_size=4).map(tuple))
 SPANS = st.builds(
-    Span, st.one_of(st.integers(0, N_SEQ - 1), ANY), ANY, st.lists(NEAR, max_size=8).map(tuple), st.booleans()
+    Span,
+    st.one_of(st.integers(0, N_SEQ - 1), ANY),
+    ANY,
+    st.lists(NEAR, max_size=8).map(tuple),
+    st.booleans(),
+    st.one_of(st.none(), FORKS),
 )
 FITTING = st.tuples(
     st.integers(0, N_SEQ - 1), st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=5), st.booleans()
@@ -137,6 +146,7 @@ FITTING = st.tuples(
 CALLS = st.one_of(
     st.tuples(st.just("run"), st.lists(SPANS, max_size=4)),
     st.tuples(st.just("go on"), st.lists(FITTING, max_size=4)),
+    st.tuples(st.just("fork"), st.lists(FITTING, max_size=4), st.integers(-1, N_SEQ), st.integers(-1, 4)),
     st.tuples(st.just("fail"), st.lists(FITTING, max_size=4)),
     st.tuples(st.just("remove"), ANY, ANY),
     st.tuples(st.just("forget"), ANY),
@@ -168,6 +178,9 @@ def call(cache: LlamaCache, lib: FakeLibrary, name: str, *values: object) -> Non
             cache.run(spans)  # type: ignore[arg-type]
         case "go on", (parts,):
             cache.run(follow(lib, parts))  # type: ignore[arg-type]
+        case "fork", (parts, seq, shared):
+            spans = follow(lib, parts)  # type: ignore[arg-type]
+            cache.run([replace(span, fork=Fork(seq, shared, span.ids)) for span in spans[:1]] + spans[1:])  # type: ignore[arg-type]
         case "fail", (parts,):
             lib.code = 2
             cache.run(follow(lib, parts))  # type: ignore[arg-type]
