@@ -24,12 +24,13 @@ from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.places import NOTHING, Memory
 from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
-from specmesh.core.rules import Choose, Rows, proposes, rule_of
+from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.second import Second
 from specmesh.core.stats import RoundCounts
 from specmesh.core.stop import StopScan
 from specmesh.core.strategy import Strategy
+from specmesh.core.walk import Walk
 from specmesh.errors import RequestError
 
 MAX_DRAFTS = 16
@@ -118,7 +119,6 @@ class VerifierSession:
         self.resumed = len(ids) - self.n_prompt
         self.params = params
         self.sampler = Sampler(params.sampling)
-        self._rule = rule_of(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
         self.logprobs = Logprobs(params.logprobs, len(self.prefix))
         self._guided = Guided(constraint)
@@ -133,6 +133,7 @@ class VerifierSession:
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times)
         self._drafts = HeldDrafts(self.prefix, limits.n_vocab, self._guided, self._pacing)
+        self._walk = Walk(self.prefix, self.sampler, self._guided, self._drafts)
         self._held = held  # ids in the target's memory
         self.cached = min(held, self.n_prompt)
         self._synced = float("-inf")
@@ -361,8 +362,8 @@ class VerifierSession:
             verdict = accept_tree(
                 event.drafts,
                 event.side,
-                self._choices(event, base),
-                self._choices_aside(event, base),
+                self._walk.along(event),
+                self._walk.aside(event),
                 end_ids=self._limits.end_ids,
                 room=self._room(),
                 stops=self._stops_with,
@@ -400,35 +401,10 @@ class VerifierSession:
             effects.append(ev.Finish(self.finished))
         return effects
 
-    def _choices(self, event: ev.Stepped, base: int) -> Choose:
-        """The token after the first i drafts: by the rule, or out of what the grammar allows."""
-        if self._guided:
-            return lambda i: self._guided.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
-        offers = self._drafts.offers(event.drafts)
-        return self._rule.choices(
-            Rows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
-        )
-
-    def _choices_aside(self, event: ev.Stepped, base: int) -> Choose:
-        """The token after the side chain's first 1 + i ids: the target's own choice, as only those are verified so."""
-        if event.side is None:
-            return self._choices(event, base)
-        begin, path = event.side.fork + 1, event.path(aside=True)
-        rows = event.logits[len(event.drafts) + 1 :]
-        return lambda i: self._after(path[: begin + i]).choose(rows[i], base + begin + i)
-
     def _stops_with(self, token: int) -> bool:
         """Take in the next id of the text; whether it ends there, at a stop string or because it is whole."""
         whole = self._guided.took(token)
         return self._stops.completes(token) or whole
-
-    def _after(self, drafts: tuple[int, ...]) -> Sampler:
-        """The sampler after what is committed and these drafts, which stand: earlier rows have chosen them."""
-        back = self.sampler.looks_back
-        if not back:
-            return self.sampler
-        begin = 0 if back < 0 else max(len(self.prefix) - back, 0)
-        return self.sampler.after((*self.prefix[begin : len(self.prefix)], *drafts))
 
     def _tell(self, base: int, now: float) -> list[ev.VerifierEffect]:
         """TRUTH from `base` on, or from where it was last told.

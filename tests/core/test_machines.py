@@ -443,7 +443,7 @@ class World:
         second = served.second = cls(self, setup, key, served.params)
         second.up = Link(self, lambda message: self.receive(key, message, second), self.faults, self.lose_up)
         served.second_down = Link(self, second.receive, self.faults, self.lose_down)
-        served.standby = Standby(served.session.prefix, self.clock.now)
+        served.standby = Standby(served.session.prefix, self.clock.now, rejections=served.session.rejections)
         self.tell_standby(key, served.standby.begin(self.clock.now))
         if swaps != float("inf"):
             self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
@@ -469,7 +469,7 @@ class World:
         self.seen["swaps"] += 1
         served.standby = None
         if relieved is not None:
-            served.standby = Standby(served.session.prefix, now, told)
+            served.standby = Standby(served.session.prefix, now, told, served.session.rejections)
             self.tell_standby(key, served.standby.begin(now))
             self.clock.at(now + swaps, lambda: self.swap(key, swaps))
 
