@@ -166,7 +166,7 @@ class Drafting:
             offers, assists = self._offers(live, now, CANDIDATES), live.machine.assisted
             for change in live.casting.look(offers, shown, now, silent=silent, assists=assists):
                 self._change(live, change, now)
-            self._consider(live)
+            self._consider(live, now)
 
     def heard(self, live: Live, peer: DrafterPeer, event: ev.VerifierEvent, size: int, now: float) -> None:
         """A frame of a session's standby."""
@@ -200,23 +200,27 @@ class Drafting:
         if relieved is not None:
             self._stand_by(live, relieved, told, now)
 
-    def _consider(self, live: Live) -> None:
-        """Whether the standby is to draft beside the drafter, as far as it has shown what it can and drafts for nobody
-        else."""
-        identity, peer, machine = live.casting.standby, self._drafters.get(live.drafter), live.machine
-        second = live.casting.second() if machine.second is None else machine.second
-        if not self._second or second is None or peer is None or live.standby is None or not machine.may_be_assisted:
-            machine.assist(None)
-            return
-        busy = any(
-            identity in (other.drafter, other.assistant) for other in self._sessions.values() if other is not live
-        )
-        inputs = self._inputs(live, peer, 1)
-        shown = live.standby.shown >= SHOWN and not busy
-        pays = shown and inputs is not None and second.pays(inputs, asked=machine.assisted)
+    def _consider(self, live: Live, now: float) -> None:
+        """Whether the standby is to draft beside the drafter: by what it has shown, and does since."""
+        machine, peer = live.machine, self._drafters.get(live.drafter)
+        second = machine.second or live.casting.second()
+        pays = False
+        if second is not None and peer is not None and self._may_assist(live, now):
+            inputs = self._inputs(live, peer, 1)
+            pays = inputs is not None and second.pays(inputs, asked=machine.assisted)
         if pays != machine.assisted:
             machine.assist(second if pays else None)
             self._weigh()
+
+    def _may_assist(self, live: Live, now: float) -> bool:
+        """Whether it has shown guesses, drafts for nobody else and has broken no promise of late."""
+        identity, standby = live.casting.standby, live.standby
+        peer = self._drafters.get(identity)
+        if not self._second or not live.machine.may_be_assisted or standby is None or peer is None:
+            return False
+        others = [other for other in self._sessions.values() if other is not live]
+        busy = any(identity in (other.drafter, other.assistant) for other in others)
+        return standby.shown >= SHOWN and not busy and not peer.record.barred(now)
 
     def _stand_by(self, live: Live, identity: bytes, known: int, now: float) -> None:
         peer = self._drafters.get(identity)

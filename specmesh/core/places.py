@@ -182,7 +182,8 @@ class Places:
         seq = next((seq for seq, memory in self._free.items() if not memory.ids), next(iter(self._free)))
         if self._free.pop(seq).ids:
             self._orders.append(Cut(seq, 0))
-        self._orders.append(Copy(seq, source, length))
+        if length:
+            self._orders.append(Copy(seq, source, length))
         self._lent.add(seq)
         return seq
 

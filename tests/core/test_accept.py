@@ -117,6 +117,10 @@ def test_a_second_chain_changes_how_far_a_step_comes_and_nothing_else(data, targ
     along = (*drafts[:fork], *side.ids) if both.aside else tuple(drafts)
     assert both.committed[: both.accepted] == along[: both.accepted]
     assert both.accepted <= both.tested <= len(along)
+    if both.accepted == len(both.committed) < room and not both.ended:
+        assert both.stopped
+    elif both.accepted < len(along) and not both.ended and not both.stopped and len(both.committed) < room:
+        assert both.committed[both.accepted] != along[both.accepted]
     if both == one:
         assert not both.aside
     else:
@@ -126,16 +130,16 @@ def test_a_second_chain_changes_how_far_a_step_comes_and_nothing_else(data, targ
 
 def test_the_side_chain_ends_as_the_first_does():
     """At an end id, a stop string or the room, also with its first id, which counts as a draft that stood."""
-    target = {(): 1, (1,): 5, (1, 5): 6, (1, 5, 6): 7}
+    target = {(): 1, (1,): 5, (1, 5): 6, (1, 5, 6): 8, (1, 5, 6, 8): 7}
 
     def walk(**ends):
-        side = Side(1, (5, 6))
+        side = Side(1, (5, 6, 8))
         options = {"end_ids": set(), "room": 9} | ends
         return accept_tree(
             (1, 2), side, lambda i: target[(1, 2)[:i]], lambda i: target[(1, *side.ids[: 1 + i])], **options
         )
 
-    assert walk() == Verdict((1, 5, 6, 7), 3, 3, ended=False, aside=2)
+    assert walk() == Verdict((1, 5, 6, 8, 7), 4, 4, ended=False, aside=3)
     assert walk(end_ids={6}) == Verdict((1, 5, 6), 3, 3, ended=True, aside=2)
     assert walk(end_ids={5}) == Verdict((1, 5), 2, 2, ended=True, aside=1)
     assert walk(stops=lambda token: token == 5) == Verdict((1, 5), 2, 2, ended=False, stopped=True, aside=1)

@@ -50,7 +50,10 @@ class Driven:
         machine = VerifierSession(ids, params, limits, Free(), RollingAcceptance(), 0.0, held=held)
         machine.attach(Arrivals())
         if second:
-            machine.assist(Second(RollingAcceptance(), rescues()))
+            trusted = rescues()
+            for _ in range(8):
+                trusted.record(1, 1)
+            machine.assist(Second(RollingAcceptance(), trusted))
         live = self.sessions[seq] = Live(seq, seq, machine, Hearing(), None)
         return live
 
@@ -156,6 +159,9 @@ def test_a_session_that_begins_gets_the_second_chains_sequence(driven: Driven):
     truth = [token + 1 for token in PROMPT[:3]]
     hear(first, truth, second=False)
     hear(first, [token + 1 for token in truth], second=True)
+    verify = first.machine.plan(0.0)
+    assert isinstance(verify, ev.Verify)
+    assert verify.side is not None
     driven.begin()
     other = driven.open(second=False)
     driven.end()

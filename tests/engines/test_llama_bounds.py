@@ -295,3 +295,52 @@ def test_sizes_that_cannot_be(changes: dict[str, int]):
     """llama.cpp's counts have 32 bits and no sign; zero means something else to it."""
     with pytest.raises(ConfigError):
         CacheSizes(**{"n_ctx": 8, "n_seq": 2, "rows": 8, "outputs": 4, "threads": 1, "snapshots": 0, **changes})
+
+
+def test_sequences_that_fork_are_in_one_span_of_a_decode():
+    """llama.cpp compares what two sequences of one row held before the decode."""
+    for spans in (
+        [Span(0, 0, (1, 2), logits=True), Span(0, 2, (3,), logits=True, fork=Fork(1, 1, (4,)))],
+        [Span(0, 2, (3,), logits=True, fork=Fork(1, 1, (4,))), Span(1, 4, (5,), logits=True)],
+    ):
+        cache, lib = made()
+        cache.run([Span(1, 0, (1, 2), logits=True)])
+        if spans[0].position:
+            cache.run([Span(0, 0, (1, 2), logits=True)])
+        held = list(lib.held)
+        with pytest.raises(EngineError, match="fork into sequence 1"):
+            cache.run(spans)
+        assert lib.held == held
+
+
+@pytest.mark.parametrize(
+    "fork",
+    [
+        Fork(1, 1, ()),
+        Fork(1, 0, (4,)),
+        Fork(1, -1, (4,)),
+        Fork(1, 3, (4,)),
+        Fork(0, 1, (4,)),
+        Fork(2, 1, (4,)),
+        Fork(-1, 1, (4,)),
+        Fork(N_SEQ, 1, (4,)),
+        Fork(1, 1, (-1,)),
+        Fork(1, 1, (N_VOCAB,)),
+        Fork(1, 2, (4, 4)),
+        Fork(1, 1, (4,) * ROWS),
+    ],
+)
+def test_forks_out_of_bounds(fork: Fork):
+    """Of no ids or ids that are none, from nowhere, into a sequence that is none or holds other cells, or beyond its
+    end: refused, and the same step without its fault is run."""
+    cache, lib = made()
+    for at in range(0, N_CTX - 3, 3):
+        for seq in (0, 1):
+            cache.run([Span(seq, at, (1, 2, 3), logits=False)])
+    held = list(lib.held)
+    span = Span(0, N_CTX - 3, (4, 5), logits=True)
+    with pytest.raises(EngineError):
+        cache.run([replace(span, fork=fork)])
+    assert lib.held == held
+    cache.run([replace(span, fork=Fork(1, 2, (4,)))])
+    assert lib.held[:2] == [N_CTX - 1, N_CTX]
