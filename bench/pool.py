@@ -70,12 +70,13 @@ def echo(address: str) -> None:
 class Pool:
     """A verifier and whichever drafters a text is to have."""
 
-    def __init__(self, folder: Path, step_ms: float, liar: str) -> None:
+    def __init__(self, folder: Path, step_ms: float, liar: str = "wrong", *options: str, row_ms: float = 0.5) -> None:
         self._folder, self._liar = folder, liar
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        verifier = ["verifier", "--engine", "sim", "--model", f"step_ms={step_ms},row_ms=0.5", "--bind", self.address]
-        self.process = start([*RUN, *verifier, "--socket", str(folder / "v.sock"), "--log-level", "error"])
+        model = f"step_ms={step_ms},row_ms={row_ms}"
+        verifier = ["verifier", "--engine", "sim", "--model", model, "--bind", self.address]
+        self.process = start([*RUN, *verifier, *options, "--socket", str(folder / "v.sock"), "--log-level", "error"])
         self.client = Client(folder / "v.sock")
         until(lambda: "peers" in self.client.get("/stats"))
         self.drafters: dict[str, int] = {}
@@ -109,6 +110,12 @@ class Pool:
         peers = self.client.get("/stats")["peers"]
         assert isinstance(peers, list)
         return peers
+
+    def close(self) -> None:
+        """End all of it."""
+        self.alone()
+        self.process.terminate()
+        self.process.wait(15)
 
     def text(self, tokens: int, when: dict[int, Callable[[], None]]) -> tuple[float, list[int]]:
         """Tokens per second of one text, and its ids; `when` says what is done as so many tokens are here."""
@@ -169,10 +176,7 @@ def main() -> None:
         try:
             told = measure(pool, args.tokens, args.repeats)
         finally:
-            for drafter in list(pool.drafters):
-                pool.kill(drafter)
-            pool.process.terminate()
-            pool.process.wait(15)
+            pool.close()
     if args.json:
         print(json.dumps(told))
         return

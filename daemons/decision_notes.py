@@ -31,7 +31,13 @@ class DecisionNotes:
             if isinstance(effect, ev.Emit):
                 committed = len(live.machine.prefix) - begun.position
                 outcome = replace(
-                    begun, asked=live.machine.draft_n, took_s=seconds, accepted=effect.accepted, committed=committed
+                    begun,
+                    asked=live.machine.draft_n,
+                    took_s=seconds,
+                    accepted=effect.accepted,
+                    committed=committed,
+                    side=effect.side_drafted,
+                    side_accepted=effect.side_accepted,
                 )
                 self._log.add(outcome)
 

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
 
 from specmesh.core import events as ev
-from specmesh.core.pool import Change, Offer, Why, choose
+from specmesh.core.policy import PolicyInputs
+from specmesh.core.pool import SHOWN, Change, Offer, Why, choose
 from specmesh.core.standby import Standby
 from specmesh.core.usefulness import usefulness
 from specmesh.daemons.decision_notes import DecisionNotes
@@ -30,7 +32,8 @@ CANDIDATES = 4
 class Drafting:
     """The drafters of all `sessions`; `carry_out` does what a session's machine wants done, `changes` counts.
 
-    A session that a drafter's own client asked for is drafted for by that drafter, which follows it anyway.
+    A session that a drafter's own client asked for is drafted for by that drafter, which follows it anyway. second:
+    the standby of a session may be asked for drafts besides, where that pays.
     """
 
     def __init__(
@@ -42,10 +45,13 @@ class Drafting:
         notes: DecisionNotes,
         changes: dict[Why, int],
         carry_out: Callable[[Live, Effects], None],
+        *,
+        second: bool = False,
     ) -> None:
         self._sessions, self._router, self._drafters = sessions, router, drafters
         self._policies, self._notes, self._carry_out = policies, notes, carry_out
         self._changes = changes
+        self._second = second
         self._turn = 0
 
     # --- who drafts
@@ -109,8 +115,7 @@ class Drafting:
             if live.drafter == identity:
                 self.detach(live, now)
             if live.casting.standby == identity:
-                live.standby = None
-                live.casting.stands_by(None)
+                self._nobody_stands_by(live)
             live.casting.forget(identity)
 
     def release(self, live: Live, identity: bytes) -> None:
@@ -122,8 +127,12 @@ class Drafting:
         identity = live.casting.standby
         if identity is not None and identity != heir:
             self.release(live, identity)
+        self._nobody_stands_by(live)
+
+    def _nobody_stands_by(self, live: Live) -> None:
         live.standby = None
         live.casting.stands_by(None)
+        live.machine.assist(None)
 
     def finished(self, live: Live, reason: str, now: float) -> None:
         """A session has ended: its standby is told, with what it misses of the text."""
@@ -131,8 +140,7 @@ class Drafting:
         if identity is not None and live.standby is not None:
             self._tell(live, identity, live.standby.rest(now))
             live.bytes_sent += self._router.send(identity, m.Done(live.id, reason, len(live.machine.prefix)))
-            live.standby = None
-            live.casting.stands_by(None)
+            self._nobody_stands_by(live)
         self._weigh()
 
     # --- who stands by
@@ -145,6 +153,7 @@ class Drafting:
             return
         identity = live.casting.standby
         if identity is not None and live.standby is not None:
+            live.standby.draft_n = live.machine.draft_n if live.machine.assisted else 0
             self._tell(live, identity, live.standby.follow(now))
         peer = self._drafters.get(live.drafter)
         if peer is None:
@@ -154,8 +163,10 @@ class Drafting:
         if live.casting.due(now) and len(self._drafters) > 1:
             silent = live.machine.pacing.silent(now)
             shown = live.standby.shown if live.standby is not None else 0
-            for change in live.casting.look(self._offers(live, now, CANDIDATES), shown, now, silent=silent):
+            offers, assists = self._offers(live, now, CANDIDATES), live.machine.assisted
+            for change in live.casting.look(offers, shown, now, silent=silent, assists=assists):
                 self._change(live, change, now)
+            self._consider(live, now)
 
     def heard(self, live: Live, peer: DrafterPeer, event: ev.VerifierEvent, size: int, now: float) -> None:
         """A frame of a session's standby."""
@@ -167,10 +178,12 @@ class Drafting:
             case ev.Shadowed():
                 if not peer.record.barred(now):
                     shown = standby.shadowed(event, peer.arrivals.round_trip, now)
-                    live.casting.guessed(shown.right)
+                    live.casting.guessed(shown.right, shown.rescued)
                     peer.record.shadowed(shown.interval, now)
             case ev.Nacked(base, crc):
                 self._tell(live, peer.identity, standby.nacked(base, crc, now))
+            case ev.Drafted() if standby.draft_n:
+                self._carry_out(live, live.machine.handle(replace(event, second=True), now))
             case _:
                 pass  # drafts that were on their way when it was relieved
 
@@ -187,11 +200,33 @@ class Drafting:
         if relieved is not None:
             self._stand_by(live, relieved, told, now)
 
+    def _consider(self, live: Live, now: float) -> None:
+        """Whether the standby is to draft beside the drafter: by what it has shown, and does since."""
+        machine, peer = live.machine, self._drafters.get(live.drafter)
+        second = machine.second or live.casting.second()
+        pays = False
+        if second is not None and peer is not None and self._may_assist(live, now):
+            inputs = self._inputs(live, peer, 1)
+            pays = inputs is not None and second.pays(inputs, asked=machine.assisted)
+        if pays != machine.assisted:
+            machine.assist(second if pays else None)
+            self._weigh()
+
+    def _may_assist(self, live: Live, now: float) -> bool:
+        """Whether it has shown guesses, drafts for nobody else and has broken no promise of late."""
+        identity, standby = live.casting.standby, live.standby
+        peer = self._drafters.get(identity)
+        if not self._second or not live.machine.may_be_assisted or standby is None or peer is None:
+            return False
+        others = [other for other in self._sessions.values() if other is not live]
+        busy = any(identity in (other.drafter, other.assistant) for other in others)
+        return standby.shown >= SHOWN and not busy and not peer.record.barred(now)
+
     def _stand_by(self, live: Live, identity: bytes, known: int, now: float) -> None:
         peer = self._drafters.get(identity)
         if peer is None:
             return
-        live.standby = Standby(live.machine.prefix, now, known)
+        live.standby = Standby(live.machine.prefix, now, known, live.machine.rejections)
         live.casting.stands_by(identity, peer.record)
         self._tell(live, identity, live.standby.begin(now))
 
@@ -249,23 +284,29 @@ class Drafting:
 
     def _rate(self, live: Live, peer: DrafterPeer, load: int, now: float) -> float | None:
         """Tokens per second to expect of a drafter in this session, were it one of `load`; None while unknown."""
-        pacing, record = live.machine.pacing, peer.record
+        pacing = live.machine.pacing
         if pacing.alone <= 0:
             return None
         if live.drafter == peer.identity and (pacing.off or pacing.silent(now)):
             return 1 / pacing.alone
         if peer.hello.n_ctx <= len(live.machine.prefix):
             return 1 / pacing.alone
+        inputs = self._inputs(live, peer, load)
+        return None if inputs is None else usefulness(inputs)
+
+    def _inputs(self, live: Live, peer: DrafterPeer, load: int) -> PolicyInputs | None:
+        """What a policy would be solved from with this drafter."""
+        record = peer.record
         rates = live.casting.rates(peer.identity, record)
         interval, restart = record.interval_at(load), record.restart_at(load)
-        inputs = pacing.inputs_with(rates, interval, restart, record.arrivals.round_trip)
-        return None if inputs is None else usefulness(inputs)
+        return live.machine.pacing.inputs_with(rates, interval, restart, record.arrivals.round_trip)
 
     def _weigh(self) -> None:
         """Note for how many sessions each drafter drafts: that is what its timing is of."""
         for live in self._sessions.values():
             live.asked = live.machine.drafting
         loads = Counter(live.drafter for live in self._sessions.values() if live.asked)
+        loads += Counter(live.assistant for live in self._sessions.values())
         for peer in self._drafters:
             peer.arrivals.share(loads[peer.identity])
 

@@ -69,7 +69,8 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         if decisions is not None:
             decisions.begin(engine.info.model)
         guarded = (guard, settings.grace, settings.max_queue)
-        loop = VerifierLoop(process.name, socket, engine, mailbox, costs, decisions, *guarded)
+        second = settings.second_drafter
+        loop = VerifierLoop(process.name, socket, engine, mailbox, costs, decisions, *guarded, second_drafter=second)
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
         loop.stats.publish(loop.snapshot(time.monotonic()))

@@ -59,6 +59,7 @@ class VerifierLoop:
     """One verifier: its sockets, sessions and drafters. Everything runs on the thread that calls `run`.
 
     grace: seconds that a session is kept for a drafter which went away. max_queue: most requests that wait for one.
+    second_drafter: two drafters may draft for one session.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class VerifierLoop:
         guard: Guard | None = None,
         grace: float = GRACE,
         max_queue: int = MAX_QUEUE,
+        *,
+        second_drafter: bool = False,
     ) -> None:
         self._name, self._router, self._mailbox = name, Router(socket, guard), mailbox
         self._address = self._router.address
@@ -100,6 +103,7 @@ class VerifierLoop:
             self._notes,
             self.stats,
             grace,
+            second=second_drafter,
         )
 
     # --- the loop
@@ -377,4 +381,6 @@ def _limits(engine: VerifyEngine) -> TargetLimits:
     info, vocabulary = engine.info, engine.vocabulary
     most = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
     drafts = most if info.can_trim else 0
-    return TargetLimits(info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width)
+    return TargetLimits(
+        info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width, info.trees
+    )

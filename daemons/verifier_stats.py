@@ -58,10 +58,19 @@ class VerifierStats:
         self.resumed += session.resumed > 0
         self._prompt_tokens += session.n_prompt
 
-    def round(self, drafted: int, tested: int, accepted: int, generated: int, now: float, forced: int = 0) -> None:
-        """Count a verification round of some session; the first `forced` drafts were a grammar's own."""
-        self.totals.record(drafted, tested, accepted, generated, forced)
-        drafted, accepted = max(drafted - forced, 0), max(accepted - forced, 0)
+    def round(self, told: ev.Emit, now: float) -> None:
+        """Count a verification round of some session."""
+        drafted, generated = len(told.drafts) + told.beside, len(told.ids)
+        self.totals.record(
+            drafted,
+            told.tested,
+            told.accepted,
+            generated,
+            told.forced,
+            side_drafted=told.side_drafted,
+            side_accepted=told.side_accepted,
+        )
+        drafted, accepted = max(drafted - told.forced, 0), max(told.accepted - told.forced, 0)
         self._recent.append((drafted, accepted))
         self.minute.record(now, drafted, accepted, generated)
 
@@ -69,7 +78,7 @@ class VerifierStats:
         """Count the round that a session's client is told now, and how long it has taken."""
         times, tokens = live.machine.times, len(told.ids)
         assert times.last_token is not None, "a round sets it"
-        self.round(len(told.drafts), told.tested, told.accepted, tokens, times.last_token, told.forced)
+        self.round(told, times.last_token)
         if live.told is None:
             self._first_tokens.record(times.last_token - times.opened)
         elif tokens:
@@ -154,6 +163,8 @@ class VerifierStats:
                 "accepted": totals.accepted,
                 "forced_drafted": totals.forced_drafted,
                 "forced_accepted": totals.forced_accepted,
+                "side_drafted": totals.side_drafted,
+                "side_accepted": totals.side_accepted,
                 "generated": totals.generated,
                 "accept_histogram": list(totals.accept_histogram),
                 "tested_at": list(totals.tested_at),
@@ -213,6 +224,7 @@ def _session_row(live: Live, names: Mapping[bytes, str], now: float) -> dict[str
         "drafted": session.attached,
         "drafter": names.get(live.drafter) if live.drafter is not None else None,
         "standby": names.get(live.casting.standby) if live.casting.standby is not None else None,
+        "second": names.get(live.assistant) if live.assistant is not None else None,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,
         "lead": session.lead,

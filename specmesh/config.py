@@ -70,6 +70,7 @@ class VerifierSettings:
     max_queue:     most requests that wait for a free session.
     defaults:      fields of a request's body that are used where it leaves them out.
     announce:      let others in the network find it.
+    second_drafter: two drafters may draft for one session at once, where that pays.
     """
 
     model: ModelSettings
@@ -83,6 +84,7 @@ class VerifierSettings:
     max_queue: int = 16
     defaults: Mapping[str, object] = field(default_factory=dict)
     announce: bool = False
+    second_drafter: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError where keys are given and not wanted, or the queue is shorter than none."""

@@ -178,6 +178,12 @@ def _daemon_options(command: F) -> F:
     "two prompts begin with is read twice, and drafts pay less.",
 )
 @click.option(
+    "--second-drafter",
+    is_flag=True,
+    help="Where several drafters are attached, let a second one draft for a session too, if it has shown that it is "
+    "right where the first is wrong; both chains are verified in one step where that pays.",
+)
+@click.option(
     "--rpc",
     metavar="HOST:PORT[,...]",
     help="Put layers on these machines too, where `specmesh rpc-server` or llama.cpp's ggml-rpc-server runs.",
@@ -202,6 +208,7 @@ def verifier(
     max_queue: int,
     reproducible: bool,
     kv_unified: bool,
+    second_drafter: bool,
     rpc: str | None,
     insecure_rpc: bool,
     announce: bool,
@@ -227,7 +234,7 @@ def verifier(
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
         told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, max_queue, defaults)
-        serve_verifier(replace(told, announce=announce), reread)
+        serve_verifier(replace(told, announce=announce, second_drafter=second_drafter), reread)
 
 
 @click.command()

@@ -1,5 +1,6 @@
 """A snapshot as lines for people."""
 
+from specmesh.core import events as ev
 from specmesh.core.costs import StepCosts
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.peers import DrafterPeer, Link
@@ -18,7 +19,7 @@ def verifier(*, used: bool) -> dict[str, object]:
     peers = []
     if used:
         peers = [DrafterPeer(b"d", Hello("mac:7", "llama", "small.gguf", "", 0, 4096), Link(0.0))]
-        stats.round(4, 3, 2, 3, 1.5)
+        stats.round(ev.Emit((1, 2, 3), 2, (1, 2, 3, 4), 3), 1.5)
         stats.step(1.0, 1.5, 3)
         costs.record(1, 0.034)
         traffic.sent(100)

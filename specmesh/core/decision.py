@@ -39,6 +39,7 @@ class Decision:
     expected_rate: tokens per second that the policy promised; None where it promises none.
     took_s:        measured seconds of the step.
     accepted, committed: drafts that stood, and ids that the step committed.
+    side, side_accepted: drafts of a second chain that were verified besides, and how many of `accepted` were these.
     """
 
     time_s: float
@@ -58,6 +59,19 @@ class Decision:
     took_s: float
     accepted: int
     committed: int
+    side: int = 0
+    side_accepted: int = 0
+
+    @property
+    def drafted(self) -> int:
+        """Drafts verified, of both chains."""
+        return self.draft_n + self.side
+
+    @property
+    def tested(self) -> int:
+        """Drafts compared, along the text."""
+        length = self.accepted - self.side_accepted + self.side if self.side_accepted else self.draft_n
+        return min(self.accepted + 1, length)
 
     def as_json(self) -> Json:
         """The record as a JSON object: seconds to 0.1 microseconds, rates to 4 digits."""
@@ -80,6 +94,8 @@ class Decision:
             "took_s": _seconds(self.took_s),
             "accepted": self.accepted,
             "committed": self.committed,
+            "side": self.side,
+            "side_accepted": self.side_accepted,
         }
 
     @classmethod
@@ -103,9 +119,11 @@ class Decision:
             took_s=_number(record, "took_s"),
             accepted=_count(record, "accepted"),
             committed=_count(record, "committed"),
+            side=_count(record, "side"),
+            side_accepted=_count(record, "side_accepted"),
         )
-        if made.accepted > made.draft_n:
-            raise ValueError(f"accepted is {made.accepted}, more than draft_n, {made.draft_n}")
+        if made.accepted > made.drafted:
+            raise ValueError(f"accepted is {made.accepted}, more than draft_n, {made.draft_n}, and side, {made.side}")
         return made
 
 

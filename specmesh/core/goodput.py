@@ -16,14 +16,16 @@ LEAST_GAIN = 1.01
 
 @dataclass(frozen=True, slots=True)
 class Bid:
-    """What a session could bring to a shared step, besides its own row.
+    """What a session could bring to a step, besides its own row.
 
-    stands: the probability that its first 1, 2, ... drafts all stand, one for each draft in hand, falling.
-    chosen: its client has chosen how many, so they all come if there is room.
+    stands: the probability that its first 1, 2, ... drafts are all committed, one for each draft in hand, falling.
+    chosen: how many is decided already, so they all come if there is room.
+    aside:  these are of another bidder's second chain, and have no row besides.
     """
 
     stands: tuple[float, ...]
     chosen: bool = False
+    aside: bool = False
 
 
 def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[int], float], first: int = 0) -> list[int]:
@@ -37,21 +39,25 @@ def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[int], float], 
         if bid.chosen:
             counts[bidder] = min(len(bid.stands), room)
             room -= counts[bidder]
-    rows = len(bids) + sum(counts)
-    tokens = len(bids) + sum(sum(bid.stands[:count]) for bid, count in zip(bids, counts, strict=True))
+    own = sum(not bid.aside for bid in bids)
+    rows = own + sum(counts)
+    tokens = own + sum(sum(bid.stands[:count]) for bid, count in zip(bids, counts, strict=True))
     size = max(len(bids), 1)
     offered = [
-        (-p, (bidder - first) % size, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.stands
+        (-p, bid.aside, (bidder - first) % size, bidder)
+        for bidder, bid in enumerate(bids)
+        if not bid.chosen
+        for p in bid.stands
     ]
     offered.sort()
     del offered[room:]
     best, taken = LEAST_GAIN * tokens / max(seconds(rows), 1e-9), 0
-    for number, (minus, _, _) in enumerate(offered, 1):
+    for number, (minus, *_) in enumerate(offered, 1):
         tokens -= minus
         rate = tokens / max(seconds(rows + number), 1e-9)
         if rate > best:
             best, taken = rate, number
-    for _, _, bidder in offered[:taken]:
+    for *_, bidder in offered[:taken]:
         counts[bidder] += 1
     return counts
 

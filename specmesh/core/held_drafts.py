@@ -3,11 +3,13 @@
 from typing import assert_never
 
 from specmesh.core import events as ev
+from specmesh.core.accept import Verdict
 from specmesh.core.guided import Guided
 from specmesh.core.pacing import Pacing
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.proposal import Offer
-from specmesh.core.tree import DraftTree
+from specmesh.core.side import Side
+from specmesh.core.tree import MAIN, OTHER, SECOND, DraftTree
 
 NACK_INTERVAL = 0.1
 """Seconds between two NACKs, or two answers to NACKs, of one session."""
@@ -39,6 +41,11 @@ class HeldDrafts:
         """How many there are on all branches; bounded, whatever a peer sends."""
         return len(self._tree)
 
+    @property
+    def flushed(self) -> bool:
+        """Whether none of the session's own drafter is left."""
+        return self._tree.flushed
+
     def forget(self, *, stepping: bool) -> None:
         """Hold none any more, nor what those of a step under way were sampled from: what comes from now on may be the
         same drafts, by chance, of another law."""
@@ -48,6 +55,16 @@ class HeldDrafts:
     def chain(self, most: int) -> tuple[int, ...]:
         """The first drafts of the main chain."""
         return self._tree.best_chain(most)
+
+    def side(self, drafts: tuple[int, ...], most: int) -> Side | None:
+        """The second drafter's chain beside these of the main chain; with those before its fork `most` at most."""
+        return self._tree.side(drafts, most)
+
+    def own(self, drafts: tuple[int, ...], verdict: Verdict) -> tuple[int, int]:
+        """How many drafts of the session's own drafter were tested in a step, and how many stood; before `moved`."""
+        accepted = verdict.accepted - verdict.aside
+        tested, told = accepted + 1 if verdict.aside else verdict.tested, self._tree.others(drafts)
+        return min(tested, told), min(accepted, told)
 
     def offers(self, drafts: tuple[int, ...]) -> tuple[Offer, ...]:
         """These of the main chain with what they were sampled from, and the one after them if it is here by now; of
@@ -67,28 +84,34 @@ class HeldDrafts:
             case _:
                 assert_never(event)
 
-    def moved(self, ids: tuple[int, ...], tested: int, *, over: bool) -> None:
-        """`ids` were committed by a step that compared `tested` drafts; what still agrees is kept. over: with the
-        text's end, so that nothing more may follow."""
+    def moved(self, ids: tuple[int, ...], tested: int, *, over: bool) -> tuple[bool, ...]:
+        """`ids` were committed by a step that compared `tested` drafts of the session's own drafter; what still agrees
+        is kept. over: with the text's end, so that nothing more may follow. Whether the second drafter was right about
+        them, as far as it had drafts."""
         if tested:
             self._judged = len(self._prefix) - len(ids) + tested
+        seconded = self._tree.seconded(ids)
         self._tree.reroot(ids, self._prefix.crc)
         self._forgotten = self.cut = False
         if not over:
             self._prune()
+        return seconded
 
     def _drafted(self, event: ev.Drafted, now: float) -> list[ev.VerifierEffect]:
         if not self._possible(event):
             self.stale += 1
             return []
         known = self._prefix.holds(event.base, event.crc)
+        if event.second:
+            self.stale += self._insert(event, known=known) is None
+            return []
         if event.base > len(self._prefix):
-            if self._tree.insert(event.base, event.crc, event.ids, event.branch, event.proposals) is None:
+            if self._insert(event, known=known) is None:
                 return self._orphan(now)
         else:
             if known:
                 self._judge(event.base, event.ids, chain=True)
-            if not known or self._insert_known(event) is None:
+            if self._insert(event, known=known) is None:
                 self.stale += 1
                 # Overtaken by steps that did not wait: it is alive, and a client's own draft_n is worth waiting for.
                 if known:
@@ -105,13 +128,17 @@ class HeldDrafts:
         fits = all(one is None or one.fits(token, n_vocab) for token, one in zip(event.ids, proposals, strict=False))
         return fits and len(proposals) in (0, len(event.ids)) and all(0 <= token < n_vocab for token in event.ids)
 
-    def _insert_known(self, event: ev.Drafted) -> int | None:
-        """Insert a path that starts in the committed ids; None where it disagrees with them."""
-        known = self._prefix[event.base : event.base + len(event.ids)]
-        if common_length(event.ids, known) < len(known):
+    def _insert(self, event: ev.Drafted, *, known: bool) -> int | None:
+        """Hang a path into the tree; None where it hangs on nothing, or disagrees with the ids that are committed where
+        it starts in these, `known` to be the same before it."""
+        branch = SECOND if event.second else MAIN if event.branch == MAIN else OTHER
+        if event.base > len(self._prefix):
+            return self._tree.insert(event.base, event.crc, event.ids, branch, event.proposals)
+        said = self._prefix[event.base : event.base + len(event.ids)]
+        if not known or common_length(event.ids, said) < len(said):
             return None
-        ids, proposals = event.ids[len(known) :], event.proposals[len(known) :]
-        return self._tree.insert(len(self._prefix), self._prefix.crc, ids, event.branch, proposals)
+        ids, proposals = event.ids[len(said) :], event.proposals[len(said) :]
+        return self._tree.insert(len(self._prefix), self._prefix.crc, ids, branch, proposals)
 
     def _prune(self) -> None:
         """Drop the drafts that the grammar forbids: they are not verified, so no rejection either. That a chain ended

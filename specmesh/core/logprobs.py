@@ -4,7 +4,7 @@ They are those of OpenAI's API and of llama-server: of the logits as the model g
 grammar, filters and the temperature. Drafts change nothing about them: each id comes with the row that chose it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -67,7 +67,7 @@ class Logprobs:
     def __bool__(self) -> bool:
         return self._top is not None
 
-    def take(self, rows: NDArray[np.float32], chosen: Sequence[int]) -> None:
+    def take(self, rows: Iterable[NDArray[np.float32]], chosen: Sequence[int]) -> None:
         """The next ids, each with the row that chose it."""
         if self._top is not None:
             self._found += [logprobs_of(row, token, self._top) for row, token in zip(rows, chosen, strict=False)]

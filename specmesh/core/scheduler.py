@@ -62,7 +62,8 @@ class Scheduler:
 
     As soon as one session is ready, every session that could step joins, and nobody waits for another's drafts: waiting
     through the others' step would cost more than any draft brings. Each has its own row; where they are several, as
-    many drafts come with them as raise what all of them get for the time by `costs`.
+    many drafts come with them as raise what all of them get for the time by `costs`, and so do the rows of second
+    chains.
 
     What room is left prefills; where others verify or wait only `prefill_rows` of it, so that no one's tokens stall.
     Half of it is the oldest prompt's, which so goes on whatever comes, and the rest that of those with least to go.
@@ -108,9 +109,10 @@ class Scheduler:
     def _verifying(
         self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, VerifierSession]
     ) -> list[tuple[int, ev.Verify]]:
-        """Each with its own row, and with the drafts that there is room for and that pay."""
-        room = self._n_batch - len(wants)
-        if len(wants) == 1 or self._constant:
+        """Each with its own row, and with the drafts, of both its chains, that there is room for and that pay."""
+        decided, room = len(wants) == 1 or self._constant, self._n_batch - len(wants)
+        beside = {key: sessions[key].bid_aside(want) for key, want in wants.items() if want.side is not None}
+        if decided and not beside:
             counts = []
             for want in wants.values():
                 counts.append(min(len(want.drafts), room))
@@ -119,11 +121,14 @@ class Scheduler:
             context = sum(want.position for want in wants.values())
             pause = self._costs.pause(drafting=True)
             bids = [sessions[key].bid(want) for key, want in wants.items()]
-            first = self._turn % len(bids)
+            bids = [replace(bid, chosen=True) for bid in bids] if decided else bids
+            bids += beside.values()
+            first = self._turn % len(wants)
             counts = share_rows(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
+        aside = dict(zip(beside, counts[len(wants) :], strict=True))
         return [
-            (key, want if count == len(want.drafts) else replace(want, drafts=want.drafts[:count]))
-            for (key, want), count in zip(wants.items(), counts, strict=True)
+            (key, want.with_rows(count, aside.get(key, 0)))
+            for (key, want), count in zip(wants.items(), counts, strict=False)
         ]
 
     def _filling(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
@@ -155,4 +160,6 @@ def _wanted(plan: ev.Verify | ev.Wait, session: VerifierSession) -> ev.Verify:
 
 
 def _rows(part: Part) -> int:
-    return len(part.ids) if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
+    if isinstance(part, ev.Prefill):
+        return len(part.ids)
+    return 1 + len(part.drafts) + (len(part.side.ids) if part.side is not None else 0)

@@ -10,6 +10,13 @@ from itertools import zip_longest
 
 from specmesh.core.prefix import extend_crc
 from specmesh.core.proposal import Offer, Proposal
+from specmesh.core.side import Side
+
+MAIN, SECOND, OTHER = range(3)
+"""Whose branch: the main chain of the session's drafter, the chain of the one that drafts beside it, or any other."""
+
+MOST_BESIDE = 64
+"""Nodes that the second drafter may have alone: it takes nobody else's room."""
 
 
 @dataclass(slots=True)
@@ -20,15 +27,29 @@ class _Node:
     proposal: Proposal | None = None
     children: dict[int, "_Node"] = field(default_factory=dict)
     main: "_Node | None" = None
+    told: int = 0  # by which branches, a bit each
+
+    def is_of(self, branch: int) -> bool:
+        return bool(self.told >> branch & 1)
+
+    @property
+    def beside(self) -> bool:
+        """Whether the second drafter alone has told it."""
+        return self.told == 1 << SECOND
+
+    def second(self) -> "_Node | None":
+        """What the second drafter says next."""
+        return next((child for child in self.children.values() if child.is_of(SECOND)), None)
 
 
 class DraftTree:
-    """Drafts beyond the frontier; bounded to `limit` nodes, whatever a peer sends."""
+    """Drafts beyond the frontier; bounded to `limit` nodes and MOST_BESIDE more, whatever a peer sends."""
 
-    def __init__(self, position: int, crc: int, limit: int = 256) -> None:
+    def __init__(self, position: int, crc: int, limit: int = 192) -> None:
         self._limit = limit
         self._root = _Node(-1, position, crc)
         self._nodes = {(position, crc): self._root}
+        self._beside = 0
 
     def __len__(self) -> int:
         return len(self._nodes) - 1
@@ -43,13 +64,14 @@ class DraftTree:
         base: int,
         crc: int,
         ids: Sequence[int],
-        branch: int = 0,
+        branch: int = MAIN,
         proposals: Sequence[Proposal | None] = (),
     ) -> int | None:
         """Hang `ids` below the node at (base, crc) and return how many are new; None where there is no such node.
 
-        Branch 0 becomes the main chain at each node it passes. Ids over the limit are dropped. `proposals` are what
-        they were sampled from, all or none; of a draft that is here it stays as it was first told.
+        MAIN becomes the main chain at each node it passes, another branch only where there is none. Ids over the limit
+        are dropped. `proposals` are what they were sampled from, all or none; of a draft that is here it stays as it
+        was first told.
         """
         node = self._nodes.get((base, crc))
         if node is None:
@@ -58,11 +80,14 @@ class DraftTree:
         for token, proposal in zip_longest(ids, proposals):
             child = node.children.get(token)
             if child is None:
-                child = self._grow(node, token, proposal)
+                child = self._grow(node, token, proposal, branch)
                 if child is None:
                     break
                 added += 1
-            if branch == 0 or node.main is None:
+            elif child.beside and branch != SECOND:
+                self._beside -= 1
+            child.told |= 1 << branch
+            if branch == MAIN or node.main is None:
                 node.main = child
             node = child
         return added
@@ -88,9 +113,55 @@ class DraftTree:
             found.append(Offer(node.main.token, node.main.proposal))
         return tuple(found)
 
+    def side(self, drafts: Sequence[int], most: int) -> Side | None:
+        """The second drafter's chain where it leaves these drafts, a path from the frontier; None where it does not.
+        Fork and ids are `most` together at most."""
+        node = self._root
+        for fork, token in enumerate(drafts):
+            child = node.second()
+            if child is not None and child.token != token:
+                ids = list[int]()
+                while child is not None and fork + len(ids) < most:
+                    ids.append(child.token)
+                    child = child.second()
+                return Side(fork, tuple(ids)) if ids else None
+            if token not in node.children:
+                return None
+            node = node.children[token]
+        return None
+
+    def others(self, drafts: Sequence[int]) -> int:
+        """How many of these drafts, a path from the frontier, come before the first that the second drafter alone has
+        told."""
+        node: _Node | None = self._root
+        for index, token in enumerate(drafts):
+            node = node.children.get(token) if node is not None else None
+            if node is not None and node.beside:
+                return index
+        return len(drafts)
+
+    def seconded(self, ids: Sequence[int]) -> tuple[bool, ...]:
+        """Whether the second drafter was right about each of these ids, which follow the frontier, as far as it had
+        drafts: up to its first wrong one."""
+        right, node = list[bool](), self._root
+        for token in ids:
+            child = node.second()
+            if child is None:
+                break
+            right.append(child.token == token)
+            if child.token != token:
+                break
+            node = child
+        return tuple(right)
+
+    @property
+    def flushed(self) -> bool:
+        """Whether only the second drafter has drafts here."""
+        return all(child.beside for child in self._root.children.values())
+
     def lead(self) -> int:
         """How many drafts the main chain holds."""
-        return len(self.best_chain(self._limit))
+        return len(self.best_chain(len(self)))
 
     def cut(self, length: int) -> None:
         """Drop what the main chain has beyond its first `length` drafts."""
@@ -118,18 +189,22 @@ class DraftTree:
 
     def _index(self) -> None:
         """Note every node that hangs on the root."""
-        self._nodes = {}
+        self._nodes, self._beside = {}, 0
         stack = [self._root]
         while stack:
             kept = stack.pop()
             self._nodes[kept.position, kept.crc] = kept
+            self._beside += kept.beside and kept is not self._root  # the root is text
             stack.extend(kept.children.values())
 
-    def _grow(self, parent: _Node, token: int, proposal: Proposal | None) -> _Node | None:
+    def _grow(self, parent: _Node, token: int, proposal: Proposal | None, branch: int) -> _Node | None:
         """A new child; None at the limit, or where another path has this CRC already (a peer can find such a pair)."""
         child = _Node(token, parent.position + 1, extend_crc(parent.crc, token), proposal)
-        if len(self) >= self._limit or (child.position, child.crc) in self._nodes:
+        beside = branch == SECOND
+        full = self._beside >= MOST_BESIDE if beside else len(self) - self._beside >= self._limit
+        if full or (child.position, child.crc) in self._nodes:
             return None
+        self._beside += beside
         parent.children[token] = child
         self._nodes[child.position, child.crc] = child
         return child

@@ -4,12 +4,13 @@
 depends on the target's logits, the sampler and the prompt only; events from a drafter change how soon it comes.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.accept import Verdict, accept
+from specmesh.core.accept import Verdict, accept_tree
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.constraint import Constraint, Grammar
@@ -23,11 +24,13 @@ from specmesh.core.pacing import Pacing, SessionTimes
 from specmesh.core.places import NOTHING, Memory
 from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
-from specmesh.core.rules import Choose, Rows, proposes, rule_of
+from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.second import Second
 from specmesh.core.stats import RoundCounts
 from specmesh.core.stop import StopScan
 from specmesh.core.strategy import Strategy
+from specmesh.core.walk import Walk
 from specmesh.errors import RequestError
 
 MAX_DRAFTS = 16
@@ -38,6 +41,9 @@ SESSION_MEMORY = 8.0
 
 TELL_EVERY = 16
 """Ids after which a drafter that is not asked for drafts is told how the text goes on."""
+
+REJECTIONS = 64
+"""Newest positions that are remembered where its drafter was wrong."""
 
 SYNC_INTERVAL = 0.01
 """Seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask for them without end."""
@@ -73,6 +79,7 @@ class TargetLimits:
     """What the target allows.
 
     max_drafts: 0 for a model that cannot trim. pieces: the bytes of each id. width: rows of every step, where constant.
+    trees: whether a step may have a second chain.
     """
 
     n_ctx: int
@@ -81,6 +88,7 @@ class TargetLimits:
     max_drafts: int = MAX_DRAFTS
     pieces: Sequence[bytes] = ()
     width: int | None = None
+    trees: bool = False
 
 
 class VerifierSession:
@@ -91,6 +99,7 @@ class VerifierSession:
     `costs` and `acceptance` are the verifier's, shared by its sessions: what others have learnt is where it begins.
     `constraint` is the grammar's, at the beginning of the text, and allows what was generated before.
     The target's memory holds the first `held` ids already, the last one never among them.
+    `rejections` are the positions of late where drafts of its drafter were rejected.
     """
 
     def __init__(
@@ -110,7 +119,6 @@ class VerifierSession:
         self.resumed = len(ids) - self.n_prompt
         self.params = params
         self.sampler = Sampler(params.sampling)
-        self._rule = rule_of(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
         self.logprobs = Logprobs(params.logprobs, len(self.prefix))
         self._guided = Guided(constraint)
@@ -118,11 +126,14 @@ class VerifierSession:
         self.times = SessionTimes(now)
         self.finished: str | None = None
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
+        self.rejections: deque[int] = deque(maxlen=REJECTIONS)
+        self._second: Second | None = None
         self._untold: int | None = None  # from where the drafter has not been told yet
         self._limits, self._costs = limits, costs
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times)
         self._drafts = HeldDrafts(self.prefix, limits.n_vocab, self._guided, self._pacing)
+        self._walk = Walk(self.prefix, self.sampler, self._guided, self._drafts)
         self._held = held  # ids in the target's memory
         self._stepping = False
         self.cached = min(held, self.n_prompt)
@@ -156,6 +167,7 @@ class VerifierSession:
                 return self._nacked_by_drafter(base, crc, now)
             case ev.Detached():
                 self._pacing.detach()
+                self._second = None
                 return []
             case ev.Cancelled(reason):
                 self.finished = reason
@@ -185,10 +197,30 @@ class VerifierSession:
         """
         if proposes(self.params.sampling):
             self._drafts.forget(stepping=self._stepping)
-        self._untold = None
+        self._untold, self._second = None, None
         own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing.attach(arrivals, own, proven=proven)
         return [self._sync(known)]
+
+    def assist(self, second: Second | None) -> None:
+        """Another drafter drafts beside the session's own from now on; None: nobody does."""
+        self._second = second
+
+    @property
+    def second(self) -> Second | None:
+        """What is seen of that one."""
+        return self._second
+
+    @property
+    def assisted(self) -> bool:
+        """Whether there is one."""
+        return self._second is not None
+
+    @property
+    def may_be_assisted(self) -> bool:
+        """Whether one may: where any draft may stand that is the target's own choice."""
+        free = self.params.draft_n is None and not self._guided
+        return free and self.params.sampling.strategy == Strategy.DETERMINISTIC and self.drafting
 
     @property
     def told(self) -> int:
@@ -292,13 +324,22 @@ class VerifierSession:
         drafts, forced = self._drafts.chain(limit), self._forced()
         if common_length(drafts, forced) < len(forced):
             drafts = forced
-        return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts)
+        beside = self._second is not None and self._limits.trees
+        side = self._drafts.side(drafts, self._max_drafts()) if beside else None
+        return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts, side)
 
     def bid(self, verify: ev.Verify) -> Bid:
-        """What it offers to a step that others share: drafts of the grammar's own stand for certain."""
+        """What its drafts offer to a step: those of the grammar's own stand for certain."""
         forced = self._guided.of_grammar(verify.drafts)
         stands = (1.0,) * forced + self._pacing.stands(len(verify.drafts) - forced)
         return Bid(stands, chosen=self.params.drafts is not None)
+
+    def bid_aside(self, verify: ev.Verify) -> Bid:
+        """What its second chain offers."""
+        side, second = verify.side, self._second
+        if side is None or second is None:
+            return Bid((), aside=True)
+        return Bid(second.stands(self._pacing.stands(len(verify.drafts)), side.fork, len(side.ids)), aside=True)
 
     def _forced(self) -> tuple[int, ...]:
         """What of the next step's drafts is the grammar's own."""
@@ -326,9 +367,11 @@ class VerifierSession:
         self._stepping = False
         base, forced = len(self.prefix), self._guided.of_grammar(event.drafts)
         try:
-            verdict = accept(
+            verdict = accept_tree(
                 event.drafts,
-                self._choices(event, base),
+                event.side,
+                self._walk.along(event),
+                self._walk.aside(event),
                 end_ids=self._limits.end_ids,
                 room=self._room(),
                 stops=self._stops_with,
@@ -336,44 +379,40 @@ class VerifierSession:
         except RequestError as error:  # the grammar's, when it is too late to refuse it
             self.finished = "error"
             return [ev.Finish(self.finished, error)]
-        self.logprobs.take(event.logits, verdict.committed)
-        self._commit(verdict, forced, event, now)
+        path = event.path(aside=verdict.aside > 0)
+        self.logprobs.take(event.rows(aside=verdict.aside > 0), verdict.committed)
+        self._commit(verdict, forced, event, len(path), now)
         effects: list[ev.VerifierEffect] = []
-        if self._held > len(self.prefix) - 1:
-            self._held = len(self.prefix) - 1
-            effects.append(ev.Trim(self._held))
+        if verdict.aside or self._held > len(self.prefix) - 1:
+            self._held = min(self._held, len(self.prefix) - 1)
+            effects.append(ev.Trim(self._held, aside=verdict.aside > 0))
         if verdict.ended or verdict.stopped or self._room() == 0:
             self.finished = "stop" if verdict.ended or verdict.stopped else "length"
         if self.attached:
             effects[:0] = self._tell(base, now)
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
         logprobs = self.logprobs.between(base, base + len(shown))
-        effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs, forced))
+        effects.append(
+            ev.Emit(
+                shown,
+                verdict.accepted,
+                path,
+                verdict.tested,
+                logprobs,
+                forced,
+                beside=event.drafted - len(path),
+                side_drafted=event.drafted - len(event.drafts),
+                side_accepted=verdict.aside,
+            )
+        )
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
         return effects
-
-    def _choices(self, event: ev.Stepped, base: int) -> Choose:
-        """The token after the first i drafts: by the rule, or out of what the grammar allows."""
-        if self._guided:
-            return lambda i: self._guided.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
-        offers = self._drafts.offers(event.drafts)
-        return self._rule.choices(
-            Rows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
-        )
 
     def _stops_with(self, token: int) -> bool:
         """Take in the next id of the text; whether it ends there, at a stop string or because it is whole."""
         whole = self._guided.took(token)
         return self._stops.completes(token) or whole
-
-    def _after(self, drafts: tuple[int, ...]) -> Sampler:
-        """The sampler after what is committed and these drafts, which stand: earlier rows have chosen them."""
-        back = self.sampler.looks_back
-        if not back:
-            return self.sampler
-        begin = 0 if back < 0 else max(len(self.prefix) - back, 0)
-        return self.sampler.after((*self.prefix[begin : len(self.prefix)], *drafts))
 
     def _tell(self, base: int, now: float) -> list[ev.VerifierEffect]:
         """TRUTH from `base` on, or from where it was last told.
@@ -389,21 +428,36 @@ class VerifierSession:
         self._pacing.told(len(self.prefix), now)
         return [ev.SendTruth(base, self.prefix.crc_at(base), ids, self.draft_n)]
 
-    def _commit(self, verdict: Verdict, forced: int, event: ev.Stepped, now: float) -> None:
-        self._held = len(self.prefix) + len(event.drafts)
+    def _commit(self, verdict: Verdict, forced: int, event: ev.Stepped, drafts: int, now: float) -> None:
+        """Let the text grow; the path that it went along in memory has so many drafts."""
+        base, (tested, accepted) = len(self.prefix), self._drafts.own(event.drafts, verdict)
+        self._held = base + drafts
         self.prefix.extend(verdict.committed)
-        self._drafts.moved(verdict.committed, verdict.tested, over=verdict.ended or verdict.stopped)
+        seconded = self._drafts.moved(verdict.committed, tested, over=verdict.ended or verdict.stopped)
+        if accepted < tested:
+            self.rejections.append(base + accepted)
+        if self._second is not None:
+            self._second.judged(seconded, accepted if accepted < tested else None)
         generated = len(verdict.committed) - verdict.ended
-        self.counts.record(len(event.drafts), verdict.tested, verdict.accepted, generated, forced)
+        self.counts.record(
+            event.drafted,
+            verdict.tested,
+            verdict.accepted,
+            generated,
+            forced,
+            side_drafted=event.drafted - len(event.drafts),
+            side_accepted=verdict.aside,
+        )
         self.times.verify += event.seconds
         self.times.last_token = now
         if self.times.first_token is None:
             self.times.first_token = now
         self._pacing.stepped(
             len(self.prefix),
-            max(verdict.tested - forced, 0),
-            max(verdict.accepted - forced, 0),
-            flushed=self._drafts.nodes == 0,
+            max(tested - forced, 0),
+            max(accepted - forced, 0),
+            beside=verdict.accepted - accepted,
+            flushed=self._drafts.flushed,
             now=now,
             sessions=event.sessions,
             forced=forced > 0,

@@ -48,6 +48,7 @@ class EngineInfo:
     width:    rows that each span with logits is computed in, whatever it holds, so that its logits do not depend on
               what else is in the step; it takes no more. None: a step is as wide as what is asked of it.
     reuse:    what of a sequence another session may go on from, long after it was decoded.
+    trees:    whether a span may have a fork.
     batches:  whether a draft engine guesses for several sequences at once: it is a `BatchDraftEngine`.
     """
 
@@ -60,6 +61,7 @@ class EngineInfo:
     width: int | None = None
     reuse: Reuse = "whole"
     batches: bool = False
+    trees: bool = False
 
     @property
     def can_trim(self) -> bool:
@@ -68,16 +70,48 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """A second ending of a span: `ids`, at least one, follow its first `shared` >= 1 rows in the sequence `seq`.
+
+    That one must hold the same ids as the span's before it; afterwards it holds the shared rows too, and these.
+    """
+
+    seq: int
+    shared: int
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """Consecutive rows of one sequence: `ids` at absolute positions `position`, `position` + 1, ...
 
-    logits: whether a row of logits is wanted for each id (else for none).
+    logits: whether a row of logits is wanted for each id (else for none), and then for each of the `fork`'s, which only
+    a span with logits may have, and only with an engine whose `info.trees` is true.
     """
 
     seq: int
     position: int
     ids: tuple[int, ...]
     logits: bool
+    fork: Fork | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows it is in a step."""
+        return len(self.ids) + (len(self.fork.ids) if self.fork is not None else 0)
+
+    @property
+    def seqs(self) -> tuple[int, ...]:
+        """The sequences that it extends."""
+        return (self.seq,) if self.fork is None else (self.seq, self.fork.seq)
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """How many ids each of these holds after it."""
+        ends = {self.seq: self.position + len(self.ids)}
+        if self.fork is not None:
+            ends[self.fork.seq] = self.position + self.fork.shared + len(self.fork.ids)
+        return ends
 
 
 class VerifyEngine(Protocol):
@@ -98,7 +132,7 @@ class VerifyEngine(Protocol):
         ...
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
-        """Run one step over all spans; per span the logits, float32 (len(ids), n_vocab), or None where not wanted.
+        """Run one step over all spans; per span the logits, float32 (rows, n_vocab), or None where not wanted.
 
         Each span's `position` must equal the ids its sequence holds. The arrays are valid until the next call.
         Raises EngineError; the sequences then hold an unknown number of the new ids and must be trimmed.

@@ -69,7 +69,7 @@ class LlamaVerifier:
         return self.encode(self._model.chat_text(messages))
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
-        """One llama_decode over all spans; per span its logits, float32 (len(ids), n_vocab), or None.
+        """One llama_decode over all spans; per span its logits, float32 (rows, n_vocab), or None.
 
         The arrays are views of llama.cpp's memory, valid until the next call. Raises LocalProtocolError for
         spans that cannot be, with nothing done; EngineError when llama.cpp fails.
@@ -80,8 +80,9 @@ class LlamaVerifier:
         rows: list[NDArray[np.float32] | None] = [None] * len(spans)
         start = 0
         for index in order:
-            end = start + len(spans[index].ids) * spans[index].logits
-            rows[index] = block[start:end] if spans[index].logits else None
+            span = spans[index]
+            end = start + span.rows * span.logits
+            rows[index] = block[start:end] if span.logits else None
             start = end
         return rows
 

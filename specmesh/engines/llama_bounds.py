@@ -6,7 +6,7 @@ what they are asked (`Sequences`); what does not pass here is a defect of ours, 
 
 from collections.abc import Sequence
 
-from specmesh.engines.base import Span
+from specmesh.engines.base import Fork, Span
 from specmesh.errors import EngineError
 
 
@@ -30,8 +30,8 @@ class Bounds:
 
     def run(self, spans: Sequence[Span]) -> None:
         """Whether these spans may be decoded; from then on their sequences may hold them, however the decode ends."""
-        rows = sum(len(span.ids) for span in spans)
-        wanted = sum(len(span.ids) for span in spans if span.logits)
+        rows = sum(span.rows for span in spans)
+        wanted = sum(span.rows for span in spans if span.logits)
         if rows > self._rows or wanted > self._outputs:
             raise EngineError(f"a decode of {rows} rows, {wanted} with logits: {self._rows} and {self._outputs} fit")
         held = list(self._held)
@@ -42,10 +42,28 @@ class Bounds:
                     f"{len(span.ids)} ids at position {span.position} of sequence {span.seq}, which holds "
                     f"{held[span.seq]} of at most {self._n_ctx}"
                 )
-            if min(span.ids) < 0 or max(span.ids) >= self._n_vocab:
-                raise EngineError(f"an id outside [0, {self._n_vocab}) for sequence {span.seq}")
-            held[span.seq] += len(span.ids)
+            self._ids(span.seq, span.ids)
+            if span.fork is not None:
+                self._fork(span, span.fork, held, [seq for other in spans for seq in other.seqs])
+            for seq, length in span.ends.items():
+                held[seq] = length
         self._held, self._logits = held, wanted
+
+    def _ids(self, seq: int, ids: Sequence[int]) -> None:
+        if min(ids) < 0 or max(ids) >= self._n_vocab:
+            raise EngineError(f"an id outside [0, {self._n_vocab}) for sequence {seq}")
+
+    def _fork(self, span: Span, fork: Fork, held: Sequence[int], seqs: Sequence[int]) -> None:
+        """Rows of two sequences are for such as hold the same cells, in no other rows of the decode."""
+        self.seq(fork.seq)
+        alone = seqs.count(span.seq) == seqs.count(fork.seq) == 1
+        shares = 0 < fork.shared <= len(span.ids) and held[fork.seq] == span.position
+        if not fork.ids or not alone or not shares or span.ends[fork.seq] > self._n_ctx:
+            raise EngineError(
+                f"{len(fork.ids)} ids fork into sequence {fork.seq}, which holds {held[fork.seq]} of at most "
+                f"{self._n_ctx}, after {fork.shared} of {len(span.ids)} at position {span.position}"
+            )
+        self._ids(fork.seq, fork.ids)
 
     def cut(self, seq: int, length: int) -> None:
         """Whether a sequence may be cut to `length`."""

@@ -46,11 +46,13 @@ class LlamaContext:
         sizes = CacheSizes(n_ctx, settings.n_seq, rows, outputs, threads, width=width, unified=unified)
         self.cache, self.rewind = open_cache(model, sizes, rollback)
         self._constant = self._of_width(width, rows) if width is not None else None
-        self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab)
         trimming, reuse = self.rewind.trimming, self._reuse(unified)
-        rests = reuse == "copied" and not settings.rpc  # cells of other machines would cross the network twice
-        self.resting = Resting(self.cache, self.sequences, settings.n_seq) if rests else None
-        self.info = EngineInfo(model.name, n_ctx, n_batch, settings.n_seq, trimming, model.backend, width, reuse)
+        here = reuse == "copied" and not settings.rpc  # cells of other machines would cross the network twice
+        self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab, trees=here)
+        self.resting = Resting(self.cache, self.sequences, settings.n_seq) if here else None
+        self.info = EngineInfo(
+            model.name, n_ctx, n_batch, settings.n_seq, trimming, model.backend, width, reuse, trees=here
+        )
 
     def _of_width(self, width: int, rows: int) -> ConstantWidth:
         if self.rewind.trimming == "removal":
@@ -81,23 +83,24 @@ class LlamaContext:
         self._check_open()
         self.sequences.check_step(spans, self.info.n_batch, self._n_outputs)
         if self.resting is not None:
-            self.resting.step({span.seq for span in spans})
+            self.resting.step({seq for span in spans for seq in span.seqs})
         try:
             logits = self._run(spans)
         except EngineError:
-            for seq in {span.seq for span in spans}:
+            for seq in {seq for span in spans for seq in span.seqs}:
                 self.sequences.set(seq, self.rewind.recover(seq, self.sequences.held(seq)))
             raise
         self.rewind.done(spans)
         for span in spans:
-            self.sequences.set(span.seq, span.position + len(span.ids))
+            for seq, length in span.ends.items():
+                self.sequences.set(seq, length)
         return logits
 
     def _run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         if self._constant is not None:
             return self._constant.run(spans)
         self.cache.run(self.rewind.prepare(spans))
-        return self.cache.logits(sum(len(span.ids) for span in spans if span.logits))
+        return self.cache.logits(sum(span.rows for span in spans if span.logits))
 
     def trim(self, seq: int, length: int) -> bool:
         """Keep the first `length` ids of a sequence; False, with nothing changed, where the model cannot.

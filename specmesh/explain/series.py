@@ -59,7 +59,7 @@ def _add(made: Series, group: list[Decision], window: list[Decision], shift: flo
     made.asked.append(_mean([step.asked for step in group]))
     spent = sum(step.waited_s + step.took_s for step in group)
     made.waiting.append(sum(step.waited_s for step in group) / spent if spent > 0 else 0.0)
-    drafted = sum(step.draft_n for step in window)
+    drafted = sum(step.drafted for step in window)
     made.accepted.append(sum(step.accepted for step in window) / drafted if drafted else None)
     seconds = _end(window[-1]) - (window[0].time_s - window[0].waited_s)
     made.throughput.append(sum(step.committed for step in window) / seconds if seconds > 0 else None)

@@ -59,7 +59,7 @@ def summarise(file: DecisionFile) -> Summary:
     steps = [decision for trace in file.traces for decision in trace.decisions]
     seconds = sum(_length(trace.decisions) for trace in file.traces)
     tokens = sum(step.committed for step in steps)
-    drafted, accepted = sum(step.draft_n for step in steps), sum(step.accepted for step in steps)
+    drafted, accepted = sum(step.drafted for step in steps), sum(step.accepted for step in steps)
     count = max(len(steps), 1)
     modes = Counter(step.mode for step in steps)
     policies = [policy for trace in file.traces for policy in trace.policies]
@@ -74,7 +74,7 @@ def summarise(file: DecisionFile) -> Summary:
         promised_per_second=_promised(steps),
         waited_share=_share(sum(step.waited_s for step in steps), seconds),
         verify_share=_share(sum(step.took_s for step in steps), seconds),
-        mean_draft_n=_share(drafted, count),
+        mean_draft_n=_share(sum(step.draft_n for step in steps), count),
         mean_asked=_share(sum(step.asked for step in steps), count),
         mean_lead=_share(sum(step.lead for step in steps), count),
         drafted=drafted,
@@ -159,7 +159,7 @@ def _promised(steps: list[Decision]) -> float | None:
 def _acceptance_at(steps: list[Decision]) -> tuple[float, ...]:
     tested, stood = [0] * POSITIONS, [0] * POSITIONS
     for step in steps:
-        for position in range(min(step.accepted + 1, step.draft_n, POSITIONS)):
+        for position in range(min(step.tested, POSITIONS)):
             tested[position] += 1
             stood[position] += position < step.accepted
     return tuple(_share(s, t) for s, t in zip(stood, tested, strict=True) if t)

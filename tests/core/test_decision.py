@@ -108,3 +108,15 @@ def test_modes():
     """Every mode is read back."""
     for mode in MODES:
         assert Decision.from_json(DECISION.as_json() | {"mode": mode}).mode == mode
+
+
+def test_drafts_of_two_chains():
+    """All that were verified count, and those compared along the text, which may have gone along the second one."""
+    first = dataclasses.replace(DECISION, draft_n=4, accepted=2, side=3)
+    assert (first.drafted, first.tested) == (7, 3)
+    aside = dataclasses.replace(DECISION, draft_n=4, accepted=4, side=3, side_accepted=3)
+    assert (aside.drafted, aside.tested) == (7, 4)
+    assert Decision.from_json(aside.as_json()) == aside
+    assert dataclasses.replace(aside, accepted=3, side_accepted=2).tested == 4
+    with pytest.raises(ValueError, match="accepted is 8"):
+        Decision.from_json(DECISION.as_json() | {"accepted": 8, "side": 3})

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from specmesh.core.prefix import Prefix, extend_crc
 from specmesh.core.proposal import Offer, Proposal
-from specmesh.core.tree import DraftTree
+from specmesh.core.side import Side
+from specmesh.core.tree import MAIN, MOST_BESIDE, OTHER, SECOND, DraftTree
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 token = st.integers(1, 3)
@@ -24,6 +25,7 @@ class Model:
 
     def __init__(self, committed):
         self.committed, self.paths, self.main = list(committed), {()}, {}
+        self.told = {}
 
     def insert(self, start, ids, branch, limit):
         if start not in self.paths:
@@ -32,14 +34,27 @@ class Model:
         for token in ids:
             below = (*at, token)
             if below not in self.paths:
-                if len(self.paths) > limit:
+                if branch != SECOND and len(self.paths) - len(self.beside()) > limit:
                     break
                 self.paths.add(below)
                 added += 1
+            self.told.setdefault(below, set()).add(branch)
             if branch == 0 or at not in self.main:
                 self.main[at] = below
             at = below
         return added
+
+    def beside(self):
+        return [path for path in self.paths if path and self.told[path] == {SECOND}]
+
+    def seconds(self, at):
+        return [path[-1] for path, told in self.told.items() if path[:-1] == at and SECOND in told]
+
+    def seconded(self, ids):
+        right = []
+        while all(right) and len(right) < len(ids) and (said := self.seconds(tuple(ids[: len(right)]))):
+            right.append(said[0] == ids[len(right)])
+        return tuple(right)
 
     def best_chain(self, limit):
         at = ()
@@ -51,6 +66,7 @@ class Model:
         ids, n = tuple(ids), len(ids)
         self.committed += ids
         self.paths = {path[n:] for path in self.paths if path[:n] == ids} | {()}
+        self.told = {path[n:]: told for path, told in self.told.items() if path[:n] == ids and len(path) > n}
         self.main = {a[n:]: b[n:] for a, b in self.main.items() if a[:n] == ids and len(a) >= n}
 
 
@@ -70,11 +86,30 @@ def test_tree_is_the_set_of_its_paths(data):
             ids = data.draw(st.lists(token, min_size=1, max_size=3))
             model.reroot(ids)
             assert tree.reroot(ids, crc_of(model.committed)) == len(model.paths) - 1
-        assert len(tree) == len(model.paths) - 1 <= limit
+        assert len(tree) == len(model.paths) - 1 <= limit + len(model.beside())
         assert tree.position == len(model.committed)
         assert tree.lead() == len(model.best_chain(99))
         for length in (0, 1, 99):
             assert tree.best_chain(length) == model.best_chain(length)
+        check_second(tree, model, data.draw(path), data.draw(st.integers(1, 6)))
+
+
+def check_second(tree, model, ids, most):
+    """What the second drafter said, beside the main chain and of any ids."""
+    assert tree.flushed == all(told == {SECOND} for path, told in model.told.items() if len(path) == 1)
+    chain = model.best_chain(4)
+    beside = model.beside()
+    assert tree.others(chain) == next((n for n in range(len(chain)) if chain[: n + 1] in beside), len(chain))
+    assert tree.seconded(ids) == model.seconded(ids)
+    side = tree.side(chain, most)
+    if side is not None:
+        assert side.fork < len(chain)
+        assert 0 < len(side.ids) <= most - side.fork
+        assert side.ids[0] != chain[side.fork]
+        path = (*chain[: side.fork], *side.ids)
+        assert all(SECOND in model.told[path[: n + 1]] for n in range(side.fork, len(path)))
+    elif most > len(chain):
+        assert all(model.seconds(chain[:n])[:1] in ([], [chain[n]]) for n in range(len(chain)))
 
 
 def test_wrong_prefix_finds_no_place():
@@ -91,7 +126,7 @@ def test_bounded_against_a_flood():
     tree = DraftTree(0, 0, limit=50)
     tree.insert(0, 0, [1, 2, 3])
     for start in range(100):
-        tree.insert(0, 0, range(start * 100, start * 100 + 100), branch=1)
+        tree.insert(0, 0, range(start * 100, start * 100 + 100), OTHER)
     assert len(tree) == 50
     assert tree.best_chain(9) == (1, 2, 3)
 
@@ -143,3 +178,40 @@ def test_offers_are_what_drafts_were_sampled_from():
     assert tree.offers([]) == (Offer(2, second),)
     tree.reroot([9], crc_of([1, 9]))
     assert tree.offers([]) == ()
+
+
+def test_two_chains():
+    """The second drafter's chain lies beside the first one's from where they part, and is the main chain once the text
+    has gone along it, or where the first has nothing."""
+    tree = DraftTree(0, 0)
+    tree.insert(0, 0, [1, 4, 5, 6], SECOND)
+    assert tree.best_chain(9) == (1, 4, 5, 6)
+    assert tree.flushed
+    assert tree.others([1, 4]) == 0
+    tree.insert(0, 0, [1, 2, 3], MAIN)
+    assert not tree.flushed
+    assert tree.best_chain(9) == (1, 2, 3)
+    assert tree.others([1, 2, 3]) == 3
+    assert tree.side([1, 2, 3], 9) == Side(1, (4, 5, 6))
+    assert tree.side([1, 2, 3], 3) == Side(1, (4, 5))
+    assert tree.side([1, 2, 3], 1) is None
+    assert tree.side([1], 9) is None
+    assert tree.seconded([1, 2]) == (True, False)
+    assert tree.seconded([1, 4, 5, 6, 7]) == (True, True, True, True)
+    tree.reroot([1, 4], crc_of([1, 4]))
+    assert tree.best_chain(9) == (5, 6)
+    assert tree.flushed
+    assert tree.side([5, 6], 9) is None
+
+
+def test_a_second_drafter_takes_nobodys_room():
+    """However much it sends, all of the first one's drafts find their place, and it gets so many nodes."""
+    tree = DraftTree(0, 0, limit=20)
+    for start in range(100):
+        tree.insert(0, 0, range(start * 100, start * 100 + 100), SECOND)
+    assert len(tree) == MOST_BESIDE
+    assert tree.insert(0, 0, range(5000, 5020), MAIN) == 20
+    assert tree.insert(0, 0, range(6000, 6020), OTHER) == 0
+    assert len(tree) == MOST_BESIDE + 20
+    tree.reroot([5000], crc_of([5000]))
+    assert tree.insert(1, crc_of([5000]), range(70), SECOND) == MOST_BESIDE

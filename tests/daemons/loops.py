@@ -143,11 +143,13 @@ class Bench:
         grace: float = 30.0,
         max_queue: int = MAX_QUEUE,
         address: str | None = None,
+        *,
+        second_drafter: bool = False,
     ) -> "Running":
         engine = engine or Flaky(SimSettings())
         router = bind_router(self.context, address or self.address, insecure=False)
         mailbox: Mailbox[object] = Mailbox()
-        bounds = {"grace": grace, "max_queue": max_queue}
+        bounds = {"grace": grace, "max_queue": max_queue, "second_drafter": second_drafter}
         loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), **bounds)  # type: ignore[arg-type]
         return self._run(loop, mailbox, lambda: router.close(linger=100))
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.engines.base import Ask, BatchDraftEngine, DraftEngine, Span, VerifyEngine
+from specmesh.engines.base import Ask, BatchDraftEngine, DraftEngine, Fork, Span, VerifyEngine
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
 from specmesh.engines.mlx import MlxDrafter, MlxSettings
 from specmesh.engines.ngram import NgramDrafter
@@ -270,6 +270,98 @@ class TestVerifier:
             verifier.copy(seq, source, length)
         assert_same_logits(step(verifier, span(0, 4, ids[4:]))[0], straight[4:])
         step(verifier, span(1, 0, ids))
+
+    @pytest.mark.parametrize("shared", [1, 3])
+    def test_a_fork(self, verifier: VerifyEngine, shared: int) -> None:
+        """Two chains of one sequence in a step, beside another one's rows, say what each says alone; afterwards either
+        can be gone on with, as if the other had never been there."""
+        ids, other = text_ids(16), text_ids(6, seed=5)
+        main, aside = [*ids[: 8 + shared], *text_ids(4, seed=6)], ids[8 + shared : 11 + shared]
+        if not verifier.info.trees:
+            step(verifier, span(0, 0, main[:8]), span(1, 0, main[:8]))
+            with pytest.raises(LocalProtocolError):
+                verifier.decode([Span(0, 8, tuple(main[8:]), logits=True, fork=Fork(1, shared, tuple(aside)))])
+            return
+        (straight,), (alone,) = step(verifier, span(0, 0, ids)), step(verifier, span(1, 0, main))
+        beside = step(verifier, span(2, 0, other))[0]
+        for winner in (0, 1):
+            for seq in range(N_SEQ):
+                verifier.trim(seq, 0)
+            step(verifier, span(0, 0, main[:8]))
+            verifier.copy(1, 0, 8)
+            forked = Span(0, 8, tuple(main[8:]), logits=True, fork=Fork(1, shared, tuple(aside)))
+            rows, others = step(verifier, forked, span(2, 0, other))
+            assert_same_logits(rows[: len(main) - 8], alone[8:])
+            assert_same_logits(rows[len(main) - 8 :], straight[8 + shared : 11 + shared])
+            assert_same_logits(others, beside)
+            if winner:
+                verifier.trim(0, 0)
+                verifier.trim(1, 10 + shared)
+                assert_same_logits(step(verifier, span(1, 10 + shared, ids[10 + shared :]))[0], straight[10 + shared :])
+            else:
+                verifier.trim(1, 0)
+                verifier.trim(0, 8 + shared)
+                assert_same_logits(step(verifier, span(0, 8 + shared, ids[8 + shared :]))[0], straight[8 + shared :])
+
+    def test_many_forks(self, verifier: VerifyEngine) -> None:
+        """Steps along a text in which now the one chain is right and now the other: logits as without drafts."""
+        if not verifier.info.trees:
+            return
+        rng, ids = np.random.default_rng(8), text_ids(80)
+        straight = one_by_one(verifier, 2, ids)
+        verifier.trim(2, 0)
+        seen, here, spare = [step(verifier, span(0, 0, ids[:1]))[0]], 0, 1
+        while (held := len(seen)) < 64:
+            shared, right, wrong = (int(number) for number in rng.integers(1, 5, size=3))
+            verifier.copy(spare, here, held)
+            good, bad = ids[held + shared : held + shared + right], rng.integers(33, 126, size=wrong).tolist()
+            aside = bool(rng.integers(2))
+            first, second = (bad, good) if aside else (good, bad)
+            main = (*ids[held : held + shared], *first)
+            rows = step(verifier, Span(here, held, main, logits=True, fork=Fork(spare, shared, tuple(second))))[0]
+            seen += [row[None] for row in rows[:shared]]
+            seen += [row[None] for row in (rows[len(main) :] if aside else rows[shared : len(main)])]
+            if aside:
+                here, spare = spare, here
+            verifier.trim(spare, 0)
+            verifier.trim(here, len(seen))
+        assert_same_logits(np.concatenate(seen), straight[: len(seen)])
+
+    @pytest.mark.parametrize(
+        ("position", "fork"),
+        [
+            (4, Fork(1, 1, ())),
+            (4, Fork(1, 0, (40,))),
+            (4, Fork(1, 3, (40,))),
+            (4, Fork(1, -1, (40,))),
+            (4, Fork(0, 1, (40,))),
+            (4, Fork(2, 1, (40,))),
+            (4, Fork(N_SEQ, 1, (40,))),
+            (4, Fork(-1, 1, (40,))),
+            (4, Fork(1, 1, (-1,))),
+            (4, Fork(1, 1, (2**31 - 1,))),
+            (4, Fork(1, 1, (40,) * N_BATCH)),
+            (5, Fork(1, 1, (40,))),
+        ],
+    )
+    def test_bad_forks(self, verifier: VerifyEngine, position: int, fork: Fork) -> None:
+        """Of no rows, into a sequence that holds something else, or is none, or with ids that are none: refused, with
+        nothing touched; and so is one beside other rows of its sequences, or without logits."""
+        ids = text_ids(6)
+        straight = step(verifier, span(1, 0, ids))[0]
+        verifier.trim(1, 0)
+        step(verifier, span(0, 0, ids[:4]), span(1, 0, ids[:4]))
+        good = Fork(1, 1, (40,))
+        for spans in (
+            [Span(0, position, (40, 41), logits=True, fork=fork)],
+            [Span(0, 4, (40, 41), logits=False, fork=good)],
+            [Span(0, 4, (40, 41), logits=True, fork=good), span(1, 4, [40])],
+            [Span(0, 4, (40, 41), logits=True, fork=good), span(0, 6, [40])],
+        ):
+            with pytest.raises(LocalProtocolError):
+                verifier.decode(spans)
+        for seq in (0, 1):
+            assert_same_logits(step(verifier, span(seq, 4, ids[4:]))[0], straight[4:])
 
     def test_trim_to_nothing_frees(self, verifier: VerifyEngine) -> None:
         """Every model can start a sequence over, and gets the room back."""

@@ -1,6 +1,7 @@
 """What reaches llama.cpp: whatever the cache is asked, no number that is out of its bounds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.engines.base import Span
+from specmesh.engines.base import Fork, Span
 from specmesh.engines.llama_cache import CacheSizes, LlamaCache
 from specmesh.errors import ConfigError, EngineError
 
@@ -54,12 +55,14 @@ class FakeLibrary:
         assert 0 < batch.n_tokens <= ROWS
         self.wanted = 0
         for row in range(batch.n_tokens):
-            seq = seqs[row][0]
-            assert (counts[row], wanted[row] in {0, 1}) == (1, True)
-            assert 0 <= seq < N_SEQ
+            shared = {seqs[row][number] for number in range(counts[row])}
+            assert len(shared) == counts[row] in {1, 2}
+            assert wanted[row] in {0, 1}
             assert 0 <= ids[row] < N_VOCAB
-            assert positions[row] == self.held[seq] < N_CTX
-            self.held[seq] += 1
+            for seq in shared:
+                assert 0 <= seq < N_SEQ
+                assert positions[row] == self.held[seq] < N_CTX
+                self.held[seq] += 1
             self.wanted += wanted[row]
         assert self.wanted <= OUTPUTS
         return self.code
@@ -128,8 +131,14 @@ ANY = st.one_of(
     st.integers(-3, N_CTX + 3), st.integers(), st.sampled_from([-1, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63, 2**64])
 )
 NEAR = st.integers(-1, N_VOCAB)
+FORKS = st.builds(Fork, st.one_of(st.integers(0, N_SEQ - 1), ANY), ANY, st.lists(NEAR, max_size=4).map(tuple))
 SPANS = st.builds(
-    Span, st.one_of(st.integers(0, N_SEQ - 1), ANY), ANY, st.lists(NEAR, max_size=8).map(tuple), st.booleans()
+    Span,
+    st.one_of(st.integers(0, N_SEQ - 1), ANY),
+    ANY,
+    st.lists(NEAR, max_size=8).map(tuple),
+    st.booleans(),
+    st.one_of(st.none(), FORKS),
 )
 FITTING = st.tuples(
     st.integers(0, N_SEQ - 1), st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=5), st.booleans()
@@ -137,6 +146,7 @@ FITTING = st.tuples(
 CALLS = st.one_of(
     st.tuples(st.just("run"), st.lists(SPANS, max_size=4)),
     st.tuples(st.just("go on"), st.lists(FITTING, max_size=4)),
+    st.tuples(st.just("fork"), st.lists(FITTING, max_size=4), st.integers(-1, N_SEQ), st.integers(-1, 4)),
     st.tuples(st.just("fail"), st.lists(FITTING, max_size=4)),
     st.tuples(st.just("remove"), ANY, ANY),
     st.tuples(st.just("forget"), ANY),
@@ -168,6 +178,9 @@ def call(cache: LlamaCache, lib: FakeLibrary, name: str, *values: object) -> Non
             cache.run(spans)  # type: ignore[arg-type]
         case "go on", (parts,):
             cache.run(follow(lib, parts))  # type: ignore[arg-type]
+        case "fork", (parts, seq, shared):
+            spans = follow(lib, parts)  # type: ignore[arg-type]
+            cache.run([replace(span, fork=Fork(seq, shared, span.ids)) for span in spans[:1]] + spans[1:])  # type: ignore[arg-type]
         case "fail", (parts,):
             lib.code = 2
             cache.run(follow(lib, parts))  # type: ignore[arg-type]
@@ -282,3 +295,52 @@ def test_sizes_that_cannot_be(changes: dict[str, int]):
     """llama.cpp's counts have 32 bits and no sign; zero means something else to it."""
     with pytest.raises(ConfigError):
         CacheSizes(**{"n_ctx": 8, "n_seq": 2, "rows": 8, "outputs": 4, "threads": 1, "snapshots": 0, **changes})
+
+
+def test_sequences_that_fork_are_in_one_span_of_a_decode():
+    """llama.cpp compares what two sequences of one row held before the decode."""
+    for spans in (
+        [Span(0, 0, (1, 2), logits=True), Span(0, 2, (3,), logits=True, fork=Fork(1, 1, (4,)))],
+        [Span(0, 2, (3,), logits=True, fork=Fork(1, 1, (4,))), Span(1, 4, (5,), logits=True)],
+    ):
+        cache, lib = made()
+        cache.run([Span(1, 0, (1, 2), logits=True)])
+        if spans[0].position:
+            cache.run([Span(0, 0, (1, 2), logits=True)])
+        held = list(lib.held)
+        with pytest.raises(EngineError, match="fork into sequence 1"):
+            cache.run(spans)
+        assert lib.held == held
+
+
+@pytest.mark.parametrize(
+    "fork",
+    [
+        Fork(1, 1, ()),
+        Fork(1, 0, (4,)),
+        Fork(1, -1, (4,)),
+        Fork(1, 3, (4,)),
+        Fork(0, 1, (4,)),
+        Fork(2, 1, (4,)),
+        Fork(-1, 1, (4,)),
+        Fork(N_SEQ, 1, (4,)),
+        Fork(1, 1, (-1,)),
+        Fork(1, 1, (N_VOCAB,)),
+        Fork(1, 2, (4, 4)),
+        Fork(1, 1, (4,) * ROWS),
+    ],
+)
+def test_forks_out_of_bounds(fork: Fork):
+    """Of no ids or ids that are none, from nowhere, into a sequence that is none or holds other cells, or beyond its
+    end: refused, and the same step without its fault is run."""
+    cache, lib = made()
+    for at in range(0, N_CTX - 3, 3):
+        for seq in (0, 1):
+            cache.run([Span(seq, at, (1, 2, 3), logits=False)])
+    held = list(lib.held)
+    span = Span(0, N_CTX - 3, (4, 5), logits=True)
+    with pytest.raises(EngineError):
+        cache.run([replace(span, fork=fork)])
+    assert lib.held == held
+    cache.run([replace(span, fork=Fork(1, 2, (4,)))])
+    assert lib.held[:2] == [N_CTX - 1, N_CTX]

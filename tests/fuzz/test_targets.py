@@ -65,7 +65,7 @@ def notices(target: str) -> bool:
     return False
 
 
-def believing(drafts, choose, **_):
+def believing(drafts, side, choose, choose_aside, **_):
     """An accept rule that takes a peer's word for it."""
     if drafts:
         return Verdict(drafts[:1], 1, 1, ended=False)
@@ -95,7 +95,7 @@ def endless(self, round_trip):
 
 
 BREAKS = [
-    pytest.param("verifier_session", (core_verifier, "accept", believing), id="drafts are believed"),
+    pytest.param("verifier_session", (core_verifier, "accept_tree", believing), id="drafts are believed"),
     pytest.param("verifier_session", (core_verifier.VerifierSession, "_stepped", untrimmed), id="nothing is trimmed"),
     pytest.param("verifier_session", (DraftTree, "__init__", unbounded), id="drafts without bound"),
     pytest.param("verifier_session", (Probabilistic, "choices", trusting), id="samples are believed"),
