@@ -7,8 +7,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Done, Mesh, Running, Stream, body, command, free_port, generate, sim_text, until
+from processes import Daemon, Done, Mesh, Running, Stream, body, command, complete, free_port, generate, sim_text, until
 
+from specmesh.errors import Busy
 from specmesh.paths import lock_of
 
 PROMPT = "All good things"
@@ -304,7 +305,15 @@ def test_sigterm_mid_generation_drains(mesh: Mesh, with_drafter: bool):
         mesh.drafter()
     running = Running(verifier, PROMPT, "--max-tokens", 60, "--draft-n", 2).read(3)
     verifier.signal(signal.SIGTERM)
-    refused(generate(verifier, PROMPT), 75, "stopping")
+
+    def refuses() -> bool:
+        try:
+            complete(verifier, body(PROMPT, 1))
+        except Busy as error:
+            return "stopping" in str(error)
+        return False
+
+    until(refuses, "new texts are refused", 5)
     assert running.end() == Done(0, sim_text(PROMPT, 60) + "\n", "")
     assert verifier.wait(5) == 0
     assert "Traceback" not in verifier.text()
