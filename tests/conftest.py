@@ -14,6 +14,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("suite", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("suite")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """A shell that starts the tests in the background has it ignored, and processes they start would inherit that."""
