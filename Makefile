@@ -30,9 +30,10 @@ $(STAMP): pyproject.toml
 	@$(HAS_RPC) || { echo "pip had a llama.cpp without RPC, which tests need: it is compiled anew"; $(COMPILE) && $(HAS_RPC); }
 	@touch $@
 
+# End to end, processes wait for each other half of the time: three tests at once keep two cores busy.
 test: $(STAMP)  ## the whole suite: unit, property, and end to end with the real daemons
 	$(BIN)/python -m pytest -m 'not e2e and not slow' --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest -m 'e2e and not slow' --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'e2e and not slow' --numprocesses 3 --dist loadfile tests/e2e tests/faults
 
 law: $(STAMP)  ## 200,000 sampled tokens through the real daemons, held against the target's law
 	$(BIN)/python -m pytest -n 0 -m slow tests/e2e/test_law.py

@@ -222,7 +222,6 @@ def verifier(
     where, port = _api("verifier", shared)
     with _instance(where):
         from specmesh.config import VerifierSettings
-        from specmesh.daemons.serve import serve_verifier
 
         _log(shared)
         with about("model"):
@@ -234,6 +233,8 @@ def verifier(
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
         told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, max_queue, defaults)
+        from specmesh.daemons.serve import serve_verifier  # not before: what is wrong so far is told at once
+
         serve_verifier(replace(told, announce=announce, second_drafter=second_drafter), reread)
 
 
@@ -294,7 +295,6 @@ def drafter(
     where, port = _api("drafter", shared)
     with _instance(where):
         from specmesh.config import DrafterSettings
-        from specmesh.daemons.serve import serve_drafter
 
         _log(shared)
         with about("model"):
@@ -303,6 +303,8 @@ def drafter(
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
         access, sampling = (port, insecure, keys), (defaults, draft_temperature)
+        from specmesh.daemons.serve import serve_drafter  # as above
+
         serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap, *access, *sampling), reread)
 
 

@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import importlib.util
+import os
 import shutil
 import signal
 import socketserver
@@ -13,9 +14,16 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("suite", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("suite")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """A shell that starts the tests in the background has it ignored, and processes they start would inherit that."""
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+"""Each of the thousand processes that tests start would compile all of specmesh anew: a third of its start."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

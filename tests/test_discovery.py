@@ -44,7 +44,7 @@ def test_announced_and_found():
     with announced(told):
         while mine is None:
             assert time.monotonic() < deadline, "it is not found"
-            mine = next((one for one in find(1.0, ["127.0.0.1"]) if one.name == "big-box-7071"), None)
+            mine = next((one for one in find(0.3, ["127.0.0.1"]) if one.name == "big-box-7071"), None)
     assert (mine.host, mine.port, mine.key, mine.protocol) == ("127.0.0.1", 7071, fingerprint(KEY), 1)
     assert told.model.startswith(mine.model)
     assert len(mine.model) > 100

@@ -3,50 +3,16 @@
 from math import ceil, log
 
 import pytest
+from drafter_sessions import PROMPT, crc, drafting, predict, session, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.drafter_session import COALESCE, LEAST_USE, MAX_CREDIT, NACK_INTERVAL, SHADOW, DrafterSession
-from specmesh.core.prefix import Prefix
+from specmesh.core.drafter_session import COALESCE, LEAST_USE, MAX_CREDIT, NACK_INTERVAL, DrafterSession
 from specmesh.core.proposal import Proposal
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=150)
-PROMPT = (5, 6, 7)
-
-
-def crc(*ids):
-    """CRC-32 of a prefix."""
-    return Prefix(ids).crc
-
-
-def told(*ids, after=(), draft_n=4, sync=False):
-    """TRUTH (or SYNC) of `ids` after this prefix."""
-    return ev.Told(len(after), crc(*after), ids, draft_n, sync)
-
-
-def session(draft_n=4, n_ctx=64, n_batch=16, synced=True, shadows=True):
-    """A session that knows PROMPT."""
-    made = DrafterSession(16, n_ctx, n_batch, shadows=shadows)
-    if synced:
-        made.handle(told(*PROMPT, draft_n=draft_n, sync=True), 0.0)
-    return made
-
-
-def predict(made, token, now=0.0, took=0.01, round_trip=0.0):
-    """Carry out the session's plan with this guess; returns (plan, effects)."""
-    plan = made.plan(round_trip)
-    event = ev.Predicted(len(plan.ids), token if plan.guess else None, now - took)
-    return plan, made.handle(event, now)
-
-
-def drafting(*chain, **options):
-    """A session that has drafted and sent this chain on PROMPT."""
-    made = session(**options)
-    for token in chain:
-        predict(made, token)
-    return made
 
 
 # --- drafting
@@ -327,102 +293,6 @@ def test_prompts_are_taken_in_by_chunks_of_a_tenth_of_a_second(per_id, settled):
         made.handle(ev.Predicted(len(plan.ids), None, 0.0), len(plan.ids) * per_id)
     assert chunks[20] == settled
     assert sum(chunks) >= 16_000 - 512
-
-
-# --- shadows
-
-
-def shadow(made, *guesses, now=0.0):
-    """Carry out the plans for known ids, with these guesses, as far as there are any; (what was fed, effects)."""
-    fed, effects = [], []
-    for guess in guesses:
-        while (plan := made.plan(0.0)) is not None:
-            fed.append(plan.ids)
-            assert not plan.guess
-            effects += made.handle(ev.Predicted(len(plan.ids), None, now), now)
-        plan = made.plan_shadow()
-        if plan is None:
-            break
-        assert plan.guess
-        fed.append(plan.ids)
-        effects += made.handle(ev.Predicted(len(plan.ids), guess, now), now)
-    return fed, effects
-
-
-def test_known_ids_are_shadowed():
-    """Asked for nothing, the last ids of the truth are guessed one by one, those before taken in at once; one frame
-    tells all guesses, and no id is guessed twice."""
-    made = session(draft_n=0)
-    text = tuple(range(SHADOW + 2))
-    made.handle(told(*text, after=PROMPT, draft_n=0), 0.0)
-    fed, effects = shadow(made, *range(4, 4 + SHADOW), 99)
-    assert fed == [(*PROMPT, text[0]), *[(token,) for token in text[1 : 1 + SHADOW]]]
-    assert effects == [ev.SendShadow(5, crc(*PROMPT, *text[:2]), tuple(range(4, 4 + SHADOW)))]
-    assert made.drafted == 0
-    assert made.plan(0.0) is None
-    assert made.plan_shadow() is None
-
-
-def test_a_long_truth_goes_in_by_chunks_up_to_its_shadows():
-    """However small its chunks are, none of them takes in an id that is to be guessed."""
-    made, text = session(draft_n=0, n_batch=2), tuple(range(14))
-    made.handle(told(*text, after=PROMPT, draft_n=0), 0.0)
-    fed, effects = shadow(made, *[1] * SHADOW)
-    assert [len(ids) for ids in fed[:-SHADOW]] == [2, 2, 2, 2]
-    assert effects == [ev.SendShadow(9, crc(*PROMPT, *text[:6]), (1,) * SHADOW)]
-
-
-def test_shadows_wait_for_each_other():
-    """Truth that comes one id at a time is shadowed when there are enough for a frame, and again after as many."""
-    made, known, sent = session(draft_n=0), PROMPT, []
-    for token in range(2 * SHADOW):
-        made.handle(told(token % 16, after=known, draft_n=0), 0.0)
-        known = (*known, token % 16)
-        sent += shadow(made, *[1] * SHADOW)[1]
-    assert [(effect.base, len(effect.ids)) for effect in sent] == [(3, SHADOW), (3 + SHADOW, SHADOW)]
-
-
-def test_the_prompt_and_what_was_drafted_are_not_shadowed():
-    """A prompt says nothing of how well drafts would do; drafts that were asked for are judged themselves."""
-    made = session(draft_n=0)
-    made.handle(told(*range(14), after=PROMPT, draft_n=0, sync=True), 0.0)
-    assert shadow(made, 1)[1] == []
-    made.handle(told(1, 2, 3, after=(*PROMPT, *range(14)), draft_n=2), 0.0)
-    made.handle(told(4, after=(*PROMPT, *range(14), 1, 2, 3), draft_n=0), 0.0)
-    assert shadow(made, 1)[1] == []
-
-
-def test_a_gap_between_shadows_ends_the_frame():
-    """Where the model has no guess, or is overtaken by the truth, what was guessed before goes out with its place."""
-    made, text = session(draft_n=0), tuple(range(SHADOW))
-    made.handle(told(*text, after=PROMPT, draft_n=0), 0.0)
-    assert shadow(made, 1, 2, None)[1] == [ev.SendShadow(3, crc(*PROMPT), (1, 2))]
-    assert shadow(made, 7)[1] == []
-    made.handle(told(*text, 1, after=(*PROMPT, *text), draft_n=0), 0.0)
-    known = (*PROMPT, *text)
-    assert shadow(made, *[5] * SHADOW)[1] == [
-        ev.SendShadow(6, crc(*known[:6]), (7,)),
-        ev.SendShadow(len(known) + 1, crc(*known, text[0]), (5,) * SHADOW),
-    ]
-
-
-def test_drafting_ends_shadows():
-    """Once drafts are asked for again nothing known is guessed."""
-    made = session(draft_n=0)
-    made.handle(told(*range(SHADOW), after=PROMPT, draft_n=0), 0.0)
-    assert shadow(made, 1, 2)[1] == []
-    made.handle(told(1, after=(*PROMPT, *range(SHADOW)), draft_n=2), 0.0)
-    assert made.plan_shadow() is None
-    assert predict(made, 3)[1] == [ev.SendDraft(4 + SHADOW, crc(*PROMPT, *range(SHADOW), 1), (3,))]
-
-
-def test_a_model_that_was_emptied_begins_its_shadows_anew():
-    """What was guessed before a model forgot everything is not told with the place of what comes after."""
-    made, known = session(draft_n=0), (*PROMPT, *range(SHADOW))
-    made.handle(told(*range(SHADOW), after=PROMPT, draft_n=0), 0.0)
-    shadow(made, 1, 2)
-    made.relocated(0)
-    assert shadow(made, *[3] * SHADOW)[1] == [ev.SendShadow(3, crc(*known[:3]), (3,) * SHADOW)]
 
 
 # --- what drafts are sampled from

@@ -345,3 +345,12 @@ def welcome(**changes: object) -> m.Welcome:
         "eog_ids": [255],
     }
     return m.Welcome(**(fields | changes))  # type: ignore[arg-type]
+
+
+def welcomed(bench: Bench) -> tuple[Scripted, Running]:
+    """A scripted verifier and a drafter it has welcomed."""
+    router, drafter = bench.router(), bench.drafter()
+    router.expect(m.Hello)
+    router.say(welcome())
+    until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
+    return router, drafter

@@ -2,108 +2,22 @@
 
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import zmq
+from gate import Gate
+from loops import PATIENCE, until
 
-from specmesh.core.limits import RATES, Cost
-from specmesh.daemons import auth, lobby
+from specmesh.daemons import auth, transport
 from specmesh.daemons.auth import Guard
-from specmesh.daemons.curve import Handshake, next_handshake, protect_client, unwatch, watch
-from specmesh.daemons.router import Router
+from specmesh.daemons.curve import Handshake, next_handshake
 from specmesh.daemons.transport import bind_router
 from specmesh.errors import ConfigError, InsecureKeys
 from specmesh.keys import Identity, KeyFolder, Listing, new_identity
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
-
-PATIENCE = 20.0
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
-
-
-class Gate:
-    """A guarded router with an allow list, and clients of every kind."""
-
-    def __init__(self, path: Path) -> None:
-        self.context = zmq.Context[zmq.Socket[bytes]]()
-        self.now = 0.0
-        self.keys = KeyFolder(path)
-        self.identity = self.keys.new()
-        self.friend = new_identity()
-        self.keys.allow(Listing.DRAFTERS, self.friend.public.hex(), "friend")
-        self.woken = threading.Event()
-        self.guard = Guard(self.context, self.keys, self.woken.set)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        self._clients: list[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = []
-
-    def open(self) -> None:
-        """Listen."""
-        self.router = Router(bind_router(self.context, self.address, False, self.guard), self.guard)
-
-    def client(
-        self, identity: Identity | None, server: bytes | None = None, routing_id: bytes = b""
-    ) -> "tuple[zmq.Socket[bytes], zmq.Socket[bytes]]":
-        """A DEALER with these keys, connecting, and its monitor."""
-        client = self.context.socket(zmq.DEALER)
-        client.setsockopt(zmq.LINGER, 0)
-        client.setsockopt(zmq.IMMEDIATE, 1)
-        if routing_id:
-            client.setsockopt(zmq.ROUTING_ID, routing_id)
-        if identity is not None:
-            protect_client(client, identity, server or self.identity.public)
-        monitor = watch(client)
-        client.connect(self.address)
-        self._clients.append((client, monitor))
-        return self._clients[-1]
-
-    def ends(self, identity: Identity | None, server: bytes | None = None) -> Handshake | None:
-        """How such a client's handshake ends."""
-        return next_handshake(self.client(identity, server)[1], PATIENCE)
-
-    def say(self, client: "zmq.Socket[bytes]", message: m.Message) -> list[tuple[bytes, m.Message | None, int]]:
-        """Send, and what the router makes of it."""
-        assert client.poll(int(PATIENCE * 1e3), zmq.POLLOUT)
-        client.send(encode(message))
-        assert self.router.socket.poll(int(PATIENCE * 1e3))
-        return list(self.router.receive(self.now))
-
-    def leave(self, client: "zmq.Socket[bytes]") -> None:
-        """This client goes."""
-        for known, monitor in [one for one in self._clients if one[0] is client]:
-            unwatch(known, monitor)
-            known.close()
-            self._clients.remove((known, monitor))
-
-    def close(self) -> None:
-        for client, _ in list(self._clients):
-            self.leave(client)
-        self.guard.close()
-        self.context.destroy(linger=0)
-
-
-@pytest.fixture
-def closed(tmp_path: Path) -> Iterator[Gate]:
-    """One that does not listen yet."""
-    made = Gate(tmp_path / "keys")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def gate(closed: Gate) -> Gate:
-    closed.open()
-    return closed
 
 
 @pytest.mark.fault("E6.59")
@@ -188,15 +102,17 @@ def test_wrong_keys_at_the_start(closed: Gate):
 
 
 @pytest.mark.fault("E6.63")
-def test_a_dead_handler_lets_nobody_in(gate: Gate):
+def test_a_dead_handler_lets_nobody_in(closed: Gate, monkeypatch: pytest.MonkeyPatch):
     """Without the handler's thread an allowed key gets no answer, or is refused; and the guard says that it is dead."""
+    monkeypatch.setitem(transport._OPTIONS, zmq.HANDSHAKE_IVL, 1000)
+    gate = closed
+    gate.open()
     assert gate.ends(gate.friend) is Handshake.DONE
     assert gate.guard.alive
     assert gate.router.guarded
     gate.guard._closing.set()
     until(lambda: not gate.guard.alive, "it answers no more")
     assert not gate.router.guarded
-    assert gate.router.socket.getsockopt(zmq.HANDSHAKE_IVL) == 5000
     _, monitor = gate.client(gate.friend)
     assert next_handshake(monitor, PATIENCE) is Handshake.BROKEN
 
@@ -340,82 +256,3 @@ def test_the_self_test_is_not_counted(gate: Gate):
     assert gate.ends(new_identity()) is Handshake.KEY
     until(lambda: gate.guard.failures, "the stranger is counted")
     assert gate.guard.failures == {Handshake.KEY: 1}
-
-
-def flooded(gate: Gate) -> tuple["zmq.Socket[bytes]", bytes]:
-    """The friend, attached, and cut off because most of what it sent was no frame; its socket and identity."""
-    client, _ = gate.client(gate.friend)
-    [(identity, _, _)] = gate.say(client, m.Ping(1, 1))
-    gate.router.doors.attach(identity)
-    for _ in range(int(RATES[Cost.BAD].burst) + 1):
-        client.send(b"junk")
-    deadline = time.monotonic() + PATIENCE
-    while not (gone := gate.router.doors.flooding()):
-        assert time.monotonic() < deadline
-        list(gate.router.receive(0.0))
-    assert gone == [identity]
-    gate.router.doors.detach(identity)
-    return client, identity
-
-
-def test_who_floods_stays_out_for_a_while(gate: Gate, monkeypatch: pytest.MonkeyPatch):
-    """Its key is refused although it is on the list, and is let in again later; others are not concerned."""
-    bars: list[float] = []
-    monkeypatch.setattr(gate.guard, "admits", lambda key: key in gate.guard.allowed and key not in gate.guard._barred)
-    flooded(gate)
-    bars += gate.guard._barred.values()
-    assert gate.ends(gate.friend) is Handshake.KEY
-    assert gate.ends(gate.identity) is Handshake.DONE
-    assert bars[0] == pytest.approx(time.monotonic() + auth.BAR, abs=PATIENCE)
-    gate.guard._barred.clear()
-    assert gate.ends(gate.friend) is Handshake.DONE
-
-
-def test_a_bar_ends(gate: Gate, monkeypatch: pytest.MonkeyPatch):
-    """By the clock, and only for keys that are on the list."""
-    key = gate.friend.public.hex()
-    gate.guard.bar(key)
-    assert not gate.guard.admits(key)
-    monkeypatch.setattr(auth, "BAR", 0.0)
-    gate.guard.bar(key)
-    assert gate.guard.admits(key)
-    assert not gate.guard.admits("ab" * 32)
-
-
-def test_connections_of_a_key_share_what_it_may_send(gate: Gate):
-    """A second connection brings no second allowance."""
-    for _ in range(2):
-        client, _ = gate.client(gate.friend)
-        [(identity, _, _)] = gate.say(client, m.Pong(1, 1))
-        gate.router.doors.attach(identity)
-    assert gate.router.doors.same_key(identity) == 2
-    for turn in range(int(RATES[Cost.OPENS].burst)):
-        assert gate.router.doors.may_open(list(gate.router.doors._ends)[turn % 2], 0.0)
-    assert not any(gate.router.doors.may_open(identity, 0.0) for identity in gate.router.doors._ends)
-
-
-def test_who_says_nothing_is_cut_off(gate: Gate, monkeypatch: pytest.MonkeyPatch):
-    """A connection without a HELLO ends after a while, a drafter's does not, nor does any while nobody listens yet."""
-    monkeypatch.setattr(lobby, "PATIENCE", 0.5)
-    gate.guard.introduced = None  # as while the model is being loaded
-    silent, monitor = gate.client(gate.friend)
-    drafter, its = gate.client(gate.friend)
-    assert [next_handshake(one, PATIENCE) for one in (monitor, its)] == [Handshake.DONE] * 2
-    until(lambda: len(gate.guard._lobby) == 2, "both have come")
-    begun = time.monotonic()
-    until(lambda: time.monotonic() > begun + 1.0, "longer than the patience")
-    [(identity, _, _)] = gate.say(drafter, m.Ping(1, 1))
-    gate.router.doors.attach(identity)
-    assert next_handshake(monitor, PATIENCE) is Handshake.DONE  # it was cut, and connects anew
-    assert next_handshake(its) is None
-    gate.leave(silent)
-    until(lambda: len(gate.guard._lobby) == 1, "those that left are forgotten")
-
-
-def test_a_revoked_stranger_is_cut_off(gate: Gate, monkeypatch: pytest.MonkeyPatch):
-    """One that never said HELLO does not stay connected with a key that lets nobody in any more."""
-    monkeypatch.setattr(lobby, "PATIENCE", 0.5)
-    _, monitor = gate.client(gate.friend)
-    assert next_handshake(monitor, PATIENCE) is Handshake.DONE
-    gate.keys.revoke("friend")
-    assert next_handshake(monitor, PATIENCE) is Handshake.KEY

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from specmesh.core.costs import StepCosts
+from specmesh.daemons import calibrate as calibrating
 from specmesh.daemons.calibrate import WIDTHS, calibrate
 from specmesh.engines.sim import SimSettings, SimVerifier
 
@@ -30,10 +31,11 @@ def test_every_width_is_measured():
     assert engine.decode([]) == []
 
 
-def test_a_slow_target_is_not_measured_for_long():
+def test_a_slow_target_is_not_measured_for_long(monkeypatch: pytest.MonkeyPatch):
     """The budget ends it; the widths that tell most come first."""
+    monkeypatch.setattr(calibrating, "BUDGET", 0.5)
     costs = StepCosts()
-    calibrate(SimVerifier(SimSettings(step_ms=400)), costs)
+    calibrate(SimVerifier(SimSettings(step_ms=100)), costs)
     assert {1, 2, 3} <= set(costs.table()) < set(WIDTHS)
 
 
@@ -47,8 +49,9 @@ def test_a_slow_target_is_not_measured_for_long():
         ({9: 1.0}, False),
     ],
 )
-def test_what_is_remembered(remembered: dict[int, float], taken: bool):
+def test_what_is_remembered(remembered: dict[int, float], taken: bool, monkeypatch: pytest.MonkeyPatch):
     """Earlier times hold where steps of a few widths take as long as they did; else all is measured anew."""
+    monkeypatch.setattr(calibrating, "BUDGET", 0.4)
     engine, costs = Counting(SimSettings(step_ms=20)), StepCosts()
     calibrate(engine, costs, remembered)
     assert (costs.table() == remembered) == taken

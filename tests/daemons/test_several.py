@@ -347,6 +347,7 @@ def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
         return
     until(lambda: drafter.loop.snapshot(0.0)["verifiers"][0]["refusal"], "it is given up")  # type: ignore[index]
     routers[0].expect(m.Bye)
+    until(lambda: drafter.loop.vocabulary is not None, "the other is there")
     client = drafter.ask(request(20, None))
     assert routers[1].expect(m.Open).max_tokens == 20  # type: ignore[union-attr]
     drafter.cancel(client)

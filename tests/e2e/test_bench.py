@@ -42,7 +42,7 @@ def test_bench_run(mesh: Mesh):
 
 def test_bench_sim():
     """A pair with sleeping models, near and far: each way's speed, and the ideal's; what is no number is refused."""
-    options = ("--step-ms", 10, "--draft-ms", 1, "--alpha", 0.9, "--tokens", 60, "--json")
+    options = ("--step-ms", 4, "--draft-ms", 0.4, "--alpha", 0.9, "--tokens", 40, "--json")
     near = command("bench", "sim", *options, "--lockstep", "2,4")
     assert (near.code, near.err) == (0, "")
     speeds = near.json["tokens_per_second"]

@@ -1,30 +1,13 @@
 """Keys on the wire, with the real daemons: who gets in, who is cut off, what a listener sees, and what is refused."""
 
-import re
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import (
-    SPECMESH,
-    Daemon,
-    Done,
-    Mesh,
-    Stream,
-    body,
-    command,
-    complete,
-    environment,
-    free_port,
-    generate,
-    sim_ids,
-    sim_text,
-    until,
-)
+from processes import Daemon, Done, Mesh, Stream, body, command, complete, free_port, generate, sim_ids, sim_text, until
 from proxy import Proxy
 
 from specmesh.client import Json
@@ -302,59 +285,6 @@ def test_an_open_door_is_found_before_it_is_one(mesh: Mesh, keys: Keys, change: 
     verifier = mesh.start("verifier", *options, program=edited(change))
     assert verifier.wait() == 77
     assert "the self-test of the wire failed, so nothing listens" in verifier.text()
-
-
-class Pairing:
-    """`specmesh pair` on the verifier's machine, which waits; `code` is what it shows."""
-
-    def __init__(self, folder: Path, bind: str) -> None:
-        self.address = f"127.0.0.1:{free_port()}"
-        words = [*SPECMESH, "pair", "--keys", str(folder), "--address", self.address]
-        env = environment({"SPECMESH_VERIFIER_BIND": bind})
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-        self.code, told = "", ""
-        assert self.process.stdout is not None
-        while not self.code:
-            told = self.process.stdout.readline()
-            assert told, self.process.communicate()
-            found = re.search(rf"specmesh pair {self.address} (\S+)", told)
-            self.code = found[1] if found else ""
-
-    def end(self) -> Done:
-        out, err = self.process.communicate(timeout=60)
-        return Done(self.process.returncode, out, err)
-
-
-def test_pair(mesh: Mesh):
-    """Two machines without keys, paired by the code alone, with nothing copied by hand: the daemons find each other. A
-    wrong code is refused, and the right one is good once."""
-    box, mac = mesh.folder / "box.keys", mesh.folder / "mac.keys"
-    pairing = Pairing(box, mesh.address)
-    wrong = f"{(int(pairing.code[:4]) + 1) % 10**4:04}{pairing.code[4:]}"
-    codes = [command("pair", pairing.address, code, "--keys", mac) for code in (wrong, pairing.code, pairing.code)]
-    assert [done.code for done in codes] == [77, 0, 69], codes
-    ended = pairing.end()
-    assert (ended.code, "2 tries left" in ended.err) == (0, True)
-    assert f"--connect {mesh.address}" in codes[1].out
-    verifier = mesh.verifier("", "--keys", box)
-    drafter = mesh.drafter(DRAFTER, "--keys", mac)
-    for daemon in (verifier, drafter):
-        assert complete(daemon, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
-    assert f"keys revoke {peers(verifier)[0]}" in ended.out
-
-
-def test_pair_waits_at_one_address(mesh: Mesh):
-    """Every network is refused here too, and so is an address that is not this machine's."""
-    for address, said in (("0.0.0.0", "every network"), ("192.0.2.1", "cannot wait at 192.0.2.1:7072")):  # noqa: S104
-        done = command("pair", "--keys", mesh.folder / "box.keys", "--address", address)
-        assert (done.code, said in done.err) == (78, True), done.err
-
-
-def test_pair_uses_the_keys_of_the_settings(mesh: Mesh):
-    """The folder that the daemon's settings name is the one that is paired."""
-    folder = mesh.folder / "named.keys"
-    done = command("pair", "--address", "0.0.0.0", env={"SPECMESH_VERIFIER_KEYS": str(folder)})  # noqa: S104
-    assert (done.code, (folder / "secret.key").exists()) == (78, True), done.err
 
 
 def start(folder: Path, role: str, *options: object) -> Done:

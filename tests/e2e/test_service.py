@@ -36,10 +36,10 @@ class Manager:
 
 @pytest.fixture
 def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
-    """A manager that the daemons of this test know; it wants to hear from them every four seconds."""
+    """A manager that the daemons of this test know; it wants to hear from them every second."""
     made = Manager(tmp_path / "notify")
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-    monkeypatch.setenv("WATCHDOG_USEC", "4000000")
+    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
     yield made
     made.socket.close()
 
@@ -159,7 +159,7 @@ def test_a_log_in_a_file(mesh: Mesh, tmp_path: Path):
 @pytest.mark.fault("E8.91")
 def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
     """The engine takes longer than the manager's interval: the loop goes on, and says so."""
-    verifier = start_verifier(mesh, "steps_ms=1/5000")
+    verifier = start_verifier(mesh, "steps_ms=1/2500")
     manager.until("READY")
     running = Running(verifier, "a text", "--max-tokens", "1")
     until(lambda: verifier.live() == 1, "the step runs")
@@ -174,7 +174,7 @@ def test_no_heartbeats_from_a_stopped_process(mesh: Mesh, manager: Manager):
     verifier = start_verifier(mesh, "step_ms=1")
     manager.until("WATCHDOG")
     verifier.signal(signal.SIGSTOP)
-    manager.socket.settimeout(4.0)
+    manager.socket.settimeout(2.0)
     with pytest.raises(TimeoutError):
         manager.count("WATCHDOG", 3)
     verifier.signal(signal.SIGCONT)

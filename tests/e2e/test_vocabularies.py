@@ -1,11 +1,11 @@
 """Drafters whose vocabulary is not the verifier's: each does what is said, and the text is always the verifier's."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Mesh, Stream, body, complete, generate
+from processes import Daemon, Mesh, Stream, body, complete, generate, until
 
 from specmesh.client import Json
 from specmesh.engines.load import load_tokenizer
@@ -22,8 +22,23 @@ TARGET: dict[str, object] = {"seed": 1, "words": 58}
 Make = Callable[..., Path]
 
 
+@pytest.fixture(scope="module")
+def verifier(make_gguf: Make, shared: Mesh) -> Daemon:
+    """One for all drafters with other vocabularies."""
+    return target(make_gguf, shared)
+
+
 @pytest.fixture
-def verifier(make_gguf: Make, mesh: Mesh) -> Daemon:
+def beside(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
+    """Where this verifier runs; the test's drafters end with it."""
+    before = len(shared.daemons)
+    yield shared
+    for daemon in shared.daemons[before:]:
+        daemon.stop()
+    until(lambda: not verifier.stats()["peers"], "the verifier is alone")
+
+
+def target(make_gguf: Make, mesh: Mesh) -> Daemon:
     return mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, "--reproducible", engine="llama")
 
 
@@ -61,15 +76,15 @@ def sampled_acceptance(verifier: Daemon) -> float:
     return sum(report["accepted"] for report in reports) / drafted  # type: ignore[misc,operator,no-any-return]
 
 
-def test_permuted_twin(verifier: Daemon, make_gguf: Make, mesh: Mesh):
+def test_permuted_twin(verifier: Daemon, make_gguf: Make, beside: Mesh):
     """The target's own weights under other ids: translated, said once, accepted as often as the identical model."""
-    twin = drafter(mesh, make_gguf("target-words", **TARGET), name="twin")
+    twin = drafter(beside, make_gguf("target-words", **TARGET), name="twin")
     drafted, accepted = check_texts(verifier, [verifier, twin])
     identical, identical_sampled = accepted / drafted, sampled_acceptance(verifier)
     assert twin.stats()["vocabulary"] == {"verdict": "same", "overlap": 1.0}
     assert not twin.events("vocabulary_fetched")
     twin.stop()
-    other = drafter(mesh, make_gguf("permuted", **TARGET, permute=5), name="permuted")
+    other = drafter(beside, make_gguf("permuted", **TARGET, permute=5), name="permuted")
     drafted, accepted = check_texts(verifier, [verifier, other])
     assert identical > 0.95
     assert accepted / drafted > identical - 0.01
@@ -80,13 +95,7 @@ def test_permuted_twin(verifier: Daemon, make_gguf: Make, mesh: Mesh):
     assert other.stats()["vocabulary"] == {"verdict": "permuted", "overlap": 1.0}
 
 
-@pytest.mark.parametrize("swapped", [False, True], ids=["drafter has others", "verifier has others"])
-@pytest.mark.parametrize("permute", [0, 6], ids=["same order", "other order"])
-def test_foreign_tokens(make_gguf: Make, mesh: Mesh, swapped: bool, permute: int):
-    """1 % foreign tokens: drafts the others, says the share, and still helps."""
-    paths = [make_gguf("target-words", **TARGET), make_gguf(f"foreign-{permute}", **TARGET, foreign=3, permute=permute)]
-    target, draft = reversed(paths) if swapped else paths
-    verifier = mesh.verifier(target, *SMALL, "--reproducible", engine="llama")
+def check_foreign(verifier: Daemon, mesh: Mesh, draft: Path, permute: int) -> None:
     daemon = drafter(mesh, draft)
     drafted, accepted = check_texts(verifier, [verifier, daemon])
     assert accepted / drafted > 0.3  # random weights: after a foreign token in the text their guesses are any
@@ -101,36 +110,55 @@ def test_foreign_tokens(make_gguf: Make, mesh: Mesh, swapped: bool, permute: int
     assert "99.5 % are needed" in strict.text().splitlines()[-1]
 
 
+@pytest.mark.parametrize("permute", [0, 6], ids=["same order", "other order"])
+def test_foreign_tokens(verifier: Daemon, make_gguf: Make, beside: Mesh, permute: int):
+    """1 % foreign tokens: drafts the others, says the share, and still helps."""
+    check_foreign(verifier, beside, make_gguf(f"foreign-{permute}", **TARGET, foreign=3, permute=permute), permute)
+
+
+@pytest.mark.parametrize("permute", [0, 6], ids=["same order", "other order"])
+def test_foreign_tokens_of_the_verifier(make_gguf: Make, mesh: Mesh, permute: int):
+    """The same where it is the verifier that has others."""
+    model = make_gguf(f"foreign-{permute}", **TARGET, foreign=3, permute=permute)
+    verifier = mesh.verifier(model, *SMALL, "--reproducible", engine="llama")
+    check_foreign(verifier, mesh, make_gguf("target-words", **TARGET), permute)
+
+
 @pytest.mark.fault(
     "E7.78",
     "vocabularies that differ in size, order, one token, end ids; GGUF and MLX of one model",
     "translated, or refused with the reason; taken for the same",
 )
-def test_one_token_changed(verifier: Daemon, make_gguf: Make, mesh: Mesh):
+def test_one_token_changed(verifier: Daemon, make_gguf: Make, beside: Mesh):
     """A single foreign token is seen and named."""
-    daemon = drafter(mesh, make_gguf("one-changed", **TARGET, foreign=1))
+    daemon = drafter(beside, make_gguf("one-changed", **TARGET, foreign=1))
     check_texts(verifier, [verifier, daemon])
     [told] = daemon.events("vocabulary_partial")
     assert "is 'x57' for the drafter, 'w57' for the verifier" in str(told["meaning"])
 
 
-@pytest.mark.parametrize("swapped", [False, True], ids=["drafter is longer", "verifier is longer"])
-def test_padding(make_gguf: Make, mesh: Mesh, swapped: bool):
-    """Unused rows at the end of either side's table: the same vocabulary, and nearly every draft stands."""
-    paths = [make_gguf("target-words", **TARGET), make_gguf("padded", **TARGET, pad=64)]
-    target, draft = reversed(paths) if swapped else paths
-    verifier = mesh.verifier(target, *SMALL, "--reproducible", engine="llama")
-    daemon = drafter(mesh, draft)
+def check_padding(verifier: Daemon, daemon: Daemon) -> None:
     drafted, accepted = check_texts(verifier, [verifier, daemon])
     assert accepted / drafted > 0.95
     assert daemon.stats()["vocabulary"] == {"verdict": "same", "overlap": 1.0}
     assert len(daemon.events("vocabulary_same")) == 1
 
 
+def test_padding(verifier: Daemon, make_gguf: Make, beside: Mesh):
+    """Unused rows at the end of the drafter's table: the same vocabulary, and nearly every draft stands."""
+    check_padding(verifier, drafter(beside, make_gguf("padded", **TARGET, pad=64)))
+
+
+def test_padding_of_the_verifier(make_gguf: Make, mesh: Mesh):
+    """At the end of the verifier's."""
+    verifier = mesh.verifier(make_gguf("padded", **TARGET, pad=64), *SMALL, "--reproducible", engine="llama")
+    check_padding(verifier, drafter(mesh, make_gguf("target-words", **TARGET)))
+
+
 @pytest.mark.fault("E7.78")
-def test_wholly_different(verifier: Daemon, make_gguf: Make, mesh: Mesh):
+def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
     """Too few tokens in common: exit 78, the reason, and the first differing ids in both spellings."""
-    daemon = mesh.drafter(make_gguf("stranger", words=58, foreign=58), *SMALL, engine="llama", ready=False)
+    daemon = beside.drafter(make_gguf("stranger", words=58, foreign=58), *SMALL, engine="llama", ready=False)
     assert daemon.wait() == 78
     last = daemon.text().splitlines()[-1]
     first = "262 is 'x00' for the drafter, 'w00' for the verifier"
@@ -139,8 +167,9 @@ def test_wholly_different(verifier: Daemon, make_gguf: Make, mesh: Mesh):
     assert generate(verifier, PROMPTS[0], "--max-tokens", 5).code == 0
 
 
-def test_vocabulary_is_fetched_once(verifier: Daemon, make_gguf: Make, mesh: Mesh):
+def test_vocabulary_is_fetched_once(make_gguf: Make, mesh: Mesh):
     """It is cached by fingerprint; a damaged file is ignored, and the vocabulary fetched anew."""
+    verifier = target(make_gguf, mesh)
     path = make_gguf("permuted", **TARGET, permute=5)
     first = drafter(mesh, path, name="first")
     assert len(first.events("vocabulary_fetched")) == 1
@@ -160,7 +189,7 @@ def test_vocabulary_is_fetched_once(verifier: Daemon, make_gguf: Make, mesh: Mes
 
 def test_drafter_meets_another_verifier(make_gguf: Make, mesh: Mesh):
     """A verifier that comes back with another model is compared with anew."""
-    verifier = mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, "--reproducible", engine="llama")
+    verifier = target(make_gguf, mesh)
     daemon = drafter(mesh, make_gguf("permuted", **TARGET, permute=5))
     verifier.stop()
     other = mesh.verifier(make_gguf("permuted", **TARGET, permute=5), *SMALL, engine="llama", name="again")
@@ -170,12 +199,11 @@ def test_drafter_meets_another_verifier(make_gguf: Make, mesh: Mesh):
     assert len(daemon.events("vocabulary_same")) == 1
 
 
-def test_text_is_the_verifiers_at_the_drafters_socket(make_gguf: Make, mesh: Mesh):
+def test_text_is_the_verifiers_at_the_drafters_socket(verifier: Daemon, make_gguf: Make, beside: Mesh):
     """A drafter without a vocabulary, and one with other ids: prompts are read, and text written, by the verifier's."""
-    verifier = mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, "--reproducible", engine="llama")
     daemons = [
-        mesh.drafter(engine="ngram", name="ngram"),
-        drafter(mesh, make_gguf("permuted", **TARGET, permute=5), name="permuted"),
+        beside.drafter(engine="ngram", name="ngram"),
+        drafter(beside, make_gguf("permuted", **TARGET, permute=5), name="permuted"),
     ]
     for prompt in PROMPTS:
         told = generate(verifier, prompt, "--max-tokens", 80, "--no-draft", "--json").json
@@ -189,12 +217,11 @@ def test_text_is_the_verifiers_at_the_drafters_socket(make_gguf: Make, mesh: Mes
 
 
 @pytest.mark.fault("E7.83")
-def test_no_stream_shows_half_a_character(make_gguf: Make, mesh: Mesh):
+def test_no_stream_shows_half_a_character(verifier: Daemon, make_gguf: Make, beside: Mesh):
     """Through the real API: a model that says bytes at random, streamed round by round at each daemon's socket. What
     has come at any moment is the beginning of the whole text, whose characters are whole."""
-    verifier = mesh.verifier(make_gguf("target-words", **TARGET), *SMALL, "--reproducible", engine="llama")
-    ngram = mesh.drafter(engine="ngram", name="ngram")
-    remapped = drafter(mesh, make_gguf("permuted", **TARGET, permute=5), name="permuted")
+    ngram = beside.drafter(engine="ngram", name="ngram")
+    remapped = drafter(beside, make_gguf("permuted", **TARGET, permute=5), name="permuted")
     vocabulary = load_tokenizer(make_gguf("target-words", **TARGET)).vocabulary
     split = 0
     for daemon in (verifier, ngram, remapped):
@@ -213,9 +240,9 @@ def test_no_stream_shows_half_a_character(make_gguf: Make, mesh: Mesh):
     assert split > 50  # tokens that begin a character and do not end it
 
 
-def test_probes_find_another_encoder(verifier: Daemon, make_gguf: Make, mesh: Mesh):
+def test_probes_find_another_encoder(verifier: Daemon, make_gguf: Make, beside: Mesh):
     """The same tokens, cut differently: it drafts, and warns that fewer drafts will stand."""
-    daemon = drafter(mesh, make_gguf("fewer-merges", **TARGET, merges=3))
+    daemon = drafter(beside, make_gguf("fewer-merges", **TARGET, merges=3))
     check_texts(verifier, [verifier, daemon])
     [told] = daemon.events("encoders_differ")
     assert told["level"] == "warning"

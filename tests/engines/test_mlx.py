@@ -18,13 +18,13 @@ from specmesh.core.probes import PROBES
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.engines.base import Encoder, Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
-from specmesh.errors import ConfigError, EngineError, LocalProtocolError
+from specmesh.errors import EngineError, LocalProtocolError
 
 mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 pytest.importorskip("llama_cpp")
 
-from specmesh.engines import mlx_model, mlx_sequence  # noqa: E402
+from specmesh.engines import mlx_sequence  # noqa: E402
 from specmesh.engines.mlx import MlxDrafter, MlxSettings  # noqa: E402
 
 pytestmark = pytest.mark.models
@@ -289,100 +289,6 @@ def test_closed(make_hf: Callable[..., Path]):
     for call in (lambda: drafter.predict(0, [40], GREEDY), lambda: drafter.trim(0, 0)):
         with pytest.raises(EngineError, match="closed"):
             call()
-
-
-def test_context_of_the_model(make_hf: Callable[..., Path]):
-    """Without n_ctx it is what the model was trained with, where that is less than the default."""
-    drafter = opened(make_hf("own-llama", "llama", seed=5), n_ctx=None)
-    assert drafter.info.n_ctx == 512
-    assert drafter.info.model == "own-llama"
-    drafter.close()
-
-
-def test_loading_is_told_part_by_part(make_hf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
-    """After each part of the weights, up to the whole: whoever waits sees that it gets on."""
-    monkeypatch.setattr(mlx_model, "_PART", 4096)
-    told: list[float] = []
-    MlxDrafter(MlxSettings(str(make_hf("own-llama", "llama", seed=5))), lambda share, _: told.append(share)).close()
-    assert told == sorted(told)
-    assert (told[0], told[-1]) == (0.0, 1.0)
-    assert len({share for share in told if 0 < share < 1}) > 5
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_loading_can_be_given_up(make_hf: Callable[..., Path], share: float):
-    """A progress callback that says no ends the loading."""
-    settings = MlxSettings(str(make_hf("own-llama", "llama", seed=5)))
-    with pytest.raises(EngineError, match="cancelled"):
-        MlxDrafter(settings, lambda done, _: done != share)
-
-
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        ("missing", "no model directory"),
-        ("file", "is a file"),
-        ("empty", "no config.json"),
-        ("no weights", "could not be loaded"),
-        ("half the weights", "could not be loaded"),
-        ("config", "could not be loaded"),
-        ("architecture", "could not be loaded"),
-        ("tokenizer", "could not be loaded"),
-        ("word pieces", "cannot draft"),
-    ],
-)
-def test_unusable_models(make_hf: Callable[..., Path], tmp_path: Path, damage: str, says: str):
-    """A model that is not there or not whole: ConfigError that names it."""
-    folder = make_hf(f"bad-{damage.replace(' ', '-')}", "llama")
-    weights, config = folder / "model.safetensors", folder / "config.json"
-    match damage:
-        case "missing":
-            folder /= "elsewhere"
-        case "file":
-            folder = weights
-        case "empty":
-            folder = tmp_path
-        case "no weights":
-            weights.unlink()
-        case "half the weights":
-            weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
-        case "config":
-            config.write_text("{")
-        case "architecture":
-            config.write_text(config.read_text().replace('"llama"', '"llama-of-tomorrow"'))
-        case "tokenizer":
-            (folder / "tokenizer.json").write_text("[]")
-        case "word pieces":
-            told = json.loads((folder / "tokenizer.json").read_text())
-            told |= {"pre_tokenizer": None, "decoder": None}
-            told["model"] = {
-                "type": "WordPiece",
-                "unk_token": "[UNK]",
-                "continuing_subword_prefix": "##",
-                "max_input_chars_per_word": 100,
-                "vocab": {"[UNK]": 0, "a": 1},
-            }
-            (folder / "tokenizer.json").write_text(json.dumps(told))
-    with pytest.raises(ConfigError, match=says) as caught:
-        opened(folder)
-    assert folder.name in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("bad", [{"n_seq": 0}, {"n_ctx": -1}, {"n_batch": 0}])
-def test_unusable_settings(bad: dict[str, int]):
-    """Settings that cannot be are refused before anything is loaded."""
-    with pytest.raises(ConfigError):
-        MlxSettings("x", **bad)
-
-
-@pytest.mark.fault("E7.82")
-def test_a_gpu_that_is_not_there(make_hf: Callable[..., Path]):
-    """Where MLX has no GPU, requiring one is refused."""
-    if mx.default_device().type == mx.gpu:
-        pytest.skip("MLX has a GPU here")
-    with pytest.raises(ConfigError, match="GPU"):
-        opened(make_hf("own-llama", "llama", seed=5), device="gpu")
 
 
 SESSIONS = """

@@ -107,7 +107,7 @@ def test_cut_connection_drafting_resumes(mesh: Mesh, proxy: Callable[..., Proxy]
     drafter = linked(mesh, link, "draft_ms=0.5,alpha=1")
     usages: list[Usage] = []
     with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
-        for cuts in range(5):
+        for cuts in range(3):
             drafted_again(stream)
             usages = usages or [Usage(verifier.pid), Usage(drafter.pid)]
             link.cut()

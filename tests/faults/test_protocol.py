@@ -164,7 +164,7 @@ def test_replayed_and_reordered_drafts(verifier: Daemon, chosen: Peer):
     ("ahead", "crc"),
     [
         pytest.param(
-            50,
+            100,
             None,
             marks=fault("E2.21", "a draft that builds on drafts which never came", "not used; a NACK asks for them"),
         ),

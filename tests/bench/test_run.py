@@ -1,6 +1,5 @@
 """`specmesh bench`: sums and words from samples, prompts, order, the step table, and how the commands end."""
 
-import dataclasses
 import json
 from collections.abc import Generator
 from pathlib import Path
@@ -8,66 +7,19 @@ from typing import ClassVar
 
 import pytest
 from click.testing import CliRunner, Result
+from samples import FIXED_4, TOKENS, drafted, text
 
 from specmesh import client as client_module
 from specmesh.bench import run, steps
-from specmesh.bench.assess import assess, factors
+from specmesh.bench.assess import assess
 from specmesh.bench.measure import Plan
 from specmesh.bench.prompts import BUILT_IN, read_prompts
-from specmesh.bench.run import ADAPTIVE, ALONE, VARIANTS, Outcome, Sample, aggregate, sample
+from specmesh.bench.run import VARIANTS, aggregate, sample
 from specmesh.bench.sim import steps_of
 from specmesh.bench.steps import as_json, step_tables
 from specmesh.cli import main
 from specmesh.client import Json
 from specmesh.errors import ConfigError
-
-TOKENS = 40
-FIXED_4 = VARIANTS[2]
-
-
-def text(variant: str = ALONE.name, iteration: int = 0, **change: object) -> Sample:
-    """A text of 40 tokens: alone 40 rounds of 10 ms."""
-    plain: dict[str, object] = {
-        "prompt": 0,
-        "ids": tuple(range(TOKENS)),
-        "latency_s": 0.5,
-        "decode_s": 0.4,
-        "rounds": 40,
-        "drafted": 0,
-        "accepted": 0,
-        "verify_ms": 400.0,
-        "wait_ms": 0.0,
-        "draft_ms": 0.0,
-        "network_ms": 0.0,
-        "restart_ms": 0.0,
-        "wire_bytes": 0,
-        "drafter": None,
-    }
-    return Sample(variant=variant, iteration=iteration, **(plain | change))  # type: ignore[arg-type]
-
-
-def drafted(variant: str = FIXED_4.name, iteration: int = 0, **change: object) -> Sample:
-    """The same text in 10 rounds of 4 drafts, 3 of which stand, in half the time."""
-    drafts: dict[str, object] = {
-        "latency_s": 0.3,
-        "decode_s": 0.2,
-        "rounds": 10,
-        "drafted": 40,
-        "accepted": 30,
-        "verify_ms": 120.0,
-        "wait_ms": 70.0,
-        "draft_ms": 100.0,
-        "network_ms": 10.0,
-        "restart_ms": 60.0,
-        "wire_bytes": 800,
-        "drafter": "mac",
-    }
-    return text(variant, iteration, **(drafts | change))
-
-
-def only(variant: str, outcomes: list[Outcome]) -> Outcome:
-    [found] = [one for one in outcomes if one.variant == variant]
-    return found
 
 
 def test_aggregate():
@@ -127,96 +79,6 @@ def test_sample_of_a_report():
     assert (made.variant, made.prompt, made.iteration, made.ids) == ("draft_n 4", 1, 2, (5, 6))
     assert (made.decode_s, made.rounds, made.wire_bytes, made.drafter) == (0.02, 2, 50, "mac")
     assert (made.wait_ms, made.draft_ms) == (0, 0)
-
-
-def words(*samples: Sample, costs: dict[int, float] | None = None) -> str:
-    return "\n".join(assess(aggregate(list(samples)), costs or {}))
-
-
-def test_drafting_pays():
-    """Faster in every iteration: it pays. Slower: it does not. In between, or only one: not clear."""
-    alone = [text(iteration=0), text(iteration=1)]
-    assert "Drafting pays: draft_n 4 is 2.00x" in words(*alone, drafted(), drafted(iteration=1))
-    slow = {"decode_s": 0.8}
-    assert "does not pay" in words(*alone, drafted(**slow), drafted(iteration=1, **slow))
-    assert "not clear" in words(*alone, drafted(decode_s=0.42), drafted(iteration=1))
-    assert "not clear: draft_n 4 is 2.00x the verifier alone (one iteration)" in words(text(), drafted())
-
-
-def test_the_best_fixed_setting_and_adaptive():
-    """Adaptive is compared with the best fixed setting, or with the verifier alone where that is faster."""
-    two = drafted("draft_n 2", decode_s=0.25)
-    told = words(text(), two, drafted(), drafted(ADAPTIVE.name, decode_s=0.25))
-    assert "draft_n 4 is best" in told
-    assert "adaptive reaches 80% of the best fixed setting" in told
-    assert "as good as the best fixed" in words(text(), drafted(), drafted(ADAPTIVE.name, decode_s=0.201))
-    slow = drafted(decode_s=0.8)
-    assert "as good as the verifier alone" in words(text(), slow, text(ADAPTIVE.name, drafter="mac"))
-    assert "reaches 50% of the verifier alone" in words(text(), slow, drafted(ADAPTIVE.name, decode_s=0.8))
-
-
-def test_no_drafter():
-    """Only alone: the words say so, and what to do."""
-    assert "Only the verifier alone was run" in words(text())
-
-
-def test_drafter_that_went_away():
-    """Texts that ended without a drafter are told first; where all did, nothing is concluded from noise."""
-    told = words(text(), drafted(), drafted(drafter=None, prompt=1))
-    assert told.startswith("1 of 2 texts ended without a drafter")
-    assert "draft_n 4 is best" in told
-    told = words(text(), text(FIXED_4.name, decode_s=0.39), text(ADAPTIVE.name, decode_s=0.38))
-    assert told.startswith("2 of 2 texts")
-    assert told.endswith("whether drafting pays is open.")
-
-
-@pytest.mark.parametrize(
-    ("change", "limit"),
-    [
-        (
-            {"accepted": 5, "rounds": 35, "drafted": 140, "decode_s": 0.36, "verify_ms": 350.0, "wait_ms": 0.0},
-            "acceptance",
-        ),
-        ({"accepted": 38, "decode_s": 0.3, "verify_ms": 290.0, "wait_ms": 0.0}, "step costs"),
-        ({"accepted": 38, "decode_s": 0.35, "verify_ms": 110.0, "wait_ms": 230.0}, "draft speed"),
-        ({"accepted": 38, "decode_s": 0.35, "verify_ms": 110.0, "wait_ms": 230.0, "network_ms": 50.0}, "the network"),
-        ({"accepted": 38, "decode_s": 0.35, "verify_ms": 110.0, "wait_ms": 10.0}, "handling"),
-    ],
-)
-def test_what_limits(change: dict[str, object], limit: str):
-    """The largest of the possible gains is named."""
-    assert f"What limits draft_n 4 is {limit}" in words(text(), drafted(**change))
-
-
-def test_factors():
-    """A factor says what perfection in one thing would bring."""
-    alone, fixed = aggregate([text(), drafted()])
-    assert factors(fixed, alone) == pytest.approx(
-        {"acceptance": 5 / 4, "step costs": 200 / 180, "draft speed": 200 / 130, "handling": 200 / 190}
-    )
-    assert factors(dataclasses.replace(fixed, rounds=0), alone) == {}
-
-
-def test_a_setting_that_is_off_says_nothing_of_limits():
-    """Where adaptive has switched drafting off, a fixed setting shows what is wrong."""
-    told = words(text(), drafted(decode_s=0.8), text(ADAPTIVE.name, drafter="mac"))
-    assert "What limits draft_n 4" in told
-    assert "cannot be told" in words(text(), text(ADAPTIVE.name, drafter="mac"))
-
-
-@pytest.mark.parametrize(("wide", "kind"), [(11.0, "flat"), (15.0, "moderate"), (25.0, "steep")])
-def test_step_costs_in_words(wide: float, kind: str):
-    """The widest step up to 9 rows is compared with one row."""
-    told = words(text(), drafted(), costs={1: 10.0, 2: 10.0, 9: wide, 17: 99.0})
-    assert f"Step costs are {kind}" in told
-    assert f"9 rows cost {wide / 10:.2f} of one" in told
-    assert "17 rows cost" in words(text(), drafted(), costs={1: 10.0, 17: 20.0})
-
-
-def test_texts_in_words():
-    """Whether the drafting runs said the same."""
-    assert "All 1 texts" in words(text(), drafted())
-    assert "0 of 1 texts" in words(text(), drafted(ids=(9,)))
 
 
 def test_lines_are_aligned():

@@ -1,0 +1,141 @@
+"""A fake daemon, and calls of the API over it as an ASGI application."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+from specmesh.api.app import create_app
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.errors import NoSuchModel, SpecmeshError
+from specmesh.requests import (
+    Cancel,
+    ClientEvent,
+    ClientOrder,
+    Finished,
+    LocalClient,
+    Peer,
+    Probe,
+    Served,
+    Started,
+    Tokens,
+)
+
+LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
+DONE = Finished("length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3, "cached_tokens": 1})
+EVENTS = (Started(7, 2), Tokens((65, 66), 1, (65, 90)), Tokens((67,), 0, ()), DONE)
+
+
+class FakeDaemon:
+    """A backend that answers every request with the same events, and notes its orders."""
+
+    role, models = "verifier", ("fake-model", "other-model")
+
+    def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
+        self.events, self.reason = events, reason
+        self.orders: list[ClientOrder] = []
+        self.peers: tuple[Peer, ...] = ()
+        self.cancelled = asyncio.Event()
+
+    def not_ready(self) -> SpecmeshError | None:
+        return self.reason
+
+    def served(self, name: str) -> Served:
+        if name not in ("", *self.models):
+            raise NoSuchModel(name)
+        return Served(name or "fake-model", LETTERS, f"target of {name}" if name else "")
+
+    def stats(self) -> dict[str, object]:
+        return {"role": self.role, "schema_version": 1}
+
+    def submit(self, order: ClientOrder) -> None:
+        self.orders.append(order)
+        if isinstance(order, Probe):
+            order.sent(self.peers)
+            for peer in self.peers:
+                order.answer(peer)(0.004)
+            return
+        if isinstance(order, Cancel):
+            self.cancelled.set()
+            return
+        assert isinstance(order.client, LocalClient)
+        for event in self.events:
+            order.client.hear(event)
+
+
+class Answer:
+    """What came back, and a way to leave early."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.parts: list[bytes] = []
+        self.gone = asyncio.Event()
+        self.on_part: Callable[[], None] = lambda: None
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.parts)
+
+    def json(self) -> dict[str, object]:
+        value: dict[str, object] = json.loads(self.body)
+        return value
+
+    def events(self) -> list[str]:
+        """The data of server-sent events."""
+        *events, rest = self.body.decode().split("\n\n")
+        assert rest == ""
+        assert all(event.startswith("data: ") for event in events)
+        return [event[6:] for event in events]
+
+    async def send(self, message: dict[str, object]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]  # type: ignore[assignment]
+            self.headers = {k.decode(): v.decode() for k, v in message["headers"]}  # type: ignore[attr-defined]
+        elif message["body"]:
+            self.parts.append(message["body"])  # type: ignore[arg-type]
+            self.on_part()
+
+
+async def call(
+    daemon: FakeDaemon,
+    method: str,
+    path: str,
+    parts: list[bytes] | None = None,
+    answer: Answer | None = None,
+    accept: bytes = b"*/*",
+) -> Answer:
+    """One request through the application."""
+    answer = answer or Answer()
+    left = list(parts or [b""])
+
+    async def receive() -> dict[str, object]:
+        if left:
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+        await answer.gone.wait()
+        return {"type": "http.disconnect"}
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"content-type", b"application/json"), (b"accept", accept)],
+        "client": None,
+        "server": None,
+    }
+    app: Callable[..., Awaitable[None]] = create_app(daemon)
+    await asyncio.wait_for(app(scope, receive, answer.send), 20)
+    return answer
+
+
+def get(daemon: FakeDaemon, path: str) -> Answer:
+    return asyncio.run(call(daemon, "GET", path, None))
+
+
+def post(daemon: FakeDaemon, **body: object) -> Answer:
+    return asyncio.run(call(daemon, "POST", "/v1/completions", [json.dumps({"prompt": "hi"} | body).encode()]))

@@ -1,0 +1,222 @@
+"""What a completion says, whole and streamed, from its beginning or from where it was."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, call, post
+
+from specmesh.core.chat import ChatMessage
+from specmesh.core.constraint import Grammar, GrammarKind
+from specmesh.core.penalties import FORBIDDEN, Penalties
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import SessionParams
+from specmesh.requests import Finished, Started, Submit, Tokens
+
+
+def test_completion():
+    """A completion carries text, reason, usage, ids and the report."""
+    answer = post(FakeDaemon(*EVENTS))
+    body = answer.json()
+    assert answer.status == 200
+    assert body["choices"] == [{"index": 0, "text": "ABC", "logprobs": None, "finish_reason": "length"}]
+    details = {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 2}
+    cached = {"cached_tokens": 1}
+    usage = {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5, "completion_tokens_details": details}
+    usage["prompt_tokens_details"] = cached
+    assert body["usage"] == usage
+    assert body["model"] == "fake-model"
+    told = body["specmesh"]
+    assert told["token_ids"] == [65, 66, 67]  # type: ignore[index]
+    assert told["prompt_token_ids"] == [104, 105]  # type: ignore[index]
+    assert told["report"] == DONE.report  # type: ignore[index]
+
+
+def test_stream_joins_what_came_together():
+    """Streamed without rounds: ids that came together are one chunk, drafts are left out, [DONE] ends it."""
+    *events, done = post(FakeDaemon(*EVENTS), stream=True).events()
+    chunks = [json.loads(event) for event in events]
+    assert done == "[DONE]"
+    assert [chunk["choices"][0]["text"] for chunk in chunks] == ["", "ABC", ""]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "length"]
+    assert chunks[0]["specmesh"] == {"session": 7, "prompt_tokens": 2}
+    assert chunks[1]["specmesh"] == {"token_ids": [65, 66, 67], "accepted": 1}
+    assert chunks[2]["usage"]["completion_tokens"] == 3
+
+
+def test_stream_with_rounds():
+    """Streamed with rounds: one chunk per round, with its drafts, their text and the pieces."""
+    *events, _ = post(FakeDaemon(*EVENTS), stream=True, rounds=True).events()
+    first, second = (json.loads(event)["specmesh"] for event in events[1:3])
+    assert (first["drafts"], first["drafted_text"], first["accepted"]) == ([65, 90], "AZ", 1)
+    assert (first["pieces"], first["accepted_text"]) == (["A", "B"], "A")
+    assert (second["drafts"], second["drafted_text"], second["accepted"]) == ([], "", 0)
+    assert (second["pieces"], second["accepted_text"]) == (["C"], "")
+
+
+def test_accepted_text_is_part_of_the_text():
+    """Where a character is split between an accepted draft and the verifier's token, it is the verifier's, whole."""
+    euro = tuple("€".encode())
+    events = (Started(1, 2), Tokens((65, *euro), 3, (65, *euro[:2], 9)), DONE)
+    _, told, *_ = post(FakeDaemon(*events), stream=True, rounds=True).events()
+    chunk = json.loads(told)
+    assert (chunk["choices"][0]["text"], chunk["specmesh"]["accepted_text"]) == ("A€", "A")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_characters_split_over_rounds_arrive_whole(stream: bool):
+    """A character of several bytes is never sent in parts; half a one at the end is U+FFFD."""
+    euro = tuple("€".encode())
+    events = (Started(1, 2), *(Tokens((byte,), 0, ()) for byte in (*euro, euro[0])), DONE)
+    answer = post(FakeDaemon(*events), stream=stream, rounds=True)
+    if stream:
+        texts = [json.loads(event)["choices"][0]["text"] for event in answer.events()[:-1]]
+        assert [text for text in texts if text] == ["€", "\ufffd"]
+    else:
+        assert answer.json()["choices"][0]["text"] == "€\ufffd"  # type: ignore[index]
+
+
+SAMPLING = SamplingParams(0.5, 3, 0.9, 7, penalties=Penalties(1.5), logit_bias=((4, -1.0),))
+PARAMS = SessionParams(SAMPLING, 40, 4, ("D",))
+NAME = "cmpl-" + 32 * "a"
+
+
+def test_resumable_stream_says_what_form_the_text_has():
+    """Who asked by a name alone could not go on with it else."""
+    params = replace(PARAMS, grammar=Grammar(GrammarKind.GBNF, 'root ::= "a"'))
+    answer = post(FakeDaemon(Started(7, 2, (104, 105), params), DONE), stream=True, resumable=True)
+    assert json.loads(answer.events()[0])["specmesh"]["request"]["grammar"] == 'root ::= "a"'
+
+
+def test_resumable_stream_says_what_is_needed_to_go_on():
+    """The prompt's ids and the fields that decide how the text goes on; and its id cannot be guessed."""
+    answers = [post(FakeDaemon(Started(7, 2, (104, 105), PARAMS), DONE), stream=True, resumable=True) for _ in range(2)]
+    first, again = (json.loads(answer.events()[0]) for answer in answers)
+    assert first["specmesh"] == {
+        "session": 7,
+        "prompt_tokens": 2,
+        "prompt_token_ids": [104, 105],
+        "request": {
+            "max_tokens": 40,
+            "temperature": 0.5,
+            "top_k": 3,
+            "top_p": 0.9,
+            "seed": 7,
+            "min_p": 0.0,
+            "typical_p": 1.0,
+            "repeat_penalty": 1.5,
+            "repeat_last_n": 64,
+            "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+            "logit_bias": [[4, -1.0]],
+            "stop": ["D"],
+            "strategy": "deterministic",
+            "threshold": 0.3,
+            "cache_prompt": True,
+        },
+    }
+    assert len(first["id"]) == len(NAME)
+    assert first["id"] != again["id"]
+    plain = json.loads(post(FakeDaemon(Started(7, 2, (104, 105), PARAMS), DONE), stream=True).events()[0])
+    assert plain["specmesh"] == {"session": 7, "prompt_tokens": 2}
+
+
+@pytest.mark.parametrize(("asked", "biases"), [({}, ()), ({"ignore_eos": True}, ((255, FORBIDDEN),))])
+def test_an_end_that_is_ignored(asked: dict[str, object], biases: tuple[object, ...]):
+    """The end ids are forbidden where that was asked for; so whoever goes on with the text is told."""
+    daemon = FakeDaemon(*EVENTS)
+    post(daemon, **asked)
+    [order] = daemon.orders
+    assert isinstance(order, Submit)
+    assert order.request.params.sampling.logit_bias == biases
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_resumed_text_goes_on_where_it_was(stream: bool):
+    """What was kept back is made again of the ids that are known: half a character, half a stop string; usage counts
+    all but the ids of the stop string, and the id stays."""
+    euro = tuple("€".encode())
+    daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((euro[2], 67, 68, 69), 0, None), DONE)
+    resume = {"id": NAME, "model": "fake-model", "prompt_token_ids": [9], "token_ids": [65, *euro[:2]]}
+    answer = post(daemon, stream=stream, resume=resume, stop=["D"])
+    bodies = [json.loads(event) for event in answer.events()[:-1]] if stream else [answer.json()]
+    assert "".join(body["choices"][0]["text"] for body in bodies) == "€C"
+    assert {body["id"] for body in bodies} == {NAME}
+    assert bodies[-1]["usage"]["completion_tokens"] == 5
+    [order] = daemon.orders
+    assert isinstance(order, Submit)
+    assert (order.request.id, order.request.generated, order.request.known) == (NAME, (65, *euro[:2]), 3)
+
+
+def test_text_asked_for_by_name_ends_with_its_own_stop_string():
+    """Which whoever asks need not know."""
+    daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((65, 66, 67, 68), 0, None), DONE)
+    answer = post(daemon, resume={"id": NAME})
+    assert answer.json()["choices"][0]["text"] == "ABC"  # type: ignore[index]
+
+
+def test_text_of_another_model_is_not_gone_on_with():
+    """Its ids would mean something else."""
+    daemon = FakeDaemon(*EVENTS)
+    answer = post(daemon, resume={"id": NAME, "model": "other", "prompt_token_ids": [9], "token_ids": []})
+    assert (answer.status, daemon.orders) == (404, [])
+
+
+def test_the_model_that_is_named():
+    """The request is for what serves it, and the answer says which; without a name the one that served before goes on
+    with a text; a model that nobody has is not answered by another."""
+    daemon = FakeDaemon(*EVENTS)
+    assert post(daemon, model="other-model").json()["model"] == "other-model"
+    resume = {"id": NAME, "model": "other-model", "prompt_token_ids": [9], "token_ids": []}
+    assert post(daemon, resume=resume).json()["model"] == "other-model"
+    assert post(daemon).json()["model"] == "fake-model"
+    asked = [order.request.target for order in daemon.orders if isinstance(order, Submit)]
+    assert asked == ["target of other-model"] * 2 + [""]
+    refused = post(daemon, model="gpt-4")
+    assert (refused.status, len(daemon.orders)) == (404, 3)
+    assert "/v1/models" in refused.json()["error"]["message"]  # type: ignore[index]
+    assert post(daemon, model="other-model", resume=resume | {"model": "fake-model"}).status == 400
+
+
+def chat(daemon: FakeDaemon, **body: object) -> Answer:
+    raw = json.dumps({"messages": [{"role": "user", "content": "hi"}]} | body).encode()
+    return asyncio.run(call(daemon, "POST", "/v1/chat/completions", [raw]))
+
+
+def test_chat():
+    """A chat's answer is the assistant's message; the daemon gets the messages."""
+    daemon = FakeDaemon(*EVENTS)
+    body = chat(daemon).json()
+    assert body["object"] == "chat.completion"
+    assert str(body["id"]).startswith("chatcmpl-")
+    message = {"role": "assistant", "content": "ABC", "refusal": None}
+    assert body["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}]
+    [order] = daemon.orders
+    assert isinstance(order, Submit)
+    assert order.request.messages == (ChatMessage("user", "hi"),)
+
+
+def test_streamed_chat():
+    """Chunks: who speaks, the text, the reason; with include_usage the usage in a chunk of its own."""
+    *events, done = chat(FakeDaemon(*EVENTS), stream=True, stream_options={"include_usage": True}).events()
+    *chunks, usage = (json.loads(event) for event in events)
+    assert done == "[DONE]"
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas == [{"role": "assistant", "content": ""}, {"content": "ABC"}, {}]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "length"]
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 3)
+    assert "usage" not in chunks[-1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_nothing_of_a_stop_string_is_shown(stream: bool):
+    """The text ends before it; what only looked like its beginning comes later."""
+    events = (Started(1, 2), Tokens((65, 66), 0, None), Tokens((65, 66, 67), 0, None), Finished("stop", (1,), {}))
+    answer = post(FakeDaemon(*events), stream=stream, stop=["ABC"])
+    if stream:
+        text = "".join(json.loads(event)["choices"][0]["text"] for event in answer.events()[:-1])
+    else:
+        text = answer.json()["choices"][0]["text"]  # type: ignore[index]
+    assert text == "AB"

@@ -1,0 +1,67 @@
+"""Texts with a name: how they are opened, asked for, and heard."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loops import PATIENCE, PROMPT, Flaky, Hearing, Running, ScriptedDrafter, ask_for, request, until
+
+from specmesh.core.prefix import Prefix
+from specmesh.engines.sim import SimSettings
+from specmesh.requests import Request
+from specmesh.wire import messages as m
+
+NAME = "cmpl-" + 32 * "a"
+LONG = 8000
+
+
+def named(ref: int, name: str = NAME, *, said: Sequence[int] = (), max_tokens: int = 200) -> m.Open:
+    """An OPEN of this name for PROMPT, after the ids that were said."""
+    order = ask_for(ref, ids=(*PROMPT, *said), max_tokens=max_tokens)
+    return replace(order, name=name, n_prompt=len(PROMPT))
+
+
+def by_name(ref: int, name: str = NAME) -> m.Open:
+    """An OPEN that wants the session of that name and nothing else."""
+    return replace(ask_for(ref), name=name, adopt=True)
+
+
+def asked(max_tokens: int = 200, timeout: float = PATIENCE, *, rounds: bool = False) -> Request:
+    """A request of a local client that waits so long for a verifier."""
+    return replace(request(max_tokens, None, rounds=rounds), id=NAME, reconnect_timeout=timeout)
+
+
+def wanted(name: str = NAME) -> Request:
+    """A request for the text of that name."""
+    return replace(request(1, ids=()), prompt_ids=None, id=name, named_only=True, reconnect_timeout=PATIENCE)
+
+
+def followed(peer: ScriptedDrafter) -> tuple[m.Opened, list[int], m.Done]:
+    """What a drafter hears of a session: OPENED, all ids in their places, DONE."""
+    opened = peer.expect(m.Opened)
+    assert isinstance(opened, m.Opened)
+    known = Prefix()
+    while not isinstance(told := peer.expect(m.Sync, m.Truth, m.Done), m.Done):
+        assert isinstance(told, m.Sync | m.Truth)
+        assert told.session == opened.session
+        assert known.holds(told.base, told.prefix_crc), "a gap"
+        known.truncate(told.base)
+        known.extend(told.ids)
+    assert told.length == len(known)
+    return opened, known[0:], told
+
+
+def sessions(running: Running) -> dict[str, object]:
+    return running.loop.snapshot(0.0)["sessions"]  # type: ignore[return-value]
+
+
+def kept(verifier: Running, count: int = 1) -> None:
+    until(lambda: sessions(verifier)["kept"] == count, f"{count} kept")
+
+
+def slow(n_seq: int = 8) -> Flaky:
+    return Flaky(SimSettings(step_ms=2, n_seq=n_seq))
+
+
+def heard(client: Hearing, count: int) -> None:
+    while len(client.ids) < count:
+        client.next()

@@ -1,0 +1,126 @@
+"""A loop that stops: what becomes of its texts, and of those of the other."""
+
+from contextlib import suppress
+
+import pytest
+from loops import PROMPT, Bench, Flaky, ask_for, attach, request, truth, until, welcome
+
+from specmesh.daemons import peers
+from specmesh.daemons import verifier as verifier_module
+from specmesh.engines.sim import SimSettings
+from specmesh.errors import Busy, ConfigError, DaemonUnreachable
+from specmesh.requests import Finished
+from specmesh.wire import messages as m
+
+
+@pytest.mark.parametrize("socket_of", ["verifier", "verifier with drafter", "drafter"])
+def test_text_cut_by_a_shutdown_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch, socket_of: str):
+    """A session that outlasts the drain ends with DaemonUnreachable, not as if its text were whole."""
+    monkeypatch.setattr(verifier_module, "DRAIN", 0.05)
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=5)))
+    asked = verifier
+    if socket_of != "verifier":
+        drafter = bench.drafter()
+        attach(verifier, drafter)
+        asked = drafter if socket_of == "drafter" else verifier
+    client = asked.ask(request(5000))
+    while len(client.ids) < 3:
+        client.next()
+    verifier.stop()
+    assert isinstance(client.error(), DaemonUnreachable)
+
+
+def test_stopping_verifier_takes_no_more(bench: Bench):
+    """While it drains, new requests are Busy and the old one is finished."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=10)))
+    client = verifier.ask(request(20))
+    client.next()
+    verifier.loop.stop()
+    assert isinstance(verifier.ask(request()).error(), Busy)
+    assert isinstance(client.end(), Finished)
+    assert client.ids == truth(20)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence tells nobody anything."""
+    monkeypatch.setattr(peers, "SILENCE", 1e9)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_drafter_that_stops_says_so(bench: Bench):
+    """The verifier detaches it at once and goes on alone; the drafter's own client has its error."""
+    verifier, drafter = bench.verifier(Flaky(SimSettings(step_ms=1))), bench.drafter()
+    attach(verifier, drafter)
+    own, other = drafter.ask(request(8000)), verifier.ask(request(300))
+    while not (own.ids and other.ids):
+        own.next()
+        other.next()
+    drafter.stop()
+    until(lambda: not verifier.loop.snapshot(0.0)["peers"], "the verifier knows")
+    assert isinstance(own.error(), DaemonUnreachable)
+    assert isinstance(other.end(), Finished)
+    assert other.ids == truth(300)
+    until(lambda: verifier.loop.snapshot(0.0)["sessions"]["live"] == 0, "its client's session ends")  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_verifier_that_stops_says_so(bench: Bench):
+    """Its drafter looks for it anew at once, and finds the next one."""
+    first, drafter = bench.verifier(), bench.drafter()
+    attach(first, drafter)
+    first.stop()
+    until(lambda: drafter.loop.verifier is None, "the drafter knows")
+    bench.end(first)  # not before: what a closed connection brought last may be lost, BYE too
+    assert isinstance(drafter.ask(request()).error(), DaemonUnreachable)
+
+    def next_one() -> bool:
+        with suppress(ConfigError):  # ZeroMQ lets an address go when it comes to it
+            bench.verifier()
+            return True
+        return False
+
+    until(next_one, "the address is free")
+    until(lambda: drafter.loop.verifier is not None, "it is welcome again")
+    client = drafter.ask(request(40))
+    assert isinstance(client.end(), Finished)
+    assert client.ids == truth(40)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_bye_concerns_its_sender_only(bench: Bench):
+    """Its own session ends; one that it drafted for is another's now, and that one's own goes on."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
+    leaving = bench.dealer()
+    client = verifier.ask(request(400, None))
+    announced = leaving.expect(m.Opened)
+    staying = bench.dealer()
+    leaving.say(ask_for(1, ids=PROMPT, max_tokens=8000))
+    staying.say(ask_for(2, ids=PROMPT, max_tokens=400))
+    leaving.expect(m.Opened)
+    assert staying.expect(m.Opened).ref == 2  # type: ignore[union-attr]
+    leaving.say(m.Bye(), m.Bye())
+    again = staying.expect(m.Opened)
+    assert (again.session, again.ref) == (announced.session, 0)  # type: ignore[union-attr]
+    assert [peer["drafter"] for peer in verifier.loop.snapshot(0.0)["peers"]] == ["scripted"]  # type: ignore[attr-defined]
+    assert {staying.expect(m.Done).finish_reason for _ in range(2)} == {"length"}  # type: ignore[union-attr]
+    assert isinstance(client.end(), Finished)
+    assert client.ids == truth(400)
+
+
+def test_bye_of_a_stranger(bench: Bench):
+    """It is not asked to introduce itself: it leaves."""
+    bench.verifier()
+    peer = bench.dealer(known=False)
+    peer.say(m.Bye(), m.Hello("late", "scripted", "none", "", 0, 4096))
+    assert isinstance(peer.expect(m.Error, m.Welcome), m.Welcome)
+
+
+def test_bye_without_a_welcome(bench: Bench):
+    """A drafter that nobody has welcomed goes on asking."""
+    router = bench.router()
+    drafter = bench.drafter()
+    router.expect(m.Hello)
+    router.say(m.Bye(), welcome())
+    until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
+    assert drafter.loop.stats.reconnects.count == 0

@@ -1,0 +1,205 @@
+"""A drafter's loop, and a verifier that says what the test tells it to."""
+
+from dataclasses import replace
+
+import pytest
+from loops import PATIENCE, PROMPT, Bench, request, truth, until, welcome, welcomed
+
+from specmesh.core.drafter_session import SHADOW
+from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.verifier_session import SessionParams
+from specmesh.engines.ngram import NgramDrafter
+from specmesh.errors import (
+    Busy,
+    ConfigError,
+    DaemonUnreachable,
+    EngineError,
+    RemoteProtocolError,
+    RequestError,
+    SpecmeshError,
+)
+from specmesh.requests import Peer, Pinged, Ponged, Request
+from specmesh.wire import messages as m
+from specmesh.wire.codec import encode
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (encode(m.Error("version", "I speak version 9")), ["refused", "version 9"]),
+        (b"SM\x09" + encode(welcome())[3:], ["version 9", "this drafter 1"]),
+    ],
+    ids=["version told", "version seen"],
+)
+@pytest.mark.fault(
+    "E8.98",
+    "verifier and drafter of different protocol versions",
+    "refused, both versions named; the drafter ends with 78",
+)
+def test_refusals_end_the_drafter(bench: Bench, answer: bytes, words: list[str]):
+    """A refusal that trying again cannot change ends the drafter with a ConfigError that says why."""
+    router, _ = bench.router(), bench.drafter()
+    router.expect(m.Hello)
+    router.raw(answer)
+    error = bench.errors.get(timeout=PATIENCE)
+    assert isinstance(error, ConfigError)
+    for word in (*words, bench.address):
+        assert word in str(error)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [m.Vocab(0, ["!"]), m.Vocab(0, ["ü"]), m.Vocab(0, ["YQ=="])],
+    ids=["not base64", "not ASCII", "not as told"],
+)
+def test_lying_vocabulary_ends_the_drafter(bench: Bench, answer: m.Vocab):
+    """A vocabulary that is not what WELCOME promised is an error of the peer, not a crash."""
+    router, _ = bench.router(), bench.drafter(NgramDrafter(4096, 2))
+    router.expect(m.Hello)
+    router.say(welcome(n_vocab=1))
+    router.expect(m.Vocab)
+    router.say(answer)
+    assert isinstance(bench.errors.get(timeout=PATIENCE), RemoteProtocolError)
+
+
+def test_drafter_survives_a_hostile_verifier(bench: Bench):
+    """Frames that are none, messages for nobody, wild TRUTHs: they are counted or ignored, and it drafts on."""
+    router, drafter = welcomed(bench)
+    router.raw(b"junk")
+    router.raw(b"two", b"parts")
+    router.say(
+        m.Truth(99, 5, 1, (1, 2), 4),
+        m.Sync(99, 0, 0, (), 4),
+        m.Nack(99, 2**32 - 1, 1),
+        m.Done(99, "stop", 5),
+        m.Round(99, [1], 1),
+        m.Logprobs(99, 0, [-1.0], [2**32 - 1], [0.0]),
+        m.Close(99, 0, 0.0),
+        m.Draft(99, 0, 0, (1,)),
+        m.Error("session", "nonsense", 77),
+        m.Pong(12345, 1, 0.0),
+        m.Vocab(0, ["YQ=="]),
+        m.Opened(5, 0, 3, 0.0, 0, 1.0, 0),
+        m.Truth(5, 2**32 - 1, 7, (-1, 2**31 - 1), 65535),
+        m.Sync(5, 0, 0, (-1,), 4),
+        m.Truth(5, 0, 99, (1,), 4),
+        m.Sync(5, 0, 0, PROMPT, 4),
+    )
+    draft = router.expect(m.Draft)
+    assert isinstance(draft, m.Draft)
+    assert (draft.session, draft.base) == (5, len(PROMPT))
+    rejected = drafter.loop.snapshot(0.0)["wire"]["rejected"]  # type: ignore[index]
+    assert rejected["parts"] == 1
+    assert rejected["direction"] == 2
+    assert sum(rejected.values()) == 4
+
+
+def test_a_drafter_that_is_asked_for_nothing_shadows(bench: Bench):
+    """With draft_n 0 the truth is guessed although it is known, which counts as no draft; not for a client who wanted
+    no drafts."""
+    router, drafter = welcomed(bench)
+    text = tuple(truth(SHADOW))
+    told = [m.Sync(9, 0, 0, PROMPT, 0), m.Truth(9, len(PROMPT), Prefix(PROMPT).crc, text, 0)]
+    router.say(m.Opened(9, 0, len(PROMPT), 0.0, 0, 1.0, 0), *told)
+    assert router.expect(m.Shadow) == m.Shadow(9, len(PROMPT), Prefix(PROMPT).crc, text)
+    assert drafter.loop.stats.drafted == 0
+    drafter.ask(request(draft_n=0))
+    order = router.expect(m.Open)
+    mine = m.Opened(10, order.ref, len(PROMPT), 0.0, 0, 1.0, 0)  # type: ignore[union-attr]
+    router.say(mine, *[replace(frame, session=10) for frame in told])
+    router.say(m.Truth(9, len(PROMPT) + SHADOW, Prefix((*PROMPT, *text)).crc, text, 0))
+    assert router.expect(m.Shadow).session == 9  # type: ignore[union-attr]
+
+
+def test_session_opened_for_a_client_that_left_is_closed(bench: Bench):
+    """A client that left before OPENED came: the drafter closes the session at the verifier."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(request())
+    order = router.expect(m.Open)
+    drafter.cancel(client)
+    withdrawal = router.expect(m.Close)
+    assert (withdrawal.session, withdrawal.ref) == (0, order.ref)  # type: ignore[union-attr]
+    router.say(m.Opened(41, order.ref, len(PROMPT), 0.0, 0, 1.0, 0))  # type: ignore[union-attr]
+    close = router.expect(m.Close)
+    assert close.session == 41  # type: ignore[union-attr]
+
+
+def test_why_a_text_ends_in_an_error(bench: Bench):
+    """ERROR says it, as of a grammar, and DONE that it is so."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(request())
+    order = router.expect(m.Open)
+    begun = m.Opened(4, order.ref, len(PROMPT), 0.0, 0, 1.0, 0)  # type: ignore[union-attr]
+    router.say(begun, m.Error("request", "too much", order.ref), m.Done(4, "error", 0, {}))  # type: ignore[union-attr]
+    broken = client.error()
+    assert (type(broken), str(broken)) == (RequestError, "too much")
+
+
+@pytest.mark.parametrize(("code", "error"), [("busy", Busy), ("request", RequestError), ("engine", EngineError)])
+def test_refused_open(bench: Bench, code: str, error: type[SpecmeshError]):
+    """ERROR to an OPEN is its client's error, of the class the code says."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(request())
+    order = router.expect(m.Open)
+    router.say(m.Error(code, "no room", order.ref))  # type: ignore[union-attr]
+    refusal = client.error()
+    assert type(refusal) is error
+    assert str(refusal).endswith("no room")
+
+
+def test_forgetful_verifier_is_greeted_again(bench: Bench):
+    """ERROR hello: the sessions of the drafter's clients end as unreachable, and it says HELLO again."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(request())
+    order = router.expect(m.Open)
+    router.say(m.Opened(4, order.ref, len(PROMPT), 0.0, 0, 1.0, 0), m.Error("hello", "who are you"))  # type: ignore[union-attr]
+    assert isinstance(client.error(), DaemonUnreachable)
+    router.expect(m.Hello)
+    router.say(welcome())
+    until(lambda: drafter.loop.verifier is not None, "it is welcome again")
+    assert drafter.loop.stats.reconnects.count == 1
+
+
+def test_request_without_a_verifier(bench: Bench):
+    """While there is no verifier, a request fails at once with its address."""
+    refusal = bench.drafter().ask(request()).error()
+    assert isinstance(refusal, DaemonUnreachable)
+    assert bench.address in str(refusal)
+
+
+def test_prompt_beyond_a_frame(bench: Bench):
+    """A prompt that no frame holds, or that is no Unicode, is refused at the drafter."""
+    _, drafter = welcomed(bench)
+    for prompt in ("x" * 600_000, "\udcff"):
+        asked = Request(prompt, None, SessionParams(SamplingParams(), 5, None))
+        assert isinstance(drafter.ask(asked).error(), RequestError)
+
+
+def test_lost_end_is_an_error(bench: Bench):
+    """DONE for more ids than were heard: the client gets an error, never a text with a hole."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(request())
+    order = router.expect(m.Open)
+    router.say(
+        m.Opened(4, order.ref, len(PROMPT), 0.0, 0, 1.0, 0),
+        m.Sync(4, 0, 0, PROMPT, 4),  # type: ignore[union-attr]
+        m.Done(4, "length", len(PROMPT) + 9, {}),
+    )
+    assert "lost" in str(client.error())
+
+
+def test_only_its_own_pong_answers_a_probe(bench: Bench):
+    """A PONG with another number answers nothing, and one that comes twice answers once."""
+    router, drafter = welcomed(bench)
+    heard = drafter.probe(9)
+    assert heard.get(timeout=PATIENCE) == Pinged(9, (Peer("v", bench.address),))
+    while heard.empty():
+        ping = router.expect(m.Ping)  # some are of liveness
+        router.say(*(m.Pong(ping.number + more, 1) for more in (100, 0, 0)))  # type: ignore[union-attr]
+    client = drafter.ask(request())
+    router.say(m.Error("busy", "no", router.expect(m.Open).ref))  # type: ignore[union-attr]
+    assert isinstance(client.error(), Busy)  # so all that was said before was heard
+    answered = heard.get()
+    assert isinstance(answered, Ponged)
+    assert heard.empty()

@@ -1,0 +1,262 @@
+"""What a verifier keeps of a side that goes away: each text is what it would have been."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from loops import PROMPT, Bench, Flaky, ask_for, request, truth, until
+from named_texts import LONG, NAME, asked, by_name, followed, kept, named, sessions, slow, wanted
+
+from specmesh.daemons import verifier as verifier_module
+from specmesh.daemons.doorkeeper import Doorkeeper
+from specmesh.daemons.kept import MOST, Kept
+from specmesh.engines.sim import SimSettings
+from specmesh.errors import NoSuchText, RequestError
+from specmesh.requests import Finished, Started
+from specmesh.wire import messages as m
+
+
+def test_a_session_is_given_to_who_names_it(bench: Bench):
+    """Its drafter says BYE: it goes on, and another that names it has all of it and what follows, once."""
+    verifier, first = bench.verifier(slow()), bench.dealer()
+    first.say(named(1))
+    session = first.expect(m.Opened).session  # type: ignore[union-attr]
+    first.expect(m.Truth)
+    first.say(m.Bye())
+    kept(verifier)
+    second = bench.dealer()
+    second.say(by_name(7))
+    opened, ids, done = followed(second)
+    assert (opened.session, opened.ref, opened.prompt_tokens, opened.max_tokens) == (session, 7, len(PROMPT), 200)
+    assert ids == [*PROMPT, *truth(200)]
+    assert (done.finish_reason, done.report["generated_tokens"]) == ("length", 200)
+    second.say(m.Close(session, 0, 0.0))
+    kept(verifier, 0)
+    assert (sessions(verifier)["opened"], sessions(verifier)["resumed"]) == (1, 1)
+
+
+def test_after_the_grace_it_is_gone(bench: Bench):
+    """Its place is free, and its name means nothing."""
+    verifier, first = bench.verifier(slow(), grace=0.2), bench.dealer()
+    first.say(named(1, max_tokens=LONG))
+    first.expect(m.Truth)
+    first.say(m.Bye())
+    until(lambda: sessions(verifier)["ended"]["cancelled"] == 1, "it is dropped")  # type: ignore[index]
+    assert (sessions(verifier)["live"], sessions(verifier)["kept"]) == (0, 0)
+    second = bench.dealer()
+    second.say(by_name(2))
+    assert second.expect(m.Error).code == "session"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["ended while away", "DONE was not answered"])
+def test_an_end_that_nobody_heard_is_kept(bench: Bench, heard: bool):
+    """The whole text and its report are told to who names it, again and again until it is closed."""
+    verifier, first = bench.verifier(slow()), bench.dealer()
+    first.say(named(1, max_tokens=30))
+    if heard:
+        first.expect(m.Done)
+    else:
+        first.expect(m.Truth)
+    first.say(m.Bye())
+    until(lambda: sessions(verifier)["live"] == 0, "it ends")
+    kept(verifier)
+    for ref in (2, 3):
+        peer = bench.dealer()
+        peer.say(by_name(ref))
+        opened, ids, done = followed(peer)
+        assert ids == [*PROMPT, *truth(30)]
+        assert (done.finish_reason, done.report["generated_tokens"]) == ("length", 30)
+    peer.say(m.Close(opened.session, 0, 0.0))
+    kept(verifier, 0)
+
+
+def test_close_ends_it_at_once(bench: Bench):
+    """A client that left is not waited for."""
+    verifier, peer = bench.verifier(slow()), bench.dealer()
+    peer.say(named(1, max_tokens=LONG))
+    session = peer.expect(m.Opened).session  # type: ignore[union-attr]
+    peer.say(m.Close(session, 0, 0.0), m.Bye())
+    until(lambda: sessions(verifier)["ended"]["cancelled"] == 1, "it is cancelled")  # type: ignore[index]
+    assert sessions(verifier)["kept"] == 0
+
+
+def test_without_a_name_it_ends_with_its_drafter(bench: Bench):
+    """As for drafters that know of no names."""
+    verifier, peer = bench.verifier(slow()), bench.dealer()
+    peer.say(named(1, "", max_tokens=LONG))
+    peer.expect(m.Truth)
+    peer.say(m.Bye())
+    until(lambda: sessions(verifier)["ended"]["cancelled"] == 1, "it is cancelled")  # type: ignore[index]
+    assert sessions(verifier)["kept"] == 0
+
+
+def test_a_client_of_the_verifier_asks_by_name(bench: Bench):
+    """It is told the whole text, whatever the drafter's client was told, and its end."""
+    verifier, peer = bench.verifier(slow()), bench.dealer()
+    peer.say(named(1, max_tokens=60))
+    peer.expect(m.Truth)
+    peer.say(m.Bye())
+    kept(verifier)
+    client = verifier.ask(wanted())
+    started = client.next()
+    assert isinstance(started, Started)
+    assert started.prompt_ids == PROMPT
+    assert started.params is not None
+    assert started.params.max_tokens == 60
+    assert isinstance(client.end(), Finished)
+    assert client.ids == truth(60)
+    assert isinstance(verifier.ask(wanted()).error(), NoSuchText)
+
+
+def test_a_client_that_knows_the_beginning_is_told_the_rest(bench: Bench):
+    """Of a session as of ids."""
+    verifier, peer = bench.verifier(slow()), bench.dealer()
+    peer.say(named(1, max_tokens=60))
+    peer.expect(m.Truth)
+    peer.say(m.Bye())
+    kept(verifier)
+    said = tuple(truth(1))
+    knows = replace(asked(60), generated=said, known=1)
+    for client in (verifier.ask(knows), verifier.ask(replace(knows, id="cmpl-" + 32 * "b"))):
+        assert isinstance(client.end(), Finished)
+        assert client.ids == truth(60)[1:]
+
+
+@pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
+def test_the_newer_of_two_has_it(bench: Bench, socket_of: str):
+    """Whoever had the session is told that it has it no more, and its leaving then ends nothing."""
+    verifier, old = bench.verifier(slow()), bench.dealer()
+    old.say(named(1))
+    old.expect(m.Truth)
+    if socket_of == "verifier":
+        client = verifier.ask(wanted())
+        assert old.expect(m.Done).finish_reason == "moved"  # type: ignore[union-attr]
+        newest = verifier.ask(wanted())
+        assert isinstance(client.error(), RequestError)
+        verifier.cancel(client)
+    else:
+        new = bench.dealer()
+        new.say(by_name(5))
+        done = old.expect(m.Done)
+        assert done.finish_reason == "moved"  # type: ignore[union-attr]
+        old.say(m.Close(done.session, 0, 0.0), m.Bye())  # type: ignore[union-attr]
+        assert followed(new)[1] == [*PROMPT, *truth(200)]
+        return
+    old.say(m.Bye())
+    assert isinstance(newest.end(), Finished)
+    assert newest.ids == truth(200)
+
+
+def test_the_same_drafter_asks_again(bench: Bench):
+    """OPENED with the number that it knows replaces the session that it has; no DONE is between."""
+    bench.verifier(slow())
+    peer = bench.dealer()
+    peer.say(named(1))
+    session = peer.expect(m.Opened).session  # type: ignore[union-attr]
+    peer.say(by_name(2))
+    again = peer.expect(m.Opened, m.Done)
+    assert (type(again), again.session, again.ref) == (m.Opened, session, 2)  # type: ignore[union-attr]
+    assert peer.expect(m.Done).finish_reason == "length"  # type: ignore[union-attr]
+
+
+def test_whoever_is_there_goes_before_whoever_left(bench: Bench):
+    """A kept session gives its place up where all are taken; one that is listened to does not."""
+    verifier, peer = bench.verifier(slow(n_seq=1)), bench.dealer()
+    peer.say(named(1, max_tokens=LONG))
+    peer.expect(m.Truth)
+    peer.say(m.Bye())
+    kept(verifier)
+    client = verifier.ask(request(20))
+    assert isinstance(client.end(), Finished)
+    assert client.ids == truth(20)
+    assert sessions(verifier)["kept"] == 0
+
+
+def test_gone_on_with_by_its_ids(bench: Bench):
+    """n_prompt and ids: max_tokens counts from the prompt, and the text is the same; the report says both."""
+    bench.verifier()
+    peer = bench.dealer()
+    said = truth(50)
+    peer.say(named(1, said=said[:20], max_tokens=50))
+    opened, ids, done = followed(peer)
+    assert opened.prompt_tokens == len(PROMPT)
+    assert ids == [*PROMPT, *said]
+    assert (done.report["generated_tokens"], done.report["resumed_tokens"]) == (50, 20)
+
+
+def test_a_text_that_has_ended_is_answered_at_once(bench: Bench):
+    """OPENED, SYNC and DONE; its place is free again."""
+    verifier, peer = bench.verifier(Flaky(SimSettings(n_seq=1))), bench.dealer()
+    for ref, name in ((1, NAME), (2, "")):
+        peer.say(named(ref, name, said=truth(50), max_tokens=50))
+        opened, ids, done = followed(peer)
+        assert ids == [*PROMPT, *truth(50)]
+        assert done.finish_reason == "length"
+        peer.say(m.Close(opened.session, 0, 0.0))
+    client = verifier.ask(replace(asked(50), generated=tuple(truth(50)), known=50))
+    assert isinstance(client.end(), Finished)
+    assert client.ids == []
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        replace(named(3), n_prompt=len(PROMPT) + 1),
+        named(3, said=(256,)),
+        replace(ask_for(3, ids=(65,) * 8193), name=NAME, n_prompt=5),
+        replace(ask_for(3, ids=(65,) * 8192), name=NAME, n_prompt=8192),
+    ],
+    ids=["more prompt than ids", "foreign id", "beyond the context", "prompt too long"],
+)
+def test_texts_that_cannot_be_are_refused(bench: Bench, order: m.Open):
+    """ERROR request, and nothing of them stays."""
+    verifier, peer = bench.verifier(), bench.dealer()
+    peer.say(order)
+    error = peer.expect(m.Error, m.Opened)
+    assert (type(error), error.ref) == (m.Error, 3)  # type: ignore[union-attr]
+    assert error.code == "request"  # type: ignore[union-attr]
+    assert (sessions(verifier)["live"], sessions(verifier)["kept"]) == (0, 0)
+
+
+def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Another key has neither it nor a session of that name; its own has it, and so has the verifier's own client."""
+    keys: dict[bytes, str] = {}
+    monkeypatch.setattr(Doorkeeper, "key_of", lambda _, identity: keys.setdefault(identity, "abcdef"[len(keys)]))
+    verifier, first = bench.verifier(slow()), bench.dealer()
+    first.say(named(1))
+    first.expect(m.Truth)
+    stranger = bench.dealer()
+    stranger.say(by_name(2), named(3, said=truth(3)))
+    assert {stranger.expect(m.Error).ref for _ in range(2)} == {2, 3}  # type: ignore[union-attr]
+    first.say(by_name(4))
+    assert first.expect(m.Opened).ref == 4  # type: ignore[union-attr]
+    assert isinstance(verifier.ask(wanted()).end(), Finished)
+
+
+def test_a_verifier_that_stops_keeps_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """It does not wait for those who are away."""
+    monkeypatch.setattr(verifier_module, "DRAIN", 1e6)
+    verifier, peer = bench.verifier(slow()), bench.dealer()
+    peer.say(named(1, max_tokens=LONG))
+    peer.expect(m.Truth)
+    peer.say(m.Bye())
+    kept(verifier)
+    bench.end(verifier)
+    assert sessions(verifier)["ended"]["cancelled"] == 1  # type: ignore[index]
+
+
+def test_kept_sessions_are_bounded():
+    """Of too many that ended the oldest go."""
+    store = Kept(30.0)
+    for number in range(MOST + 3):
+        live = SimpleNamespace(id=number, name=f"n{number}", owner=b"d")
+        store.add(live, float(number), Finished("stop", (), {}))  # type: ignore[arg-type]
+    assert store.expire(5.0) == []
+    assert len(store) == MOST
+    assert store.ended("n2") is None
+    assert store.ended("n3") is not None
+    store.closed(3, b"other")
+    store.closed(4, b"d")
+    assert (store.ended("n3") is not None, store.ended("n4")) == (True, None)
+    assert store.expire(1000.0) == []
+    assert len(store) == 0

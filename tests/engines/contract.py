@@ -1,0 +1,63 @@
+"""Small engines of every kind, and ids for what all of them promise."""
+
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.engines.base import Span, VerifyEngine
+from specmesh.engines.llama import LlamaSettings
+from specmesh.engines.mlx import MlxSettings
+from specmesh.engines.sim import SimSettings
+
+N_CTX, N_SEQ, N_BATCH = 96, 3, 32
+TINY = ("llama", "mamba", "jamba", "lfm2", "qwen35")
+MLX_KINDS = ("llama", "hybrid", "sliding", "quantised")
+BUNDLED = sorted(Path(str(files("specmesh") / "models")).glob("**/*.gguf"))
+
+GREEDY = Sampler(SamplingParams())
+SAMPLED = Sampler(SamplingParams(temperature=0.8, top_k=20, seed=7))
+
+
+def llama_settings(path: Path) -> LlamaSettings:
+    return LlamaSettings(path, n_ctx=N_CTX, n_seq=N_SEQ, n_batch=N_BATCH, threads=1, gpu_layers=0)
+
+
+def mlx_settings(name: str, make_hf: Callable[..., Path]) -> MlxSettings:
+    kind = name.removeprefix("mlx-")
+    folder = make_hf(name, "llama", quantised=True) if kind == "quantised" else make_hf(name, kind)
+    return MlxSettings(str(folder), n_ctx=N_CTX, n_seq=N_SEQ, n_batch=N_BATCH)
+
+
+def sim_settings(**changes: object) -> SimSettings:
+    return SimSettings(n_ctx=N_CTX, n_seq=N_SEQ, n_batch=N_BATCH, **changes)
+
+
+def pick_gguf(name: str, request: pytest.FixtureRequest) -> Path:
+    if name in TINY:
+        pytest.importorskip("llama_cpp")
+        return request.getfixturevalue("make_gguf")(f"tiny-{name}", arch=name)
+    return next(path for path in BUNDLED if path.stem == name)
+
+
+def model_params(*names: str) -> list[object]:
+    return [pytest.param(name, marks=pytest.mark.models) for name in (*names, *(path.stem for path in BUNDLED))]
+
+
+def text_ids(length: int, seed: int = 0) -> list[int]:
+    """Ids every engine knows, with repetitions, so that prompt lookup has something to find."""
+    phrase = np.random.default_rng(seed).integers(33, 126, size=9).tolist()
+    return (phrase * length)[:length]
+
+
+def span(seq: int, position: int, ids: Sequence[int], *, logits: bool = True) -> Span:
+    return Span(seq, position, tuple(ids), logits)
+
+
+def step(engine: VerifyEngine, *spans: Span) -> list[NDArray[np.float32]]:
+    """One step, the logits copied: the arrays an engine returns die with the next call."""
+    return [rows.copy() for rows in engine.decode(spans) if rows is not None]
