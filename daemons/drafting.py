@@ -11,7 +11,7 @@ from specmesh.core import events as ev
 from specmesh.core.policy import PolicyInputs
 from specmesh.core.pool import SHOWN, Change, Offer, Why, choose
 from specmesh.core.standby import Standby
-from specmesh.core.usefulness import usefulness
+from specmesh.core.usefulness import second_pays, usefulness
 from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.drafters import Drafters
 from specmesh.daemons.live import Live
@@ -207,7 +207,7 @@ class Drafting:
         pays = False
         if second is not None and peer is not None and self._may_assist(live, now):
             inputs = self._inputs(live, peer, 1)
-            pays = inputs is not None and second.pays(inputs, asked=machine.assisted)
+            pays = inputs is not None and second_pays(inputs, second.rescue, asked=machine.assisted)
         if pays != machine.assisted:
             machine.assist(second if pays else None)
             self._weigh()

@@ -8,11 +8,6 @@ on one number, its **rescues**: how often it is right where the first is wrong. 
 from collections.abc import Sequence
 
 from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.policy import PolicyInputs
-from specmesh.core.usefulness import usefulness
-
-ASK, KEEP = 1.03, 1.01
-"""Times the rate of the first drafter alone that two must promise, before the second is asked and while it is."""
 
 MEMORY = 64.0
 """Rejections after which what was seen counts half."""
@@ -55,8 +50,3 @@ class Second:
         alone = (1 - rate) * self.rescue
         stand = min(reach * alone / max(alone + 1 - own, 1e-9), first[fork])  # never before the draft it replaces
         return tuple(stand * own**index for index in range(ids))
-
-    def pays(self, inputs: PolicyInputs, *, asked: bool) -> bool:
-        """Whether it promises enough beside a drafter that a policy is solved for from `inputs`."""
-        alone, together = usefulness(inputs), usefulness(inputs, self.rescue)
-        return together > (KEEP if asked else ASK) * max(alone, 1 / inputs.alone)

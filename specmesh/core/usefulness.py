@@ -10,6 +10,9 @@ from specmesh.core.policy import PolicyInputs
 CERTAIN = 0.999
 """No chain of drafts stands more surely than this."""
 
+ASK, KEEP = 1.03, 1.01
+"""Times the rate of the first drafter alone that two must promise, before the second is asked and while it is."""
+
 MOST_ASIDE = 3
 """Rows of a second chain that are looked at."""
 
@@ -33,6 +36,11 @@ def usefulness(inputs: PolicyInputs, rescue: float = 0.0) -> float:
             more += rejected * rescue * inputs.rates[0] ** (aside - 1)
             best = max(best, *_rates(inputs, drafts, tokens + more, stands, inputs.steps[drafts + aside]))
     return best
+
+
+def second_pays(inputs: PolicyInputs, rescue: float, *, asked: bool) -> bool:
+    """Whether a second drafter with so many rescues promises enough beside such a drafter; asked: it drafts already."""
+    return usefulness(inputs, rescue) > (KEEP if asked else ASK) * usefulness(inputs)
 
 
 def _rates(inputs: PolicyInputs, drafts: int, tokens: float, stands: float, step: float) -> tuple[float, float]:

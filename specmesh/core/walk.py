@@ -30,7 +30,7 @@ class Walk:
         """The token after the side chain's first 1 + i ids: the target's own choice, as only where that is the rule
         there are such chains."""
         if event.side is None:
-            return self.along(event)
+            return _nothing
         base, begin, path = len(self._prefix), event.side.fork + 1, event.path(aside=True)
         rows = event.logits[len(event.drafts) + 1 :]
         return lambda i: self.after(path[: begin + i]).choose(rows[i], base + begin + i)
@@ -42,3 +42,7 @@ class Walk:
             return self._sampler
         begin = 0 if back < 0 else max(len(self._prefix) - back, 0)
         return self._sampler.after((*self._prefix[begin : len(self._prefix)], *drafts))
+
+
+def _nothing(i: int) -> int:
+    raise AssertionError(f"there is no side chain, so nothing comes {i} ids after its first")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.policy import PolicyInputs
-from specmesh.core.second import ASK, KEEP, Second, rescues
-from specmesh.core.usefulness import usefulness
+from specmesh.core.second import Second, rescues
+from specmesh.core.usefulness import ASK, KEEP, second_pays, usefulness
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 share = st.floats(0.01, 0.99)
@@ -87,7 +87,7 @@ def test_it_never_comes_before_the_draft_that_it_replaces(rate, rescue, rates, d
 ])  # fmt: skip
 def test_it_is_asked_where_that_pays(rate, rescue, row, pays):
     """By its rescues, the first's rate and what rows cost."""
-    assert second(0.6, rescue).pays(first(rate, row), asked=False) == pays
+    assert second_pays(first(rate, row), rescue, asked=False) == pays
 
 
 def test_it_is_not_turned_on_and_off():
@@ -96,9 +96,8 @@ def test_it_is_not_turned_on_and_off():
     alone = usefulness(inputs)
     between = next(rescue for rescue in (n / 200 for n in range(200)) if usefulness(inputs, rescue) > KEEP * alone)
     assert usefulness(inputs, between) < ASK * alone
-    one = second(0.6, between + 0.01)
-    assert one.pays(inputs, asked=True)
-    assert not one.pays(inputs, asked=False)
+    assert second_pays(inputs, between, asked=True)
+    assert not second_pays(inputs, between, asked=False)
 
 
 @PROFILE
