@@ -136,6 +136,7 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, draf
         stream.read(while_=lambda: sum(stream.accepted[known:]) < 30)
     assert stream.finish is None, "it did not come back in time"
     assert stream.text == sim_text(PROMPT, len(stream.ids))
+    until(lambda: verifier.stats()["reconnects"] > before, "it is counted")
     assert verifier.stats()["reconnects"] == before + 1
 
 
