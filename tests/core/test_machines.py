@@ -267,7 +267,7 @@ class HonestDrafter:
         if self.proposes:
             return self.proposed(held)
         right = self.sampler.after(held[0 : len(held)]).choose(self.memory.logits(), len(held))
-        luck = blake2b(b"luck %d %d" % (held.crc, self.setup.luck), digest_size=2).digest()
+        luck = blake2b(b"luck %d" % held.crc, digest_size=2, salt=self.setup.luck.to_bytes(8)).digest()
         if luck[0] < 256 * self.setup.accuracy:
             return right, None
         return None if luck[1] < 16 else (right + 1 + luck[1] % (N_VOCAB - 1)) % N_VOCAB, None
@@ -795,7 +795,7 @@ def test_simulation_is_not_vacuous():
         accepted += sum(round_[2] for served in world.sessions.values() for round_ in served.rounds)
     expected = {"lost", "waits", "syncs", "drafts sent", "shadows sent", "drafter nacks", "verifier nacks"}
     assert expected | {"length", "magic", "version", "kind", "body"} <= set(seen)
-    assert accepted > 40
+    assert accepted > 50
 
 
 def test_two_drafters_are_faster_than_one():
