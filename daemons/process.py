@@ -1,6 +1,5 @@
 """What the processes of both daemons share: signals, the service manager, ZeroMQ, loading."""
 
-import ctypes
 import faulthandler
 import gc
 import os
@@ -182,7 +181,7 @@ def _tune_interpreter() -> None:
 
 
 class Sweeper:
-    """Collects garbage every few seconds, on a thread of its own, and gives the C heap's free pages back.
+    """Collects garbage every few seconds, on a thread of its own.
 
     What is here when it begins stays until the process ends, and is not looked at again: the rest takes a millisecond.
     """
@@ -201,14 +200,5 @@ class Sweeper:
         self._thread.join()
 
     def _run(self) -> None:
-        release = _release()
         while not self._closing.wait(self._interval):
             gc.collect()
-            release()
-
-
-def _release() -> Callable[[], object]:
-    """glibc's malloc_trim(0): it gives back free pages from the middle of the heap too, and by itself only those at its
-    end. Nothing where the C library has no such function."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return lambda: trim(0) if trim is not None else None
