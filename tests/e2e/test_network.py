@@ -49,7 +49,8 @@ def test_no_draft_costs_nothing_on_the_wire(counted: tuple[Proxy, dict[str, Daem
     """A session without drafts sends its drafter nothing: what crosses are heartbeats."""
     proxy, pair = counted
     before, begun = quiet(proxy, pair["drafter"]), time.monotonic()
-    complete(pair["verifier"], body(PROMPT, 200, draft_n=0))
+    report = complete(pair["verifier"], body(PROMPT, 200, draft_n=0)).result["report"]
+    assert (report["bytes_sent"], report["bytes_received"]) == (0, 0)  # type: ignore[index]
     used = quiet(proxy, pair["drafter"]) - before
     heartbeats = 2500 + 600 * (time.monotonic() - begun)  # frames of 120 bytes: four a second, and some as they meet
     assert used < heartbeats  # the text would take 5,200 more
