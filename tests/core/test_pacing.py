@@ -184,3 +184,21 @@ def test_who_failed_a_trial_is_not_believed():
     before = pace.acceptance.pooled()
     pace.judged(right=True)
     assert pace.acceptance.pooled() > before
+
+
+def test_a_crowd_asks_for_drafts_only_while_that_is_faster():
+    """Where the clock said no, steps that are shared ask for none; others do, and so do crowds of another size."""
+
+    def asked(sessions: int) -> int:
+        for number in range(15):
+            pace.stepped(number, 0, 0, flushed=True, now=float(number), sessions=sessions)
+        return pace.draft_n
+
+    pace = pacing()
+    assert asked(4) > 0
+    while pace._costs.crowds.drafts(4):
+        pace._costs.crowds.stepped(4, 4, 1.0, drafting=True)
+    assert asked(4) == 0
+    assert asked(2) > 0
+    assert asked(4) == 0
+    assert asked(1) > 0

@@ -12,6 +12,7 @@ from loops import Hearing
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
+from specmesh.core.contest import Contests
 from specmesh.core.costs import StepCosts
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.second import Second, rescues
@@ -178,3 +179,27 @@ def test_a_session_that_begins_gets_the_second_chains_sequence(driven: Driven):
         driven.leave(live)
     for ids in texts:
         assert_says(driven.engine, ids, len(PROMPT))
+
+
+def test_what_steps_that_are_shared_bring_is_told(driven: Driven, monkeypatch: pytest.MonkeyPatch):
+    """How many sessions and tokens, and whether drafts were asked for; nothing of steps of one, or with a prompt."""
+    told: list[tuple[int, int, bool]] = []
+
+    def stepped(_: Contests, sessions: int, tokens: int, seconds: float, *, drafting: bool) -> None:
+        told.append((sessions, tokens, drafting))
+
+    monkeypatch.setattr(Contests, "stepped", stepped)
+    driven.open(second=False)
+    for _ in range(4):
+        driven.step()
+    assert told == []
+    driven.open((*PROMPT, 33), second=False)
+    for _ in range(5):
+        driven.step()
+    assert set(told) == {(2, 2, True)}
+    assert len(told) >= 3
+    told.clear()
+    for live in driven.sessions.values():
+        live.machine.handle(ev.Detached(), 0.0)
+    driven.step()
+    assert [(sessions, drafting) for sessions, _, drafting in told] == [(2, False)]
