@@ -1,6 +1,7 @@
 """The drafter's end of the wire: messages to and from the one verifier it is connected to."""
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import zmq
@@ -20,6 +21,12 @@ may be allowing this drafter's key just now."""
 LONGEST_RETRY = 1.0
 """Seconds between two tries that fail for another reason."""
 
+MAX_BACKLOG = 2**20
+"""Most bytes of requests kept for a verifier beyond ZeroMQ's queue."""
+
+FLUSH_INTERVAL = 5e-3
+"""Seconds until it is tried again to send them."""
+
 _MEANINGS: dict[Handshake, str] = {
     Handshake.KEY: "it does not allow this machine's key: run `specmesh keys allow KEY --name NAME` there, with what "
     "`specmesh keys show` prints here",
@@ -38,6 +45,8 @@ class Dealer:
     where frames are counted, with others'. cut: the connection has ended, as of the last look; by the next one, which
     libzmq makes itself, the verifier does not know who this is.
     libzmq gives up for good after most refusals, and after others tries again without a pause; see `look`.
+    What nobody says again, OPEN and CLOSE, is kept where the verifier cannot take it at once, in order: without its
+    CLOSE a session would go on for nobody.
     """
 
     def __init__(
@@ -56,6 +65,8 @@ class Dealer:
         self.next_look = 0.0
         self._retry: float | None = None
         self._pause = LOOK_INTERVAL
+        self._backlog = deque[bytes]()
+        self._kept = 0  # bytes in it
 
     def look(self, now: float) -> str | None:
         """Why the verifier refuses this drafter, where it began to since the last look; tries again in time.
@@ -86,17 +97,29 @@ class Dealer:
         return self.refusal if self.refusal != before else None
 
     def send(self, message: m.Message) -> int:
-        """Send and return the bytes handed over; 0 when the verifier is not there or does not keep up.
+        """Send and return the bytes handed over or kept; 0 when the verifier is not there or does not keep up.
 
         Raises ValueError for a message no frame can hold.
         """
         frame = encode(message)
-        try:
-            self.socket.send(frame, zmq.NOBLOCK)
-        except zmq.Again:
+        keeps = isinstance(message, m.Open | m.Close)
+        if not (keeps and self._backlog) and self._hand_over(frame):
+            return len(frame)
+        if not keeps or self._kept + len(frame) > MAX_BACKLOG:
             return 0
-        self.traffic.sent(len(frame))
+        self._backlog.append(frame)
+        self._kept += len(frame)
         return len(frame)
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is kept that the verifier could not take."""
+        return bool(self._backlog)
+
+    def flush(self) -> None:
+        """Send what was kept, as far as it is taken."""
+        while self._backlog and self._hand_over(self._backlog[0]):
+            self._kept -= len(self._backlog.popleft())
 
     def receive(self) -> Iterator[tuple[m.Message | None, int]]:
         """(message, bytes) of what has come, a bounded number; None for a frame that is none.
@@ -114,7 +137,10 @@ class Dealer:
             yield self._decoded(parts[0]), len(parts[0])
 
     def reconnect(self) -> None:
-        """Open a fresh connection, by which the verifier knows nothing of the old one; later, where keys forbid it."""
+        """Open a fresh connection, by which the verifier knows nothing of the old one; later, where keys forbid it.
+        What was kept was for sessions of the old one."""
+        self._backlog.clear()
+        self._kept = 0
         try:
             fresh = self._connect()
         except (ConfigError, OSError, zmq.ZMQError) as error:
@@ -128,6 +154,15 @@ class Dealer:
     def close(self, linger: int = 100) -> None:
         """Give the connection back; what is on its way has `linger` milliseconds to leave."""
         close_dealer(self.socket, linger)
+
+    def _hand_over(self, frame: bytes) -> bool:
+        """Whether ZeroMQ took the frame."""
+        try:
+            self.socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self.traffic.sent(len(frame))
+        return True
 
     def _leave(self) -> None:
         """Disconnect, and connect no more by this socket."""

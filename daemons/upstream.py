@@ -16,7 +16,7 @@ from specmesh.core import events as ev
 from specmesh.core.choice import Load, Outlook, PaceMeter
 from specmesh.core.greeting import Greeting
 from specmesh.core.places import Places
-from specmesh.daemons.dealer import Dealer
+from specmesh.daemons.dealer import FLUSH_INTERVAL, Dealer
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.followed import Asked
 from specmesh.daemons.following import Following
@@ -152,6 +152,8 @@ class Upstream:
         due = self._greeting.due
         if self.welcome is not None:
             due = self.link.next_ping
+        if self.dealer.behind:
+            due = min(due, time.monotonic() + FLUSH_INTERVAL)
         return min(due, self.dealer.next_look)
 
     def receive(self) -> None:
@@ -174,7 +176,8 @@ class Upstream:
         return engine is not None and self.following.shadow(engine)
 
     def tick(self, now: float) -> None:
-        """Say what is due. Raises as `receive` does."""
+        """Say what is due, and what could not be said before. Raises as `receive` does."""
+        self.dealer.flush()
         refusal = self.dealer.look(now)
         if refusal is not None:
             log.warning("refused", error=refusal)

@@ -9,10 +9,12 @@ import pytest
 import zmq
 
 from specmesh.daemons.auth import Guard
-from specmesh.daemons.dealer import LONGEST_RETRY, LOOK_INTERVAL, Dealer
+from specmesh.daemons.dealer import LONGEST_RETRY, LOOK_INTERVAL, MAX_BACKLOG, Dealer
 from specmesh.daemons.transport import Route, bind_router, close_dealer, connect_dealer
 from specmesh.errors import ConfigError
 from specmesh.keys import KeyFolder, Listing
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode
 from tests.daemons.loops import free_address
 
 PATIENCE = 20.0
@@ -185,3 +187,77 @@ def test_a_connection_that_ends():
     assert not dealer.cut
     dealer.close(linger=0)
     context.destroy(linger=0)
+
+
+def opening(ref: int, prompt: str = "prompt") -> m.Open:
+    return m.Open(ref, prompt, 10, temperature=0.0, top_k=0, top_p=1.0, seed=0, draft_n=4)
+
+
+class Slow:
+    """A verifier's socket that nobody reads from, and a dealer that has filled what ZeroMQ takes."""
+
+    def __init__(self) -> None:
+        self._context = zmq.Context[zmq.Socket[bytes]]()
+        address = free_address()
+        self.router = bind_router(self._context, address, insecure=False)
+        self.dealer = Dealer(lambda: connect_dealer(self._context, address), address)
+        Clock(self.dealer).until(lambda: connected(self.dealer))
+        self.drafts = 0
+        while self.dealer.send(m.Draft(1, self.drafts, 0, (0,) * 4000)):
+            self.drafts += 1
+
+    def heard(self, count: int) -> list[m.Message]:
+        """So many messages, the drafts not counted."""
+        found: list[m.Message] = []
+        end = time.monotonic() + PATIENCE
+        while len(found) < count and time.monotonic() < end:
+            self.dealer.flush()
+            while self.router.poll(1):
+                message = decode(self.router.recv_multipart()[1])
+                found += [message] if not isinstance(message, m.Draft) else []
+        return found
+
+    def close(self) -> None:
+        self.dealer.close(linger=0)
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    made = Slow()
+    yield made
+    made.close()
+
+
+def test_requests_wait_for_a_verifier_that_does_not_keep_up(slow: Slow):
+    """Those to open and to close a session are sent later, in order; a draft is dropped: the next one is as good."""
+    asked: list[m.Message] = []
+    for ref in range(1, 21):
+        asked += [opening(ref), m.Close(0, 0, 0.0, ref)]
+    assert all(slow.dealer.send(one) for one in asked)
+    assert slow.dealer.behind
+    assert slow.dealer.send(m.Draft(1, 0, 0, (0,) * 4000)) == 0
+    sent = slow.dealer.traffic.frames_sent
+    assert sent == slow.drafts, "what waits is not counted as sent"
+    assert slow.heard(len(asked)) == asked
+    assert not slow.dealer.behind
+    assert slow.dealer.traffic.frames_sent == sent + len(asked)
+
+
+def test_requests_that_wait_are_bounded(slow: Slow):
+    """Beyond MAX_BACKLOG bytes they are refused."""
+    kept = 0
+    while size := slow.dealer.send(opening(1, "p" * 10_000)):
+        kept += size
+        assert kept <= MAX_BACKLOG
+    assert kept > MAX_BACKLOG - 20_000
+
+
+def test_a_fresh_connection_begins_with_nothing(slow: Slow):
+    """What waited was for sessions of the old one."""
+    assert slow.dealer.send(m.Close(7, 0, 0.0))
+    slow.dealer.reconnect()
+    assert not slow.dealer.behind
+    Clock(slow.dealer).until(lambda: connected(slow.dealer))
+    assert slow.dealer.send(opening(1))
+    assert [type(one) for one in slow.heard(1)] == [m.Open]
