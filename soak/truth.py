@@ -83,13 +83,18 @@ class Alone:
         return stream.feed(ids) + stream.finish()
 
     def near_tie(self, text: Text, ids: Sequence[int]) -> bool:
-        """Whether the first id that differs was, for the target, as good a choice but for TIE."""
+        """Whether the first id that differs was, for the target, as good a choice but for TIE: of its own logit, or of
+        that of the id that was chosen, which may have been the last that a filter let in."""
         at = next((at for at, (a, b) in enumerate(zip(ids, text.ids, strict=False)) if a != b), None)
         if at is None:
             return False
-        row = self._read((*text.prompt_ids, *text.ids[:at])).copy()
-        row[ids[at]] += TIE
-        return Sampler(text.sampling).choose(row, len(text.prompt_ids) + at) == ids[at]
+        row, place = self._read((*text.prompt_ids, *text.ids[:at])).copy(), len(text.prompt_ids) + at
+        for token, push in ((ids[at], TIE), (text.ids[at], -TIE)):
+            pushed = row.copy()
+            pushed[token] += push
+            if Sampler(text.sampling).choose(pushed, place) == ids[at]:
+                return True
+        return False
 
     def _read(self, ids: Sequence[int]):  # type: ignore[no-untyped-def]
         """Take ids in anew; the row after them."""

@@ -110,10 +110,14 @@ def _judged(client: Client, plan: Plan, alone: Text, parted: Parted, measured: f
     biases = list(cast("list[tuple[int, float]]", body.get("logit_bias", [])))
 
     def flips(push: float) -> bool:
-        """Towards its token with drafts; where the text ended there, away from the other."""
-        pushed = (where.drafted, push) if where.drafted is not None else (where.alone, -push)
-        said = _text(client, body | {"logit_bias": [*biases, pushed]}).ids
-        return said == (() if where.drafted is None else (where.drafted,))
+        """Towards its token with drafts, or away from the other, which may have been the last that a filter let in."""
+        pushes = ((where.drafted, push), (where.alone, -push))
+        return any(said_with(token, push) == wanted for token, push in pushes if token is not None)
+
+    def said_with(token: int, push: float) -> tuple[int, ...]:
+        return _text(client, body | {"logit_bias": [*biases, (token, push)]}).ids
+
+    wanted = () if where.drafted is None else (where.drafted,)
 
     found = margin(flips, BOTH * measured)
     return Divergence(parted.prompt, parted.way, where, found, measured, verdict(found, measured))

@@ -45,7 +45,8 @@ class Daemon:
         prompt = [*given.encode()] if isinstance(given, str) else list(cast("list[int]", given))
         seed, temperature = cast("int", body["seed"]), cast("float", body.get("temperature", 0.0))
         biases = tuple(cast("Sequence[tuple[int, float]]", body.get("logit_bias", ())))
-        sampler = Sampler(SamplingParams(temperature, seed=seed, logit_bias=biases))
+        top_k = cast("int", body.get("top_k", 0))
+        sampler = Sampler(SamplingParams(temperature, top_k=top_k, seed=seed, logit_bias=biases))
         ids, told = list[int](), list[Json]()
         while len(ids) < cast("int", body["max_tokens"]):
             row = self._row([*prompt, *ids], drafts=drafts)
@@ -97,7 +98,7 @@ def test_a_quiet_pair(sampling: dict[str, object]):
     assert "m on CPU, reproducible" in result.lines()[0]
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 3.0, "top_k": 6}])
 def test_noisy_kernels(sampling: dict[str, object]):
     """Texts part, also at their ends, and each parting is within what the logits were seen to differ by."""
     result = audited(Daemon(noise=0.05), **sampling)
