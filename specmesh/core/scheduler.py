@@ -65,7 +65,8 @@ class Scheduler:
     many drafts come with them as raise what all of them get for the time by `costs`, and so do the rows of second
     chains.
 
-    What room is left prefills; where others verify or wait only `prefill_rows` of it, so that no one's tokens stall.
+    What room is left prefills; where others verify or wait only `prefill_rows` of it, so that no one's tokens stall,
+    times as many as there are prompts for each of the others: prompts in small parts cost everybody time.
     Half of it is the oldest prompt's, which so goes on whatever comes, and the rest that of those with least to go.
 
     constant: rows of a step cost the same whatever they hold, so all drafts come, and a prompt is always cut at the
@@ -94,8 +95,9 @@ class Scheduler:
             wants = {key: _wanted(joining[key], sessions[key]) for key in self._fitting(list(joining))}
             parts += self._verifying(wants, sessions)
         budget = self._n_batch - sum(_rows(part) for _, part in parts)
-        if len(prompts) < len(plans):
-            budget = min(budget, self._prefill_rows)
+        others = len(plans) - len(prompts)
+        if others:
+            budget = min(budget, self._prefill_rows * -(-len(prompts) // others))
         return Step((*parts, *self._filling(prompts, budget)))
 
     def _fitting(self, joining: list[int]) -> list[int]:

@@ -1,5 +1,7 @@
 """Which sessions share a step, and with what rows."""
 
+import math
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,7 +103,9 @@ def test_every_step(sessions, n_batch, prefill_rows):
     filled = {key: part.ids for key, part in parts.items() if isinstance(part, ev.Prefill)}
     assert all(ids == sessions[key].wants.ids[: len(ids)] for key, ids in filled.items())
     rows = sum(map(len, filled.values()))
-    room = min(n_batch - (step.rows - rows), prefill_rows if ready or waiting else n_batch)
+    others = len(ready) + len(waiting)
+    share = prefill_rows * math.ceil(len(prefilling) / others) if others else n_batch
+    room = min(n_batch - (step.rows - rows), share)
     assert rows == min(room, sum(len(sessions[key].wants.ids) for key in prefilling))
 
 
@@ -172,13 +176,17 @@ def test_a_short_prompt_overtakes_and_the_oldest_goes_on():
 
 
 def test_prefill_is_bounded_beside_verification():
-    """Prefill alone fills the batch; beside verification it gets `prefill_rows` and no more."""
+    """Prefill alone fills the batch; beside as many that verify it gets `prefill_rows` and no more, times as many as
+    there are prompts for each of those: few are held up for many, and many for few by little."""
     prompts, scheduler = {1: prefilling(20), 2: prefilling(20)}, Scheduler(30, prefill_rows=4)
     assert [(key, len(part.ids)) for key, part in scheduler.next_step(prompts, 0.0).parts] == [(1, 20), (2, 10)]
-    step = scheduler.next_step(prompts | {3: verifying(2)}, 0.0)
-    assert [key for key, _ in step.parts] == [3, 1]
-    assert step.rows == 3 + 4
-    assert not step.pure
+    for others, rows in ((1, 8), (2, 4), (3, 4)):
+        beside = {key: verifying(2) for key in range(3, 3 + others)}
+        step = scheduler.next_step(prompts | beside, 0.0)
+        assert sum(len(part.ids) for key, part in step.parts if key in prompts) == rows
+        assert not step.pure
+    crowd = {key: prefilling(20) for key in range(20)} | {20: waiting(5.0, 0), 21: verifying(0)}
+    assert scheduler.next_step(crowd, 0.0).rows == 30
 
 
 @PROFILE
