@@ -4,8 +4,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,19 @@ from numpy.typing import NDArray
 from specmesh.core.places import Copy, Cut, Order
 from specmesh.engines.base import Span, VerifyEngine
 from specmesh.errors import EngineError, SpecmeshError
+
+T = TypeVar("T")
+
+
+def apart(work: Callable[[], T]) -> T:
+    """What `work` returns, done on a thread that ends with it; raises what it raises. For what an engine does before it
+    serves.
+
+    A thread's OpenMP workers stay as long as it does. Where a process has more of them than cores libgomp has all sleep
+    at barriers where they would spin, which took a fifth of the speed of a target on all cores (bench/RESULTS.md).
+    """
+    with ThreadPoolExecutor(1, "engine") as thread:
+        return thread.submit(work).result()
 
 
 @dataclass(frozen=True, slots=True)

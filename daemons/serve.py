@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -21,6 +22,7 @@ from specmesh.daemons.calibrate import calibrate
 from specmesh.daemons.cost_cache import CostCache, steps_folder
 from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.drafter import DrafterLoop
+from specmesh.daemons.engine_thread import apart
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.process import Process
 from specmesh.daemons.transport import Route, bind_router, close_dealer
@@ -59,12 +61,12 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
             ends.callback(guard.close)
         backend = VerifierBackend(process.loading, mailbox)
         ends.enter_context(ApiThread(settings.socket, backend, settings.port, settings.defaults))
-        engine = process.loaded(lambda: load_verifier(settings.model, process.loading.progress))
+        engine = process.loaded(lambda: apart(lambda: load_verifier(settings.model, process.loading.progress)))
         if engine is None:
             return
         costs = StepCosts()
         cache = CostCache(steps_folder(), Path(settings.model.model or ""), f"{engine.info} {settings.model}")
-        calibrate(engine, costs, cache.load())
+        apart(partial(calibrate, engine, costs, cache.load()))
         cache.store(costs.table())
         if decisions is not None:
             decisions.begin(engine.info.model)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specmesh.core.places import Copy, Cut
-from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
+from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job, apart
 from specmesh.engines.base import Span
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import EngineError
@@ -111,3 +111,16 @@ def test_one_failed_trim_leaves_the_others_done(thread: EngineThread, engine: Re
     assert isinstance(results.get(timeout=10), DecodeFailed)
     thread.submit(Job((), (Span(1, 0, (67,), logits=False),)))
     assert isinstance(results.get(timeout=10), Decoded)
+
+
+def test_work_done_apart():
+    """Its result or its error comes back, and its thread is gone."""
+    ran = apart(threading.current_thread)
+    assert ran is not threading.current_thread()
+    assert not ran.is_alive()
+    with pytest.raises(EngineError, match="no memory"):
+        apart(_failing)
+
+
+def _failing() -> None:
+    raise EngineError("no memory")

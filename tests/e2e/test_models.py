@@ -239,3 +239,18 @@ def test_unusable_model_file(tiny_gguf: Path, mesh: Mesh, role: str, damage: str
     assert (done.code, len(ours)) == (78, 1)
     assert str(path) in ours[0]
     assert "Traceback" not in done.err
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux shows the threads of a process")
+def test_no_worker_is_left_of_the_loading(shared: Mesh):
+    """A verifier with N threads has N - 1 workers: those of the thread that loaded the model would stay as long as it,
+    and libgomp has all of them sleep at barriers where they are more than cores."""
+    counts = list[int]()
+    for threads in (1, 4):
+        own = Mesh(shared.folder)
+        model, name = BUNDLED / "target.gguf", f"threads {threads}"
+        verifier = own.verifier(model, *SMALL, "--threads", threads, engine="llama", name=name)
+        complete(verifier, body(PROMPTS[0], 10))
+        counts.append(len(list(Path(f"/proc/{verifier.process.pid}/task").iterdir())))
+        own.stop()
+    assert counts[1] - counts[0] <= 3
