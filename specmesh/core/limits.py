@@ -78,6 +78,9 @@ QUIET = 1.0
 MAX_ACCOUNTS = 1024
 """Most peers whose use is remembered. Beyond them the oldest are forgotten, who then begin anew."""
 
+FEW_ACCOUNTS = 32
+"""So many are remembered without a look at who has rested: each connection without keys is one."""
+
 
 class _Bucket:
     """Tokens of one cost."""
@@ -159,6 +162,7 @@ class Allowances:
     def __init__(self, rates: Mapping[Cost, Rate] = RATES) -> None:
         self._rates = rates
         self._of: dict[Hashable, Allowance] = {}
+        self._look = min(FEW_ACCOUNTS, MAX_ACCOUNTS)  # accounts at which those that have rested are looked for
 
     def __len__(self) -> int:
         return len(self._of)
@@ -167,7 +171,7 @@ class Allowances:
         """The allowance of an account."""
         found = self._of.get(account)
         if found is None:
-            if len(self._of) >= MAX_ACCOUNTS:
+            if len(self._of) >= self._look:
                 self._forget(now)
             found = self._of[account] = Allowance(self._rates)
         return found
@@ -179,6 +183,8 @@ class Allowances:
             found.earn(drafts)
 
     def _forget(self, now: float) -> None:
-        """Those that used nothing lately; of the others all but the newest half of as many as there may be."""
+        """Those that used nothing lately; of the others, where they are too many, all but the newest half of as many as
+        there may be."""
         kept = [(account, one) for account, one in self._of.items() if not one.rested(now)]
-        self._of = dict(kept[-(MAX_ACCOUNTS // 2) :])
+        self._of = dict(kept if len(kept) < MAX_ACCOUNTS else kept[-(MAX_ACCOUNTS // 2) :])
+        self._look = min(max(2 * len(self._of), FEW_ACCOUNTS), MAX_ACCOUNTS)

@@ -1,6 +1,7 @@
 """A llama_context: the memory of several sequences, decodes into it, and what llama.cpp offers to take them back."""
 
 import ctypes
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -135,7 +136,7 @@ class LlamaCache:
         self._check_open()
         self._bounds.seq(seq)
         size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, flags)
-        state = reuse if reuse is not None and len(reuse) == size else (ctypes.c_uint8 * size)()
+        state = reuse if reuse is not None and len(reuse) == size else _reserved(size)
         if size == 0 or self.lib.llama_state_seq_get_data_ext(self._handle, state, size, seq, flags) != size:
             raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({quoted_errors()})")
         return state
@@ -196,6 +197,11 @@ class LlamaCache:
 
 
 SavedState = ctypes.Array[ctypes.c_uint8]
+
+
+def _reserved(size: int) -> SavedState:
+    """Memory of its own pages, which are given back with it: a heap would keep them, in pieces."""
+    return (ctypes.c_uint8 * size).from_buffer(mmap.mmap(-1, max(size, 1)))
 
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:

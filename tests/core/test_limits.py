@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specmesh.core import limits
-from specmesh.core.limits import PATIENCE, QUIET, RATES, Allowance, Allowances, Cost, Rate, Verdict
+from specmesh.core.limits import FEW_ACCOUNTS, PATIENCE, QUIET, RATES, Allowance, Allowances, Cost, Rate, Verdict
 
 FRAME = 36
 
@@ -124,6 +124,19 @@ def test_accounts_are_apart_and_bounded(monkeypatch: pytest.MonkeyPatch):
         all_of.of(number, 100.0 + number).take(Cost.PINGS, 1, 100.0 + number)
         assert len(all_of) <= 8
     assert all_of.of(99, 200.0) is all_of.of(99, 200.0)
+
+
+def test_who_has_rested_is_forgotten():
+    """A connection that came and went leaves nothing for long; one that is over its limits is remembered."""
+    all_of = Allowances()
+    flooding = all_of.of(b"flood", 0.0)
+    assert not flooding.take(Cost.FRAMES, 10**6, 0.0)
+    for number in range(500):
+        now = 100.0 * number
+        flooding.frame(1, Cost.IDS, 10**6, now)
+        all_of.of(number, now).take(Cost.PINGS, 1, now)
+        assert len(all_of) <= FEW_ACCOUNTS + 1
+    assert all_of.of(b"flood", now) is flooding
 
 
 def test_earning_is_for_whom_it_is_told():
