@@ -111,13 +111,15 @@ class Following:
         return False
 
     def shadow(self, engine: DraftEngine) -> bool:
-        """The same of shadowing, which is for when nobody has drafting to do."""
+        """The same of shadowing, which is for when nobody has drafting to do: for all that can be done in one go."""
+        found = list[_Work]()
         for live in self.live.values():
             plan = live.machine.plan_shadow() if live.seq is not None else None
-            if plan is not None:
-                self._predict(engine, [(live, plan)])
-                return True
-        return False
+            if plan is not None and len(found) < (self._engine.info.n_batch if self._together else 1):
+                found.append((live, plan))
+        if found:
+            self._predict(engine, found)
+        return bool(found)
 
     def _seat(self, live: Followed) -> None:
         """Give a session a place in the draft model, with what others left there of its prompt, once that is here."""

@@ -122,8 +122,9 @@ class Sessions:
             self._drop(kept, now)
         params = request.params
         seq, held = self._stepper.take(known, len(ids) - 1, self.live, cached=params.cache_prompt)
+        shared, company = self._drafters.acceptance, len(self.live) + 1
         machine = VerifierSession(
-            known, params, self._limits, self._costs, self._drafters.acceptance, now, len(ids), constraint, held
+            known, params, self._limits, self._costs, shared, now, len(ids), constraint, held, company
         )
         key = self._router.doors.key_of(owner) if owner is not None else ""
         return Live(next(self._ids), seq, machine, opening.client, owner, name=request.id, key=key)

@@ -33,6 +33,13 @@ SHADOW = 8
 """Ids at the end of the truth that are guessed although they are known, where no drafts are asked for: it shows how
 often drafts would stand. So many at once, in one frame, and none of the ids before them."""
 
+LONGEST_GAP = 24
+"""Most ids between two shadows that are not guessed. The first follow each other; while no drafts are asked for
+nevertheless, they cost a machine that has other work more than they tell."""
+
+FOLLOW = 32
+"""Ids that are taken in at once where nothing is drafted: one by one each would cost what a draft does."""
+
 NACK_INTERVAL = 0.1
 """Seconds between two NACKs for the same gap."""
 
@@ -62,6 +69,7 @@ class DrafterSession:
         self._stuck = False  # the model has no guess after the newest id
         self._shadow = SHADOW if shadows else 0
         self._shadowed = 0  # truth up to here needs no guess: it was drafted, or guessed, or the prompt
+        self._gap = 0  # ids beyond that which are not guessed either
         self._guesses: list[int] = []  # for the known ids up to, and with, the one after what the model holds
         self._nacked: tuple[float, int] = (float("-inf"), -1)
         self._acceptance = RollingAcceptance(prior=0.75, memory=16.0)
@@ -112,8 +120,9 @@ class DrafterSession:
 
     def _followed(self) -> int:
         """How much is taken in where nothing is drafted: all but what is shadowed, and the id that a guess begins
-        with, so that drafting can start at once."""
-        return self._n_truth - 1 - (0 if self.draft_n else self._shadow)
+        with, so that drafting can start soon; nothing while that is little."""
+        end = self._n_truth - 1 - (0 if self.draft_n else self._shadow)
+        return end if self.draft_n or self._due or end - self._held >= min(FOLLOW, self._chunk) else self._held
 
     def end(self, plan: ev.Predict) -> int:
         """The position of the guess of a plan."""
@@ -131,10 +140,15 @@ class DrafterSession:
     def plan_shadow(self) -> ev.Predict | None:
         """What the draft model should do when `plan` has nothing for it and no other session either: take in one id and
         guess the next, which is known."""
-        idle = self.draft_n == 0 and self._shadow > 0 and self._n_truth <= self._n_ctx
-        if not idle or self._n_truth - self._shadowed < self._shadow or self._held >= self._n_truth - 1:
+        if not self._due or self._held >= self._n_truth - 1:
             return None
         return ev.Predict(tuple(self._known[self._held : self._held + 1]), guess=True)
+
+    @property
+    def _due(self) -> bool:
+        """Whether there are enough known ids to shadow."""
+        idle = self.draft_n == 0 and self._shadow > 0 and self._n_truth <= self._n_ctx
+        return idle and self._n_truth - self._shadowed >= self._gap + self._shadow
 
     def relocated(self, held: int) -> None:
         """Note how many ids the model really holds after a trim."""
@@ -166,7 +180,7 @@ class DrafterSession:
         self._n_truth = end
         self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
         if event.sync or self.draft_n:
-            self._shadowed = end
+            self._shadowed, self._gap = end, 0
             self._guesses.clear()
         self._sent = max(self._sent, end)
         self._stuck = False
@@ -253,6 +267,7 @@ class DrafterSession:
             if self._held < self._n_truth - 1:
                 return []
             self._shadowed, end = self._n_truth, self._held + 1
+            self._gap = min(2 * self._gap + SHADOW, LONGEST_GAP)
         if not self._guesses:
             return []
         ids, self._guesses = tuple(self._guesses), []

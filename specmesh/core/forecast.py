@@ -187,7 +187,8 @@ class _Simulation:
         params = SessionParams(SamplingParams(), tokens, texts.draft_n)
         number = next(self._numbers)
         ids = [RIGHT] * texts.prompt
-        session = VerifierSession(ids, params, self._limits, self._costs, self._acceptance, now)
+        company = len(self._live) + 1
+        session = VerifierSession(ids, params, self._limits, self._costs, self._acceptance, now, company=company)
         self._live[number], self._owner[number] = session, user
         if session.may_draft:
             drafter = self._drafters[user % len(self._drafters)]

@@ -28,7 +28,7 @@ SOLVE_INTERVAL, LONGEST_INTERVAL = 0.1, 4.0
 what they are solved from moves little."""
 
 COMPANY = 0.2
-"""How much the newest step counts for how many sessions share steps."""
+"""How much the newest step counts for how many sessions share steps, where they have become fewer."""
 
 TRIAL = 32
 """Rounds with drafts after which their measured rate is held against the target's alone."""
@@ -70,14 +70,19 @@ class Pacing:
     """The pace of one session. `draft_n` is what its drafter is asked for.
 
     fixed: the client's own draft_n, None to adapt; most: drafts a step may have at most. `costs` are the verifier's,
-    `acceptance` the session's, `arrivals` the drafter's. Positions are absolute: `frontier` is the number of committed
-    ids, `lead` how many drafts are in hand beyond it.
+    `acceptance` the session's, `arrivals` the drafter's; company: how many sessions there are with this one. Positions
+    are absolute: `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it.
     """
 
     def __init__(
-        self, fixed: int | None, most: int, costs: StepCosts, acceptance: RollingAcceptance, times: SessionTimes
+        self,
+        fixed: int | None,
+        most: int,
+        costs: StepCosts,
+        acceptance: RollingAcceptance,
+        times: SessionTimes,
+        company: int = 1,
     ) -> None:
-        self.draft_n = FIRST_DRAFT_N if fixed is None else fixed
         self.policy: Policy | None = None
         self.acceptance = acceptance
         self.arrivals: Arrivals | None = None
@@ -85,7 +90,7 @@ class Pacing:
         self._costs, self._times = costs, times
         self._frontier = 0
         self._accepted = 0
-        self._company = 1.0
+        self._company = float(company)
         self._drafting = False  # the drafter has shown that it drafts on our truth
         self._flush: tuple[float, int] | None = None  # when and where the drafter last had to start anew
         self._anchor: tuple[float, int] | None = None  # (time, position): that many ids were, or will be, here
@@ -98,6 +103,7 @@ class Pacing:
         self._probing = False
         self._trial = Trial()
         self._benched, self._next_benched = 0, BENCHED
+        self.draft_n = self._first()
         self._solved = float("-inf")  # when a policy was last asked for
         self._patience = SOLVE_INTERVAL
         self._silence = Silence()
@@ -116,7 +122,13 @@ class Pacing:
             self._next_benched = 2 * BENCHED if proven else self._next_benched
             self._rounds_off, self._probing = 0, False
             self._solved, self._patience = float("-inf"), SOLVE_INTERVAL
-            self.draft_n = self._fixed if self._fixed is not None else 0 if self._benched else FIRST_DRAFT_N
+            self.draft_n = self._first()
+
+    def _first(self) -> int:
+        """What a drafter is asked for of which nothing is known."""
+        if self._fixed is not None:
+            return self._fixed
+        return 0 if self._benched or not self._costs.crowds.drafts(self._crowd) else FIRST_DRAFT_N
 
     def detach(self) -> None:
         """No drafter any more."""
@@ -361,7 +373,7 @@ class Pacing:
         flushed: no draft of the drafter's is left beyond it. forced: it had drafts of a grammar's own. beside: how many
         stood that were not the drafter's.
         """
-        self._company += (sessions - self._company) * COMPANY
+        self._company = max(self._company + (sessions - self._company) * COMPANY, float(sessions))
         self.acceptance.record(tested, accepted)
         self._accepted += accepted + beside
         if self._probing and tested:

@@ -98,7 +98,8 @@ class VerifierSession:
     text that has ended with them is `finished` from the start.
     `costs` and `acceptance` are the verifier's, shared by its sessions: what others have learnt is where it begins.
     `constraint` is the grammar's, at the beginning of the text, and allows what was generated before.
-    The target's memory holds the first `held` ids already, the last one never among them.
+    The target's memory holds the first `held` ids already, the last one never among them. `company`: how many sessions
+    there are with this one.
     `rejections` are the positions of late where drafts of its drafter were rejected.
     """
 
@@ -113,6 +114,7 @@ class VerifierSession:
         n_prompt: int | None = None,
         constraint: Constraint | None = None,
         held: int = 0,
+        company: int = 1,
     ) -> None:
         self.prefix = Prefix(ids)
         self.n_prompt = len(ids) if n_prompt is None else n_prompt
@@ -131,7 +133,7 @@ class VerifierSession:
         self._untold: int | None = None  # from where the drafter has not been told yet
         self._limits, self._costs = limits, costs
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
-        self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times)
+        self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times, company)
         self._drafts = HeldDrafts(self.prefix, limits.n_vocab, self._guided, self._pacing)
         self._walk = Walk(self.prefix, self.sampler, self._guided, self._drafts)
         self._held = held  # ids in the target's memory

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.drafter_session import COALESCE, LEAST_USE, MAX_CREDIT, NACK_INTERVAL, DrafterSession
+from specmesh.core.drafter_session import (
+    COALESCE,
+    FIRST_CHUNK,
+    FOLLOW,
+    LEAST_USE,
+    MAX_CREDIT,
+    NACK_INTERVAL,
+    DrafterSession,
+)
 from specmesh.core.proposal import Proposal
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=150)
@@ -44,13 +52,19 @@ def test_nothing_is_drafted_before_the_truth_is_known():
 
 
 def test_draft_n_0_takes_in_the_truth_and_drafts_nothing():
-    """Asked for nothing, and not to shadow, a drafter stays one id behind the truth, ready to start at once."""
-    made = session(draft_n=0, shadows=False)
-    assert predict(made, None)[0] == ev.Predict((5, 6), guess=False)
-    assert made.plan(0.0) is None
+    """Asked for nothing, and not to shadow, a drafter takes in so many ids at once, all but the last, with which it
+    would start; what is left is taken in with the first guess."""
+    made, known, taken = session(draft_n=0, shadows=False, n_ctx=1000, n_batch=100), PROMPT, []
+    for token in range(8 * FOLLOW):
+        while made.plan(0.0) is not None:
+            taken.append(len(predict(made, None, took=0.0)[0].ids))
+        made.handle(told(token % 16, after=known, draft_n=0), 0.0)
+        known = (*known, token % 16)
+    assert taken[:2] == [FIRST_CHUNK, 2 * FIRST_CHUNK]
+    assert set(taken[2:]) == {FOLLOW}
     assert made.plan_shadow() is None
-    made.handle(told(1, after=PROMPT, draft_n=2), 0.0)
-    assert made.plan(0.0) == ev.Predict((7, 1), guess=True)
+    made.handle(told(1, after=known, draft_n=2), 0.0)
+    assert made.plan(0.0) == ev.Predict((*known[sum(taken) :], 1), guess=True)
 
 
 @pytest.mark.parametrize(("draft_n", "round_trip"), [(1, 0.0), (4, 0.0), (4, 0.02), (4, 10.0), (65535, 10.0)])

@@ -10,6 +10,7 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.pacing import (
     BENCHED,
     COMPARISON,
+    FIRST_DRAFT_N,
     LONGEST_BENCHED,
     LONGEST_INTERVAL,
     SOLVE_INTERVAL,
@@ -202,3 +203,30 @@ def test_a_crowd_asks_for_drafts_only_while_that_is_faster():
     assert asked(2) > 0
     assert asked(4) == 0
     assert asked(1) > 0
+
+
+def test_a_session_knows_the_crowd_that_it_joins():
+    """Where the clock said no to a crowd of that size it asks for nothing from the start, or from the first step of
+    such a crowd on; one that has gone is believed to have after some steps."""
+    pace = pacing()
+    costs = pace._costs
+
+    def forbid(sessions: int) -> None:
+        while costs.crowds.drafts(sessions):
+            costs.crowds.stepped(sessions, sessions, 1.0, drafting=True)
+
+    def joined(company: int, fixed: int | None = None) -> int:
+        return Pacing(fixed, 8, costs, RollingAcceptance(), SessionTimes(0.0), company).draft_n
+
+    forbid(16)
+    assert (joined(1), joined(7), joined(16), joined(16, fixed=3)) == (FIRST_DRAFT_N, FIRST_DRAFT_N, 0, 3)
+    assert pace.draft_n > 0
+    pace.stepped(1, 0, 0, flushed=True, now=0.0, sessions=16)
+    assert pace.draft_n == 0
+    for sessions in (2, 4, 8):
+        forbid(sessions)
+    spell = 0
+    while pace.draft_n == 0:
+        spell += 1
+        pace.stepped(1 + spell, 0, 0, flushed=True, now=float(spell), sessions=1)
+    assert 5 <= spell <= 20

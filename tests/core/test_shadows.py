@@ -3,7 +3,7 @@
 from drafter_sessions import PROMPT, crc, predict, session, told
 
 from specmesh.core import events as ev
-from specmesh.core.drafter_session import SHADOW
+from specmesh.core.drafter_session import LONGEST_GAP, SHADOW
 
 
 def shadow(made, *guesses, now=0.0):
@@ -47,13 +47,26 @@ def test_a_long_truth_goes_in_by_chunks_up_to_its_shadows():
 
 
 def test_shadows_wait_for_each_other():
-    """Truth that comes one id at a time is shadowed when there are enough for a frame, and again after as many."""
-    made, known, sent = session(draft_n=0), PROMPT, []
-    for token in range(2 * SHADOW):
-        made.handle(told(token % 16, after=known, draft_n=0), 0.0)
-        known = (*known, token % 16)
-        sent += shadow(made, *[1] * SHADOW)[1]
-    assert [(effect.base, len(effect.ids)) for effect in sent] == [(3, SHADOW), (3 + SHADOW, SHADOW)]
+    """Truth that comes one id at a time is shadowed when there are enough for a frame; the ids between two frames, more
+    and more up to LONGEST_GAP, are not. Asked for drafts, it begins anew."""
+    made, known, sent = session(draft_n=0, n_ctx=1000, n_batch=64), PROMPT, []
+
+    def follow(ids):
+        nonlocal known
+        for token in range(ids):
+            made.handle(told(token % 16, after=known, draft_n=0), 0.0)
+            known = (*known, token % 16)
+            sent.extend(shadow(made, *[1] * SHADOW)[1])
+
+    follow(SHADOW + 2 * SHADOW + 2 * (LONGEST_GAP + SHADOW))
+    starts = [3, 3 + 2 * SHADOW, 3 + 3 * SHADOW + LONGEST_GAP, 3 + 4 * SHADOW + 2 * LONGEST_GAP]
+    assert [(effect.base, len(effect.ids)) for effect in sent] == [(start, SHADOW) for start in starts]
+    made.handle(told(1, after=known, draft_n=2), 0.0)
+    known, before = (*known, 1), len(sent)
+    follow(SHADOW)
+    assert len(sent) == before + 1
+    follow(SHADOW)
+    assert len(sent) == before + 1
 
 
 def test_the_prompt_and_what_was_drafted_are_not_shadowed():

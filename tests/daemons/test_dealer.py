@@ -19,6 +19,9 @@ from tests.daemons.loops import free_address
 
 PATIENCE = 20.0
 
+FULL_MS = 500
+"""Milliseconds in which a queue that takes nothing is full, and not on its way into the network's buffers."""
+
 
 class Ends:
     """A guarded router, and dealers of one drafter."""
@@ -203,7 +206,8 @@ class Slow:
         self.dealer = Dealer(lambda: connect_dealer(self._context, address), address)
         Clock(self.dealer).until(lambda: connected(self.dealer))
         self.drafts = 0
-        while self.dealer.send(m.Draft(1, self.drafts, 0, (0,) * 4000)):
+        while self.dealer.socket.poll(FULL_MS, zmq.POLLOUT):
+            assert self.dealer.send(m.Draft(1, self.drafts, 0, (0,) * 4000))
             self.drafts += 1
 
     def heard(self, count: int) -> list[m.Message]:

@@ -108,7 +108,8 @@ def test_a_drafter_that_is_asked_for_nothing_shadows(bench: Bench):
     order = router.expect(m.Open)
     mine = m.Opened(10, order.ref, len(PROMPT), 0.0, 0, 1.0, 0)  # type: ignore[union-attr]
     router.say(mine, *[replace(frame, session=10) for frame in told])
-    router.say(m.Truth(9, len(PROMPT) + SHADOW, Prefix((*PROMPT, *text)).crc, text, 0))
+    more = tuple(truth(2 * SHADOW))  # as many go by unguessed
+    router.say(m.Truth(9, len(PROMPT) + SHADOW, Prefix((*PROMPT, *text)).crc, more, 0))
     assert router.expect(m.Shadow).session == 9  # type: ignore[union-attr]
 
 

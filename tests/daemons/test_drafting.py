@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
 from loops import PROMPT, Bench, Flaky, Hearing, Running, request, truth, until
 
+from specmesh.core.contest import Contests
 from specmesh.core.pool import PROOF
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.requests import Finished
@@ -146,6 +148,24 @@ def test_sessions_are_shared_out(bench: Bench):
         bench.dealer()
     clients = [verifier.ask(LONG) for _ in range(4)]
     until(lambda: drafting(verifier) == [2, 2], "each has two")
+    for client in clients:
+        verifier.cancel(client)
+
+
+def test_a_session_that_joins_a_crowd_asks_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Where the clock says that drafts do not pay for so many, its drafter hears so with the first that it is told."""
+    monkeypatch.setattr(Contests, "drafts", lambda _, sessions: sessions < 3)
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
+    drafter = bench.dealer()
+    clients, asked = list[Hearing](), list[int]()
+    for _ in range(3):
+        clients.append(verifier.ask(LONG))
+        opened = drafter.expect(m.Opened)
+        while (told := drafter.expect(m.Sync)).session != opened.session:  # type: ignore[union-attr]
+            pass
+        asked.append(told.draft_n)  # type: ignore[union-attr]
+    assert asked[0] > 0
+    assert asked[2] == 0
     for client in clients:
         verifier.cancel(client)
 
