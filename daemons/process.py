@@ -1,6 +1,5 @@
 """What the processes of both daemons share: signals, the service manager, ZeroMQ, loading."""
 
-import ctypes
 import faulthandler
 import gc
 import os
@@ -11,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -42,9 +41,6 @@ ENDING = 8.0
 """Seconds that sockets and models may take to be given back after SIGTERM, once the loop has ended."""
 
 T = TypeVar("T")
-
-_M_ARENA_MAX = -8
-"""Of glibc's malloc.h."""
 
 
 class Loop(Protocol):
@@ -179,12 +175,9 @@ class Stop:
 
 
 def _tune_interpreter() -> None:
-    """Short turns for threads, rare collections: a round takes a fraction of a millisecond. One heap for all threads:
-    of glibc's many, each keeps what its thread needed most at once."""
+    """Short turns for threads, rare collections: a round takes a fraction of a millisecond."""
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.set_threshold(COLLECT_EVERY)
-    with suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class Sweeper:

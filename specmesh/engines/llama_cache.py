@@ -201,7 +201,7 @@ SavedState = ctypes.Array[ctypes.c_uint8]
 
 def _reserved(size: int) -> SavedState:
     """Memory of its own pages, which are given back with it: a heap would keep them, in pieces."""
-    return (ctypes.c_uint8 * size).from_buffer(mmap.mmap(-1, max(size, 1)))
+    return (ctypes.c_uint8 * size).from_buffer(mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:

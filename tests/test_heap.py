@@ -1,0 +1,48 @@
+"""Threads of a daemon allocate from one heap."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+ARENA = 64 * 2**20
+"""glibc reserves so much for each heap but the first, at a multiple of that."""
+
+PROGRAM = f"""
+import ctypes, sys, threading
+from pathlib import Path
+from specmesh.heap import share_heap
+
+if sys.argv[1] == "one":
+    share_heap()
+malloc = ctypes.CDLL(None).malloc
+gate = threading.Barrier(4)
+def allocate():
+    malloc(1000)
+    gate.wait()
+    gate.wait()
+threads = [threading.Thread(target=allocate) for _ in range(3)]
+for thread in threads:
+    thread.start()
+gate.wait()
+lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+gate.wait()
+spans = [tuple(int(part, 16) for part in line[0].split("-")) for line in lines]
+print(sum(
+    begin % {ARENA} == 0 and after[0] == end and after[1] == begin + {ARENA}
+    for (begin, end), after in zip(spans, spans[1:])
+))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has several")
+def test_one_heap():
+    """Without it each thread would have its own, as far as cores go."""
+
+    def heaps(which: str) -> int:
+        told = subprocess.run([sys.executable, "-c", PROGRAM, which], capture_output=True, text=True, check=True)
+        return int(told.stdout)
+
+    assert heaps("one") == 0
+    assert heaps("many") > 0
