@@ -19,8 +19,9 @@ import time
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
-from specmesh.core.pacing import Pacing, SessionTimes
+from specmesh.core.pacing import Pacing
 from specmesh.core.policy import solve
+from specmesh.core.session_times import SessionTimes
 from specmesh.daemons.process import SWITCH_INTERVAL
 
 STEP, ROW, INTERVAL, ROUND_TRIP, MOST = 0.0342, 0.001, 0.0052, 0.005, 16

@@ -15,8 +15,9 @@ from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import ENOUGH, StepCosts
 from specmesh.core.drafter_session import SHADOW
-from specmesh.core.pacing import Pacing, SessionTimes
+from specmesh.core.pacing import Pacing
 from specmesh.core.policy import Policy, PolicyInputs, solve
+from specmesh.core.session_times import SessionTimes
 from specmesh.core.verifier_session import SESSION_MEMORY, TELL_EVERY
 
 MAX_CREDIT = 32

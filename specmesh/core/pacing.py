@@ -4,7 +4,6 @@ A client's own draft_n is taken in every step, waited for as long as the drafter
 (specmesh.core.policy); before there is one, a step takes the drafts in hand. Nothing here can change the text.
 """
 
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
@@ -14,6 +13,7 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.decision import Decision, Mode
 from specmesh.core.goodput import even_drafts
 from specmesh.core.policy import Policy, PolicyInputs, moved
+from specmesh.core.session_times import SessionTimes
 from specmesh.core.silence import Silence
 from specmesh.core.trial import Trial
 
@@ -44,26 +44,6 @@ SAME_RATE = 0.02
 
 FAR = 3.0
 """Times as much, and the new policy is not put off."""
-
-
-@dataclass(slots=True)
-class SessionTimes:
-    """When things happened to a session, and seconds spent: in verification steps it took part in, waiting for drafts,
-    and between a correction and the first draft on it (`restart`, over `restarts` corrections)."""
-
-    opened: float
-    decoding: float | None = None
-    first_token: float | None = None
-    last_token: float | None = None
-    verify: float = 0.0
-    wait: float = 0.0
-    restart: float = 0.0
-    restarts: int = 0
-
-    def generating(self, now: float) -> float:
-        """Seconds from the first verification step to the newest token, to `now` before that; 0 before the first."""
-        end = now if self.last_token is None else self.last_token
-        return 0.0 if self.decoding is None else end - self.decoding
 
 
 class Pacing:

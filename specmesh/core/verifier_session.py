@@ -20,13 +20,14 @@ from specmesh.core.goodput import Bid
 from specmesh.core.guided import Guided
 from specmesh.core.held_drafts import NACK_INTERVAL, HeldDrafts
 from specmesh.core.logprobs import Logprobs
-from specmesh.core.pacing import Pacing, SessionTimes
+from specmesh.core.pacing import Pacing
 from specmesh.core.places import NOTHING, Memory
 from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.second import Second
+from specmesh.core.session_times import SessionTimes
 from specmesh.core.stats import RoundCounts
 from specmesh.core.stop import StopScan
 from specmesh.core.strategy import Strategy

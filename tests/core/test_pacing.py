@@ -16,9 +16,9 @@ from specmesh.core.pacing import (
     SOLVE_INTERVAL,
     TRIAL,
     Pacing,
-    SessionTimes,
 )
 from specmesh.core.policy import PolicyInputs, solve
+from specmesh.core.session_times import SessionTimes
 
 STEP, ROW, INTERVAL = 0.010, 0.0005, 0.001
 
