@@ -23,7 +23,7 @@ from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.transport import Route, Traffic, wait_for_any
 from specmesh.daemons.upstream import Upstream
 from specmesh.daemons.vocabulary_cache import VocabularyCache
-from specmesh.engines.base import DraftEngine
+from specmesh.engines.base import DraftEngine, saved_bytes
 from specmesh.errors import ConfigError, DaemonUnreachable, NoSuchModel, RemoteProtocolError, Starting, WentAway
 from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit
 from specmesh.wire import messages as m
@@ -248,5 +248,5 @@ class DrafterLoop:
             "encrypted": first.dealer.encrypted,
             "refusal": first.refusal,
             "verifiers": [one.describe(now) for one in self._upstreams],
-            "reuse": self._places.picture(),
+            "reuse": self._places.picture() | {"saved_bytes": saved_bytes(self._engine)},
         }

@@ -33,7 +33,7 @@ from specmesh.daemons.sessions import Sessions
 from specmesh.daemons.stepper import Stepper
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
-from specmesh.engines.base import VerifyEngine
+from specmesh.engines.base import VerifyEngine, saved_bytes
 from specmesh.errors import Busy, SpecmeshError, WentAway
 from specmesh.requests import Cancel, ClientOrder, Failed, Probe, Submit
 from specmesh.wire import messages as m
@@ -78,7 +78,7 @@ class VerifierLoop:
     ) -> None:
         self._name, self._router, self._mailbox = name, Router(socket, guard), mailbox
         self._address = self._router.address
-        self._vocabulary, self._info = engine.vocabulary, engine.info
+        self._engine, self._vocabulary, self._info = engine, engine.vocabulary, engine.info
         self._fingerprint = engine.vocabulary.fingerprint()
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
         self._notes = DecisionNotes(decisions)
@@ -259,7 +259,7 @@ class VerifierLoop:
         ) | {
             "address": self._address,
             "encrypted": self._router.encrypted,
-            "reuse": self._stepper.places.picture(),
+            "reuse": self._stepper.places.picture() | {"saved_bytes": saved_bytes(self._engine)},
         }
 
     # --- the wire

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from soak.schedule import Fault, Kind, Lane
+from specmesh.client import Client
+from specmesh.errors import SpecmeshError
 from specmesh.paths import bundled
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))  # where these helpers live
@@ -18,6 +20,9 @@ GRACE_S = 5
 
 LAST_LINES = 3
 """Lines of its log that are told of a daemon that has ended by itself."""
+
+ANSWERS_S = 0.5
+"""Seconds in which a daemon that is not stopped answers."""
 
 TRACE_S = 120.0
 """Seconds that comparing what is allocated may take."""
@@ -132,6 +137,15 @@ class Pair:
             last = " | ".join(self.daemons[lane].text().splitlines()[-LAST_LINES:])
             self.died.append(f"{self.name}: the {lane} ended by itself with {code}: {last}")
             self.launch(lane)
+
+    def saved(self, lane: Lane) -> int | None:
+        """Bytes that a daemon says its resting sequences hold; None where it does not answer at once."""
+        try:
+            told = Client(self.daemons[lane].socket, ANSWERS_S).get("/stats")
+        except SpecmeshError:
+            return None
+        reuse = told.get("reuse")
+        return int(reuse["saved_bytes"]) if isinstance(reuse, dict) else None
 
     def stop(self) -> None:
         """End both as a service manager does, and note what they leave with, and what they logged that they should

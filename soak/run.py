@@ -146,7 +146,9 @@ class _Running:
         if self._watched and Path("/proc/self/smaps_rollup").exists():
             for lane, found in self.samples.items():
                 self.pair.look(lane)
-                found.append(sample(self.pair.daemons[lane].pid, self.clock()))
+                saved = self.pair.saved(lane)
+                if saved is not None:
+                    found.append(sample(self.pair.daemons[lane].pid, self.clock(), saved))
 
     def finish(self, text: Text) -> None:
         """The clients leave, everything heals, each daemon says one more text, and no session is left."""

@@ -180,6 +180,21 @@ class ChatEncoder(Protocol):
         ...
 
 
+@runtime_checkable
+class Saving(Protocol):
+    """An engine that keeps outside of the model's cells what sequences hold that rest."""
+
+    @property
+    def saved_bytes(self) -> int:
+        """How much that is; from any thread."""
+        ...
+
+
+def saved_bytes(engine: object) -> int:
+    """The same of any engine."""
+    return engine.saved_bytes if isinstance(engine, Saving) else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A guess that is wanted of a draft engine: what follows `ids`, which are new to a sequence, by `sampler`."""

@@ -129,6 +129,11 @@ class LlamaContext:
         self.cache.share(seq, source, length)
         self.sequences.set(seq, length)
 
+    @property
+    def saved_bytes(self) -> int:
+        """What sequences hold outside of the cells."""
+        return self.resting.size if self.resting is not None else 0
+
     def close(self) -> None:
         """Free the cache and then the model; a second call does nothing."""
         self.cache.close()

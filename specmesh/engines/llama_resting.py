@@ -20,12 +20,13 @@ MOST_BYTES = 2 * 2**30
 
 
 class Resting:
-    """What is out of the cells of one cache. `sequences` count it all the same."""
+    """What is out of the cells of one cache, `size` bytes. `sequences` count it all the same."""
 
     def __init__(self, cache: LlamaCache, sequences: Sequences, n_seq: int) -> None:
         self._cache, self._sequences = cache, sequences
         self._rested = [0] * n_seq  # steps of others since it was used
         self._out: dict[int, SavedState] = {}
+        self.size = 0
 
     def __contains__(self, seq: int) -> bool:
         """Whether a sequence is out."""
@@ -43,8 +44,7 @@ class Resting:
 
     def wake(self, seq: int) -> None:
         """Put a sequence back that is to be used; raises EngineError, and it is empty then."""
-        self._rested[seq] = 0
-        state = self._out.pop(seq, None)
+        state = self._taken(seq)
         if state is None:
             return
         try:
@@ -55,11 +55,18 @@ class Resting:
 
     def drop(self, seq: int) -> None:
         """A sequence is emptied."""
+        self._taken(seq)
+
+    def _taken(self, seq: int) -> SavedState | None:
+        """What is out of a sequence, and not any more."""
         self._rested[seq] = 0
-        self._out.pop(seq, None)
+        state = self._out.pop(seq, None)
+        self.size -= len(state) if state is not None else 0
+        return state
 
     def _take_out(self, seq: int) -> None:
         self._rested[seq] = 0
-        if sum(map(len, self._out.values())) + self._cache.size(seq) <= MOST_BYTES:
+        if self.size + self._cache.size(seq) <= MOST_BYTES:
             with contextlib.suppress(EngineError, MemoryError):  # it may stay where it is
-                self._out[seq] = self._cache.take_out(seq)
+                self._out[seq] = state = self._cache.take_out(seq)
+                self.size += len(state)

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specmesh.engines import llama_resting
-from specmesh.engines.base import Span
+from specmesh.engines.base import Span, saved_bytes
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
 from specmesh.engines.llama_resting import PATIENCE
 from specmesh.errors import EngineError
@@ -45,9 +45,11 @@ def others_step(target: LlamaVerifier, steps: int = PATIENCE + 1) -> None:
 
 
 def out(target: LlamaVerifier) -> set[int]:
-    """What is out of the cells."""
+    """What is out of the cells, whose size is told."""
     resting = target._context.resting
-    return {seq for seq in range(3) if resting is not None and seq in resting}
+    assert resting is not None
+    assert target.saved_bytes == saved_bytes(target) == sum(map(len, resting._out.values()))
+    return {seq for seq in range(3) if seq in resting}
 
 
 def test_it_goes_on_as_it_was(target: LlamaVerifier):

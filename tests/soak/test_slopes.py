@@ -54,3 +54,10 @@ def test_sample_of_this_process():
         after = sample(os.getpid(), 1.0)
     assert 29e6 < after.memory - before.memory < 40e6
     assert after.descriptors == before.descriptors + 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells what a process has")
+def test_what_rests_is_left_out():
+    """What a process says of its resting sequences is its load's, and no growth."""
+    whole, rest = sample(os.getpid(), 0.0), sample(os.getpid(), 0.0, saved=2**20)
+    assert abs(whole.memory - rest.memory - 2**20) < 2**19
