@@ -80,9 +80,13 @@ class Clients:
             self.heard.append((order, told))
             self._over.wait(order.pause_s + REFUSED_PAUSE_S * (told.error is not None))
 
-    def stop(self) -> bool:
-        """Let each finish what it asked for; whether all have."""
+    def leave(self) -> None:
+        """Let each finish what it asked for, and ask for no more."""
         self._over.set()
+
+    def stop(self) -> bool:
+        """The same, and wait for it; whether all have."""
+        self.leave()
         until = time.monotonic() + HANGS_S
         for thread in self.threads:
             thread.join(max(until - time.monotonic(), 0.0))

@@ -23,6 +23,10 @@ README = Path(__file__).parents[1] / "README.md"
 LENGTHS = (3, 40, 40, 300, 1500)
 """Characters of the prompts, in turn."""
 
+EARLY = 2
+"""Times as many clients more while it warms up: what the busiest moment needs stays with a process, and with as many as
+later such moments would come, ever fewer and ever busier, for hours."""
+
 SAMPLE_S = 1.0
 RECOVERY_S = 10.0
 """Seconds after a fault within which a client may still be refused: a process starts, the other side finds it."""
@@ -44,8 +48,9 @@ USUAL = ("shaken", "steady")
 class Settings:
     """A soak: for how long, from which seed, with what models, so many clients of each pair, so many texts.
 
-    warm_up: seconds after which memory is watched. traces: where to write what the steady pair allocates from then on.
-    sessions: how many each daemon holds at once, and lets wait; None for as many as by itself.
+    warm_up: seconds after which memory is watched; before, more clients ask where it is. traces: where to write what
+    the steady pair allocates from then on. sessions: how many each daemon holds at once, and lets wait; None for as
+    many as by itself.
     """
 
     seconds: float
@@ -108,17 +113,19 @@ class _Running:
         ends = [(fault.until, 1, fault) for fault in schedule]
         self._due = sorted([*((fault.at, 0, fault) for fault in schedule), *ends], key=lambda due: due[:2])
         self._begun: dict[Fault, float] = {}
+        early = EARLY * settings.clients if self._watched and PAIRS[name] else 0
         self._asked = [
-            orders(f"{settings.seed} {name} {n}", len(known), models.longest) for n in range(settings.clients)
+            orders(f"{settings.seed} {name} {n}", len(known), models.longest) for n in range(settings.clients + early)
         ]
-        self._known = known
-        self.clients: Clients | None = None
+        self._clients, self._known = settings.clients, known
+        self.crowds: list[Clients] = []
 
     def start(self) -> None:
         """The daemons, then time zero, then the clients."""
         self.pair.start()
         self.started = time.monotonic()
-        self.clients = Clients(self.pair, self._known, self.clock, self._asked)
+        asked = self._asked[: self._clients], self._asked[self._clients :]
+        self.crowds = [Clients(self.pair, self._known, self.clock, orders_) for orders_ in asked]
 
     def clock(self) -> float:
         """Seconds since its start."""
@@ -138,9 +145,11 @@ class _Running:
 
     def look(self) -> None:
         """Sample both processes, where that is wanted."""
-        if self._traces is not None and not self._tracing and self.clock() >= self._warm_up:
-            self._tracing = True
-            self.pair.trace()
+        if self.clock() >= self._warm_up:
+            self.crowds[1].leave()
+            if self._traces is not None and not self._tracing:
+                self._tracing = True
+                self.pair.trace()
         for recorded in self.pair.proxy.captured:
             recorded.clear()
         if self._watched and Path("/proc/self/smaps_rollup").exists():
@@ -152,11 +161,11 @@ class _Running:
 
     def finish(self, text: Text) -> None:
         """The clients leave, everything heals, each daemon says one more text, and no session is left."""
-        assert self.clients is not None
         while self._due:
             self.turn()
             time.sleep(0.05)
-        if not self.clients.stop():
+        stopped = [crowd.stop() for crowd in self.crowds]
+        if not all(stopped):
             self.wrong.append(f"{self.pair.name}: a client hangs")
         for lane in self.samples:
             self.pair.look(lane)
@@ -166,7 +175,7 @@ class _Running:
             self.wrong.append(f"{self.pair.name}: it does not recover: {str(error).splitlines()[0]}")
         self.orphans = self._left()
         for order, told in last_words(self.pair, text, LAST_TOKENS, self.clock):
-            self.clients.heard.append((order, told))
+            self.crowds[0].heard.append((order, told))
             if told.finish is None:
                 self.wrong.append(f"{self.pair.name}: no text at the {order.at} after all is over: {told.error}")
         if self._traces is not None:
@@ -189,12 +198,16 @@ class _Running:
         except SpecmeshError:
             return 1
 
+    @property
+    def heard(self) -> list[tuple[Order, Told]]:
+        """What all clients got."""
+        return [one for crowd in self.crowds for one in crowd.heard]
+
     def report(self, alone: Alone, known: list[Text]) -> PairReport:
         """Judge every text."""
-        assert self.clients is not None
         found = PairReport(self.pair.name, orphans=self.orphans, wrong=self.wrong + self.pair.died)
         found.faults.update(f"{fault.lane} {fault.kind}" for fault in self.pair.log)
-        for order, told in self.clients.heard:
+        for order, told in self.heard:
             verdict = self._judged(order, told, alone, known[order.text])
             found.verdicts[verdict] += 1
             found.tokens += len(told.ids)
@@ -230,7 +243,7 @@ def _pass_time(running: list[_Running], seconds: float, started: float, tell: Ca
                 one.look()
         if now >= next_word:
             next_word = now + TELL_S
-            done = [f"{one.pair.name} {len(one.clients.heard) if one.clients else 0}" for one in running]
+            done = [f"{one.pair.name} {len(one.heard)}" for one in running]
             tell(f"{now - started:.0f} s: generations {', '.join(done)}")
         time.sleep(0.02)
 
