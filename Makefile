@@ -11,8 +11,9 @@ SEED ?= 1
 MODELS ?= sim
 LLAMA := -DGGML_RPC=ON $(CMAKE_ARGS)
 # GCC 12 stores half of what it sets Intel's AMX up with: quantised models end the process at their first step.
-ifeq ($(shell uname -sm),Linux x86_64)
-LLAMA += -DCMAKE_C_FLAGS="-mno-amx-tile -mno-amx-int8" -DCMAKE_CXX_FLAGS="-mno-amx-tile -mno-amx-int8"
+NO_AMX := -mno-amx-tile -mno-amx-int8
+ifeq ($(shell $(CC) $(NO_AMX) -x c -c /dev/null -o /dev/null 2>&1 || echo unknown),)
+LLAMA := -DCMAKE_C_FLAGS="$(NO_AMX)" -DCMAKE_CXX_FLAGS="$(NO_AMX)" $(LLAMA)
 endif
 # pip keeps what it has compiled, whatever the options were: a build with others is replaced by one that is not kept.
 AS_WANTED = $(BIN)/python -c 'import llama_cpp as l; \

@@ -22,7 +22,8 @@ LONGEST_RETRY = 1.0
 """Seconds between two tries that fail for another reason."""
 
 MAX_BACKLOG = 2**20
-"""Most bytes of requests kept for a verifier beyond ZeroMQ's queue."""
+"""Most bytes kept for a verifier beyond ZeroMQ's queue where a request to open is added. Those to close are small, and
+no more than sessions."""
 
 FLUSH_INTERVAL = 5e-3
 """Seconds until it is tried again to send them."""
@@ -105,7 +106,7 @@ class Dealer:
         keeps = isinstance(message, m.Open | m.Close)
         if not (keeps and self._backlog) and self._hand_over(frame):
             return len(frame)
-        if not keeps or self._kept + len(frame) > MAX_BACKLOG:
+        if not keeps or (isinstance(message, m.Open) and self._kept + len(frame) > MAX_BACKLOG):
             return 0
         self._backlog.append(frame)
         self._kept += len(frame)

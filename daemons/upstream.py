@@ -177,7 +177,6 @@ class Upstream:
 
     def tick(self, now: float) -> None:
         """Say what is due, and what could not be said before. Raises as `receive` does."""
-        self.dealer.flush()
         refusal = self.dealer.look(now)
         if refusal is not None:
             log.warning("refused", error=refusal)
@@ -185,6 +184,7 @@ class Upstream:
                 self._lost("refused")
         if self.welcome is not None and self.dealer.cut:
             self._lost("disconnected")
+        self.dealer.flush()
         if self.welcome is None:
             if now >= self._greeting.due:
                 self._say_hello(now)

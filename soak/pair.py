@@ -3,6 +3,7 @@
 import signal
 import sys
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 from soak.schedule import Fault, Kind, Lane
@@ -142,7 +143,7 @@ class Pair:
         """Bytes that a daemon says its resting sequences hold; None where it does not answer at once."""
         try:
             told = Client(self.daemons[lane].socket, ANSWERS_S).get("/stats")
-        except SpecmeshError:
+        except (SpecmeshError, OSError, HTTPException):
             return None
         reuse = told.get("reuse")
         return int(reuse["saved_bytes"]) if isinstance(reuse, dict) else None

@@ -164,6 +164,8 @@ class _Running:
         while self._due:
             self.turn()
             time.sleep(0.05)
+        for crowd in self.crowds:
+            crowd.leave()
         stopped = [crowd.stop() for crowd in self.crowds]
         if not all(stopped):
             self.wrong.append(f"{self.pair.name}: a client hangs")

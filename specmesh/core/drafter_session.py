@@ -180,8 +180,10 @@ class DrafterSession:
         self._n_truth = end
         self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
         if event.sync or self.draft_n:
-            self._shadowed, self._gap = end, 0
+            self._shadowed = end
             self._guesses.clear()
+        if event.sync or self.draft_n > 1:
+            self._gap = 0  # one draft may be a probe
         self._sent = max(self._sent, end)
         self._stuck = False
         return effects + self._learn(accepted, sync=event.sync) + self._send()
@@ -264,10 +266,11 @@ class DrafterSession:
         end = self._held + 1 - event.count  # the last one noted was for the id before this
         if event.token is not None:
             self._guesses.append(event.token)
-            if self._held < self._n_truth - 1:
-                return []
-            self._shadowed, end = self._n_truth, self._held + 1
-            self._gap = min(2 * self._gap + SHADOW, LONGEST_GAP)
+            end = self._held + 1
+        if self._held == self._n_truth - 1:
+            self._shadowed, self._gap = self._n_truth, min(2 * self._gap + SHADOW, LONGEST_GAP)
+        elif event.token is not None:
+            return []
         if not self._guesses:
             return []
         ids, self._guesses = tuple(self._guesses), []

@@ -14,7 +14,7 @@ from math import ceil, inf
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import ENOUGH, StepCosts
-from specmesh.core.drafter_session import SHADOW
+from specmesh.core.drafter_session import LONGEST_GAP, SHADOW
 from specmesh.core.pacing import Pacing
 from specmesh.core.policy import Policy, PolicyInputs, solve
 from specmesh.core.session_times import SessionTimes
@@ -92,6 +92,7 @@ class _Simulation:
         self._most = most
         self._truth = 0  # committed
         self._untold = 0  # from where the drafter has not been told yet
+        self._shadowed = self._gap = 0
         self._end, self._wrong = 0, inf  # drafts in hand reach up to here; the first wrong one
         self._stepping = False
         self._wake = -1.0  # when the verifier gives a wait up
@@ -164,8 +165,13 @@ class _Simulation:
         truth, asked = self._truth, self._pacing.draft_n
         if asked == 0 and truth - self._untold < TELL_EVERY:
             return
-        if asked == 0:
+        if asked > 1:
+            self._gap = 0
+        if asked:
+            self._shadowed = truth
+        elif truth - self._shadowed >= self._gap + SHADOW:
             self._shadow(now, max(self._untold, truth - SHADOW), truth)
+            self._shadowed, self._gap = truth, min(2 * self._gap + SHADOW, LONGEST_GAP)
         self._untold = truth
         self._at(now + self._pair.round_trip / 2, lambda then: self._told(then, truth, asked))
 

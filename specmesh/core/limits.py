@@ -183,8 +183,7 @@ class Allowances:
             found.earn(drafts)
 
     def _forget(self, now: float) -> None:
-        """Those that used nothing lately; of the others, where they are too many, all but the newest half of as many as
-        there may be."""
+        """Those that used nothing lately; of the others all but the newest half of as many as there may be."""
         kept = [(account, one) for account, one in self._of.items() if not one.rested(now)]
-        self._of = dict(kept if len(kept) < MAX_ACCOUNTS else kept[-(MAX_ACCOUNTS // 2) :])
+        self._of = dict(kept[-(MAX_ACCOUNTS // 2) :])
         self._look = min(max(2 * len(self._of), FEW_ACCOUNTS), MAX_ACCOUNTS)

@@ -1,7 +1,7 @@
 """A drafter that follows a session: measured by its guesses, and ready to take over at once.
 
 It is told the text as it grows, and shows in SHADOWs what it would have drafted. Nothing of it is verified, so nothing
-is waited for; it costs a frame each way per TELL_EVERY ids. Or it drafts beside the session's own drafter
+is waited for; it costs a frame per TELL_EVERY ids and fewer back. Or it drafts beside the session's own drafter
 (specmesh.core.second), and is told each round.
 """
 

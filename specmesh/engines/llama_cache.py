@@ -200,8 +200,12 @@ SavedState = ctypes.Array[ctypes.c_uint8]
 
 
 def _reserved(size: int) -> SavedState:
-    """Memory of its own pages, which are given back with it: a heap would keep them, in pieces."""
-    return (ctypes.c_uint8 * size).from_buffer(mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    """Memory of its own pages, which are given back with it: a heap would keep them, in pieces. Raises EngineError."""
+    try:
+        pages = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise EngineError(f"no memory for {size} bytes of a sequence's state ({error})") from None
+    return (ctypes.c_uint8 * size).from_buffer(pages)
 
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:

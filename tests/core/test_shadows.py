@@ -61,12 +61,23 @@ def test_shadows_wait_for_each_other():
     follow(SHADOW + 2 * SHADOW + 2 * (LONGEST_GAP + SHADOW))
     starts = [3, 3 + 2 * SHADOW, 3 + 3 * SHADOW + LONGEST_GAP, 3 + 4 * SHADOW + 2 * LONGEST_GAP]
     assert [(effect.base, len(effect.ids)) for effect in sent] == [(start, SHADOW) for start in starts]
-    made.handle(told(1, after=known, draft_n=2), 0.0)
-    known, before = (*known, 1), len(sent)
-    follow(SHADOW)
-    assert len(sent) == before + 1
-    follow(SHADOW)
-    assert len(sent) == before + 1
+    for draft_n, shadows in ((1, 0), (2, 1)):
+        made.handle(told(1, after=known, draft_n=draft_n), 0.0)
+        known, before = (*known, 1), len(sent)
+        follow(2 * SHADOW)
+        assert len(sent) == before + shadows
+
+
+def test_a_model_that_guesses_nothing_is_asked_as_seldom():
+    """There is no frame, and the gaps between its shadows grow all the same."""
+    made, known, guesses = session(draft_n=0, n_ctx=1000, n_batch=64), PROMPT, 0
+    for token in range(400):
+        made.handle(told(token % 16, after=known, draft_n=0), 0.0)
+        known = (*known, token % 16)
+        fed, effects = shadow(made, *[None] * SHADOW)
+        assert effects == []
+        guesses += sum(len(ids) == 1 for ids in fed)
+    assert guesses < 400 / 3
 
 
 def test_the_prompt_and_what_was_drafted_are_not_shadowed():

@@ -1,5 +1,6 @@
 """Sequences that rest: out of the cells, and the same when they are used again."""
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specmesh.engines import llama_resting
+from specmesh.engines import llama_cache, llama_resting
 from specmesh.engines.base import Span, saved_bytes
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
 from specmesh.engines.llama_resting import PATIENCE
@@ -92,6 +93,18 @@ def test_too_much_stays(target: LlamaVerifier, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(llama_resting, "MOST_BYTES", target._context.cache.size(1))
     others_step(target)
     assert out(target) == {1}
+
+
+def test_without_memory_it_stays(target: LlamaVerifier, monkeypatch: pytest.MonkeyPatch):
+    """Where the host has none for it, a sequence stays in its cells, and nobody's step fails."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    target.decode([Span(0, 0, IDS[:40], logits=False)])
+    monkeypatch.setattr(llama_cache.mmap, "mmap", full)
+    others_step(target)
+    assert out(target) == set()
 
 
 def test_what_cannot_be_saved_stays(target: LlamaVerifier, monkeypatch: pytest.MonkeyPatch):
