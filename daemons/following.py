@@ -112,11 +112,13 @@ class Following:
 
     def shadow(self, engine: DraftEngine) -> bool:
         """The same of shadowing, which is for when nobody has drafting to do: for all that can be done in one go."""
-        found = list[_Work]()
+        found, most = list[_Work](), self._engine.info.n_batch if self._together else 1
         for live in self.live.values():
             plan = live.machine.plan_shadow() if live.seq is not None else None
-            if plan is not None and len(found) < (self._engine.info.n_batch if self._together else 1):
+            if plan is not None:
                 found.append((live, plan))
+                if len(found) == most:
+                    break
         if found:
             self._predict(engine, found)
         return bool(found)
