@@ -67,6 +67,6 @@ class Resting:
     def _take_out(self, seq: int) -> None:
         self._rested[seq] = 0
         if self.size + self._cache.size(seq) <= MOST_BYTES:
-            with contextlib.suppress(EngineError, MemoryError):  # it may stay where it is
+            with contextlib.suppress(EngineError):  # it may stay where it is
                 self._out[seq] = state = self._cache.take_out(seq)
                 self.size += len(state)
