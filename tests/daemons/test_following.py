@@ -6,14 +6,16 @@ from types import SimpleNamespace
 import pytest
 from loops import welcome
 
+from specmesh.core.drafter_session import SHADOW
 from specmesh.core.events import Told
 from specmesh.core.places import Places
+from specmesh.core.prefix import Prefix
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.following import Following
 from specmesh.engines.base import Ask
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.errors import EngineError
-from specmesh.wire.messages import Done, Draft, Message, Opened
+from specmesh.wire.messages import Done, Draft, Message, Opened, Shadow
 
 
 def followed() -> tuple[Following, SimDrafter]:
@@ -146,3 +148,23 @@ def test_those_that_drafts_are_asked_for_come_first():
     followers.following.done(Done(3, "moved", 0), 0.0)
     followers.work()
     assert live[1].seq == 0
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_several_sessions_are_shadowed_at_once(refuses: bool):
+    """One call for all that are asked for nothing; where the engine refuses that, each by itself."""
+    followers = Followers(Counting(SimSettings(alpha=0.9), refuses=refuses))
+    for session in (1, 2, 3):
+        prompt = b"text number %d" % session
+        followers.tell(session, prompt, 0)
+        told = Told(len(prompt), Prefix(prompt).crc, tuple(range(65, 65 + SHADOW)), 0, sync=False)
+        followers.following.heard(session, told, 0, 0.0)
+    followers.work()
+    followers.engine.calls.clear()
+    while followers.following.shadow(followers.engine):
+        followers.work()
+    together = followers.engine.calls.count(3)
+    assert together == (1 if refuses else SHADOW)
+    shadows = [one for one in followers.said if isinstance(one, Shadow)]
+    assert sorted(one.session for one in shadows) == [1, 2, 3]
+    assert all(len(one.ids) == SHADOW for one in shadows)
