@@ -292,6 +292,7 @@ class Upstream:
         if self._met:
             self._stats.reconnects.came()
         self._met = True
+        self.dealer.next_look = now  # the last may have been before this connection, and have found none
         self._greeting.answered(now)
         self._stats.unpublished = True
         self.link.next_ping = now

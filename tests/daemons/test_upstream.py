@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.daemons import peers
+from specmesh.daemons import dealer, peers
 from specmesh.wire import messages as m
 from tests.daemons.loops import Bench, until, welcome
 
@@ -16,3 +16,21 @@ def test_a_verifier_that_dies_is_missed_at_once(bench: Bench, monkeypatch: pytes
     until(lambda: drafter.loop.verifier is not None, "it is welcome")
     router.socket.close(linger=0)
     until(lambda: drafter.loop.verifier is None, "the drafter knows")
+
+
+def test_a_verifier_that_comes_back_between_two_looks_is_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """That its connection had ended is what the last look found, and true no more."""
+    monkeypatch.setattr(dealer, "LOOK_INTERVAL", 0.0)
+    router, drafter = bench.router(), bench.drafter()
+    [upstream] = drafter.loop._upstreams
+    router.expect(m.Hello)
+    router.socket.close(linger=0)
+    until(lambda: upstream.dealer.cut, "the end was seen")
+    monkeypatch.setattr(dealer, "LOOK_INTERVAL", 1e9)
+    until(lambda: upstream.dealer.next_look > 1e9, "it was the last look for long")
+    again = bench.router()
+    again.expect(m.Hello)
+    again.say(welcome())
+    peer = again.peer
+    again.expect(m.Ping)
+    assert again.peer == peer
