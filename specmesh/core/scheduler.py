@@ -15,6 +15,10 @@ Part: TypeAlias = ev.Prefill | ev.Verify
 PREFILL_ROWS = 128
 """Rows of prompts in a step in which others verify; where the same ids must have the same bits, in any step."""
 
+ROWS_BESIDE = 4
+"""As many rows of prompts for each session beside them, where that is more: a text of 150 ids on a prompt of 400 needs
+that the prompts of those to come are read as fast as texts end, and many rows are stretched less by more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -65,8 +69,9 @@ class Scheduler:
     many drafts come with them as raise what all of them get for the time by `costs`, and so do the rows of second
     chains.
 
-    What room is left prefills; where others verify or wait only `prefill_rows` of it, so that no one's tokens stall,
-    times as many as there are prompts for each of the others: prompts in small parts cost everybody time.
+    What room is left prefills; where others verify or wait only `prefill_rows` of it, or ROWS_BESIDE for each of them,
+    so that no one's tokens stall, times as many as there are prompts for each of the others: prompts in small parts
+    cost everybody time.
     Half of it is the oldest prompt's, which so goes on whatever comes, and the rest that of those with least to go.
 
     constant: rows of a step cost the same whatever they hold, so all drafts come, and a prompt is always cut at the
@@ -97,7 +102,8 @@ class Scheduler:
         budget = self._n_batch - sum(_rows(part) for _, part in parts)
         others = len(plans) - len(prompts)
         if others:
-            budget = min(budget, self._prefill_rows * -(-len(prompts) // others))
+            share = max(self._prefill_rows, ROWS_BESIDE * others)
+            budget = min(budget, share * -(-len(prompts) // others))
         return Step((*parts, *self._filling(prompts, budget)))
 
     def _fitting(self, joining: list[int]) -> list[int]:

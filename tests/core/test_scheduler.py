@@ -104,7 +104,7 @@ def test_every_step(sessions, n_batch, prefill_rows):
     assert all(ids == sessions[key].wants.ids[: len(ids)] for key, ids in filled.items())
     rows = sum(map(len, filled.values()))
     others = len(ready) + len(waiting)
-    share = prefill_rows * math.ceil(len(prefilling) / others) if others else n_batch
+    share = max(prefill_rows, 4 * others) * math.ceil(len(prefilling) / others) if others else n_batch
     room = min(n_batch - (step.rows - rows), share)
     assert rows == min(room, sum(len(sessions[key].wants.ids) for key in prefilling))
 
@@ -176,11 +176,11 @@ def test_a_short_prompt_overtakes_and_the_oldest_goes_on():
 
 
 def test_prefill_is_bounded_beside_verification():
-    """Prefill alone fills the batch; beside as many that verify it gets `prefill_rows` and no more, times as many as
-    there are prompts for each of those: few are held up for many, and many for few by little."""
-    prompts, scheduler = {1: prefilling(20), 2: prefilling(20)}, Scheduler(30, prefill_rows=4)
+    """Prefill alone fills the batch; beside as many that verify it gets `prefill_rows` and no more, or ROWS_BESIDE for
+    each of them, times as many as there are prompts for each: few are held up for many, and many for few by little."""
+    prompts, scheduler = {1: prefilling(20), 2: prefilling(20)}, Scheduler(30, prefill_rows=10)
     assert [(key, len(part.ids)) for key, part in scheduler.next_step(prompts, 0.0).parts] == [(1, 20), (2, 10)]
-    for others, rows in ((1, 8), (2, 4), (3, 4)):
+    for others, rows in ((1, 20), (2, 10), (3, 12)):
         beside = {key: verifying(2) for key in range(3, 3 + others)}
         step = scheduler.next_step(prompts | beside, 0.0)
         assert sum(len(part.ids) for key, part in step.parts if key in prompts) == rows
