@@ -218,7 +218,8 @@ class VerifierLoop:
     def _decoded(self, result: Decoded, now: float) -> None:
         outcomes = self._stepper.finish(result, self._sessions.live, now)
         if all(live.machine.lead or not live.machine.drafting for live, _ in outcomes):
-            self._stepper.feed(self._sessions.live, now)  # before anyone is told: nobody's answer is needed for it
+            # Before anyone is told: nobody's answer is needed for it.
+            self._stepper.feed(self._sessions.live, time.monotonic())
         before = self.stats.totals.generated
         for live, effects in outcomes:
             self._sessions.carry_out(live, effects)

@@ -15,6 +15,9 @@ Part: TypeAlias = ev.Prefill | ev.Verify
 PREFILL_ROWS = 128
 """Rows of prompts in a step in which others verify; where the same ids must have the same bits, in any step."""
 
+LEAST_PART = 64
+"""Rows of a part of a prompt that is cut because others go before it."""
+
 ROWS_BESIDE = 4
 """As many rows of prompts for each session beside them, where that is more: a text of 150 ids on a prompt of 400 needs
 that the prompts of those to come are read as fast as texts end, and many rows are stretched less by more."""
@@ -71,8 +74,9 @@ class Scheduler:
 
     What room is left prefills; where others verify or wait only `prefill_rows` of it, or ROWS_BESIDE for each of them,
     so that no one's tokens stall, times as many as there are prompts for each of the others: prompts in small parts
-    cost everybody time.
-    Half of it is the oldest prompt's, which so goes on whatever comes, and the rest that of those with least to go.
+    cost everybody time. In every other step it is the oldest prompt's first, which so goes on whatever comes, else
+    that of those with least to go. Whole prompts follow, and parts of LEAST_PART: each is a decode of its own where
+    sequences have separate memories, and a short one takes as long as many rows.
 
     constant: rows of a step cost the same whatever they hold, so all drafts come, and a prompt is always cut at the
     same places, at multiples of `prefill_rows`, so that what other sessions do does not change how it is computed.
@@ -86,6 +90,7 @@ class Scheduler:
         self._prefill_rows = prefill_rows
         self._constant = constant
         self._turn = -1
+        self._eldest = False  # who was first of the prompts in the step before
 
     def next_step(self, sessions: Mapping[int, VerifierSession], now: float) -> Step | Idle:
         """The next step over the unfinished `sessions`, or until when there is none."""
@@ -143,13 +148,14 @@ class Scheduler:
         """As much of the prompts as there is room for."""
         if self._constant:
             return self._whole_parts(prompts, budget)
-        taken: dict[int, int] = {}
-        for number, key in enumerate([*prompts][:1] + sorted(prompts, key=lambda key: len(prompts[key].ids))):
-            most = -(-budget // 2) if number == 0 and len(prompts) > 1 else budget
-            rows = min(len(prompts[key].ids) - taken.get(key, 0), most)
-            taken[key] = taken.get(key, 0) + rows
-            budget -= rows
-        return [(key, replace(plan, ids=plan.ids[: taken[key]])) for key, plan in prompts.items() if taken[key] > 0]
+        self._eldest = not self._eldest
+        oldest, taken = next(iter(prompts), None), dict[int, int]()
+        for key in sorted(prompts, key=lambda key: (self._eldest and key != oldest, len(prompts[key].ids))):
+            ids = len(prompts[key].ids)
+            if ids <= budget or not taken or budget >= LEAST_PART:
+                taken[key] = min(ids, budget)
+                budget -= taken[key]
+        return [(key, replace(plan, ids=plan.ids[: taken[key]])) for key, plan in prompts.items() if taken.get(key)]
 
     def _whole_parts(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
         """The next part of each prompt, the oldest first, of those that fit."""

@@ -20,6 +20,10 @@ _log = structlog.get_logger("specmesh.engines.llama")
 
 _MAX_CELLS = 2**31 - 1
 
+_ALONE = 32
+"""Rows from which on a part of a prompt is a decode of its own where sequences have separate memories: llama.cpp takes
+as many rows of each at once, so that those of unequal parts would be computed in slices, and thin ones cost no less."""
+
 
 class LlamaContext:
     """Sequences of one model in one unified KV cache; used from one thread.
@@ -99,7 +103,13 @@ class LlamaContext:
     def _run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         if self._constant is not None:
             return self._constant.run(spans)
-        self.cache.run(self.rewind.prepare(spans))
+        together = self.rewind.prepare(spans)
+        if self.info.reuse == "cut":
+            alone = [span for span in together if not span.logits and span.rows >= _ALONE]
+            for span in alone:
+                self.cache.run([span])
+            together = [span for span in together if span not in alone]
+        self.cache.run(together)
         return self.cache.logits(sum(span.rows for span in spans if span.logits))
 
     def trim(self, seq: int, length: int) -> bool:

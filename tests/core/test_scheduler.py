@@ -106,7 +106,10 @@ def test_every_step(sessions, n_batch, prefill_rows):
     others = len(ready) + len(waiting)
     share = max(prefill_rows, 4 * others) * math.ceil(len(prefilling) / others) if others else n_batch
     room = min(n_batch - (step.rows - rows), share)
-    assert rows == min(room, sum(len(sessions[key].wants.ids) for key in prefilling))
+    assert rows <= room
+    assert bool(filled) == bool(room and prefilling)
+    assert sum(len(filled[key]) < len(sessions[key].wants.ids) for key in filled) <= 1
+    assert all(len(sessions[key].wants.ids) > room - rows for key in prefilling if key not in filled)
 
 
 def test_nothing_to_do_and_nothing_to_wait_for():
@@ -169,23 +172,28 @@ def test_a_batch_smaller_than_a_round_still_steps():
 
 
 def test_a_short_prompt_overtakes_and_the_oldest_goes_on():
-    """Half of the room is the oldest's, the rest goes to those with least to go."""
+    """In turn the oldest is first, and those with least to go; another one is cut where its part is long enough."""
     prompts = {1: prefilling(90), 2: prefilling(50), 3: prefilling(8), 4: prefilling(10)}
-    step = Scheduler(40).next_step(prompts, 0.0)
-    assert [(key, len(part.ids)) for key, part in step.parts] == [(1, 20), (2, 2), (3, 8), (4, 10)]
+    scheduler = Scheduler(40)
+    for filled in ([(1, 40)], [(3, 8), (4, 10)], [(1, 40)]):
+        step = scheduler.next_step(prompts, 0.0)
+        assert [(key, len(part.ids)) for key, part in step.parts] == filled
+    for n_batch, filled in ((80, [(1, 80)]), (153, [(1, 90)]), (154, [(1, 90), (2, 64)]), (165, [(1, 90), (2, 70)])):
+        step = Scheduler(n_batch).next_step({1: prefilling(90), 2: prefilling(70)}, 0.0)
+        assert [(key, len(part.ids)) for key, part in step.parts] == filled
 
 
 def test_prefill_is_bounded_beside_verification():
     """Prefill alone fills the batch; beside as many that verify it gets `prefill_rows` and no more, or ROWS_BESIDE for
     each of them, times as many as there are prompts for each: few are held up for many, and many for few by little."""
     prompts, scheduler = {1: prefilling(20), 2: prefilling(20)}, Scheduler(30, prefill_rows=10)
-    assert [(key, len(part.ids)) for key, part in scheduler.next_step(prompts, 0.0).parts] == [(1, 20), (2, 10)]
+    assert [len(part.ids) for _, part in Scheduler(40, prefill_rows=10).next_step(prompts, 0.0).parts] == [20, 20]
     for others, rows in ((1, 20), (2, 10), (3, 12)):
         beside = {key: verifying(2) for key in range(3, 3 + others)}
         step = scheduler.next_step(prompts | beside, 0.0)
         assert sum(len(part.ids) for key, part in step.parts if key in prompts) == rows
         assert not step.pure
-    crowd = {key: prefilling(20) for key in range(20)} | {20: waiting(5.0, 0), 21: verifying(0)}
+    crowd = {key: prefilling(7) for key in range(20)} | {20: waiting(5.0, 0), 21: verifying(0)}
     assert scheduler.next_step(crowd, 0.0).rows == 30
 
 

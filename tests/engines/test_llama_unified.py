@@ -26,7 +26,7 @@ def engines(make_gguf: Callable[..., Path]) -> Iterator[list[LlamaVerifier]]:
 
 
 def test_the_same_logits(engines: list[LlamaVerifier]):
-    """Steps of uneven rows, of sequences that are no neighbours, beside a prompt, after cuts."""
+    """Steps of uneven rows, of sequences that are no neighbours, beside short and long prompts, after cuts."""
     shown = []
     for engine in engines:
         engine.decode([Span(seq, 0, ids, logits=False) for seq, ids in PROMPTS.items()])
@@ -34,7 +34,7 @@ def test_the_same_logits(engines: list[LlamaVerifier]):
         rows = []
         for turn in range(6):
             spans = [Span(seq, held[seq], (5, 6, 11)[: 1 + (seq + turn) % 3], logits=True) for seq in held]
-            beside = [Span(2, 0, (1, 2, 3, 4), logits=False)]
+            beside = [Span(2, 0, tuple(range(1, 5 + 20 * turn)), logits=False)]
             decoded = engine.decode([*spans, *beside])
             rows += [np.array(one) for one in decoded if one is not None]
             engine.trim(2, 0)
