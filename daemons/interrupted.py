@@ -1,10 +1,11 @@
 """Texts of a drafter's clients whose verifier went away: they wait for one, and may be asked for after that too."""
 
+from array import array
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from specmesh.daemons.followed import Asked
-from specmesh.requests import Client
+from specmesh.requests import Client, Request
 from specmesh.wire.messages import Welcome
 
 RETRY = 0.5
@@ -14,12 +15,33 @@ MOST = 64
 """Most texts that are remembered after they were given up."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """A text that was given up, small, as it may be kept for long: its request without ids, and all ids in int32."""
+
+    home: str
+    began: Welcome | None
+    request: Request
+    ids: "array[int]"
+    n_prompt: int
+
+    @classmethod
+    def of(cls, asked: Asked, began: Welcome | None) -> "_Past":
+        prompt, generated = asked.request.prompt_ids or (), asked.request.generated
+        request = replace(asked.request, prompt_ids=None, generated=())
+        return cls(asked.home, began, request, array("i", (*prompt, *generated)), len(prompt))
+
+    def whole(self) -> Request:
+        ids = tuple(self.ids)
+        return replace(self.request, prompt_ids=ids[: self.n_prompt], generated=ids[self.n_prompt :])
+
+
 class Interrupted:
     """Requests that wait for a verifier, and those given up, by name."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, Asked]] = []
-        self._given_up: dict[str, Asked] = {}
+        self._given_up: dict[str, _Past] = {}
 
     def __len__(self) -> int:
         """How many wait."""
@@ -60,7 +82,8 @@ class Interrupted:
     def remember(self, asked: Asked) -> None:
         """It is given up; somebody may come back for what there is of it."""
         if asked.request.id and asked.request.prompt_ids:
-            self._given_up[asked.request.id] = asked
+            same = (past.began for past in self._given_up.values() if past.began == asked.began)
+            self._given_up[asked.request.id] = _Past.of(asked, next(same, asked.began))
             if len(self._given_up) > MOST:
                 self._given_up.pop(next(iter(self._given_up)))
 
@@ -75,7 +98,7 @@ class Interrupted:
             home=before.home,
             began=before.began,
             request=replace(
-                before.request, known=mine.known, rounds=mine.rounds, reconnect_timeout=mine.reconnect_timeout
+                before.whole(), known=mine.known, rounds=mine.rounds, reconnect_timeout=mine.reconnect_timeout
             ),
         )
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from types import FrameType, TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -20,6 +21,7 @@ import zmq
 from specmesh.daemons.backends import Loading
 from specmesh.daemons.notify import Notifier, Watchdog
 from specmesh.errors import SpecmeshError, about
+from specmesh.heap import give_back
 from specmesh.logs import flush, leave
 
 log = structlog.get_logger("specmesh")
@@ -33,6 +35,9 @@ COLLECT_EVERY = 20_000
 SWEEP_INTERVAL = 1.0
 """Seconds between two collections of all that has come since the start: by allocations alone the next one is due after
 thousands of texts, and what these leave behind piles up. A tenth of a millisecond each."""
+
+SWEEPS = 10
+"""Of these, until what is free of the C library's heap is given back to the system; half a millisecond."""
 
 LOADING_GRACE = 4.0
 """Seconds that loading a model may go on after SIGTERM."""
@@ -200,5 +205,9 @@ class Sweeper:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closing.wait(self._interval):
+        for number in count(1):
+            if self._closing.wait(self._interval):
+                return
             gc.collect()
+            if number % SWEEPS == 0:
+                give_back()

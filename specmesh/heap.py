@@ -12,3 +12,10 @@ def share_heap() -> None:
     once. To be called before the first thread is started, which would have one of its own."""
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def give_back() -> None:
+    """Whole pages of it that are free, to the system, where the C library is glibc: by itself that gives back only what
+    lies at the end, and the rest of what a busy moment needed stays with the process."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -48,3 +48,30 @@ def test_one_heap():
 
     assert heaps("one") == 0
     assert heaps("many") > 0
+
+
+HOLES = """
+from pathlib import Path
+from specmesh.heap import give_back
+
+def resident():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
+
+blocks = [bytes(1000) for _ in range(20_000)]
+kept = blocks[:: 500]
+full = resident()
+del blocks
+freed = resident()
+give_back()
+print(full - freed, full - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library decides for itself")
+def test_free_pages_are_given_back():
+    """Those between what stays, too: of 20 MB in blocks of 1 kB, where one in 500 stays."""
+    told = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True).stdout
+    by_itself, given_back = (int(kilobytes) for kilobytes in told.split())
+    assert by_itself < 5_000
+    assert given_back > 15_000

@@ -136,8 +136,8 @@ class LlamaCache:
         self._check_open()
         self._bounds.seq(seq)
         size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, flags)
-        state = reuse if reuse is not None and len(reuse) == size else _reserved(size)
-        if size == 0 or self.lib.llama_state_seq_get_data_ext(self._handle, state, size, seq, flags) != size:
+        state = reuse if reuse is not None and len(reuse) == size else SavedState(size)
+        if size == 0 or self.lib.llama_state_seq_get_data_ext(self._handle, state.pointer, size, seq, flags) != size:
             raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({quoted_errors()})")
         return state
 
@@ -157,7 +157,7 @@ class LlamaCache:
         """Fill an empty sequence with what was taken out, `length` ids; raises EngineError, and it is empty then."""
         self._check_open()
         self._bounds.refill(seq, length)
-        if not self.lib.llama_state_seq_set_data_ext(self._handle, state, len(state), seq, 0):
+        if not self.lib.llama_state_seq_set_data_ext(self._handle, state.pointer, len(state), seq, 0):
             self.forget(seq)
             raise EngineError(f"llama.cpp did not take the state of sequence {seq} back ({quoted_errors()})")
         self._bounds.was_cut(seq, length)
@@ -172,7 +172,7 @@ class LlamaCache:
             return
         self._check_open()
         self._bounds.cut(seq, length)
-        done = self.lib.llama_state_seq_set_data_ext(self._handle, state, len(state), seq, self._flags)
+        done = self.lib.llama_state_seq_set_data_ext(self._handle, state.pointer, len(state), seq, self._flags)
         if not done or not self.remove(seq, length):
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")
 
@@ -196,16 +196,26 @@ class LlamaCache:
         return int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) if self.partial else 0
 
 
-SavedState = ctypes.Array[ctypes.c_uint8]
+class SavedState:
+    """Memory of its own pages, which are given back with it: a heap would keep them, in pieces."""
 
+    def __init__(self, size: int) -> None:
+        """Reserve it; raises EngineError."""
+        try:
+            pages = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError) as error:
+            raise EngineError(f"no memory for {size} bytes of a sequence's state ({error})") from None
+        self._size = size
+        self._first = ctypes.c_uint8.from_buffer(pages)  # keeps them
 
-def _reserved(size: int) -> SavedState:
-    """Memory of its own pages, which are given back with it: a heap would keep them, in pieces. Raises EngineError."""
-    try:
-        pages = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError) as error:
-        raise EngineError(f"no memory for {size} bytes of a sequence's state ({error})") from None
-    return (ctypes.c_uint8 * size).from_buffer(pages)
+    def __len__(self) -> int:
+        """Its bytes."""
+        return self._size
+
+    @property
+    def pointer(self) -> Any:
+        """Where it is, for llama.cpp."""
+        return ctypes.pointer(self._first)
 
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:

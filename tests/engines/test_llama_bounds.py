@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.engines.base import Fork, Span
-from specmesh.engines.llama_cache import CacheSizes, LlamaCache
+from specmesh.engines.llama_cache import CacheSizes, LlamaCache, SavedState
 from specmesh.errors import ConfigError, EngineError
 
 N_SEQ, N_CTX, N_VOCAB, ROWS, OUTPUTS = 3, 24, 40, 12, 5
@@ -196,10 +196,10 @@ def call(cache: LlamaCache, lib: FakeLibrary, name: str, *values: object) -> Non
             cache.size(seq)  # type: ignore[arg-type]
             cache.take_out(seq)  # type: ignore[arg-type]
         case "put back", (seq, length):
-            cache.put_back(seq, length, (np.ctypeslib.ctypes.c_uint8 * 8)())  # type: ignore[arg-type]
+            cache.put_back(seq, length, SavedState(8))
             lib.held[seq] = length  # type: ignore[index]
         case "load", (seq, length):
-            cache.load(seq, length, (np.ctypeslib.ctypes.c_uint8 * 8)())  # type: ignore[arg-type]
+            cache.load(seq, length, SavedState(8))
         case "logits", (rows,):
             cache.logits(rows)  # type: ignore[arg-type]
         case "close", ():
