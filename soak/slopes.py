@@ -23,6 +23,7 @@ class Sample:
 class Growth:
     """Slopes per hour, and what they were found in: so many samples over so many seconds, megabytes at both ends.
 
+    descriptors_per_h: of the fewest of each minute, because connections come and go; descriptors: fewest and most.
     mb_by_minute: medians, the warm-up too, from which can be seen whether it grows or settles.
     """
 
@@ -67,7 +68,7 @@ def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
     tenth = max(len(kept) // 10, 1)
     return Growth(
         slope([(one.at, one.memory) for one in kept]) * HOUR / MB,
-        slope([(one.at, one.descriptors) for one in kept]) * HOUR,
+        slope(_fewest(kept)) * HOUR,
         len(kept),
         kept[-1].at - kept[0].at,
         float(np.median([one.memory for one in kept[:tenth]])) / MB,
@@ -75,6 +76,14 @@ def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
         (min(one.descriptors for one in kept), max(one.descriptors for one in kept)),
         _by_minute(samples),
     )
+
+
+def _fewest(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    minutes: dict[int, int] = {}
+    for one in samples:
+        minute = int(one.at // 60)
+        minutes[minute] = min(one.descriptors, minutes.get(minute, one.descriptors))
+    return [(60.0 * minute, float(held)) for minute, held in minutes.items()]
 
 
 def _by_minute(samples: Sequence[Sample]) -> tuple[float, ...]:

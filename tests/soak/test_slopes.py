@@ -39,6 +39,20 @@ def test_growth_after_the_warm_up():
     assert minutes[5] == pytest.approx(0, abs=0.1)
 
 
+def test_connections_that_come_and_go_are_no_growth():
+    """However many there are when it is looked; what is never closed shows beneath them."""
+    rng = random.Random(1)
+
+    def grown(leak_per_h):
+        open_ = [20 + int(leak_per_h * at / HOUR) + rng.choice((0, 1, 1, 3, 8)) for at in range(900)]
+        found = growth([Sample(float(at), 0, held) for at, held in enumerate(open_)], 0.0)
+        assert found is not None
+        return found.descriptors_per_h
+
+    assert grown(0.0) == 0
+    assert grown(8.0) > 4
+
+
 def test_too_few_samples():
     """Two points are no measurement."""
     assert growth([Sample(1.0, 1, 1), Sample(2.0, 1, 1)], 0.0) is None
