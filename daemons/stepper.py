@@ -34,7 +34,10 @@ class Stepper:
         self._engine = EngineThread(engine, deliver)
         self._restores = engine.info.trimming == "restore"
         self._width = engine.info.width
-        self._scheduler = Scheduler(engine.info.n_batch, costs, constant=self._width is not None)
+        self._separate = engine.info.separate and self._width is None
+        self._scheduler = Scheduler(
+            engine.info.n_batch, costs, constant=self._width is not None, separate=self._separate
+        )
         self._costs, self._notes = costs, notes
         info, part = engine.info, PREFILL_ROWS if self._width is not None else None
         self.places = Places(info.n_seq, info.reuse, info.n_ctx * (1 if info.reuse == "whole" else info.n_seq), part)
@@ -121,7 +124,7 @@ class Stepper:
         if self._pause is not None:
             self._costs.record_pause(self._pause, drafting=drafting)
         self._last_ended = result.ended
-        if step.pure:
+        if step.pure and (step.even or not self._separate):
             rows, each, context = step.measured(seconds, self._width)
             self._costs.record(rows, each, context=context, drafts=step.drafts, redoes=self._redoes)
         sharing = len(step.parts)

@@ -7,7 +7,7 @@ fuller a step, the fewer; where rows are free, as many as there are.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from operator import mul
 
 LEAST_GAIN = 1.01
@@ -28,11 +28,12 @@ class Bid:
     aside: bool = False
 
 
-def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[int], float], first: int = 0) -> list[int]:
+def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[Sequence[int]], float], first: int = 0) -> list[int]:
     """How many of its drafts each bidder brings, at most `room` together. Of drafts that are as likely to stand, those
     of bidder number `first` and of the ones after it come before others'.
 
-    seconds: what a step of so many rows is expected to take, everything between two steps included.
+    seconds: what a step is expected to take in which so many bring one row at least, so many two, and so on, everything
+    between two steps included.
     """
     counts = [0] * len(bids)
     for bidder, bid in enumerate(bids):
@@ -40,7 +41,6 @@ def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[int], float], 
             counts[bidder] = min(len(bid.stands), room)
             room -= counts[bidder]
     own = sum(not bid.aside for bid in bids)
-    rows = own + sum(counts)
     tokens = own + sum(sum(bid.stands[:count]) for bid, count in zip(bids, counts, strict=True))
     size = max(len(bids), 1)
     offered = [
@@ -51,15 +51,27 @@ def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[int], float], 
     ]
     offered.sort()
     del offered[room:]
-    best, taken = LEAST_GAIN * tokens / max(seconds(rows), 1e-9), 0
-    for number, (minus, *_) in enumerate(offered, 1):
+    depths = [own] + [0] * max((len(bid.stands) for bid in bids), default=0)
+    for bid, count in zip(bids, counts, strict=True):
+        for row in range(count):
+            depths[row + (not bid.aside)] += 1
+    best, taken, brought = LEAST_GAIN * tokens / max(seconds(depths), 1e-9), 0, list(counts)
+    for number, (minus, aside, _, bidder) in enumerate(offered, 1):
+        depths[brought[bidder] + (not aside)] += 1
+        brought[bidder] += 1
         tokens -= minus
-        rate = tokens / max(seconds(rows + number), 1e-9)
+        rate = tokens / max(seconds(depths), 1e-9)
         if rate > best:
             best, taken = rate, number
     for *_, bidder in offered[:taken]:
         counts[bidder] += 1
     return counts
+
+
+def slices(depths: Sequence[int]) -> list[int]:
+    """Rows of the decodes that a step falls into where each sequence has a memory of its own, `depths` as above:
+    llama.cpp takes as many rows of each at once as all of those have that have any left (its `split_equal`)."""
+    return [sequences * len(list(rows)) for sequences, rows in groupby(depths) if sequences]
 
 
 def even_drafts(rates: Sequence[float], sessions: int, most: int, seconds: Callable[[int], float]) -> int:

@@ -1,12 +1,12 @@
 """Which sessions share the next step of the target, and with what rows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from specmesh.core import events as ev
 from specmesh.core.costs import StepCosts
-from specmesh.core.goodput import share_rows
+from specmesh.core.goodput import share_rows, slices
 from specmesh.core.verifier_session import VerifierSession
 
 Part: TypeAlias = ev.Prefill | ev.Verify
@@ -45,6 +45,11 @@ class Step:
         return all(isinstance(part, ev.Verify) for _, part in self.parts)
 
     @property
+    def even(self) -> bool:
+        """Whether all parts have as many rows."""
+        return len({_rows(part) for _, part in self.parts}) == 1
+
+    @property
     def drafts(self) -> bool:
         """Whether any part has drafts."""
         return any(isinstance(part, ev.Verify) and part.drafts for _, part in self.parts)
@@ -78,17 +83,24 @@ class Scheduler:
     that of those with least to go. Whole prompts follow, and parts of LEAST_PART: each is a decode of its own where
     sequences have separate memories, and a short one takes as long as many rows.
 
+    separate: sequences have memories of their own, so that rows of uneven parts are decodes of their own (`slices`).
     constant: rows of a step cost the same whatever they hold, so all drafts come, and a prompt is always cut at the
     same places, at multiples of `prefill_rows`, so that what other sessions do does not change how it is computed.
     """
 
     def __init__(
-        self, n_batch: int, costs: StepCosts | None = None, prefill_rows: int = PREFILL_ROWS, *, constant: bool = False
+        self,
+        n_batch: int,
+        costs: StepCosts | None = None,
+        prefill_rows: int = PREFILL_ROWS,
+        *,
+        constant: bool = False,
+        separate: bool = False,
     ) -> None:
         self._n_batch = n_batch
         self._costs = costs if costs is not None else StepCosts()
         self._prefill_rows = prefill_rows
-        self._constant = constant
+        self._constant, self._separate = constant, separate
         self._turn = -1
         self._eldest = False  # who was first of the prompts in the step before
 
@@ -132,17 +144,21 @@ class Scheduler:
                 room -= counts[-1]
         else:
             context = sum(want.position for want in wants.values())
-            pause = self._costs.pause(drafting=True)
             bids = [sessions[key].bid(want) for key, want in wants.items()]
             bids = [replace(bid, chosen=True) for bid in bids] if decided else bids
             bids += beside.values()
             first = self._turn % len(wants)
-            counts = share_rows(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
+            counts = share_rows(bids, room, lambda depths: self._seconds(depths, context), first)
         aside = dict(zip(beside, counts[len(wants) :], strict=True))
         return [
             (key, want.with_rows(count, aside.get(key, 0)))
             for (key, want), count in zip(wants.items(), counts, strict=False)
         ]
+
+    def _seconds(self, depths: Sequence[int], context: int) -> float:
+        """What a step takes, with what lies between two, where so many sessions bring one row, so many two, ..."""
+        rows = slices(depths) if self._separate else [sum(depths)]
+        return sum(self._costs.seconds(each, context) for each in rows) + self._costs.pause(drafting=True)
 
     def _filling(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
         """As much of the prompts as there is room for."""

@@ -68,6 +68,12 @@ class EngineInfo:
         """Whether part of a sequence can be taken back."""
         return self.trimming != "none"
 
+    @property
+    def separate(self) -> bool:
+        """Whether each sequence has a memory of its own: rows of a step are computed together only where all have as
+        many."""
+        return self.reuse == "cut"
+
 
 @dataclass(frozen=True, slots=True)
 class Fork:

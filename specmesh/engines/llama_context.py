@@ -12,6 +12,7 @@ from specmesh.engines.llama_cache import CacheSizes
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings, physical_cores
 from specmesh.engines.llama_probe import open_cache
 from specmesh.engines.llama_resting import Resting
+from specmesh.engines.llama_separate import SeparateMemories
 from specmesh.engines.llama_width import ConstantWidth
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
@@ -19,10 +20,6 @@ from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 _log = structlog.get_logger("specmesh.engines.llama")
 
 _MAX_CELLS = 2**31 - 1
-
-_ALONE = 32
-"""Rows from which on a part of a prompt is a decode of its own where sequences have separate memories: llama.cpp takes
-as many rows of each at once, so that those of unequal parts would be computed in slices, and thin ones cost no less."""
 
 
 class LlamaContext:
@@ -57,6 +54,8 @@ class LlamaContext:
         self.info = EngineInfo(
             model.name, n_ctx, n_batch, settings.n_seq, trimming, model.backend, width, reuse, trees=here
         )
+        apart = self.info.separate and width is None
+        self._separate = SeparateMemories(self.cache, self.sequences, rows) if apart else None
 
     def _of_width(self, width: int, rows: int) -> ConstantWidth:
         if self.rewind.trimming == "removal":
@@ -103,13 +102,11 @@ class LlamaContext:
     def _run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         if self._constant is not None:
             return self._constant.run(spans)
-        together = self.rewind.prepare(spans)
-        if self.info.reuse == "cut":
-            alone = [span for span in together if not span.logits and span.rows >= _ALONE]
-            for span in alone:
-                self.cache.run([span])
-            together = [span for span in together if span not in alone]
-        self.cache.run(together)
+        prepared = self.rewind.prepare(spans)
+        if self._separate is not None:
+            self._separate.run(prepared)
+        else:
+            self.cache.run(prepared)
         return self.cache.logits(sum(span.rows for span in spans if span.logits))
 
     def trim(self, seq: int, length: int) -> bool:
