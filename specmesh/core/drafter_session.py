@@ -120,9 +120,10 @@ class DrafterSession:
 
     def _followed(self) -> int:
         """How much is taken in where nothing is drafted: all but what is shadowed, and the id that a guess begins
-        with, so that drafting can start soon; nothing while that is little."""
+        with, so that drafting can start soon; nothing while that is little, nor before anything is to be guessed."""
         end = self._n_truth - 1 - (0 if self.draft_n else self._shadow)
-        return end if self.draft_n or self._due or end - self._held >= min(FOLLOW, self._chunk) else self._held
+        much = self._held > 0 and end - self._held >= min(FOLLOW, self._chunk)
+        return end if self.draft_n or self._due or much else self._held
 
     def end(self, plan: ev.Predict) -> int:
         """The position of the guess of a plan."""

@@ -108,7 +108,7 @@ class Pacing:
         """What a drafter is asked for of which nothing is known."""
         if self._fixed is not None:
             return self._fixed
-        return 0 if self._benched or not self._costs.crowds.drafts(self._crowd) else FIRST_DRAFT_N
+        return 0 if self._benched or not self.crowd_drafts else FIRST_DRAFT_N
 
     def detach(self) -> None:
         """No drafter any more."""
@@ -215,6 +215,11 @@ class Pacing:
     def _crowd(self) -> int:
         """How many sessions share its steps, lately."""
         return round(self._company)
+
+    @property
+    def crowd_drafts(self) -> bool:
+        """Whether drafting may pay with so many, as far as is known; alone, that is for the policy to say."""
+        return self._crowd <= 1 or self._costs.crowds.drafts(self._crowd)
 
     def _crowded(self, rows: int) -> float:
         """What a step of so many rows takes that others like this one share, and what is between two."""
@@ -403,7 +408,7 @@ class Pacing:
             self._benched -= 1
             self.draft_n = 0
             return
-        if self._crowd > 1 and not self._costs.crowds.drafts(self._crowd):
+        if not self.crowd_drafts:
             self.draft_n = 0
             return
         if self._crowd > 1:

@@ -40,8 +40,9 @@ MAX_DRAFTS = 16
 SESSION_MEMORY = 8.0
 """Rounds after which what a session saw of acceptance counts half: texts change, and a policy must follow."""
 
-TELL_EVERY = 16
-"""Ids after which a drafter that is not asked for drafts is told how the text goes on."""
+TELL_EVERY, TELL_SELDOM = 16, 64
+"""Ids after which a drafter that is not asked for drafts is told how the text goes on; where the clock has shown that a
+crowd does better without, its work would be for nothing, and may be on the target's own cores."""
 
 REJECTIONS = 64
 """Newest positions that are remembered where its drafter was wrong."""
@@ -424,7 +425,7 @@ class VerifierSession:
         """
         self._untold = base if self._untold is None else self._untold
         idle = self.draft_n == 0 and not self.followed and self.finished is None
-        if idle and len(self.prefix) - self._untold < TELL_EVERY:
+        if idle and len(self.prefix) - self._untold < (TELL_EVERY if self._pacing.crowd_drafts else TELL_SELDOM):
             return []
         base, self._untold = self._untold, None
         ids = tuple(self.prefix[base : len(self.prefix)])

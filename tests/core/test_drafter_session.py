@@ -16,6 +16,7 @@ from specmesh.core.drafter_session import (
     LEAST_USE,
     MAX_CREDIT,
     NACK_INTERVAL,
+    SHADOW,
     DrafterSession,
 )
 from specmesh.core.proposal import Proposal
@@ -52,19 +53,40 @@ def test_nothing_is_drafted_before_the_truth_is_known():
 
 
 def test_draft_n_0_takes_in_the_truth_and_drafts_nothing():
-    """Asked for nothing, and not to shadow, a drafter takes in so many ids at once, all but the last, with which it
-    would start; what is left is taken in with the first guess."""
-    made, known, taken = session(draft_n=0, shadows=False, n_ctx=1000, n_batch=100), PROMPT, []
+    """Asked for nothing any more, and not to shadow, a drafter takes in so many ids at once, all but the last, with
+    which it would start; what is left is taken in with the first guess."""
+    made, known, taken = session(draft_n=2, shadows=False, n_ctx=1000, n_batch=100), PROMPT, []
+    predict(made, 1)
     for token in range(8 * FOLLOW):
-        while made.plan(0.0) is not None:
-            taken.append(len(predict(made, None, took=0.0)[0].ids))
         made.handle(told(token % 16, after=known, draft_n=0), 0.0)
         known = (*known, token % 16)
+        while made.plan(0.0) is not None:
+            taken.append(len(predict(made, None, took=0.0)[0].ids))
     assert taken[:2] == [FIRST_CHUNK, 2 * FIRST_CHUNK]
     assert set(taken[2:]) == {FOLLOW}
     assert made.plan_shadow() is None
     made.handle(told(1, after=known, draft_n=2), 0.0)
-    assert made.plan(0.0) == ev.Predict((*known[sum(taken) :], 1), guess=True)
+    assert made.plan(0.0) == ev.Predict((*known[len(PROMPT) + sum(taken) :], 1), guess=True)
+
+
+def test_nothing_is_taken_in_before_anything_is_to_be_guessed():
+    """Not even a long prompt, until drafts are asked for, or enough of the text is there to shadow."""
+    known = tuple(range(10)) * 20
+    idle, asked, shadowing = (
+        session(synced=False, draft_n=0, n_ctx=1000, n_batch=1000, shadows=shadows) for shadows in (False, False, True)
+    )
+    for made in (idle, asked, shadowing):
+        made.handle(ev.Told(0, 0, known, 0, sync=True), 0.0)
+        made.handle(told(*range(SHADOW - 1), after=known, draft_n=0), 0.0)
+        assert made.plan(0.0) is made.plan_shadow() is None
+    after = (*known, *range(SHADOW - 1))
+    for made, draft_n in ((idle, 0), (asked, 1), (shadowing, 0)):
+        made.handle(told(1, after=after, draft_n=draft_n), 0.0)
+    assert idle.plan(0.0) is idle.plan_shadow() is None
+    for made in (asked, shadowing):
+        plan = made.plan(0.0)
+        assert plan is not None
+        assert plan.ids == known[: len(plan.ids)]
 
 
 @pytest.mark.parametrize(("draft_n", "round_trip"), [(1, 0.0), (4, 0.0), (4, 0.02), (4, 10.0), (65535, 10.0)])

@@ -19,7 +19,7 @@ from specmesh.core.sampling import SamplingParams
 from specmesh.core.second import Second, rescues
 from specmesh.core.side import Side
 from specmesh.core.strategy import Strategy
-from specmesh.core.verifier_session import TELL_EVERY, SessionParams, TargetLimits, VerifierSession
+from specmesh.core.verifier_session import TELL_EVERY, TELL_SELDOM, SessionParams, TargetLimits, VerifierSession
 
 END = 0
 PROMPT = (5, 6, 7)
@@ -758,3 +758,26 @@ def test_another_first_drafter_has_no_second():
         made = assisted()
         change(made)
         assert not made.assisted
+
+
+def test_a_crowd_that_does_better_alone_tells_seldom():
+    """Its drafter would guess for nothing, perhaps on the target's own cores; where the clock has not said so, or only
+    of other crowds, it is told as often as ever."""
+    made = session(draft_n=None, max_tokens=400, n_ctx=500)
+    crowds = made._costs.crowds
+    while crowds.drafts(16):
+        crowds.stepped(16, 16, 1.0, drafting=True)
+
+    def told(sessions):
+        """Ids of the next TRUTHs but one, in steps that so many share."""
+        found = []
+        while len(found) < 2:
+            effects = made.handle(ev.Stepped((), logits(1), STEP, sessions), 0.0)
+            found += [len(effect.ids) for effect in effects if isinstance(effect, ev.SendTruth)]
+        return found[1]
+
+    assert told(16) == TELL_SELDOM
+    made._pacing._benched = 10**6
+    for _ in range(40):
+        made.handle(ev.Stepped((), logits(1), STEP, 1), 0.0)
+    assert told(1) == TELL_EVERY
