@@ -44,15 +44,17 @@ class SeparateMemories:
                 self._cache.remove(bridge.seq, bridge.position)
 
     def _bridges(self, spans: Sequence[Span], ends: dict[int, int]) -> list[Span]:
-        """A row for each sequence in the small gaps between those of the spans, of which nothing is wanted.
+        """A row for each sequence in the small gaps between those of the spans, of which nothing is wanted: where none
+        is longer than those, as attention passes over as many cells of each.
 
         ends: what sequences hold by now where that is not known yet.
         """
         seqs, bridges = sorted({span.seq for span in spans}), list[Span]()
+        longest = max((span.position for span in spans), default=0)
         for before, after in pairwise(seqs):
             gap = range(before + 1, after)
             held = [ends.get(seq, self._sequences.held(seq)) for seq in gap]
-            if len(gap) <= _BRIDGE and all(length < self._sequences.n_ctx for length in held):
+            if len(gap) <= _BRIDGE and all(length <= longest for length in held):
                 bridges += [Span(seq, length, (0,), logits=False) for seq, length in zip(gap, held, strict=True)]
         fits = sum(span.rows for span in spans) + len(bridges) <= self._rows
         return bridges if fits else []
