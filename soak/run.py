@@ -27,6 +27,9 @@ EARLY = 2
 """Times as many clients more while it warms up: what the busiest moment needs stays with a process, and with as many as
 later such moments would come, ever fewer and ever busier, for hours."""
 
+EARLY_SHARE = 3 / 4
+"""Of the warm-up, after which these ask for no more: when it ends they have gone, with their connections."""
+
 SAMPLE_S = 1.0
 RECOVERY_S = 10.0
 """Seconds after a fault within which a client may still be refused: a process starts, the other side finds it."""
@@ -48,9 +51,9 @@ USUAL = ("shaken", "steady")
 class Settings:
     """A soak: for how long, from which seed, with what models, so many clients of each pair, so many texts.
 
-    warm_up: seconds after which memory is watched; before, more clients ask where it is. traces: where to write what
-    the steady pair allocates from then on. sessions: how many each daemon holds at once, and lets wait; None for as
-    many as by itself.
+    warm_up: seconds after which memory is watched; until shortly before, more clients ask where it is. traces: where to
+    write what the steady pair allocates from then on. sessions: how many each daemon holds at once, and lets wait; None
+    for as many as by itself.
     """
 
     seconds: float
@@ -145,11 +148,11 @@ class _Running:
 
     def look(self) -> None:
         """Sample both processes, where that is wanted."""
-        if self.clock() >= self._warm_up:
+        if self.clock() >= EARLY_SHARE * self._warm_up:
             self.crowds[1].leave()
-            if self._traces is not None and not self._tracing:
-                self._tracing = True
-                self.pair.trace()
+        if self.clock() >= self._warm_up and self._traces is not None and not self._tracing:
+            self._tracing = True
+            self.pair.trace()
         for recorded in self.pair.proxy.captured:
             recorded.clear()
         if self._watched and Path("/proc/self/smaps_rollup").exists():

@@ -24,7 +24,8 @@ class Growth:
     """Slopes per hour, and what they were found in: so many samples over so many seconds, megabytes at both ends.
 
     descriptors_per_h: of the fewest of each minute, because connections come and go; descriptors: fewest and most.
-    mb_by_minute: medians, the warm-up too, from which can be seen whether it grows or settles.
+    mb_by_minute: medians, fewest_by_minute: the fewest descriptors, the warm-up too, from which can be seen whether it
+    grows or settles.
     """
 
     memory_mb_per_h: float
@@ -35,6 +36,7 @@ class Growth:
     last_mb: float
     descriptors: tuple[int, int]
     mb_by_minute: tuple[float, ...] = ()
+    fewest_by_minute: tuple[int, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """For the report."""
@@ -75,6 +77,7 @@ def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
         float(np.median([one.memory for one in kept[-tenth:]])) / MB,
         (min(one.descriptors for one in kept), max(one.descriptors for one in kept)),
         _by_minute(samples),
+        tuple(int(held) for _, held in _fewest(samples)),
     )
 
 

@@ -47,6 +47,7 @@ def test_connections_that_come_and_go_are_no_growth():
         open_ = [20 + int(leak_per_h * at / HOUR) + rng.choice((0, 1, 1, 3, 8)) for at in range(900)]
         found = growth([Sample(float(at), 0, held) for at, held in enumerate(open_)], 0.0)
         assert found is not None
+        assert found.fewest_by_minute == tuple(20 + int(leak_per_h * 60 * at / HOUR) for at in range(15))
         return found.descriptors_per_h
 
     assert grown(0.0) == 0
