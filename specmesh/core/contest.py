@@ -45,6 +45,11 @@ class Contest:
         self._verdict: bool | None = None
         self._span = SPAN
 
+    @property
+    def decided(self) -> bool:
+        """Whether both were measured."""
+        return self._verdict is not None
+
     def stepped(self, sessions: int, tokens: int, seconds: float, *, drafting: bool) -> None:
         """A step of so many sessions has ended and has committed so many tokens, so long after the one before it.
         drafting: any of them was asking for drafts."""
@@ -83,3 +88,8 @@ class Contests:
         """Whether so many sessions are to ask for drafts, if they expect something of them."""
         contest = self._of.get(sessions.bit_length())
         return contest is None or contest.drafts
+
+    def grow_to_draft(self, sessions: int) -> bool:
+        """The same of so many that may become more: where nothing is known of them, by the next larger crowd."""
+        known = [size for size, contest in self._of.items() if size >= sessions.bit_length() and contest.decided]
+        return self.drafts(sessions) and (not known or self._of[min(known)].drafts)

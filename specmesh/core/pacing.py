@@ -108,7 +108,8 @@ class Pacing:
         """What a drafter is asked for of which nothing is known."""
         if self._fixed is not None:
             return self._fixed
-        return 0 if self._benched or not self.crowd_drafts else FIRST_DRAFT_N
+        growing = self._crowd > 1 and not self._costs.crowds.grow_to_draft(self._crowd)
+        return 0 if self._benched or growing else FIRST_DRAFT_N
 
     def detach(self) -> None:
         """No drafter any more."""

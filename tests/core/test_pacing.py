@@ -6,6 +6,7 @@ import pytest
 
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
+from specmesh.core.contest import Contest
 from specmesh.core.costs import StepCosts
 from specmesh.core.pacing import (
     BENCHED,
@@ -206,20 +207,25 @@ def test_a_crowd_asks_for_drafts_only_while_that_is_faster():
 
 
 def test_a_session_knows_the_crowd_that_it_joins():
-    """Where the clock said no to a crowd of that size it asks for nothing from the start, or from the first step of
-    such a crowd on; one that has gone is believed to have after some steps."""
+    """Where the clock said no to a crowd of that size it asks for nothing from the start, nor in a smaller one that may
+    be growing and of which nothing is known, and otherwise from the first step of such a crowd on; one that has gone is
+    believed to have after some steps."""
     pace = pacing()
     costs = pace._costs
 
-    def forbid(sessions: int) -> None:
-        while costs.crowds.drafts(sessions):
-            costs.crowds.stepped(sessions, sessions, 1.0, drafting=True)
+    def decide(sessions: int, *, pays: bool) -> None:
+        contest = costs.crowds._of.setdefault(sessions.bit_length(), Contest())
+        while not contest.decided:
+            tokens = 2 * sessions if contest.drafts == pays else sessions
+            contest.stepped(sessions, tokens, 1.0, drafting=contest.drafts)
 
     def joined(company: int, fixed: int | None = None) -> int:
         return Pacing(fixed, 8, costs, RollingAcceptance(), SessionTimes(0.0), company).draft_n
 
-    forbid(16)
-    assert (joined(1), joined(7), joined(16), joined(16, fixed=3)) == (FIRST_DRAFT_N, FIRST_DRAFT_N, 0, 3)
+    decide(7, pays=True)
+    decide(16, pays=False)
+    assert [joined(size) for size in (1, 7, 8, 16, 32)] == [FIRST_DRAFT_N, FIRST_DRAFT_N, 0, 0, FIRST_DRAFT_N]
+    assert joined(16, fixed=3) == 3
     assert pace.draft_n > 0
     pace.stepped(1, 0, 0, flushed=True, now=0.0, sessions=16)
     assert pace.draft_n == 0
