@@ -222,15 +222,16 @@ def test_a_session_knows_the_crowd_that_it_joins():
     def joined(company: int, fixed: int | None = None) -> int:
         return Pacing(fixed, 8, costs, RollingAcceptance(), SessionTimes(0.0), company).draft_n
 
-    decide(7, pays=True)
+    decide(3, pays=True)
     decide(16, pays=False)
-    assert [joined(size) for size in (1, 7, 8, 16, 32)] == [FIRST_DRAFT_N, FIRST_DRAFT_N, 0, 0, FIRST_DRAFT_N]
+    assert [joined(size) for size in (4, 8, 16)] == [0, 0, 0]
+    assert [joined(size) for size in (1, 2, 32)] == [FIRST_DRAFT_N] * 3
     assert joined(16, fixed=3) == 3
     assert pace.draft_n > 0
     pace.stepped(1, 0, 0, flushed=True, now=0.0, sessions=16)
     assert pace.draft_n == 0
-    for sessions in (2, 4, 8):
-        forbid(sessions)
+    for sessions in (4, 8):
+        decide(sessions, pays=False)
     spell = 0
     while pace.draft_n == 0:
         spell += 1
