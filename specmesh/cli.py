@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from specmesh.audit.cli import audit
 from specmesh.bench.cli import bench
-from specmesh.client_options import json_option, print_json, socket_option
+from specmesh.client_options import json_option, model_option, print_json, socket_option
 from specmesh.config_cli import bad_variable, blamed, config
 from specmesh.daemons_cli import drafter, verifier
 from specmesh.default_options import given
@@ -155,6 +155,7 @@ _SOCKET = socket_option("The daemon's local socket (default: found in the user's
     help="Instead of PROMPT: a text that broke off, from its beginning, as long as a daemon keeps it. How it goes on "
     "was said when it began.",
 )
+@model_option
 @_SOCKET
 def generate(
     prompt: str | None,
@@ -173,6 +174,7 @@ def generate(
     verbose: bool,
     reconnect_timeout: float,
     resume: str | None,
+    model: str | None,
     socket_path: Path | None,
 ) -> None:
     """Generate text from PROMPT ('-' reads it from standard input)."""
@@ -188,9 +190,12 @@ def generate(
         raise click.UsageError("--pace is for plain text: leave out --json and --show-drafts")
     if count > 1 and (resume is not None or pace or show_drafts):
         raise click.UsageError("--n is for several whole texts: leave out --resume, --pace and --show-drafts")
+    if model is not None and resume is not None:
+        raise click.UsageError("--resume goes on with the model that began: leave out --model")
     text = read_text() if prompt == "-" else prompt
     body: dict[str, object] = {
         **({"prompt": text} if resume is None else {"resume": {"id": resume}}),
+        **({} if model is None else {"model": model}),
         **given({"max_tokens": max_tokens}),
         **sampling,
         **structure,
@@ -214,6 +219,7 @@ def generate(
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of an answer.")
 @sampling_options(temperature=0.7)
 @structure_options
+@model_option
 @_SOCKET
 def chat(
     system: str | None,
@@ -221,6 +227,7 @@ def chat(
     max_tokens: int | None,
     sampling: dict[str, object],
     structure: dict[str, object],
+    model: str | None,
     socket_path: Path | None,
 ) -> None:
     """Talk to the target model; what is piped in is one message."""
@@ -232,6 +239,8 @@ def chat(
     options = sampling | structure
     if max_tokens is not None:
         options["max_tokens"] = max_tokens
+    if model is not None:
+        options["model"] = model
     run(Client(socket_path, waits=_say_waiting), Conversation(system, raw), options)
 
 

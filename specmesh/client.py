@@ -25,6 +25,7 @@ _CLASSES: dict[str, type[SpecmeshError]] = {
     "ConfigError": errors.ConfigError,
     "DaemonUnreachable": errors.DaemonUnreachable,
     "EngineError": errors.EngineError,
+    "NoSuchModel": errors.RequestError,
     "NoSuchText": errors.NoSuchText,
     "PromptTooLong": errors.RequestError,
     "Refused": errors.Refused,

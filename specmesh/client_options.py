@@ -36,6 +36,16 @@ def socket_option(told: str) -> Callable[[F], F]:
     )
 
 
+def model_option(command: F) -> F:
+    """Give a command --model, as `model`."""
+    return click.option(
+        "--model",
+        metavar="NAME",
+        help="Where a drafter has verifiers with several models: this one, as `specmesh ps` shows it (default: that of the "
+        "first one there).",
+    )(command)
+
+
 def json_option(envvar: str, told: str = "Print one JSON object instead.") -> Callable[[F], F]:
     """Give a command --json, as `as_json`."""
     return click.option("--json", "as_json", envvar=envvar, is_flag=True, help=told)

@@ -109,7 +109,7 @@ class NoSuchModel(RequestError):
     """None of a drafter's verifiers has a model of that name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no model {name[:200]} is served here: see /v1/models", "model")
+        super().__init__(f"no model {name[:200]} is served here: see `specmesh ps`, or /v1/models", "model")
 
 
 class NoSuchText(RequestError):

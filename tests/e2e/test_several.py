@@ -1,7 +1,10 @@
 """A drafter with two verifiers, as processes."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
-from processes import Daemon, Mesh, Stream, body, complete, free_port, sim_text, until
+from processes import Daemon, Mesh, Stream, body, complete, free_port, generate, sim_text, until
 
 PROMPT = "the mesh goes on"
 TOKENS = 800
@@ -50,3 +53,29 @@ def test_one_is_killed_in_the_middle(daemons: tuple[Daemon, Daemon, Daemon]):
     assert drafter.stats()["sessions"]["resumed"] == 1  # type: ignore[index]
     assert [one["name"] is None for one in rows(drafter)] == [one is has for one in verifiers]
     assert complete(drafter, body(PROMPT, 50)).text == sim_text(PROMPT, 50)
+
+
+@pytest.mark.models
+def test_a_model_is_chosen(make_gguf: Callable[..., Path], mesh: Mesh):
+    """`generate --model` where the verifiers have different ones; without, the first one's; another name is refused."""
+    pytest.importorskip("llama_cpp")
+    ports, seeds = (mesh.port, free_port()), (1, 2)
+    for port, seed in zip(ports, seeds, strict=True):
+        small = ("--ctx", 256, "--max-sessions", 2, "--threads", 1, "--bind", f"tcp://127.0.0.1:{port}")
+        file = make_gguf(f"seeded-{seed}", seed=seed, words=58)
+        mesh.start("verifier", "--engine", "llama", "--model", file, *small, name=f"verifier{seed}").ready()
+    drafter = mesh.start(
+        "drafter", "--engine", "ngram", "--connect", ",".join(f"tcp://127.0.0.1:{port}" for port in ports)
+    )
+    drafter.ready()
+    until(lambda: all(one["model"] for one in rows(drafter)), "the drafter has both")
+    alone = [generate(one, PROMPT, "--max-tokens", 40, "--json").json for one in mesh.daemons[:2]]
+    assert alone[0]["text"] != alone[1]["text"]
+    for number, seed in enumerate(seeds):
+        chosen = generate(drafter, PROMPT, "--max-tokens", 40, "--json", "--model", f"seeded-{seed}").json
+        assert chosen["text"] == alone[number]["text"]
+    assert generate(drafter, PROMPT, "--max-tokens", 40, "--json").json["text"] == alone[0]["text"]
+    refused = generate(drafter, PROMPT, "--model", "nobody's")
+    assert (refused.code, refused.out) == (2, "")
+    assert "no model nobody's is served here: see `specmesh ps`" in refused.err
+    assert generate(drafter, "--resume", "cmpl-" + "0" * 32, "--model", "seeded-1").code == 2
