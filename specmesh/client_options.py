@@ -41,8 +41,8 @@ def model_option(command: F) -> F:
     return click.option(
         "--model",
         metavar="NAME",
-        help="Where a drafter has verifiers with several models: this one, as `specmesh ps` shows it (default: the first "
-        "one's).",
+        help="Where a drafter has verifiers with several models: this one, as `specmesh ps` shows it (default: the "
+        "first one's).",
     )(command)
 
 
