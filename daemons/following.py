@@ -126,8 +126,8 @@ class Following:
     def _seat(self, live: Followed) -> None:
         """Give a session a place in the draft model, with what others left there of its prompt, once that is here."""
         machine = live.machine
-        if live.seq is not None or live.undraftable:
-            return
+        if live.seq is not None or live.undraftable or not machine.active:
+            return  # a place for nothing would cost another session's prompt
         if not self.places or machine.n_truth < max(live.n_prompt, 1):
             return
         live.seq, held = self.places.take(machine.truth, live.n_prompt, cached=live.cache_prompt)

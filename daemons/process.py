@@ -34,10 +34,10 @@ COLLECT_EVERY = 20_000
 
 SWEEP_INTERVAL = 1.0
 """Seconds between two collections of all that has come since the start: by allocations alone the next one is due after
-thousands of texts, and what these leave behind piles up. A tenth of a millisecond each."""
+thousands of texts, and what these leave behind piles up. 0.1 ms each with 6,000 objects, 1.4 ms with 60,000."""
 
 SWEEPS = 10
-"""Of these, until what is free of the C library's heap is given back to the system; half a millisecond."""
+"""Of these, until what is free of the C library's heap is given back to the system; 0.3 ms where that is little."""
 
 LOADING_GRACE = 4.0
 """Seconds that loading a model may go on after SIGTERM."""

@@ -34,7 +34,7 @@ class Stepper:
         self._engine = EngineThread(engine, deliver)
         self._restores = engine.info.trimming == "restore"
         self._width = engine.info.width
-        self._separate = engine.info.separate and self._width is None
+        self._separate = engine.info.separate
         self._scheduler = Scheduler(
             engine.info.n_batch, costs, constant=self._width is not None, separate=self._separate
         )
@@ -147,7 +147,8 @@ class Stepper:
             self._notes.stepped(live, effects, seconds)  # before the next step, which may begin at once
         if step.pure and sharing > 1 and self._pause is not None:
             tokens = sum(len(effect.ids) for _, told in outcomes for effect in told if isinstance(effect, ev.Emit))
-            self._costs.crowds.stepped(sharing, tokens, self._pause + seconds, drafting=drafting)
+            spent = self._pause + seconds
+            self._costs.crowds.stepped(sharing, tokens, spent, drafting=drafting, drafts=step.drafts)
         return outcomes
 
     def abandon(self, sessions: Mapping[int, Live]) -> list[Live]:

@@ -82,11 +82,12 @@ def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
 
 
 def _fewest(samples: Sequence[Sample]) -> list[tuple[float, float]]:
-    minutes: dict[int, int] = {}
+    """Of each minute from the first sample on that is more than half there: of a few looks none may be a lucky one."""
+    minutes: dict[int, list[Sample]] = {}
     for one in samples:
-        minute = int(one.at // 60)
-        minutes[minute] = min(one.descriptors, minutes.get(minute, one.descriptors))
-    return [(60.0 * minute, float(held)) for minute, held in minutes.items()]
+        minutes.setdefault(int((one.at - samples[0].at) // 60), []).append(one)
+    whole = [held for held in minutes.values() if held[-1].at - held[0].at > 30]
+    return [(held[0].at, float(min(one.descriptors for one in held))) for held in whole]
 
 
 def _by_minute(samples: Sequence[Sample]) -> tuple[float, ...]:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 SETTLE = 4
 """Steps after a change that count for nothing: drafts are in hand still, or on their way."""
 
+COLD = 32
+"""Steps for which drafts are waited for where drafting begins: drafters may have prompts to read first."""
+
 WITH, WITHOUT = 320, 96
 """Rounds of each kind that are compared, one for each session of a step: how many drafts stand is luck, and what a step
 without them takes is not."""
@@ -41,6 +44,7 @@ class Contest:
     def __init__(self) -> None:
         self.drafts = True
         self._rest = SETTLE  # steps that are not measured
+        self._cold = 0  # of those with drafts, how many had none before the first that had
         self._with, self._without = _Rate(), _Rate()
         self._verdict: bool | None = None
         self._span = SPAN
@@ -50,14 +54,24 @@ class Contest:
         """Whether both were measured."""
         return self._verdict is not None
 
-    def stepped(self, sessions: int, tokens: int, seconds: float, *, drafting: bool) -> None:
+    @property
+    def refuses(self) -> bool:
+        """Whether drafting was found not to pay, and is not being tried again."""
+        return self._verdict is False and not self.drafts
+
+    def stepped(
+        self, sessions: int, tokens: int, seconds: float, *, drafting: bool, drafts: bool | None = None
+    ) -> None:
         """A step of so many sessions has ended and has committed so many tokens, so long after the one before it.
-        drafting: any of them was asking for drafts."""
+        drafting: any of them was asking for drafts; drafts: it had some, None as far as is known."""
         if self._rest:
             self._rest -= 1
             return
         if self.drafts and not drafting:
             return  # no session expects anything of its drafter
+        if self.drafts and drafts is False and not self._with.rounds and self._cold < COLD:
+            self._cold += 1
+            return
         rate, other = (self._with, self._without) if self.drafts else (self._without, self._with)
         rate.add(sessions, tokens, seconds)
         if rate.rounds < (WITH if self.drafts else WITHOUT):
@@ -72,6 +86,7 @@ class Contest:
         self.drafts = self._verdict = pays
         self._rest = SETTLE + self._span
         self._with, self._without = _Rate(), _Rate()
+        self._cold = 0
 
 
 class Contests:
@@ -80,16 +95,24 @@ class Contests:
     def __init__(self) -> None:
         self._of: dict[int, Contest] = {}
 
-    def stepped(self, sessions: int, tokens: int, seconds: float, *, drafting: bool) -> None:
+    def stepped(
+        self, sessions: int, tokens: int, seconds: float, *, drafting: bool, drafts: bool | None = None
+    ) -> None:
         """A step that so many sessions shared; see `Contest.stepped`."""
-        self._of.setdefault(sessions.bit_length(), Contest()).stepped(sessions, tokens, seconds, drafting=drafting)
+        contest = self._of.setdefault(sessions.bit_length(), Contest())
+        contest.stepped(sessions, tokens, seconds, drafting=drafting, drafts=drafts)
 
     def drafts(self, sessions: int) -> bool:
         """Whether so many sessions are to ask for drafts, if they expect something of them."""
         contest = self._of.get(sessions.bit_length())
         return contest is None or contest.drafts
 
+    def refuse(self, sessions: int) -> bool:
+        """Whether so many were found to do better without; see `Contest.refuses`."""
+        contest = self._of.get(sessions.bit_length())
+        return contest is not None and contest.refuses
+
     def grow_to_draft(self, sessions: int) -> bool:
-        """The same of so many that may become more: where nothing is known of them, by the next larger crowd."""
+        """`drafts` of so many that may become more: where nothing is known of them, by the next larger crowd known."""
         known = [size for size, contest in self._of.items() if size >= sessions.bit_length() and contest.decided]
         return self.drafts(sessions) and (not known or self._of[min(known)].drafts)

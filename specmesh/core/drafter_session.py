@@ -151,6 +151,11 @@ class DrafterSession:
         idle = self.draft_n == 0 and self._shadow > 0 and self._n_truth <= self._n_ctx
         return idle and self._n_truth - self._shadowed >= self._gap + self._shadow
 
+    @property
+    def active(self) -> bool:
+        """Whether the draft model has, or has had, anything to do for it."""
+        return self.draft_n > 0 or self._held > 0 or self._due
+
     def relocated(self, held: int) -> None:
         """Note how many ids the model really holds after a trim."""
         self._held = held

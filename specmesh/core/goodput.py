@@ -7,7 +7,7 @@ fuller a step, the fewer; where rows are free, as many as there are.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate
 from operator import mul
 
 LEAST_GAIN = 1.01
@@ -68,10 +68,16 @@ def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[Sequence[int]]
     return counts
 
 
-def slices(depths: Sequence[int]) -> list[int]:
-    """Rows of the decodes that a step falls into where each sequence has a memory of its own, `depths` as above:
-    llama.cpp takes as many rows of each at once as all of those have that have any left (its `split_equal`)."""
-    return [sequences * len(list(rows)) for sequences, rows in groupby(depths) if sequences]
+def slices(depths: Sequence[int]) -> list[tuple[int, int]]:
+    """(how many, of how many rows): the decodes that a step falls into where each sequence has a memory of its own,
+    `depths` as above, beginning with the one of all sequences. llama.cpp takes as many rows of each at once as all
+    neighbours have that have any left (its `split_equal`); who are neighbours is not known here, so that what some have
+    beyond all others counts as a decode for each of them.
+    """
+    every = [sequences for sequences in depths if sequences == depths[0]]
+    some = [sequences for sequences in depths if 0 < sequences < depths[0]]
+    beyond = [(some[0], -(-sum(some) // some[0]))] if some else []
+    return [(1, sum(every)), *beyond]
 
 
 def even_drafts(rates: Sequence[float], sessions: int, most: int, seconds: Callable[[int], float]) -> int:

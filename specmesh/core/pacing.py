@@ -83,7 +83,8 @@ class Pacing:
         self._probing = False
         self._trial = Trial()
         self._benched, self._next_benched = 0, BENCHED
-        self.draft_n = self._first()
+        growing = self._crowd > 1 and not costs.crowds.grow_to_draft(self._crowd)
+        self.draft_n = 0 if fixed is None and growing else self._first()
         self._solved = float("-inf")  # when a policy was last asked for
         self._patience = SOLVE_INTERVAL
         self._silence = Silence()
@@ -108,8 +109,7 @@ class Pacing:
         """What a drafter is asked for of which nothing is known."""
         if self._fixed is not None:
             return self._fixed
-        growing = self._crowd > 1 and not self._costs.crowds.grow_to_draft(self._crowd)
-        return 0 if self._benched or growing else FIRST_DRAFT_N
+        return 0 if self._benched or not self._costs.crowds.drafts(self._crowd) else FIRST_DRAFT_N
 
     def detach(self) -> None:
         """No drafter any more."""
@@ -218,9 +218,9 @@ class Pacing:
         return round(self._company)
 
     @property
-    def crowd_drafts(self) -> bool:
-        """Whether drafting may pay with so many, as far as is known; alone, that is for the policy to say."""
-        return self._crowd <= 1 or self._costs.crowds.drafts(self._crowd)
+    def refused(self) -> bool:
+        """Whether the clock has shown that as many sessions do better without drafts."""
+        return self._crowd > 1 and self._costs.crowds.refuse(self._crowd)
 
     def _crowded(self, rows: int) -> float:
         """What a step of so many rows takes that others like this one share, and what is between two."""
@@ -409,7 +409,7 @@ class Pacing:
             self._benched -= 1
             self.draft_n = 0
             return
-        if not self.crowd_drafts:
+        if self._crowd > 1 and not self._costs.crowds.drafts(self._crowd):
             self.draft_n = 0
             return
         if self._crowd > 1:

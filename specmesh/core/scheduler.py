@@ -79,9 +79,9 @@ class Scheduler:
 
     What room is left prefills; where others verify or wait only `prefill_rows` of it, or ROWS_BESIDE for each of them,
     so that no one's tokens stall, times as many as there are prompts for each of the others: prompts in small parts
-    cost everybody time. In every other step it is the oldest prompt's first, which so goes on whatever comes, else
-    that of those with least to go. Whole prompts follow, and parts of LEAST_PART: each is a decode of its own where
-    sequences have separate memories, and a short one takes as long as many rows.
+    cost everybody time. LEAST_PART of it is kept from drafts. In every other step it is the oldest prompt's first,
+    which so goes on whatever comes, else that of those with least to go. Whole prompts follow, and parts of LEAST_PART:
+    each is a decode of its own where sequences have separate memories, and a short one takes as long as many rows.
 
     separate: sequences have memories of their own, so that rows of uneven parts are decodes of their own (`slices`).
     constant: rows of a step cost the same whatever they hold, so all drafts come, and a prompt is always cut at the
@@ -111,11 +111,12 @@ class Scheduler:
         if len(waits) == len(plans):
             return Idle(min(waits, default=None))
         prompts = {key: plan for key, plan in plans.items() if isinstance(plan, ev.Prefill)}
+        kept = 0 if self._constant else min(sum(len(plan.ids) for plan in prompts.values()), LEAST_PART)
         parts: list[tuple[int, Part]] = []
         if any(isinstance(plan, ev.Verify) for plan in plans.values()):
             joining = {key: plan for key, plan in plans.items() if not isinstance(plan, ev.Prefill)}
             wants = {key: _wanted(joining[key], sessions[key]) for key in self._fitting(list(joining))}
-            parts += self._verifying(wants, sessions)
+            parts += self._verifying(wants, sessions, kept)
         budget = self._n_batch - sum(_rows(part) for _, part in parts)
         others = len(plans) - len(prompts)
         if others:
@@ -132,10 +133,11 @@ class Scheduler:
         return (joining[begin:] + joining[:begin])[: self._n_batch]
 
     def _verifying(
-        self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, VerifierSession]
+        self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, VerifierSession], kept: int
     ) -> list[tuple[int, ev.Verify]]:
-        """Each with its own row, and with the drafts, of both its chains, that there is room for and that pay."""
-        decided, room = len(wants) == 1 or self._constant, self._n_batch - len(wants)
+        """Each with its own row, and with the drafts, of both its chains, that there is room for and that pay. `kept`
+        rows are a prompt's: drafts of many could leave none."""
+        decided, room = len(wants) == 1 or self._constant, max(self._n_batch - len(wants) - kept, 0)
         beside = {key: sessions[key].bid_aside(want) for key, want in wants.items() if want.side is not None}
         if decided and not beside:
             counts = []
@@ -157,8 +159,14 @@ class Scheduler:
 
     def _seconds(self, depths: Sequence[int], context: int) -> float:
         """What a step takes, with what lies between two, where so many sessions bring one row, so many two, ..."""
-        rows = slices(depths) if self._separate else [sum(depths)]
-        return sum(self._costs.seconds(each, context) for each in rows) + self._costs.pause(drafting=True)
+        pause = self._costs.pause(drafting=True)
+        if not self._separate:
+            return self._costs.seconds(sum(depths), context) + pause
+        decodes = slices(depths)
+        return pause + sum(
+            times * self._costs.seconds(rows, context if number == 0 else context // depths[0])
+            for number, (times, rows) in enumerate(decodes)
+        )
 
     def _filling(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
         """As much of the prompts as there is room for."""

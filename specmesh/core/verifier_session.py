@@ -425,7 +425,7 @@ class VerifierSession:
         """
         self._untold = base if self._untold is None else self._untold
         idle = self.draft_n == 0 and not self.followed and self.finished is None
-        if idle and len(self.prefix) - self._untold < (TELL_EVERY if self._pacing.crowd_drafts else TELL_SELDOM):
+        if idle and len(self.prefix) - self._untold < (TELL_SELDOM if self._pacing.refused else TELL_EVERY):
             return []
         base, self._untold = self._untold, None
         ids = tuple(self.prefix[base : len(self.prefix)])

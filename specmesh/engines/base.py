@@ -49,6 +49,8 @@ class EngineInfo:
               what else is in the step; it takes no more. None: a step is as wide as what is asked of it.
     reuse:    what of a sequence another session may go on from, long after it was decoded.
     trees:    whether a span may have a fork.
+    separate: whether each sequence has a memory of its own, and rows of a step are computed together only of
+              neighbours, as many of each.
     batches:  whether a draft engine guesses for several sequences at once: it is a `BatchDraftEngine`.
     """
 
@@ -62,17 +64,12 @@ class EngineInfo:
     reuse: Reuse = "whole"
     batches: bool = False
     trees: bool = False
+    separate: bool = False
 
     @property
     def can_trim(self) -> bool:
         """Whether part of a sequence can be taken back."""
         return self.trimming != "none"
-
-    @property
-    def separate(self) -> bool:
-        """Whether each sequence has a memory of its own: rows of a step are computed together only where all have as
-        many."""
-        return self.reuse == "cut"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,11 +51,20 @@ class LlamaContext:
         here = reuse == "copied" and not settings.rpc  # cells of other machines would cross the network twice
         self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab, trees=here)
         self.resting = Resting(self.cache, self.sequences, settings.n_seq) if here else None
+        separate = not unified and width is None and trimming == "removal"
         self.info = EngineInfo(
-            model.name, n_ctx, n_batch, settings.n_seq, trimming, model.backend, width, reuse, trees=here
+            model.name,
+            n_ctx,
+            n_batch,
+            settings.n_seq,
+            trimming,
+            model.backend,
+            width,
+            reuse,
+            trees=here,
+            separate=separate,
         )
-        apart = self.info.separate and width is None
-        self._separate = SeparateMemories(self.cache, self.sequences, rows) if apart else None
+        self._separate = SeparateMemories(self.cache, self.sequences, rows) if separate else None
 
     def _of_width(self, width: int, rows: int) -> ConstantWidth:
         if self.rewind.trimming == "removal":

@@ -11,6 +11,7 @@ from itertools import pairwise
 from specmesh.engines.base import Span
 from specmesh.engines.llama_cache import LlamaCache
 from specmesh.engines.sequences import Sequences
+from specmesh.errors import EngineError, LocalProtocolError
 
 _ALONE = 32
 """Rows from which on a part of a prompt is a decode of its own: slices of unequal parts would be, and some of them
@@ -30,8 +31,14 @@ class SeparateMemories:
         self._cache, self._sequences, self._rows = cache, sequences, rows
 
     def run(self, spans: Sequence[Span]) -> None:
-        """Run spans in the order of their sequences; the wanted logits are in the last decode. Raises EngineError, with
-        any number of the rows taken in."""
+        """Run spans; the wanted logits are those of the last decode.
+
+        Raises LocalProtocolError, with nothing done, where spans with logits are not in the order of their sequences,
+        as the logits would be; EngineError, with any number of the rows taken in.
+        """
+        wanted = [span.seq for span in spans if span.logits]
+        if wanted != sorted(wanted):
+            raise LocalProtocolError(f"logits of sequences {wanted}: give spans in the order of their sequences")
         alone = [span for span in spans if not span.logits and span.rows >= _ALONE]
         together = [span for span in spans if span not in alone]
         for span in alone:
@@ -40,8 +47,9 @@ class SeparateMemories:
         try:
             self._cache.run(sorted((*together, *bridges), key=lambda span: span.seq))
         finally:
-            for bridge in bridges:
-                self._cache.remove(bridge.seq, bridge.position)
+            kept = [bridge.seq for bridge in bridges if not self._cache.remove(bridge.seq, bridge.position)]
+        if kept:
+            raise EngineError(f"llama.cpp did not remove what bridged a gap, of sequences {kept}")
 
     def _bridges(self, spans: Sequence[Span], ends: dict[int, int]) -> list[Span]:
         """A row for each sequence in the small gaps between those of the spans, of which nothing is wanted: where none

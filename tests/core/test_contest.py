@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.core.contest import LONGEST, SETTLE, SPAN, WITH, WITHOUT, Contest, Contests
+from specmesh.core.contest import COLD, LONGEST, SETTLE, SPAN, WITH, WITHOUT, Contest, Contests
 
 STEPS_WITH, STEPS_WITHOUT = WITH // 16, WITHOUT // 16
 """Of sixteen sessions."""
@@ -65,3 +65,31 @@ def test_each_size_of_crowd_has_its_own():
     for _ in range(SETTLE + STEPS_WITH):
         contests.stepped(16, 32, 0.01, drafting=True)
     assert [contests.drafts(size) for size in (2, 3, 8, 16, 31, 32)] == [True, True, True, False, False, True]
+
+
+def test_drafters_may_get_ready_first():
+    """Steps before the first draft comes count for nothing, but for so many: it may never come."""
+
+    def until_compared(drafts: bool, cold: int) -> int:
+        contest, steps = Contest(), 0
+        while contest.drafts:
+            steps += 1
+            contest.stepped(16, 16, 1.0, drafting=True, drafts=drafts and steps > SETTLE + cold)
+        return steps
+
+    assert until_compared(drafts=True, cold=0) == SETTLE + STEPS_WITH
+    assert until_compared(drafts=True, cold=10) == SETTLE + 10 + STEPS_WITH
+    assert until_compared(drafts=False, cold=0) == SETTLE + COLD + STEPS_WITH
+
+
+def test_refusing_is_more_than_trying_without():
+    """While the two are compared nothing is known; while it is compared again, what was."""
+    contest, refused = Contest(), []
+    while not contest.decided:
+        refused.append(contest.refuses)
+        contest.stepped(16, 16, 0.01 + contest.drafts, drafting=contest.drafts)
+    assert not any(refused)
+    assert contest.refuses
+    while not contest.drafts:
+        contest.stepped(16, 16, 0.01, drafting=False)
+    assert not contest.refuses

@@ -66,17 +66,19 @@ def test_nothing_known_of_costs():
 
 
 def test_slices_of_a_step():
-    """As many rows of each sequence at once as all that have any left have."""
-    assert slices([3, 0, 0]) == [3]
-    assert slices([3, 3, 1, 1, 1]) == [6, 3]
-    assert slices([16, 1, 0]) == [16, 1]
+    """What all have is one decode, what some have beyond that one for each of them."""
+    assert slices([3, 0, 0]) == [(1, 3)]
+    assert slices([3, 3, 1, 1, 1]) == [(1, 6), (1, 3)]
+    assert slices([16, 1, 0]) == [(1, 16), (1, 1)]
+    assert slices([6, 3, 2]) == [(1, 6), (3, 2)]
+    assert slices([2, 2]) == [(1, 4)]
 
 
 def test_uneven_drafts_come_where_all_or_none_would_be_one_decode():
     """Each decode costs as much as 10 rows at least: one draft of one session is not worth another, one of each is."""
 
     def apart(depths):
-        return sum(max(rows, 10.0) for rows in slices(depths))
+        return sum(times * max(rows, 10.0) for times, rows in slices(depths))
 
     assert share_rows([bid(0.9), bid(), bid(), bid()], 9, apart) == [0, 0, 0, 0]
     assert share_rows([bid(0.9), bid(0.8), bid(0.8), bid(0.7)], 9, apart) == [1, 1, 1, 1]

@@ -765,8 +765,8 @@ def test_a_crowd_that_does_better_alone_tells_seldom():
     of other crowds, it is told as often as ever."""
     made = session(draft_n=None, max_tokens=400, n_ctx=500)
     crowds = made._costs.crowds
-    while crowds.drafts(16):
-        crowds.stepped(16, 16, 1.0, drafting=True)
+    while not crowds.refuse(16):
+        crowds.stepped(16, 16, 1.0 + crowds.drafts(16), drafting=crowds.drafts(16))
 
     def told(sessions):
         """Ids of the next TRUTHs but one, in steps that so many share."""

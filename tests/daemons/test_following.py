@@ -22,7 +22,7 @@ def followed() -> tuple[Following, SimDrafter]:
     """Session 7, whose drafter this is, of nobody here."""
     dealer, engine = SimpleNamespace(send=lambda _: 1), SimDrafter(SimSettings())
     home = SimpleNamespace(learned=lambda *_: None, over=lambda *_: None)
-    following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, Places(1, "cut", 0))  # type: ignore[arg-type]
+    following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, Places(1, "cut", 99))  # type: ignore[arg-type]
     following.found(welcome())
     following.opened(Opened(7, 0, 3, 0.0, 0, 1.0, 0), 0.0)
     following.heard(7, Told(0, 0, (1, 2, 3), 4, sync=True), 0, 0.0)
@@ -134,7 +134,9 @@ def test_an_engine_that_fails_over_several_gets_one():
 def test_those_that_drafts_are_asked_for_come_first():
     """A session that only follows gives its place to one that drafts are asked for, and gets it back."""
     followers = Followers(Counting(SimSettings(n_seq=1)))
-    followers.tell(1, b"following", 0)
+    followers.tell(1, b"following", 4)
+    followers.work()
+    followers.following.heard(1, Told(9, Prefix(b"following").crc, (1,), 0, sync=False), 0, 0.0)
     followers.work()
     followers.tell(2, b"asked for", 4)
     followers.work()
@@ -168,3 +170,20 @@ def test_several_sessions_are_shadowed_at_once(refuses: bool):
     shadows = [one for one in followers.said if isinstance(one, Shadow)]
     assert sorted(one.session for one in shadows) == [1, 2, 3]
     assert all(len(one.ids) == SHADOW for one in shadows)
+
+
+def test_who_has_nothing_to_do_takes_no_place():
+    """Its prompt would displace another's, which may be gone on from; it has one once drafts are asked for."""
+    following, engine = followed()
+    while following.work(engine, 0.0):
+        pass
+    following.done(Done(7, "stop", 3, {}), 0.0)
+    kept = following.places.picture()["kept_tokens"]
+    following.opened(Opened(8, 0, 3, 0.0, 0, 1.0, 0), 0.0)
+    following.heard(8, Told(0, 0, (9, 9, 9), 0, sync=True), 0, 0.0)
+    assert not following.work(engine, 0.0)
+    assert following.live[8].seq is None
+    assert following.places.picture()["kept_tokens"] == kept > 0
+    following.heard(8, Told(3, Prefix((9, 9, 9)).crc, (1,), 2, sync=False), 0, 0.0)
+    assert following.work(engine, 0.0)
+    assert following.live[8].seq is not None

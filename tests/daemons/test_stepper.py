@@ -3,6 +3,7 @@
 import queue
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -38,15 +39,15 @@ class Free(StepCosts):
 class Driven:
     """A stepper and its sessions, a step at a time."""
 
-    def __init__(self, engine: VerifyEngine) -> None:
+    def __init__(self, engine: VerifyEngine, costs: StepCosts | None = None) -> None:
         self.engine, self.sessions = engine, dict[int, Live]()
         self._results = queue.SimpleQueue[Decoded | DecodeFailed]()
-        self._stepper = Stepper(engine, self._results.put, Free(), DecisionNotes(None))
+        self._stepper = Stepper(engine, self._results.put, costs or Free(), DecisionNotes(None))
 
-    def open(self, ids: tuple[int, ...] = PROMPT, *, second: bool = True) -> Live:
+    def open(self, ids: tuple[int, ...] = PROMPT, *, second: bool = True, draft_n: int | None = None) -> Live:
         info, vocabulary = self.engine.info, self.engine.vocabulary
         limits = TargetLimits(info.n_ctx, len(vocabulary), frozenset(), pieces=vocabulary.pieces, trees=info.trees)
-        params = SessionParams(SamplingParams(), TOKENS)
+        params = SessionParams(SamplingParams(), TOKENS, draft_n)
         seq, held = self._stepper.take(ids, len(ids) - 1, self.sessions, cached=True)
         machine = VerifierSession(ids, params, limits, Free(), RollingAcceptance(), 0.0, held=held)
         machine.attach(Arrivals())
@@ -182,10 +183,14 @@ def test_a_session_that_begins_gets_the_second_chains_sequence(driven: Driven):
 
 
 def test_what_steps_that_are_shared_bring_is_told(driven: Driven, monkeypatch: pytest.MonkeyPatch):
-    """How many sessions and tokens, and whether drafts were asked for; nothing of steps of one, or with a prompt."""
+    """How many sessions and tokens, and whether drafts were asked for, and had; nothing of steps of one, or with a
+    prompt."""
     told: list[tuple[int, int, bool]] = []
 
-    def stepped(_: Contests, sessions: int, tokens: int, seconds: float, *, drafting: bool) -> None:
+    def stepped(
+        _: Contests, sessions: int, tokens: int, seconds: float, *, drafting: bool, drafts: bool | None = None
+    ) -> None:
+        assert drafts is False
         told.append((sessions, tokens, drafting))
 
     monkeypatch.setattr(Contests, "stepped", stepped)
@@ -203,3 +208,35 @@ def test_what_steps_that_are_shared_bring_is_told(driven: Driven, monkeypatch: p
         live.machine.handle(ev.Detached(), 0.0)
     driven.step()
     assert [(sessions, drafting) for sessions, _, drafting in told] == [(2, False)]
+
+
+class Noting(Free):
+    """Notes the widths that are learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widths: list[int] = []
+
+    def record(self, rows: int, seconds: float, **about: object) -> None:
+        self.widths.append(rows)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_what_uneven_steps_teach(separate: bool):
+    """In memories of their own they fall into several decodes, so that they say nothing of so many rows."""
+    engine = SimVerifier(SimSettings())
+    engine._state.info = replace(engine.info, separate=separate)
+    costs = Noting()
+    driven = Driven(engine, costs)
+    lives = [driven.open(tuple(b"ab"), second=False, draft_n=1), driven.open(tuple(b"cd"), second=False)]
+    for live in lives:
+        live.machine.handle(ev.Prefilled(1), 0.0)
+    driven.engine.decode([Span(live.seq, 0, (live.machine.prefix[0:1][0],), logits=False) for live in lives])
+    for drafts in ((), (7,)):
+        live = lives[0]
+        base = len(live.machine.prefix)
+        if drafts:
+            live.machine.handle(ev.Drafted(base, live.machine.prefix.crc_at(base), drafts, 0), 0.0)
+        driven.step()
+    driven.close()
+    assert costs.widths == ([2] if separate else [2, 3])

@@ -8,6 +8,8 @@ import pytest
 
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama_separate import SeparateMemories
+from specmesh.engines.sequences import Sequences
 from specmesh.errors import EngineError, LocalProtocolError
 
 PROMPTS = {0: tuple(range(40, 60)), 1: (7, 8, 9), 3: tuple(range(100, 180))}
@@ -85,6 +87,54 @@ def test_gaps_are_bridged(engines: list[LlamaVerifier], decodes: list[list[tuple
     own.decode([Span(1, 4, (5,) * 252, logits=False)])
     own.decode([Span(0, 22, (5,), logits=True), Span(2, 41, (6,), logits=True)])
     assert decodes == [[(1, 252)], [], [(0, 1), (2, 1)]]
+
+
+class Cache:
+    """Notes the decodes; keeps what it is told to."""
+
+    def __init__(self) -> None:
+        self.decodes: list[list[tuple[int, int]]] = []
+        self.kept = False
+
+    def run(self, spans: Sequence[Span]) -> None:
+        self.decodes.append([(span.seq, span.rows) for span in spans])
+
+    def remove(self, seq: int, length: int) -> bool:
+        return not self.kept
+
+
+def separate(held: Sequence[int], rows: int = 100) -> tuple[SeparateMemories, Cache]:
+    """Over sequences that hold so much."""
+    cache, sequences = Cache(), Sequences(len(held), 256, 320)
+    for seq, length in enumerate(held):
+        sequences.set(seq, length)
+    return SeparateMemories(cache, sequences, rows), cache  # type: ignore[arg-type]
+
+
+def test_gaps_that_are_left():
+    """A longer sequence in it, more than a few of them, or a decode that is full."""
+
+    def decodes(held: Sequence[int], seqs: Sequence[int], rows: int = 100) -> list[list[tuple[int, int]]]:
+        made, cache = separate(held, rows)
+        made.run([Span(seq, held[seq], (5,), logits=True) for seq in seqs])
+        return cache.decodes
+
+    assert decodes([9, 9, 9], [0, 2]) == decodes([3, 9, 9], [0, 2]) == [[(0, 1), (1, 1), (2, 1)]]
+    assert decodes([9, 10, 9], [0, 2]) == decodes([9, 9, 9], [0, 2], rows=2) == [[(0, 1), (2, 1)]]
+    assert decodes([9] * 6, [0, 5]) == [[(seq, 1) for seq in range(6)]]
+    assert decodes([9] * 7, [0, 6]) == [[(0, 1), (6, 1)]]
+
+
+def test_what_cannot_be():
+    """A row that stays, of a sequence that nobody asked about; logits in another order than spans."""
+    made, cache = separate([9, 9, 9])
+    steps = [Span(seq, 9, (5,), logits=True) for seq in (0, 2)]
+    with pytest.raises(LocalProtocolError, match="order of their sequences"):
+        made.run(steps[::-1])
+    assert not cache.decodes
+    cache.kept = True
+    with pytest.raises(EngineError, match=r"sequences \[1\]"):
+        made.run(steps)
 
 
 def test_a_failed_step_leaves_nothing_in_a_gap(engines: list[LlamaVerifier], monkeypatch: pytest.MonkeyPatch):

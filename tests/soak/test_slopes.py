@@ -45,6 +45,7 @@ def test_connections_that_come_and_go_are_no_growth():
 
     def grown(leak_per_h):
         open_ = [20 + int(leak_per_h * at / HOUR) + rng.choice((0, 1, 1, 3, 8)) for at in range(900)]
+        open_ += [30] * 5  # a minute that has only begun
         found = growth([Sample(float(at), 0, held) for at, held in enumerate(open_)], 0.0)
         assert found is not None
         assert found.fewest_by_minute == tuple(20 + int(leak_per_h * 60 * at / HOUR) for at in range(15))
