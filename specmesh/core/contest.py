@@ -7,6 +7,8 @@ in turn, and what was faster goes on until the next comparison.
 
 from dataclasses import dataclass
 
+from specmesh.core.goodput import LEAST_GAIN
+
 SETTLE = 4
 """Steps after a change that count for nothing: drafts are in hand still, or on their way."""
 
@@ -34,8 +36,8 @@ class _Rate:
         self.tokens += tokens
         self.seconds += seconds
 
-    def below(self, other: "_Rate") -> bool:
-        return self.tokens * other.seconds < other.tokens * self.seconds
+    def pays(self, other: "_Rate") -> bool:
+        return self.tokens * other.seconds >= LEAST_GAIN * other.tokens * self.seconds
 
 
 class Contest:
@@ -77,7 +79,7 @@ class Contest:
         if rate.rounds < (WITH if self.drafts else WITHOUT):
             return
         if other.rounds:
-            self._decide(not self._with.below(self._without))
+            self._decide(self._with.pays(self._without))
         else:
             self.drafts, self._rest = not self.drafts, SETTLE
 

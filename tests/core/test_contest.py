@@ -93,3 +93,12 @@ def test_refusing_is_more_than_trying_without():
     while not contest.drafts:
         contest.stepped(16, 16, 0.01, drafting=False)
     assert not contest.refuses
+
+
+@pytest.mark.parametrize(("gain", "pays"), [(1.0, False), (1.005, False), (1.02, True)])
+def test_drafts_must_give_more(gain: float, pays: bool):
+    """As much is too little: the work for it is a machine's, and somebody's."""
+    contest = Contest()
+    while not contest.decided:
+        run(contest, 1, gain)
+    assert contest.drafts == pays
