@@ -13,7 +13,7 @@ import structlog
 
 from specmesh.core import events as ev
 from specmesh.core.drafter_session import DrafterSession
-from specmesh.core.places import NOTHING, Memory, Places
+from specmesh.core.places import Places
 from specmesh.core.proposal import Proposing
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.daemons.dealer import Dealer
@@ -24,6 +24,7 @@ from specmesh.daemons.guides import Guides
 from specmesh.daemons.interrupted import same_model
 from specmesh.daemons.peers import U32
 from specmesh.daemons.sampling_fields import grammar_of, params_of
+from specmesh.daemons.seats import Seats
 from specmesh.engines.base import Ask, DraftEngine, predict_all
 from specmesh.errors import (
     Busy,
@@ -86,6 +87,7 @@ class Following:
         self._temperature = temperature
         self._dealer, self._engine, self._stats, self._address = dealer, engine, stats, address
         self._home, self.places = home, places
+        self._seats = Seats(engine, places)
         self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
         self._asked: dict[int, Asked] = {}
         self._guides = Guides()
@@ -123,31 +125,10 @@ class Following:
             self._predict(engine, found)
         return bool(found)
 
-    def _seat(self, live: Followed) -> None:
-        """Give a session a place in the draft model, with what others left there of its prompt, once that is here."""
-        machine = live.machine
-        if live.seq is not None or live.undraftable or not machine.active:
-            return  # a place for nothing would cost another session's prompt
-        if not self.places or machine.n_truth < max(live.n_prompt, 1):
-            return
-        live.seq, held = self.places.take(machine.truth, live.n_prompt, cached=live.cache_prompt)
-        self._cut()
-        machine.relocated(self._engine.trim(live.seq, held))
-
-    def _cut(self) -> None:
-        for order in self.places.orders():
-            self._engine.trim(order.seq, order.length)
-
     def _plan(self, live: Followed, round_trip: float) -> ev.Predict | None:
-        """What a session wants of the draft model, which must have a place for it: if need be that of one that no
-        drafts are asked for."""
-        if live.seq is None and not self.places and live.machine.draft_n and not live.undraftable:
-            idle = (other for other in self.live.values() if other.seq is not None and not other.machine.draft_n)
-            spare = next(idle, None)
-            if spare is not None:
-                self._release(spare)
-        self._seat(live)
-        return live.machine.plan(round_trip) if live.seq is not None else None
+        """What a session wants of the draft model, which must have a place for it."""
+        seated = live.seq is not None or self._seats.take(live, self.live.values())
+        return live.machine.plan(round_trip) if seated else None
 
     def _beside(self, first: Followed, plan: ev.Predict, turns: list[Followed], round_trip: float) -> list[_Work]:
         """Guesses of other sessions that the engine can make in the same go."""
@@ -198,7 +179,7 @@ class Following:
     def _give_back(self, live: Followed, error: SpecmeshError) -> None:
         """Drafting for a session has failed: it loses its place, and gets no other."""
         log.error("drafting_failed", session=live.id, error=str(error))
-        self._release(live, broken=True)
+        self._seats.release(live, broken=True)
         live.undraftable = True
         self._together = self._engine.info.batches
 
@@ -365,20 +346,8 @@ class Following:
         live.failed(RequestError("somebody else has asked for this text by its name"))
         self._forget(live)
 
-    def _release(self, live: Followed, *, broken: bool = False) -> None:
-        """Give the draft model's place back, with the truth that it holds; the session is followed without drafting."""
-        if live.seq is None:
-            return
-        machine, seq = live.machine, live.seq
-        keeps = live.cache_prompt and not broken
-        held = self._engine.trim(seq, min(machine.held, machine.n_truth) if keeps else 0)
-        memory = Memory(machine.truth[:held], live.n_prompt) if held else NOTHING
-        self.places.give_back(seq, memory)
-        self._cut()
-        live.seq = None
-
     def _forget(self, live: Followed) -> None:
-        self._release(live)
+        self._seats.release(live)
         self._guides.forget(live.id)
         self._stats.unpublished = True
         self._home.over(live.id)
@@ -406,8 +375,7 @@ class Following:
         """A verifier is there, or says more of itself."""
         before, self._welcome = self._welcome, welcome
         if before is not None and not same_model(before, welcome):
-            self.places.clear()  # the same ids may mean other tokens
-            self._cut()
+            self._seats.clear()  # the same ids may mean other tokens
 
     def stop(self, error: SpecmeshError) -> None:
         """This drafter ends: its verifier keeps the texts for a while."""
