@@ -15,7 +15,7 @@ from specmesh.core.goodput import even_drafts
 from specmesh.core.policy import Policy, PolicyInputs, moved
 from specmesh.core.session_times import SessionTimes
 from specmesh.core.silence import Silence
-from specmesh.core.trial import Trial
+from specmesh.core.trial import Bench
 
 FIRST_DRAFT_N = 4
 """What a drafter is asked for before anything is known of it."""
@@ -29,15 +29,6 @@ what they are solved from moves little."""
 
 COMPANY = 0.2
 """How much the newest step counts for how many sessions share steps, where they have become fewer."""
-
-TRIAL = 32
-"""Rounds with drafts after which their measured rate is held against the target's alone."""
-
-BENCHED, LONGEST_BENCHED = 32, 4096
-"""Rounds that a drafter which has failed a trial is not asked for anything; twice as many each time, up to so many."""
-
-COMPARISON = 8
-"""Rounds without drafts that show what lies between steps then, where no others have shown it."""
 
 SAME_RATE = 0.02
 """By how much, relatively, the promised rates of two policies may differ that say the same."""
@@ -81,8 +72,7 @@ class Pacing:
         self._waiting_since: float | None = None
         self._rounds_off = 0
         self._probing = False
-        self._trial = Trial()
-        self._benched, self._next_benched = 0, BENCHED
+        self._bench = Bench()
         growing = self._crowd > 1 and not costs.crowds.grow_to_draft(self._crowd)
         self.draft_n = 0 if fixed is None and growing else self._first()
         self._solved = float("-inf")  # when a policy was last asked for
@@ -98,9 +88,7 @@ class Pacing:
         self._silence = Silence()
         if acceptance is not None:
             self.acceptance, self.policy = acceptance, None
-            self._trial, self._benched = Trial(), 0 if proven else min(self._benched, BENCHED)
-            # What it showed may have been copied: its guesses count for nothing before a trial that it has passed.
-            self._next_benched = 2 * BENCHED if proven else self._next_benched
+            self._bench.another(proven=proven)
             self._rounds_off, self._probing = 0, False
             self._solved, self._patience = float("-inf"), SOLVE_INTERVAL
             self.draft_n = self._first()
@@ -109,7 +97,7 @@ class Pacing:
         """What a drafter is asked for of which nothing is known."""
         if self._fixed is not None:
             return self._fixed
-        return 0 if self._benched or not self._costs.crowds.drafts(self._crowd) else FIRST_DRAFT_N
+        return 0 if self._bench.rounds or not self._costs.crowds.drafts(self._crowd) else FIRST_DRAFT_N
 
     def detach(self) -> None:
         """No drafter any more."""
@@ -277,7 +265,7 @@ class Pacing:
     def off(self) -> bool:
         """Whether the drafter has been found not to pay for this session by itself."""
         unwanted = self.policy is not None and self.policy.wanted == 0 and self._crowd <= 1
-        return self._benched > 0 or (unwanted and self._fixed is None)
+        return self._bench.rounds > 0 or (unwanted and self._fixed is None)
 
     def silent(self, now: float) -> bool:
         """Whether the drafter is asked for drafts and says nothing."""
@@ -339,7 +327,7 @@ class Pacing:
         A drafter may say what the text says already, and be turned on by it. So one that has failed a trial is not
         believed until it has passed one.
         """
-        if self._next_benched == BENCHED:
+        if self._bench.believed:
             self.acceptance.record(1, int(right))
 
     def stepped(
@@ -389,27 +377,14 @@ class Pacing:
         drafts of a grammar's own: what they take says nothing of a drafter.
         """
         if not self.draft_n or self.policy is None or not counts or self._probing:
-            self._trial.since = None  # it goes on with the next rounds that count: drafting may come in short spells
-            return
-        trial = self._trial
-        trial.add(tokens, now)
-        if trial.rounds < TRIAL:
-            return
-        self._trial = Trial()
-        if not self._costs.knows_pause(drafting=False):
-            self._benched = COMPARISON
-        elif trial.slower(self.alone):
-            self._benched, self._next_benched = self._next_benched, min(2 * self._next_benched, LONGEST_BENCHED)
+            self._bench.interrupted()
         else:
-            self._next_benched = BENCHED
+            self._bench.tried(tokens, now, self.alone if self._costs.knows_pause(drafting=False) else None)
 
     def _set_draft_n(self) -> None:
         """What the policy steps with at most; where that is nothing, now and then one to probe with."""
-        if self._benched:
-            self._benched -= 1
-            self.draft_n = 0
-            return
-        if self._crowd > 1 and not self._costs.crowds.drafts(self._crowd):
+        benched = self._bench.sits_out()
+        if benched or (self._crowd > 1 and not self._costs.crowds.drafts(self._crowd)):
             self.draft_n = 0
             return
         if self._crowd > 1:

@@ -3,6 +3,15 @@
 from dataclasses import dataclass
 from math import sqrt
 
+TRIAL = 32
+"""Rounds with drafts after which their measured rate is held against the target's alone."""
+
+BENCHED, LONGEST_BENCHED = 32, 4096
+"""Rounds that a drafter which has failed a trial is not asked for anything; twice as many each time, up to so many."""
+
+COMPARISON = 8
+"""Rounds without drafts that show what lies between steps then, where no others have shown it."""
+
 
 @dataclass(slots=True)
 class Trial:
@@ -31,3 +40,52 @@ class Trial:
         standard deviation of the tokens of so many rounds."""
         spread = sqrt(max(self.squares - self.tokens * self.tokens / self.rounds, 0.0))
         return (self.tokens + spread) * alone < self.seconds
+
+
+class Bench:
+    """Where a drafter sits that has failed a trial: not asked for anything for so many more `rounds`."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self._next = BENCHED  # how many after the next trial that it fails
+        self._trial = Trial()
+
+    @property
+    def believed(self) -> bool:
+        """Whether what it says without being verified counts: it has failed no trial since it last passed one."""
+        return self._next == BENCHED
+
+    def another(self, *, proven: bool) -> None:
+        """Another drafter takes the place. proven: it has shown that it is better, so that trials which others failed
+        do not count for it."""
+        self._trial, self.rounds = Trial(), 0 if proven else min(self.rounds, BENCHED)
+        if proven:
+            self._next = 2 * BENCHED  # what it showed may have been copied: it is not believed before it has passed one
+
+    def sits_out(self) -> bool:
+        """Let a round pass; whether it was one without it."""
+        sat_out = self.rounds > 0
+        self.rounds -= sat_out
+        return sat_out
+
+    def interrupted(self) -> None:
+        """A round that does not count: its trial goes on with the next that do, drafting may come in short spells."""
+        self._trial.since = None
+
+    def tried(self, tokens: int, now: float, alone: float | None) -> None:
+        """A round with drafts; after enough of them the trial ends.
+
+        alone: seconds a token of the target alone; None where it is not known what lies between two of its steps, so
+        that some are to show it.
+        """
+        trial = self._trial
+        trial.add(tokens, now)
+        if trial.rounds < TRIAL:
+            return
+        self._trial = Trial()
+        if alone is None:
+            self.rounds = COMPARISON
+        elif trial.slower(alone):
+            self.rounds, self._next = self._next, min(2 * self._next, LONGEST_BENCHED)
+        else:
+            self._next = BENCHED

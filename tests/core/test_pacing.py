@@ -8,18 +8,10 @@ from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.contest import Contest
 from specmesh.core.costs import StepCosts
-from specmesh.core.pacing import (
-    BENCHED,
-    COMPARISON,
-    FIRST_DRAFT_N,
-    LONGEST_BENCHED,
-    LONGEST_INTERVAL,
-    SOLVE_INTERVAL,
-    TRIAL,
-    Pacing,
-)
+from specmesh.core.pacing import FIRST_DRAFT_N, LONGEST_INTERVAL, SOLVE_INTERVAL, Pacing
 from specmesh.core.policy import PolicyInputs, solve
 from specmesh.core.session_times import SessionTimes
+from specmesh.core.trial import BENCHED, COMPARISON, LONGEST_BENCHED, TRIAL
 
 STEP, ROW, INTERVAL = 0.010, 0.0005, 0.001
 
@@ -169,7 +161,7 @@ def test_a_trial_goes_on_over_short_spells():
             pace.draft_n = 0
         now += (1 if off else 3) * STEP
         pace.stepped(number, 0 if off else 2, 0 if off else 1, flushed=True, now=now)
-        if pace._benched:
+        if pace._bench.rounds:
             break
     assert TRIAL < number < 2 * TRIAL
 

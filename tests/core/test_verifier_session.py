@@ -777,7 +777,7 @@ def test_a_crowd_that_does_better_alone_tells_seldom():
         return found[1]
 
     assert told(16) == TELL_SELDOM
-    made._pacing._benched = 10**6
+    made._pacing._bench.rounds = 10**6
     for _ in range(40):
         made.handle(ev.Stepped((), logits(1), STEP, 1), 0.0)
     assert told(1) == TELL_EVERY
