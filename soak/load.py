@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from soak.pair import Pair
@@ -67,6 +67,8 @@ class Clients:
     ) -> None:
         self._pair, self._texts, self._clock = pair, texts, clock
         self._over = threading.Event()
+        self._asking: dict[Lane, int] = dict.fromkeys(Lane, 0)
+        self._lock = threading.Lock()
         self.heard: list[tuple[Order, Told]] = []
         self.threads = [threading.Thread(target=self._live, args=(each,), daemon=True) for each in orders]
         for thread in self.threads:
@@ -76,9 +78,24 @@ class Clients:
         for order in orders:
             if self._over.is_set():
                 return
-            told = ask(self._pair.daemons[order.at].socket, self._texts[order.text], order, self._clock)
+            with self._counted(order.at):
+                told = ask(self._pair.daemons[order.at].socket, self._texts[order.text], order, self._clock)
             self.heard.append((order, told))
             self._over.wait(order.pause_s + REFUSED_PAUSE_S * (told.error is not None))
+
+    def asking(self, at: Lane) -> int:
+        """How many of them have a connection to a daemon, or are about to."""
+        return self._asking[at]
+
+    @contextmanager
+    def _counted(self, at: Lane) -> Iterator[None]:
+        with self._lock:
+            self._asking[at] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asking[at] -= 1
 
     def leave(self) -> None:
         """Let each finish what it asked for, and ask for no more."""

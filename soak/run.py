@@ -159,8 +159,9 @@ class _Running:
             for lane, found in self.samples.items():
                 self.pair.look(lane)
                 saved = self.pair.saved(lane)
+                asking = sum(crowd.asking(lane) for crowd in self.crowds)
                 if saved is not None:
-                    found.append(sample(self.pair.daemons[lane].pid, self.clock(), saved))
+                    found.append(sample(self.pair.daemons[lane].pid, self.clock(), saved, asking))
 
     def finish(self, text: Text) -> None:
         """The clients leave, everything heals, each daemon says one more text, and no session is left."""

@@ -12,7 +12,8 @@ MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A process at a time in seconds: bytes of memory that are its own, and open descriptors."""
+    """A process at a time in seconds: bytes of memory that are its own, and open descriptors but for those of clients
+    that are asking it."""
 
     at: float
     memory: int
@@ -23,9 +24,9 @@ class Sample:
 class Growth:
     """Slopes per hour, and what they were found in: so many samples over so many seconds, megabytes at both ends.
 
-    descriptors_per_h: of the fewest of each minute, because connections come and go; descriptors: fewest and most.
-    mb_by_minute: medians, fewest_by_minute: the fewest descriptors, the warm-up too, from which can be seen whether it
-    grows or settles.
+    descriptors_per_h: of the medians of the minutes, because a client may be about to connect when it is counted;
+    descriptors: fewest and most.
+    mb_by_minute, descriptors_by_minute: medians, the warm-up too, from which can be seen whether it grows or settles.
     """
 
     memory_mb_per_h: float
@@ -36,21 +37,21 @@ class Growth:
     last_mb: float
     descriptors: tuple[int, int]
     mb_by_minute: tuple[float, ...] = ()
-    fewest_by_minute: tuple[int, ...] = ()
+    descriptors_by_minute: tuple[int, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """For the report."""
         return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
-def sample(pid: int, at: float, saved: int = 0) -> Sample:
+def sample(pid: int, at: float, saved: int = 0, asking: int = 0) -> Sample:
     """Look at a process of Linux. Private memory only: pages of files that others have mapped too come and go. Without
     the `saved` bytes that it says sequences hold which rest: they come and go with the load, by megabytes."""
     private = -saved
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith(("Private_Clean:", "Private_Dirty:")):
             private += int(line.split()[1]) * 1024
-    return Sample(at, private, sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
+    return Sample(at, private, sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) - asking)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
@@ -70,24 +71,24 @@ def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
     tenth = max(len(kept) // 10, 1)
     return Growth(
         slope([(one.at, one.memory) for one in kept]) * HOUR / MB,
-        slope(_fewest(kept)) * HOUR,
+        slope(_usual(kept)) * HOUR,
         len(kept),
         kept[-1].at - kept[0].at,
         float(np.median([one.memory for one in kept[:tenth]])) / MB,
         float(np.median([one.memory for one in kept[-tenth:]])) / MB,
         (min(one.descriptors for one in kept), max(one.descriptors for one in kept)),
         _by_minute(samples),
-        tuple(int(held) for _, held in _fewest(samples)),
+        tuple(round(held) for _, held in _usual(samples)),
     )
 
 
-def _fewest(samples: Sequence[Sample]) -> list[tuple[float, float]]:
-    """Of each minute from the first sample on that is more than half there: of a few looks none may be a lucky one."""
+def _usual(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    """Of each minute from the first sample on that is more than half there."""
     minutes: dict[int, list[Sample]] = {}
     for one in samples:
         minutes.setdefault(int((one.at - samples[0].at) // 60), []).append(one)
     whole = [held for held in minutes.values() if held[-1].at - held[0].at > 30]
-    return [(held[0].at, float(min(one.descriptors for one in held))) for held in whole]
+    return [(held[0].at, float(np.median([one.descriptors for one in held]))) for held in whole]
 
 
 def _by_minute(samples: Sequence[Sample]) -> tuple[float, ...]:
