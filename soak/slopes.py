@@ -1,6 +1,6 @@
 """Whether a process grows: least squares over what was sampled after a warm-up."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,9 +24,10 @@ class Sample:
 class Growth:
     """Slopes per hour, and what they were found in: so many samples over so many seconds, megabytes at both ends.
 
-    descriptors_per_h: of the medians of the minutes, because a client may be about to connect when it is counted;
-    descriptors: fewest and most.
-    mb_by_minute, descriptors_by_minute: medians, the warm-up too, from which can be seen whether it grows or settles.
+    descriptors_per_h: from the fewest of the first third of it to the fewest of the last, because a client may just
+    have left, and a connection to the other daemon be there or not; descriptors: fewest and most.
+    mb_by_minute, descriptors_by_minute: medians and fewest, the warm-up too, from which can be seen whether it grows or
+    settles.
     """
 
     memory_mb_per_h: float
@@ -37,7 +38,7 @@ class Growth:
     last_mb: float
     descriptors: tuple[int, int]
     mb_by_minute: tuple[float, ...] = ()
-    descriptors_by_minute: tuple[int, ...] = ()
+    descriptors_by_minute: tuple[float, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """For the report."""
@@ -71,28 +72,29 @@ def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
     tenth = max(len(kept) // 10, 1)
     return Growth(
         slope([(one.at, one.memory) for one in kept]) * HOUR / MB,
-        slope(_usual(kept)) * HOUR,
+        _moved(kept) * HOUR,
         len(kept),
         kept[-1].at - kept[0].at,
         float(np.median([one.memory for one in kept[:tenth]])) / MB,
         float(np.median([one.memory for one in kept[-tenth:]])) / MB,
         (min(one.descriptors for one in kept), max(one.descriptors for one in kept)),
-        _by_minute(samples),
-        tuple(round(held) for _, held in _usual(samples)),
+        _by_minute(samples, lambda one: one.memory / MB, np.median),
+        _by_minute(samples, lambda one: one.descriptors, min),
     )
 
 
-def _usual(samples: Sequence[Sample]) -> list[tuple[float, float]]:
-    """Of each minute from the first sample on that is more than half there."""
-    minutes: dict[int, list[Sample]] = {}
-    for one in samples:
-        minutes.setdefault(int((one.at - samples[0].at) // 60), []).append(one)
-    whole = [held for held in minutes.values() if held[-1].at - held[0].at > 30]
-    return [(held[0].at, float(np.median([one.descriptors for one in held]))) for held in whole]
+def _moved(samples: Sequence[Sample]) -> float:
+    """By how much a second the floor of the descriptors has moved from the first third of the samples to the last."""
+    third = len(samples) // 3
+    first, last = samples[:third], samples[-third:]
+    moved = min(one.descriptors for one in last) - min(one.descriptors for one in first)
+    return moved / (last[0].at - first[0].at)
 
 
-def _by_minute(samples: Sequence[Sample]) -> tuple[float, ...]:
-    minutes: dict[int, list[int]] = {}
+def _by_minute(
+    samples: Sequence[Sample], held: Callable[[Sample], float], of: Callable[[list[float]], float]
+) -> tuple[float, ...]:
+    minutes: dict[int, list[float]] = {}
     for one in samples:
-        minutes.setdefault(int(one.at // 60), []).append(one.memory)
-    return tuple(round(float(np.median(held)) / MB, 3) for _, held in sorted(minutes.items()))
+        minutes.setdefault(int(one.at // 60), []).append(held(one))
+    return tuple(round(float(of(each)), 3) for _, each in sorted(minutes.items()))

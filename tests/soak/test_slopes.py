@@ -45,14 +45,13 @@ def test_connections_that_come_and_go_are_no_growth():
 
     def grown(leak_per_h):
         open_ = [20 + int(leak_per_h * at / HOUR) + rng.choice((-1, 0, 0, 0, 1)) for at in range(900)]
-        open_ += [30] * 5  # a minute that has only begun
         found = growth([Sample(float(at), 0, held) for at, held in enumerate(open_)], 0.0)
         assert found is not None
-        assert len(found.descriptors_by_minute) == 15
+        assert found.descriptors_by_minute == tuple(19 + int(leak_per_h * 60 * at / HOUR) for at in range(15))
         return found.descriptors_per_h
 
     assert grown(0.0) == 0
-    assert grown(8.0) > 4
+    assert grown(60.0) == pytest.approx(60.0)
 
 
 def test_too_few_samples():
