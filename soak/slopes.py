@@ -1,4 +1,4 @@
-"""Whether a process grows: least squares over what was sampled after a warm-up."""
+"""Whether a process grows, from what was sampled of it after a warm-up."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -47,7 +47,8 @@ class Growth:
 
 def sample(pid: int, at: float, saved: int = 0, asking: int = 0) -> Sample:
     """Look at a process of Linux. Private memory only: pages of files that others have mapped too come and go. Without
-    the `saved` bytes that it says sequences hold which rest: they come and go with the load, by megabytes."""
+    the `saved` bytes that it says sequences hold which rest: they come and go with the load, by megabytes. And without
+    the descriptors of as many connections as clients are `asking`."""
     private = -saved
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith(("Private_Clean:", "Private_Dirty:")):
