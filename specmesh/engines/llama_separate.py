@@ -40,7 +40,7 @@ class SeparateMemories:
         if wanted != sorted(wanted):
             raise LocalProtocolError(f"logits of sequences {wanted}: give spans in the order of their sequences")
         alone = [span for span in spans if not span.logits and span.rows >= _ALONE]
-        together = [span for span in spans if span not in alone]
+        together = [span for span in spans if span.logits or span.rows < _ALONE]
         for span in alone:
             self._cache.run([span])
         bridges = self._bridges(together, {span.seq: span.position + span.rows for span in alone})
