@@ -11,8 +11,8 @@ from specmesh.core.proposal import Proposing
 from specmesh.core.report import with_drafting
 from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler
+from specmesh.core.session_params import SessionParams
 from specmesh.core.strategy import Strategy
-from specmesh.core.verifier_session import SessionParams
 from specmesh.daemons.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
 from specmesh.daemons.withheld import Withheld
 from specmesh.errors import SpecmeshError

@@ -8,8 +8,8 @@ from specmesh.core.chat import ChatMessage
 from specmesh.core.constraint import Grammar, check_grammar
 from specmesh.core.logprobs import check_logprobs
 from specmesh.core.sampling import check_sampling
+from specmesh.core.session_params import MAX_DRAFTS, SessionParams
 from specmesh.core.stop import check_stops
-from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
 from specmesh.daemons.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
 from specmesh.errors import Busy, EngineError, NoSuchText, RequestError, SpecmeshError
 from specmesh.requests import ClientEvent, Failed, Finished, Request, Started, Tokens

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from specmesh.core.admission import check_biases, check_continued, check_prompt, check_strategy
 from specmesh.core.constraint import Constraint
-from specmesh.core.verifier_session import TargetLimits
+from specmesh.core.session_params import TargetLimits
 from specmesh.daemons.prompts import Encoded, Opening, PromptLine
 from specmesh.errors import Busy, SpecmeshError
 from specmesh.requests import Failed

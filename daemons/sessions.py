@@ -17,7 +17,8 @@ from specmesh.core.constraint import SIMPLER, Constraint
 from specmesh.core.costs import StepCosts
 from specmesh.core.prefix import common_length
 from specmesh.core.report import session_report
-from specmesh.core.verifier_session import TargetLimits, VerifierSession
+from specmesh.core.session_params import TargetLimits
+from specmesh.core.verifier_session import VerifierSession
 from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.drafters import Drafters
 from specmesh.daemons.drafting import Drafting

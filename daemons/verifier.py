@@ -14,7 +14,7 @@ from specmesh.core import events as ev
 from specmesh.core.choice import Load, load_of
 from specmesh.core.costs import StepCosts
 from specmesh.core.probes import PROBES
-from specmesh.core.verifier_session import MAX_DRAFTS, TargetLimits
+from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
 from specmesh.daemons.auth import Guard
 from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.decision_notes import DecisionNotes

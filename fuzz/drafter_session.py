@@ -11,7 +11,7 @@ from specmesh.core.drafter_session import MAX_CREDIT, DrafterSession
 from specmesh.core.prefix import Prefix
 from specmesh.core.proposal import Proposal
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from specmesh.core.prefix import Prefix
 from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler
+from specmesh.core.session_params import SessionParams
 from specmesh.core.side import Side
-from specmesh.core.verifier_session import SessionParams
 
 N_VOCAB = 16
 END = 0

@@ -20,8 +20,9 @@ from specmesh.core.prefix import Prefix
 from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.second import Second, rescues
+from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.strategy import Strategy
-from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.core.verifier_session import VerifierSession
 from specmesh.daemons.draft_frames import drafted
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from specmesh.core.chat import ChatMessage
 from specmesh.core.logprobs import Logprob
 from specmesh.core.report import Report
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
 

@@ -8,7 +8,8 @@ from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier_session import VerifierSession
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.live import Live
 from specmesh.daemons.peers import DrafterPeer, Link

@@ -13,8 +13,8 @@ from specmesh.api import shapes, structure
 from specmesh.api.logprobs import Said
 from specmesh.api.shapes import Json, Shape
 from specmesh.core.logprobs import Logprob
+from specmesh.core.session_params import SessionParams
 from specmesh.core.stop import Passage, StoppedText
-from specmesh.core.verifier_session import SessionParams
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.requests import Finished, Request, Started, Tokens

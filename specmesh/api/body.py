@@ -13,9 +13,9 @@ from specmesh.core.chat import ChatMessage
 from specmesh.core.logprobs import MOST as MOST_LOGPROBS
 from specmesh.core.penalties import FORBIDDEN, WINDOW, Penalties, forbidding
 from specmesh.core.sampling import MOST, SamplingParams, check_sampling
+from specmesh.core.session_params import MAX_DRAFTS, SessionParams
 from specmesh.core.stop import check_stops
 from specmesh.core.strategy import THRESHOLD, Strategy
-from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
 from specmesh.errors import RequestError
 from specmesh.requests import Request
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from specmesh.core.constraint import Constraint
 from specmesh.core.sampling import SamplingParams
+from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.strategy import Strategy
-from specmesh.core.verifier_session import SessionParams, TargetLimits
 from specmesh.errors import PromptTooLong, RequestError
 
 

@@ -25,7 +25,8 @@ from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.policy import PolicyInputs, solve
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.scheduler import Idle, Scheduler, Step
-from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams, TargetLimits, VerifierSession
+from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
+from specmesh.core.verifier_session import VerifierSession
 
 VOCABULARY = 2
 RIGHT, WRONG = 0, 1

@@ -18,7 +18,8 @@ from specmesh.core.drafter_session import LONGEST_GAP, SHADOW
 from specmesh.core.pacing import Pacing
 from specmesh.core.policy import Policy, PolicyInputs, solve
 from specmesh.core.session_times import SessionTimes
-from specmesh.core.verifier_session import SESSION_MEMORY, TELL_EVERY
+from specmesh.core.telling import TELL_EVERY
+from specmesh.core.verifier_session import SESSION_MEMORY
 
 MAX_CREDIT = 32
 """Most drafts a drafter is ahead of the truth it knows."""

@@ -12,6 +12,7 @@ from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.decision import Decision, Mode
 from specmesh.core.goodput import even_drafts
+from specmesh.core.outlook import Outlook
 from specmesh.core.policy import Policy, PolicyInputs, moved
 from specmesh.core.session_times import SessionTimes
 from specmesh.core.silence import Silence
@@ -62,11 +63,8 @@ class Pacing:
         self._frontier = 0
         self._accepted = 0
         self._company = float(company)
+        self._outlook: Outlook | None = None  # of the newest drafter
         self._drafting = False  # the drafter has shown that it drafts on our truth
-        self._flush: tuple[float, int] | None = None  # when and where the drafter last had to start anew
-        self._anchor: tuple[float, int] | None = None  # (time, position): that many ids were, or will be, here
-        self._arrived: tuple[float, int] | None = None  # the newest drafts since the last truth: when, up to where
-        self._told: tuple[float, int] | None = None  # the newest truth: when, up to where
         self._deadline: float | None = None
         self._mode: Mode = "step"
         self._waiting_since: float | None = None
@@ -84,7 +82,7 @@ class Pacing:
         as before. proven: it has shown that it is better, so that trials which others failed do not count for it."""
         self.arrivals = arrivals
         self._drafting = False
-        self._flush = self._anchor = self._arrived = None
+        self._outlook = Outlook(arrivals, self._times)
         self._silence = Silence()
         if acceptance is not None:
             self.acceptance, self.policy = acceptance, None
@@ -101,7 +99,8 @@ class Pacing:
 
     def detach(self) -> None:
         """No drafter any more."""
-        self.arrivals, self._drafting = None, False
+        self.arrivals = self._outlook = None
+        self._drafting = False
 
     # --- the decision
 
@@ -153,52 +152,32 @@ class Pacing:
         )
 
     def _wanted(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
+        outlook = self._outlook
         if self._fixed is not None:
             drafts = min(self._fixed, limit)
-            if lead >= drafts or not self._drafting:
+            if lead >= drafts or not self._drafting or outlook is None:
                 return drafts, None
-            return drafts, self._due(frontier + drafts, now) + self._slack()
+            return drafts, outlook.due(frontier + drafts, now) + outlook.slack
         if self._probing and lead:
             return min(1, limit), None
         policy = self.policy
         if policy is None or self._crowd > 1:
             return min(lead, FIRST_DRAFT_N if policy is None else self.draft_n, limit), None
         expecting = self._drafting and self.draft_n > 0 and lead < limit
-        if not expecting or not self._waiting_pays():
+        if not expecting or outlook is None or not self._waiting_pays():
             return min(policy.drafts[policy.index(lead)], limit), None
-        real = self._lead(frontier, lead, now)
+        real = outlook.lead(frontier, lead, now)
         at = policy.index(real)
         if policy.then[at] == at:
             return min(policy.drafts[at], limit), None
         wait = (policy.lead_at(policy.then[at]) - real) * policy.inputs.interval
-        patience = min(self._slack(), self._seconds(1))
+        patience = min(outlook.slack, self._seconds(1))
         return min(policy.drafts[policy.then[at]], limit), now + wait + patience
-
-    def _lead(self, frontier: int, lead: int, now: float) -> float:
-        """How far the drafter is ahead as seen here, with the part of the next draft that is done.
-
-        A draft that is overdue is due one interval from now, never "soon".
-        """
-        interval = self._interval
-        if self._anchor is None or interval is None:
-            return float(lead)
-        time, position = self._anchor
-        real = position - frontier + (now - time) / interval
-        return real if real < lead + 1 and (lead == 0 or real >= lead) else float(lead)
 
     def _waiting_pays(self) -> bool:
         """Whether accepted drafts have saved what waiting has cost so far, whatever the estimates promise."""
         saved = self._accepted * self._seconds(1)
         return self._times.wait <= saved + WAIT_SHARE * self._times.verify
-
-    def _due(self, position: int, now: float) -> float:
-        """When a draft can be here; those up to the anchor come together."""
-        time, here = self._anchor if self._anchor is not None else (now, position)
-        return time + max(position - here, 0) * (self._interval or 0.0)
-
-    def _slack(self) -> float:
-        """How late a draft may be before it is given up, in seconds."""
-        return (self._interval or 0.01) + 0.25 * self.round_trip + 2e-4
 
     @property
     def _crowd(self) -> int:
@@ -289,13 +268,13 @@ class Pacing:
 
     def told(self, frontier: int, now: float) -> None:
         """The drafter is told of all ids up to the frontier."""
-        self._told = now, frontier
+        if self._outlook is not None:
+            self._outlook.told(frontier, now)
 
     def shadowed(self, end: int, guesses: int, now: float) -> None:
-        """Guesses of known ids have come, the last for the one before `end`: begun no earlier than that was told."""
-        if self.arrivals is not None and self._told is not None and self._told[1] == end:
-            self.arrivals.record_bound(now - self._told[0], guesses)
-            self._told = None
+        """Guesses of known ids have come, the last for the one before `end`."""
+        if self._outlook is not None:
+            self._outlook.shadowed(end, guesses, now)
 
     def alive(self) -> None:
         """The drafter drafts on our truth, if too late."""
@@ -305,21 +284,8 @@ class Pacing:
     def arrived(self, frontier: int, end: int, now: float) -> None:
         """Drafts up to position `end` have come."""
         self.alive()
-        if self.arrivals is None:
-            return
-        if self._flush is not None and end > self._flush[1]:
-            sent_at, position = self._flush
-            self.arrivals.record_restart(now - sent_at, end - position)
-            self._times.restart += now - sent_at
-            self._times.restarts += 1
-            self._flush = None
-        elif self._arrived is not None and self._arrived[1] < end <= frontier + self.draft_n:
-            time, position = self._arrived
-            self.arrivals.record_interval(now - time, end - position)
-        if self._arrived is None or end > self._arrived[1]:
-            self._arrived = (now, end)
-        if self._anchor is None or end > self._anchor[1]:
-            self._anchor = (now, end)
+        if self._outlook is not None:
+            self._outlook.arrived(frontier, self.draft_n, end, now)
 
     def judged(self, *, right: bool) -> None:
         """It has become known whether one more guess would have stood that no step verified.
@@ -352,23 +318,12 @@ class Pacing:
         self._accepted += accepted + beside
         if self._probing and tested:
             self._probing, self._rounds_off = False, self._probe_every() if accepted else 0
-        self._expect(frontier, flushed, now)
+        if self._outlook is not None:
+            self._outlook.moved(frontier, self.draft_n, now, flushed=flushed)
         self._silence.round(asked=self.draft_n > 0, now=now)
         if self._fixed is None and self.arrivals is not None:
             self._try(accepted + beside + 1, now, counts=sessions == 1 and not forced)
             self._set_draft_n()
-
-    def _expect(self, frontier: int, flushed: bool, now: float) -> None:
-        """Set from where, and from when, drafts can be expected after the truth about to be sent."""
-        self._arrived = None
-        if flushed:
-            self._flush = (now, frontier) if self.draft_n else None
-            restart = self.arrivals.restart if self.arrivals is not None else None
-            seconds, drafts = restart if restart is not None else (self.round_trip, 0)
-            self._anchor = (now + seconds, frontier + drafts)
-        elif self._anchor is not None and now - self._anchor[0] > 2 * (self._interval or 0.0):
-            # It had stopped at the end of its credit and goes on when it hears this truth.
-            self._anchor = (now + self.round_trip, self._anchor[1])
 
     def _try(self, tokens: int, now: float, *, counts: bool) -> None:
         """Hold the measured rate with drafts against that of the target alone, and bench a drafter that is slower.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
-from specmesh.core.verifier_session import TELL_EVERY
+from specmesh.core.telling import TELL_EVERY
 
 SYNC_INTERVAL = 0.1
 """Seconds between two SYNCs, at least."""

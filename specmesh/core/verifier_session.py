@@ -6,91 +6,40 @@ depends on the target's logits, the sampler and the prompt only; events from a d
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.accept import Verdict, accept_tree
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
-from specmesh.core.constraint import Constraint, Grammar
+from specmesh.core.constraint import Constraint
 from specmesh.core.costs import StepCosts
 from specmesh.core.decision import Decision
 from specmesh.core.goodput import Bid
 from specmesh.core.guided import Guided
-from specmesh.core.held_drafts import NACK_INTERVAL, HeldDrafts
+from specmesh.core.held_drafts import HeldDrafts
 from specmesh.core.logprobs import Logprobs
 from specmesh.core.pacing import Pacing
 from specmesh.core.places import NOTHING, Memory
 from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.rules import proposes
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling import Sampler
 from specmesh.core.second import Second
+from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.session_times import SessionTimes
 from specmesh.core.stats import RoundCounts
 from specmesh.core.stop import StopScan
 from specmesh.core.strategy import Strategy
+from specmesh.core.telling import Telling
 from specmesh.core.walk import Walk
 from specmesh.errors import RequestError
-
-MAX_DRAFTS = 16
-"""Most drafts of one step."""
 
 SESSION_MEMORY = 8.0
 """Rounds after which what a session saw of acceptance counts half: texts change, and a policy must follow."""
 
-TELL_EVERY, TELL_SELDOM = 16, 64
-"""Ids after which a drafter that is not asked for drafts is told how the text goes on; where the clock has shown that a
-crowd does better without, its work would be for nothing, and may be on the target's own cores."""
-
 REJECTIONS = 64
 """Newest positions that are remembered where its drafter was wrong."""
-
-SYNC_INTERVAL = 0.01
-"""Seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask for them without end."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionParams:
-    """What a client asked for.
-
-    draft_n:  None adapts, 0 never drafts, N takes N drafts in every step.
-    stop:     texts with which the text ends.
-    logprobs: how many of the likeliest ids are told with each of the text; None for no log-probabilities at all.
-    grammar:  what the text must be, as far as it comes: max_tokens may cut it.
-    cache_prompt: what earlier sessions left in memory may be gone on from, and this one leaves its own.
-    """
-
-    sampling: SamplingParams
-    max_tokens: int
-    draft_n: int | None = None
-    stop: tuple[str, ...] = ()
-    logprobs: int | None = None
-    grammar: Grammar | None = None
-    cache_prompt: bool = True
-
-    @property
-    def drafts(self) -> int | None:
-        """draft_n, as the strategy allows it."""
-        return 0 if self.sampling.strategy == Strategy.GREEDY else self.draft_n
-
-
-@dataclass(frozen=True, slots=True)
-class TargetLimits:
-    """What the target allows.
-
-    max_drafts: 0 for a model that cannot trim. pieces: the bytes of each id. width: rows of every step, where constant.
-    trees: whether a step may have a second chain.
-    """
-
-    n_ctx: int
-    n_vocab: int
-    end_ids: frozenset[int]
-    max_drafts: int = MAX_DRAFTS
-    pieces: Sequence[bytes] = ()
-    width: int | None = None
-    trees: bool = False
 
 
 class VerifierSession:
@@ -132,16 +81,15 @@ class VerifierSession:
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
         self.rejections: deque[int] = deque(maxlen=REJECTIONS)
         self._second: Second | None = None
-        self._untold: int | None = None  # from where the drafter has not been told yet
         self._limits, self._costs = limits, costs
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times, company)
+        self._telling = Telling(self.prefix, self._pacing)
         self._drafts = HeldDrafts(self.prefix, limits.n_vocab, self._guided, self._pacing)
         self._walk = Walk(self.prefix, self.sampler, self._guided, self._drafts)
         self._held = held  # ids in the target's memory
         self._stepping = False
         self.cached = min(held, self.n_prompt)
-        self._synced = float("-inf")
         if self.resumed:
             self.finished = self._ended_before()
 
@@ -168,7 +116,7 @@ class VerifierSession:
                 self._held += count
                 return []
             case ev.Nacked(base, crc):
-                return self._nacked_by_drafter(base, crc, now)
+                return [*self._telling.nacked(base, crc, now)]
             case ev.Detached():
                 self._pacing.detach()
                 self._second = None
@@ -201,10 +149,10 @@ class VerifierSession:
         """
         if proposes(self.params.sampling):
             self._drafts.forget(stepping=self._stepping)
-        self._untold, self._second = None, None
+        self._second = None
         own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing.attach(arrivals, own, proven=proven)
-        return [self._sync(known)]
+        return [self._telling.begin(known)]
 
     def assist(self, second: Second | None) -> None:
         """Another drafter drafts beside the session's own from now on; None: nobody does."""
@@ -229,7 +177,7 @@ class VerifierSession:
     @property
     def told(self) -> int:
         """How many ids the drafter has been told."""
-        return len(self.prefix) if self._untold is None else self._untold
+        return self._telling.told
 
     @property
     def pacing(self) -> Pacing:
@@ -393,7 +341,8 @@ class VerifierSession:
         if verdict.ended or verdict.stopped or self._room() == 0:
             self.finished = "stop" if verdict.ended or verdict.stopped else "length"
         if self.attached:
-            effects[:0] = self._tell(base, now)
+            idle = self.draft_n == 0 and not self.followed and self.finished is None
+            effects[:0] = self._telling.grown(base, now, idle=idle)
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
         logprobs = self.logprobs.between(base, base + len(shown))
         effects.append(
@@ -417,20 +366,6 @@ class VerifierSession:
         """Take in the next id of the text; whether it ends there, at a stop string or because it is whole."""
         whole = self._guided.took(token)
         return self._stops.completes(token) or whole
-
-    def _tell(self, base: int, now: float) -> list[ev.VerifierEffect]:
-        """TRUTH from `base` on, or from where it was last told.
-
-        Where nothing is drafted it may be told some rounds late: a frame costs more than it is worth then.
-        """
-        self._untold = base if self._untold is None else self._untold
-        idle = self.draft_n == 0 and not self.followed and self.finished is None
-        if idle and len(self.prefix) - self._untold < (TELL_SELDOM if self._pacing.refused else TELL_EVERY):
-            return []
-        base, self._untold = self._untold, None
-        ids = tuple(self.prefix[base : len(self.prefix)])
-        self._pacing.told(len(self.prefix), now)
-        return [ev.SendTruth(base, self.prefix.crc_at(base), ids, self.draft_n)]
 
     def _commit(self, verdict: Verdict, forced: int, event: ev.Stepped, drafts: int, now: float) -> None:
         """Let the text grow; the path that it went along in memory has so many drafts."""
@@ -466,14 +401,3 @@ class VerifierSession:
             sessions=event.sessions,
             forced=forced > 0,
         )
-
-    # --- resync
-
-    def _nacked_by_drafter(self, base: int, crc: int, now: float) -> list[ev.VerifierEffect]:
-        if now - self._synced < min(NACK_INTERVAL, max(SYNC_INTERVAL, self._pacing.round_trip)):
-            return []
-        self._synced = now
-        return [self._sync(base if self.prefix.holds(base, crc) else 0)]
-
-    def _sync(self, base: int) -> ev.SendSync:
-        return ev.SendSync(base, self.prefix.crc_at(base), tuple(self.prefix[base : len(self.prefix)]), self.draft_n)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from specmesh.config import ModelSettings
-from specmesh.core.verifier_session import MAX_DRAFTS
+from specmesh.core.session_params import MAX_DRAFTS
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import DEFAULT_CTX, DraftEngine, Progress, VerifyEngine
 from specmesh.errors import ConfigError

@@ -11,7 +11,7 @@ from specmesh.core.chat import ChatMessage
 from specmesh.core.constraint import Grammar, GrammarKind
 from specmesh.core.penalties import FORBIDDEN, Penalties
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.requests import Finished, Started, Submit, Tokens
 
 

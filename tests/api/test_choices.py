@@ -9,7 +9,7 @@ from specmesh.api.answer import Event, Merged, Stream, Telling, whole
 from specmesh.api.choices import choices, merged
 from specmesh.api.shapes import Completion
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import Busy
 from specmesh.requests import Finished, Request, Started, Tokens

@@ -7,7 +7,7 @@ from specmesh.api.body import parse_chat, parse_completion
 from specmesh.api.shapes import Chat, Completion
 from specmesh.core.logprobs import Logprob
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 from specmesh.requests import Request, Started, Tokens

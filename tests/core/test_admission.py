@@ -4,7 +4,7 @@ import pytest
 
 from specmesh.core.admission import check_biases, check_prompt
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import TargetLimits
+from specmesh.core.session_params import TargetLimits
 from specmesh.errors import PromptTooLong, RequestError
 
 LIMITS = TargetLimits(n_ctx=4, n_vocab=10, end_ids=frozenset())

@@ -16,7 +16,8 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.guided import GuidedDrafts
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier_session import VerifierSession
 from specmesh.errors import RequestError
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=40)

@@ -30,8 +30,9 @@ from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.scheduler import Idle, Scheduler
 from specmesh.core.second import Second, rescues
+from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.standby import Standby
-from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.core.verifier_session import VerifierSession
 from specmesh.daemons.draft_frames import drafted, frame_of
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m

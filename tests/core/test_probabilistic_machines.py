@@ -31,8 +31,8 @@ from specmesh.core import events as ev
 from specmesh.core.penalties import Penalties
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.session_params import SessionParams
 from specmesh.core.strategy import Strategy
-from specmesh.core.verifier_session import SessionParams
 
 
 @dataclass

@@ -9,7 +9,8 @@ from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.report import session_report, with_drafting
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier_session import VerifierSession
 
 
 def rows(*tokens):

@@ -16,8 +16,9 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.prefix import Prefix
 from specmesh.core.report import session_report
 from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.stop import StoppedText
-from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.core.verifier_session import VerifierSession
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import PromptTooLong, RequestError
 

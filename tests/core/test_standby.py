@@ -5,7 +5,7 @@ import pytest
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
 from specmesh.core.standby import SYNC_INTERVAL, Shown, Standby
-from specmesh.core.verifier_session import TELL_EVERY
+from specmesh.core.telling import TELL_EVERY
 
 PROMPT = (5, 6, 7)
 

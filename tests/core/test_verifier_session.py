@@ -17,9 +17,11 @@ from specmesh.core.prefix import Prefix
 from specmesh.core.proposal import Offer, Proposal
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.second import Second, rescues
+from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.side import Side
 from specmesh.core.strategy import Strategy
-from specmesh.core.verifier_session import TELL_EVERY, TELL_SELDOM, SessionParams, TargetLimits, VerifierSession
+from specmesh.core.telling import TELL_EVERY, TELL_SELDOM
+from specmesh.core.verifier_session import VerifierSession
 
 END = 0
 PROMPT = (5, 6, 7)

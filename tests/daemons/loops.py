@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.costs import StepCosts
 from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.request_queue import MAX_QUEUE

@@ -8,7 +8,7 @@ from loops import PATIENCE, PROMPT, Bench, request, truth, until, welcome, welco
 from specmesh.core.drafter_session import SHADOW
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.errors import (
     Busy,

@@ -4,7 +4,7 @@ import pytest
 
 from specmesh.core.constraint import Grammar, GrammarKind
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.daemons.followed import Asked
 from specmesh.daemons.remote_client import opened
 from specmesh.requests import Request

@@ -6,7 +6,8 @@ from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.costs import StepCosts
 from specmesh.core.events import SendSync
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier_session import VerifierSession
 from specmesh.daemons.live import CLOSE_GRACE, Closing, Live
 from specmesh.requests import ClientEvent, Finished
 from specmesh.wire.messages import MAX_TOKENS

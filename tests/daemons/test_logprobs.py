@@ -20,7 +20,7 @@ from loops import (
 from specmesh.core.logprobs import Logprob
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.engines.sim import SimSettings
 from specmesh.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.wire import messages as m

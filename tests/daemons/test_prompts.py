@@ -8,7 +8,7 @@ import pytest
 
 from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.daemons.prompts import Encoded, Opening, PromptLine, prompt_ids
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import EngineError, RequestError

@@ -8,7 +8,7 @@ from specmesh.core.chat import ChatMessage
 from specmesh.core.constraint import Grammar, GrammarKind
 from specmesh.core.penalties import Penalties
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import MAX_DRAFTS, SessionParams
+from specmesh.core.session_params import MAX_DRAFTS, SessionParams
 from specmesh.daemons.remote_client import RemoteClient, opened, requested
 from specmesh.daemons.sampling_fields import fields_of, grammar_of, params_of
 from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams, TargetLimits
+from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.daemons.prompts import Encoded, Opening
 from specmesh.daemons.request_queue import RequestQueue
 from specmesh.errors import Busy, EngineError, PromptTooLong, SpecmeshError

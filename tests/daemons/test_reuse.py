@@ -14,7 +14,7 @@ from specmesh.core.logprobs import Logprob
 from specmesh.core.places import Places
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.following import Following
 from specmesh.engines.base import Span, VerifyEngine

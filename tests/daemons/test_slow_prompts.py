@@ -8,7 +8,7 @@ from loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, attach, request, trut
 
 from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.verifier_session import SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.daemons import verifier as verifier_module
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy

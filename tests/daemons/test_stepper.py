@@ -17,7 +17,8 @@ from specmesh.core.contest import Contests
 from specmesh.core.costs import StepCosts
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.second import Second, rescues
-from specmesh.core.verifier_session import SessionParams, TargetLimits, VerifierSession
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier_session import VerifierSession
 from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.live import Live

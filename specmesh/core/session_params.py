@@ -1,0 +1,53 @@
+"""What a client asked for, and what the target allows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specmesh.core.constraint import Grammar
+from specmesh.core.sampling import SamplingParams
+from specmesh.core.strategy import Strategy
+
+MAX_DRAFTS = 16
+"""Most drafts of one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParams:
+    """What a client asked for.
+
+    draft_n:  None adapts, 0 never drafts, N takes N drafts in every step.
+    stop:     texts with which the text ends.
+    logprobs: how many of the likeliest ids are told with each of the text; None for no log-probabilities at all.
+    grammar:  what the text must be, as far as it comes: max_tokens may cut it.
+    cache_prompt: what earlier sessions left in memory may be gone on from, and this one leaves its own.
+    """
+
+    sampling: SamplingParams
+    max_tokens: int
+    draft_n: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    grammar: Grammar | None = None
+    cache_prompt: bool = True
+
+    @property
+    def drafts(self) -> int | None:
+        """draft_n, as the strategy allows it."""
+        return 0 if self.sampling.strategy == Strategy.GREEDY else self.draft_n
+
+
+@dataclass(frozen=True, slots=True)
+class TargetLimits:
+    """What the target allows.
+
+    max_drafts: 0 for a model that cannot trim. pieces: the bytes of each id. width: rows of every step, where constant.
+    trees: whether a step may have a second chain.
+    """
+
+    n_ctx: int
+    n_vocab: int
+    end_ids: frozenset[int]
+    max_drafts: int = MAX_DRAFTS
+    pieces: Sequence[bytes] = ()
+    width: int | None = None
+    trees: bool = False
