@@ -180,8 +180,10 @@ class Stepper:
         self._aside.clear()
 
     def rest(self) -> None:
-        """No session is left: what passes until the next step says nothing about pauses."""
+        """No session is left: what passes until the next step says nothing about pauses, nor do those that were here of
+        those that come."""
         self._last_ended = None
+        self._costs.crowds.rest()
 
     def close(self, patience: float) -> bool:
         """End the engine's thread; whether it did within `patience` seconds, so that the model may be freed."""

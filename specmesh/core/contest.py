@@ -13,7 +13,8 @@ SETTLE = 4
 """Steps after a change that count for nothing: drafts are in hand still, or on their way."""
 
 COLD = 32
-"""Steps for which drafts are waited for where drafting begins: drafters may have prompts to read first."""
+"""Steps for which drafts are waited for where drafting begins: drafters may have prompts to read first. Where none has
+had any after so many, none pays: they come too late, or would make steps longer than they are worth."""
 
 WITH, WITHOUT = 320, 96
 """Rounds of each kind that are compared, one for each session of a step: how many drafts stand is luck, and what a step
@@ -21,6 +22,10 @@ without them takes is not."""
 
 SPAN, LONGEST = 256, 8192
 """Steps until the next comparison; twice as many each time that it says the same again, up to so many."""
+
+LASTING = 16
+"""Steps in a row of a crowd that lasts. Drafters have texts to read before they draft, so that what has been found not
+to pay is not tried in one that comes or goes."""
 
 
 @dataclass(slots=True)
@@ -41,25 +46,23 @@ class _Rate:
 
 
 class Contest:
-    """Drafting against the target alone, in steps that about as many sessions share; `drafts` is what is to be done."""
+    """Drafting against the target alone, in steps that about as many sessions share.
+
+    `drafts` is what is to be done; `verdict` whether it was found to pay, None before both were measured.
+    """
 
     def __init__(self) -> None:
         self.drafts = True
+        self.verdict: bool | None = None
         self._rest = SETTLE  # steps that are not measured
         self._cold = 0  # of those with drafts, how many had none before the first that had
         self._with, self._without = _Rate(), _Rate()
-        self._verdict: bool | None = None
         self._span = SPAN
-
-    @property
-    def decided(self) -> bool:
-        """Whether both were measured."""
-        return self._verdict is not None
 
     @property
     def refuses(self) -> bool:
         """Whether drafting was found not to pay, and is not being tried again."""
-        return self._verdict is False and not self.drafts
+        return self.verdict is False and not self.drafts
 
     def stepped(
         self, sessions: int, tokens: int, seconds: float, *, drafting: bool, drafts: bool | None = None
@@ -71,21 +74,23 @@ class Contest:
             return
         if self.drafts and not drafting:
             return  # no session expects anything of its drafter
-        if self.drafts and drafts is False and not self._with.rounds and self._cold < COLD:
+        if self.drafts and drafts is False and not self._with.rounds:
             self._cold += 1
+            if self._cold > COLD:
+                self._decide(pays=False)
             return
         rate, other = (self._with, self._without) if self.drafts else (self._without, self._with)
         rate.add(sessions, tokens, seconds)
         if rate.rounds < (WITH if self.drafts else WITHOUT):
             return
         if other.rounds:
-            self._decide(self._with.pays(self._without))
+            self._decide(pays=self._with.pays(self._without))
         else:
             self.drafts, self._rest = not self.drafts, SETTLE
 
-    def _decide(self, pays: bool) -> None:
-        self._span = min(2 * self._span, LONGEST) if pays == self._verdict else SPAN
-        self.drafts = self._verdict = pays
+    def _decide(self, *, pays: bool) -> None:
+        self._span = min(2 * self._span, LONGEST) if pays == self.verdict else SPAN
+        self.drafts = self.verdict = pays
         self._rest = SETTLE + self._span
         self._with, self._without = _Rate(), _Rate()
         self._cold = 0
@@ -96,25 +101,35 @@ class Contests:
 
     def __init__(self) -> None:
         self._of: dict[int, Contest] = {}
+        self._size, self._lasted = 0, 0  # of the newest step, and for how many steps in a row
 
     def stepped(
         self, sessions: int, tokens: int, seconds: float, *, drafting: bool, drafts: bool | None = None
     ) -> None:
         """A step that so many sessions shared; see `Contest.stepped`."""
-        contest = self._of.setdefault(sessions.bit_length(), Contest())
-        contest.stepped(sessions, tokens, seconds, drafting=drafting, drafts=drafts)
+        size = sessions.bit_length()
+        self._lasted = self._lasted + 1 if size == self._size else 1
+        self._size = size
+        self._of.setdefault(size, Contest()).stepped(sessions, tokens, seconds, drafting=drafting, drafts=drafts)
+
+    def rest(self) -> None:
+        """No session is left: the next crowd is another."""
+        self._size, self._lasted = 0, 0
 
     def drafts(self, sessions: int) -> bool:
         """Whether so many sessions are to ask for drafts, if they expect something of them."""
         contest = self._of.get(sessions.bit_length())
-        return contest is None or contest.drafts
+        return (contest is None or contest.drafts) and not self._passes(sessions)
 
     def refuse(self, sessions: int) -> bool:
-        """Whether so many were found to do better without; see `Contest.refuses`."""
+        """Whether so many do better without, as far as is known; see `Contest.refuses`."""
         contest = self._of.get(sessions.bit_length())
-        return contest is not None and contest.refuses
+        return (contest is not None and contest.refuses) or self._passes(sessions)
 
-    def grow_to_draft(self, sessions: int) -> bool:
-        """`drafts` of so many that may become more: where nothing is known of them, by the next larger crowd known."""
-        known = [size for size, contest in self._of.items() if size >= sessions.bit_length() and contest.decided]
-        return self.drafts(sessions) and (not known or self._of[min(known)].drafts)
+    def _passes(self, sessions: int) -> bool:
+        """Whether drafting, which was found not to pay for so many, or for more where nothing is known of so many, is
+        not to be tried, because they have not been so many for long."""
+        size = sessions.bit_length()
+        known = [other for other, contest in self._of.items() if other >= size and contest.verdict is not None]
+        doubted = bool(known) and not self._of[min(known)].verdict
+        return sessions > 1 and doubted and not (size == self._size and self._lasted >= LASTING)

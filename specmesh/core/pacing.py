@@ -71,8 +71,7 @@ class Pacing:
         self._rounds_off = 0
         self._probing = False
         self._bench = Bench()
-        growing = self._crowd > 1 and not costs.crowds.grow_to_draft(self._crowd)
-        self.draft_n = 0 if fixed is None and growing else self._first()
+        self.draft_n = self._first()
         self._solved = float("-inf")  # when a policy was last asked for
         self._patience = SOLVE_INTERVAL
         self._silence = Silence()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.core.contest import COLD, LONGEST, SETTLE, SPAN, WITH, WITHOUT, Contest, Contests
+from specmesh.core.contest import COLD, LASTING, LONGEST, SETTLE, SPAN, WITH, WITHOUT, Contest, Contests
 
 STEPS_WITH, STEPS_WITHOUT = WITH // 16, WITHOUT // 16
 """Of sixteen sessions."""
@@ -67,25 +67,92 @@ def test_each_size_of_crowd_has_its_own():
     assert [contests.drafts(size) for size in (2, 3, 8, 16, 31, 32)] == [True, True, True, False, False, True]
 
 
-def test_drafters_may_get_ready_first():
-    """Steps before the first draft comes count for nothing, but for so many: it may never come."""
+def decided(pays: bool, sessions: int = 16) -> Contests:
+    """So many sessions have been compared."""
+    contests = Contests()
+    while contests._of.get(sessions.bit_length(), Contest()).verdict is None:
+        gain = 2 if contests.drafts(sessions) == pays else 1
+        contests.stepped(sessions, gain * sessions, 0.01, drafting=contests.drafts(sessions))
+    return contests
 
-    def until_compared(drafts: bool, cold: int) -> int:
+
+def pass_by(contests: Contests, sessions: int, steps: int) -> list[bool]:
+    """Steps without drafts that so many share; whether each might have asked for some."""
+    found = []
+    for _ in range(steps):
+        found.append(contests.drafts(sessions))
+        contests.stepped(sessions, sessions, 0.01, drafting=False)
+    return found
+
+
+def test_a_smaller_crowd_than_one_that_does_better_alone_tries_once_it_lasts():
+    """Crowds that come and go try nothing, however often; where more do better with drafts, fewer try at once."""
+    contests = decided(pays=False)
+    for _ in range(3):
+        assert not any(pass_by(contests, 13, LASTING - 1))
+        assert contests.refuse(13)
+        assert not any(pass_by(contests, 7, LASTING - 1))
+    assert not any(pass_by(contests, 13, LASTING))
+    assert all(pass_by(contests, 9, 5))
+    assert not contests.refuse(13)
+    contests.rest()
+    assert not contests.drafts(13)
+    assert contests.drafts(32)
+    assert contests.drafts(1)
+    assert all(pass_by(decided(pays=True), 13, LASTING))
+
+
+def test_a_crowd_tries_again_once_it_lasts():
+    """The next comparison is due, and waits for a crowd that does not vanish."""
+    contests = decided(pays=False)
+    pass_by(contests, 16, SETTLE + SPAN + STEPS_WITHOUT)
+    assert contests.drafts(16)
+    pass_by(contests, 3, 1)
+    assert not contests.drafts(16)
+    assert contests.refuse(16)
+    assert not any(pass_by(contests, 16, LASTING))
+    assert contests.drafts(16)
+
+
+def test_what_pays_is_not_doubted():
+    """A crowd that did better with drafts has them from its first step on."""
+    contests = decided(pays=True)
+    contests.rest()
+    assert contests.drafts(16)
+    assert not contests.refuse(16)
+
+
+def test_drafters_may_get_ready_first():
+    """Steps before the first draft comes count for nothing."""
+    for cold in (0, 10, COLD):
         contest, steps = Contest(), 0
         while contest.drafts:
             steps += 1
-            contest.stepped(16, 16, 1.0, drafting=True, drafts=drafts and steps > SETTLE + cold)
-        return steps
+            contest.stepped(16, 16, 1.0, drafting=True, drafts=steps > SETTLE + cold)
+        assert steps == SETTLE + cold + STEPS_WITH
+        assert contest.verdict is None
 
-    assert until_compared(drafts=True, cold=0) == SETTLE + STEPS_WITH
-    assert until_compared(drafts=True, cold=10) == SETTLE + 10 + STEPS_WITH
-    assert until_compared(drafts=False, cold=0) == SETTLE + COLD + STEPS_WITH
+
+def test_drafts_that_never_come_along_do_not_pay():
+    """Luck is not asked: steps that are the same by chance took a little longer or shorter."""
+    contest, steps = Contest(), 0
+    while contest.drafts:
+        steps += 1
+        contest.stepped(16, 16, 0.001, drafting=True, drafts=False)
+    assert steps == SETTLE + COLD + 1
+    assert contest.refuses
+    while not contest.drafts:
+        contest.stepped(16, 16, 1.0, drafting=False)
+    for _ in range(SETTLE + COLD + 1):
+        assert contest.drafts
+        contest.stepped(16, 16, 0.001, drafting=True, drafts=False)
+    assert contest.refuses
 
 
 def test_refusing_is_more_than_trying_without():
     """While the two are compared nothing is known; while it is compared again, what was."""
     contest, refused = Contest(), []
-    while not contest.decided:
+    while contest.verdict is None:
         refused.append(contest.refuses)
         contest.stepped(16, 16, 0.01 + contest.drafts, drafting=contest.drafts)
     assert not any(refused)
@@ -99,6 +166,6 @@ def test_refusing_is_more_than_trying_without():
 def test_drafts_must_give_more(gain: float, pays: bool):
     """As much is too little: the work for it is a machine's, and somebody's."""
     contest = Contest()
-    while not contest.decided:
+    while contest.verdict is None:
         run(contest, 1, gain)
     assert contest.drafts == pays

@@ -207,7 +207,7 @@ def test_a_session_knows_the_crowd_that_it_joins():
 
     def decide(sessions: int, *, pays: bool) -> None:
         contest = costs.crowds._of.setdefault(sessions.bit_length(), Contest())
-        while not contest.decided:
+        while contest.verdict is None:
             tokens = 2 * sessions if contest.drafts == pays else sessions
             contest.stepped(sessions, tokens, 1.0, drafting=contest.drafts)
 
