@@ -12,9 +12,10 @@ from specmesh.core.goodput import LEAST_GAIN
 SETTLE = 4
 """Steps after a change that count for nothing: drafts are in hand still, or on their way."""
 
-COLD = 32
+COLD, LEFT_OUT = 32, 8
 """Steps for which drafts are waited for where drafting begins: drafters may have prompts to read first. Where none has
-had any after so many, none pays: they come too late, or would make steps longer than they are worth."""
+had any after so many they come too late, and do not pay; nor where so many had some in hand, and goodput left all out.
+"""
 
 WITH, WITHOUT = 320, 96
 """Rounds of each kind that are compared, one for each session of a step: how many drafts stand is luck, and what a step
@@ -55,7 +56,7 @@ class Contest:
         self.drafts = True
         self.verdict: bool | None = None
         self._rest = SETTLE  # steps that are not measured
-        self._cold = 0  # of those with drafts, how many had none before the first that had
+        self._cold, self._left_out = 0, 0  # of those with drafts, how many had none before the first that had
         self._with, self._without = _Rate(), _Rate()
         self._span = SPAN
 
@@ -65,10 +66,18 @@ class Contest:
         return self.verdict is False and not self.drafts
 
     def stepped(
-        self, sessions: int, tokens: int, seconds: float, *, drafting: bool, drafts: bool | None = None
+        self,
+        sessions: int,
+        tokens: int,
+        seconds: float,
+        *,
+        drafting: bool,
+        drafts: bool | None = None,
+        left_out: bool = False,
     ) -> None:
         """A step of so many sessions has ended and has committed so many tokens, so long after the one before it.
-        drafting: any of them was asking for drafts; drafts: it had some, None as far as is known."""
+        drafting: any of them was asking for drafts; drafts: it had some, None as far as is known; left_out: some
+        were in hand, and none came along."""
         if self._rest:
             self._rest -= 1
             return
@@ -76,7 +85,8 @@ class Contest:
             return  # no session expects anything of its drafter
         if self.drafts and drafts is False and not self._with.rounds:
             self._cold += 1
-            if self._cold > COLD:
+            self._left_out += left_out
+            if self._cold > COLD or self._left_out >= LEFT_OUT:
                 self._decide(pays=False)
             return
         rate, other = (self._with, self._without) if self.drafts else (self._without, self._with)
@@ -93,7 +103,7 @@ class Contest:
         self.drafts = self.verdict = pays
         self._rest = SETTLE + self._span
         self._with, self._without = _Rate(), _Rate()
-        self._cold = 0
+        self._cold, self._left_out = 0, 0
 
 
 class Contests:
@@ -104,13 +114,22 @@ class Contests:
         self._size, self._lasted = 0, 0  # of the newest step, and for how many steps in a row
 
     def stepped(
-        self, sessions: int, tokens: int, seconds: float, *, drafting: bool, drafts: bool | None = None
+        self,
+        sessions: int,
+        tokens: int,
+        seconds: float,
+        *,
+        drafting: bool,
+        drafts: bool | None = None,
+        left_out: bool = False,
     ) -> None:
         """A step that so many sessions shared; see `Contest.stepped`."""
         size = sessions.bit_length()
         self._lasted = self._lasted + 1 if size == self._size else 1
         self._size = size
-        self._of.setdefault(size, Contest()).stepped(sessions, tokens, seconds, drafting=drafting, drafts=drafts)
+        self._of.setdefault(size, Contest()).stepped(
+            sessions, tokens, seconds, drafting=drafting, drafts=drafts, left_out=left_out
+        )
 
     def rest(self) -> None:
         """No session is left: the next crowd is another."""

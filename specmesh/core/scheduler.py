@@ -25,9 +25,11 @@ that the prompts of those to come are read as fast as texts end, and many rows a
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decode: parts by session id. `pure` says that it holds verification rows only, so its time teaches costs."""
+    """One decode: parts by session id. `pure` says that it holds verification rows only, so its time teaches costs.
+    left_out: drafts are in hand, and none comes along."""
 
     parts: tuple[tuple[int, Part], ...]
+    left_out: bool = False
 
     @property
     def rows(self) -> int:
@@ -113,16 +115,19 @@ class Scheduler:
         prompts = {key: plan for key, plan in plans.items() if isinstance(plan, ev.Prefill)}
         kept = 0 if self._constant else min(sum(len(plan.ids) for plan in prompts.values()), LEAST_PART)
         parts: list[tuple[int, Part]] = []
+        left_out = False
         if any(isinstance(plan, ev.Verify) for plan in plans.values()):
             joining = {key: plan for key, plan in plans.items() if not isinstance(plan, ev.Prefill)}
             wants = {key: _wanted(joining[key], sessions[key]) for key in self._fitting(list(joining))}
-            parts += self._verifying(wants, sessions, kept)
+            verifying = self._verifying(wants, sessions, kept)
+            left_out = any(want.drafts for want in wants.values()) and not any(part.drafts for _, part in verifying)
+            parts += verifying
         budget = self._n_batch - sum(_rows(part) for _, part in parts)
         others = len(plans) - len(prompts)
         if others:
             share = max(self._prefill_rows, ROWS_BESIDE * others)
             budget = min(budget, share * -(-len(prompts) // others))
-        return Step((*parts, *self._filling(prompts, budget)))
+        return Step((*parts, *self._filling(prompts, budget)), left_out)
 
     def _fitting(self, joining: list[int]) -> list[int]:
         """Those that take part: all, or as many as there are rows."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.core.contest import COLD, LASTING, LONGEST, SETTLE, SPAN, WITH, WITHOUT, Contest, Contests
+from specmesh.core.contest import COLD, LASTING, LEFT_OUT, LONGEST, SETTLE, SPAN, WITH, WITHOUT, Contest, Contests
 
 STEPS_WITH, STEPS_WITHOUT = WITH // 16, WITHOUT // 16
 """Of sixteen sessions."""
@@ -133,20 +133,26 @@ def test_drafters_may_get_ready_first():
         assert contest.verdict is None
 
 
-def test_drafts_that_never_come_along_do_not_pay():
+@pytest.mark.parametrize(("left_out", "patience"), [(False, COLD + 1), (True, LEFT_OUT)])
+def test_drafts_that_never_come_along_do_not_pay(left_out: bool, patience: int):
     """Luck is not asked: steps that are the same by chance took a little longer or shorter."""
-    contest, steps = Contest(), 0
-    while contest.drafts:
-        steps += 1
-        contest.stepped(16, 16, 0.001, drafting=True, drafts=False)
-    assert steps == SETTLE + COLD + 1
-    assert contest.refuses
-    while not contest.drafts:
-        contest.stepped(16, 16, 1.0, drafting=False)
-    for _ in range(SETTLE + COLD + 1):
+    contest = Contest()
+    for _ in range(2):
+        for _ in range(SETTLE + patience):
+            assert contest.drafts
+            contest.stepped(16, 16, 0.001, drafting=True, drafts=False, left_out=left_out)
+        assert contest.refuses
+        while not contest.drafts:
+            contest.stepped(16, 16, 1.0, drafting=False)
+
+
+def test_drafts_that_are_left_out_at_times_are_compared():
+    """What comes along counts, whatever is left out after it."""
+    contest = Contest()
+    for drafts in [True] * (SETTLE + 1) + [False] * (STEPS_WITH - 1):
         assert contest.drafts
-        contest.stepped(16, 16, 0.001, drafting=True, drafts=False)
-    assert contest.refuses
+        contest.stepped(16, 16, 0.001, drafting=True, drafts=drafts, left_out=not drafts)
+    assert contest.verdict is None
 
 
 def test_refusing_is_more_than_trying_without():

@@ -193,7 +193,14 @@ def test_more_sessions_than_rows():
 
 def test_a_batch_smaller_than_a_round_still_steps():
     """A batch of one row runs the target's own token, not an empty step for ever."""
-    assert Scheduler(1).next_step({1: verifying(16)}, 0.0) == Step(((1, ev.Verify(5, 1, ())),))
+    assert Scheduler(1).next_step({1: verifying(16)}, 0.0) == Step(((1, ev.Verify(5, 1, ())),), left_out=True)
+
+
+def test_a_step_knows_of_drafts_that_are_left_out():
+    """Where some were in hand, and none has come along; there is a row for one of three drafts at most."""
+    for rows, drafts, left_out in ((2, (3, 0), True), (3, (3, 0), False), (2, (0, 0), False), (4, (1, 1), False)):
+        step = Scheduler(rows).next_step({key: verifying(count) for key, count in enumerate(drafts)}, 0.0)
+        assert step.left_out == left_out
 
 
 def test_a_short_prompt_overtakes_and_the_oldest_goes_on():

@@ -76,6 +76,9 @@ class Driven:
         self.begin()
         self.end()
 
+    def rest(self) -> None:
+        self._stepper.rest()
+
     def close(self) -> None:
         assert self._stepper.close(60)
 
@@ -184,15 +187,18 @@ def test_a_session_that_begins_gets_the_second_chains_sequence(driven: Driven):
 
 
 def test_what_steps_that_are_shared_bring_is_told(driven: Driven, monkeypatch: pytest.MonkeyPatch):
-    """How many sessions and tokens, and whether drafts were asked for, and had; nothing of steps of one, or with a
-    prompt."""
+    """How many sessions and tokens, and whether drafts were asked for, had, and left out; nothing of steps of one, or
+    with a prompt."""
     told: list[tuple[int, int, bool]] = []
 
+    left: list[bool] = []
+
     def stepped(
-        _: Contests, sessions: int, tokens: int, seconds: float, *, drafting: bool, drafts: bool | None = None
+        _: Contests, sessions: int, tokens: int, seconds: float, *, drafting: bool, drafts: bool, left_out: bool
     ) -> None:
-        assert drafts is False
+        assert not drafts
         told.append((sessions, tokens, drafting))
+        left.append(left_out)
 
     monkeypatch.setattr(Contests, "stepped", stepped)
     driven.open(second=False)
@@ -204,11 +210,38 @@ def test_what_steps_that_are_shared_bring_is_told(driven: Driven, monkeypatch: p
         driven.step()
     assert set(told) == {(2, 2, True)}
     assert len(told) >= 3
+    assert not any(left)
     told.clear()
     for live in driven.sessions.values():
         live.machine.handle(ev.Detached(), 0.0)
     driven.step()
     assert [(sessions, drafting) for sessions, _, drafting in told] == [(2, False)]
+
+
+class Dear(StepCosts):
+    """Each row costs as much as the first."""
+
+    def seconds(self, rows: int, context: int = 0) -> float:
+        return float(rows)
+
+
+def test_a_crowd_is_told_of_drafts_that_are_left_out_and_ends_when_nobody_is_left(monkeypatch: pytest.MonkeyPatch):
+    """Two sessions, of which one has a draft that costs more than it is worth."""
+    left: list[bool] = []
+    monkeypatch.setattr(Contests, "stepped", lambda *_, left_out, **__: left.append(left_out))
+    monkeypatch.setattr(Contests, "rest", lambda _: left.append(False))
+    driven = Driven(SimVerifier(SimSettings(n_seq=N_SEQ)), Dear())
+    lives = [driven.open((*PROMPT, *extra), second=False) for extra in ((), (33,))]
+    for _ in range(4):
+        driven.step()
+    left.clear()
+    prefix = lives[0].machine.prefix
+    lives[0].machine.handle(ev.Drafted(len(prefix), prefix.crc, (1,), 0), 0.0)
+    driven.step()
+    assert left == [True]
+    driven.rest()
+    assert left == [True, False]
+    driven.close()
 
 
 class Noting(Free):
