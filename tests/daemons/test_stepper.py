@@ -219,10 +219,13 @@ def test_what_steps_that_are_shared_bring_is_told(driven: Driven, monkeypatch: p
 
 
 class Dear(StepCosts):
-    """Each row costs as much as the first."""
+    """Each row costs as much as the first, and nothing is between two steps."""
 
     def seconds(self, rows: int, context: int = 0) -> float:
         return float(rows)
+
+    def pause(self, *, drafting: bool) -> float:
+        return 0.0
 
 
 def test_a_crowd_is_told_of_drafts_that_are_left_out_and_ends_when_nobody_is_left(monkeypatch: pytest.MonkeyPatch):
