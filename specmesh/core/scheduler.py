@@ -82,8 +82,10 @@ class Scheduler:
     What room is left prefills; where others verify or wait only `prefill_rows` of it, or ROWS_BESIDE for each of them,
     so that no one's tokens stall, times as many as there are prompts for each of the others: prompts in small parts
     cost everybody time. LEAST_PART of it is kept from drafts. In every other step it is the oldest prompt's first,
-    which so goes on whatever comes, else that of those with least to go. Whole prompts follow, and parts of LEAST_PART:
-    each is a decode of its own where sequences have separate memories, and a short one takes as long as many rows.
+    which so goes on whatever comes, else that of those with least to go, by powers of two: of prompts about as long the
+    older comes first, so that texts begin and end as their sequences lie. Whole prompts follow, and parts of
+    LEAST_PART: each is a decode of its own where sequences have separate memories, and a short one takes as
+    long as many rows.
 
     separate: sequences have memories of their own, so that rows of uneven parts are decodes of their own (`slices`).
     constant: rows of a step cost the same whatever they hold, so all drafts come, and a prompt is always cut at the
@@ -179,7 +181,9 @@ class Scheduler:
             return self._whole_parts(prompts, budget)
         self._eldest = not self._eldest
         oldest, taken = next(iter(prompts), None), dict[int, int]()
-        for key in sorted(prompts, key=lambda key: (self._eldest and key != oldest, len(prompts[key].ids))):
+        for key in sorted(
+            prompts, key=lambda key: (self._eldest and key != oldest, len(prompts[key].ids).bit_length())
+        ):
             ids = len(prompts[key].ids)
             if ids <= budget or not taken or budget >= LEAST_PART:
                 taken[key] = min(ids, budget)

@@ -215,6 +215,15 @@ def test_a_short_prompt_overtakes_and_the_oldest_goes_on():
         assert [(key, len(part.ids)) for key, part in step.parts] == filled
 
 
+def test_of_prompts_about_as_long_the_older_goes_first():
+    """Where it is the turn of those with least to go: one half as long overtakes, one a little shorter does not."""
+    for first, filled in ((100, [(1, 100)]), (140, [(2, 70)])):
+        scheduler = Scheduler(128)
+        scheduler.next_step({0: prefilling(8)}, 0.0)
+        step = scheduler.next_step({1: prefilling(first), 2: prefilling(70)}, 0.0)
+        assert [(key, len(part.ids)) for key, part in step.parts] == filled
+
+
 def test_prefill_is_bounded_beside_verification():
     """Prefill alone fills the batch; beside as many that verify it gets `prefill_rows` and no more, or ROWS_BESIDE for
     each of them, times as many as there are prompts for each: few are held up for many, and many for few by little."""
