@@ -145,6 +145,8 @@ class Stepper:
         self._return()
         for live, effects in outcomes:
             self._notes.stepped(live, effects, seconds)  # before the next step, which may begin at once
+        if step.pure:
+            self._costs.crowds.shared(sharing)
         if step.pure and sharing > 1 and self._pause is not None:
             tokens = sum(len(effect.ids) for _, told in outcomes for effect in told if isinstance(effect, ev.Emit))
             spent = self._pause + seconds

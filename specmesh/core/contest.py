@@ -12,10 +12,11 @@ from specmesh.core.goodput import LEAST_GAIN
 SETTLE = 4
 """Steps after a change that count for nothing: drafts are in hand still, or on their way."""
 
-COLD, LEFT_OUT = 32, 8
-"""Steps for which drafts are waited for where drafting begins: drafters may have prompts to read first. Where none has
-had any after so many they come too late, and do not pay; nor where so many had some in hand, and goodput left all out.
-"""
+COLD = 32
+"""Steps for which drafts are waited for where drafting begins: drafters may have prompts to read first."""
+
+LEFT_OUT = 8
+"""Steps that had drafts in hand and took none, before any took some: more need not be compared."""
 
 WITH, WITHOUT = 320, 96
 """Rounds of each kind that are compared, one for each session of a step: how many drafts stand is luck, and what a step
@@ -24,9 +25,10 @@ without them takes is not."""
 SPAN, LONGEST = 256, 8192
 """Steps until the next comparison; twice as many each time that it says the same again, up to so many."""
 
-LASTING = 16
-"""Steps in a row of a crowd that lasts. Drafters have texts to read before they draft, so that what has been found not
-to pay is not tried in one that comes or goes."""
+LASTING, FADING = 16, 2
+"""Steps after which a crowd lasts, of which each step of another size takes so many back; it does until all are gone.
+Drafters have texts to read before they draft, so that what has been found not to pay is not tried in a crowd that comes
+or goes; and now and then one of a crowd ends, and another begins, that lasts."""
 
 
 @dataclass(slots=True)
@@ -49,14 +51,15 @@ class _Rate:
 class Contest:
     """Drafting against the target alone, in steps that about as many sessions share.
 
-    `drafts` is what is to be done; `verdict` whether it was found to pay, None before both were measured.
+    `drafts` is what is to be done; `verdict` whether it was found to pay, None before that was found.
     """
 
     def __init__(self) -> None:
         self.drafts = True
         self.verdict: bool | None = None
         self._rest = SETTLE  # steps that are not measured
-        self._cold, self._left_out = 0, 0  # of those with drafts, how many had none before the first that had
+        self._had = False  # steps that ask for drafts have had some
+        self._cold, self._left_out = 0, 0  # before that: those without any, and those that had some in hand
         self._with, self._without = _Rate(), _Rate()
         self._span = SPAN
 
@@ -83,12 +86,15 @@ class Contest:
             return
         if self.drafts and not drafting:
             return  # no session expects anything of its drafter
-        if self.drafts and drafts is False and not self._with.rounds:
-            self._cold += 1
+        if self.drafts and not self._had:
+            self._had = drafts is not False
             self._left_out += left_out
-            if self._cold > COLD or self._left_out >= LEFT_OUT:
+            if self._left_out >= LEFT_OUT:
                 self._decide(pays=False)
-            return
+                return
+            if not self._had and self._cold < COLD:
+                self._cold += 1
+                return
         rate, other = (self._with, self._without) if self.drafts else (self._without, self._with)
         rate.add(sessions, tokens, seconds)
         if rate.rounds < (WITH if self.drafts else WITHOUT):
@@ -103,7 +109,16 @@ class Contest:
         self.drafts = self.verdict = pays
         self._rest = SETTLE + self._span
         self._with, self._without = _Rate(), _Rate()
-        self._cold, self._left_out = 0, 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._had, self._cold, self._left_out = False, 0, 0
+
+    def gone(self) -> None:
+        """The crowd has gone: the next has texts to be read first, again."""
+        if self.drafts:
+            self._rest = max(self._rest, SETTLE)
+            self._begin()
 
 
 class Contests:
@@ -111,7 +126,30 @@ class Contests:
 
     def __init__(self) -> None:
         self._of: dict[int, Contest] = {}
-        self._size, self._lasted = 0, 0  # of the newest step, and for how many steps in a row
+        self._seen: dict[int, int] = {}  # by size, steps of late
+        self._lasting: set[int] = set()
+
+    def shared(self, sessions: int) -> None:
+        """So many sessions have shared a step, measured or not; or one had it alone."""
+        size = sessions.bit_length()
+        self._seen[size] = min(self._seen.get(size, 0) + 1, LASTING)
+        if self._seen[size] == LASTING:
+            self._lasting.add(size)
+        for other in [other for other in self._seen if other != size]:
+            self._fade(other, FADING)
+
+    def rest(self) -> None:
+        """No session is left: the next crowd is another."""
+        for size in list(self._seen):
+            self._fade(size, LASTING)
+
+    def _fade(self, size: int, steps: int) -> None:
+        self._seen[size] -= steps
+        if self._seen[size] <= 0:
+            del self._seen[size]
+            self._lasting.discard(size)
+            if size in self._of:
+                self._of[size].gone()
 
     def stepped(
         self,
@@ -123,20 +161,14 @@ class Contests:
         drafts: bool | None = None,
         left_out: bool = False,
     ) -> None:
-        """A step that so many sessions shared; see `Contest.stepped`."""
-        size = sessions.bit_length()
-        self._lasted = self._lasted + 1 if size == self._size else 1
-        self._size = size
-        self._of.setdefault(size, Contest()).stepped(
-            sessions, tokens, seconds, drafting=drafting, drafts=drafts, left_out=left_out
-        )
-
-    def rest(self) -> None:
-        """No session is left: the next crowd is another."""
-        self._size, self._lasted = 0, 0
+        """A step that so many sessions, more than one, shared was measured; see `Contest.stepped`."""
+        contest = self._of.setdefault(sessions.bit_length(), Contest())
+        if not (contest.drafts and self._passes(sessions)):
+            contest.stepped(sessions, tokens, seconds, drafting=drafting, drafts=drafts, left_out=left_out)
 
     def drafts(self, sessions: int) -> bool:
-        """Whether so many sessions are to ask for drafts, if they expect something of them."""
+        """Whether so many sessions are to ask for drafts, if they expect something of them: where that pays, as far as
+        is known, or is being tried."""
         contest = self._of.get(sessions.bit_length())
         return (contest is None or contest.drafts) and not self._passes(sessions)
 
@@ -151,4 +183,4 @@ class Contests:
         size = sessions.bit_length()
         known = [other for other, contest in self._of.items() if other >= size and contest.verdict is not None]
         doubted = bool(known) and not self._of[min(known)].verdict
-        return sessions > 1 and doubted and not (size == self._size and self._lasted >= LASTING)
+        return sessions > 1 and doubted and size not in self._lasting

@@ -21,9 +21,9 @@ takes one small step."""
 
 
 TOGETHER = 32
-"""Sequences that rest since no more steps after the oldest count as resting for as long: of these the lowest number is
-next, so that sessions which come together lie side by side. Where sequences have memories of their own, llama.cpp
-decodes neighbours at once."""
+"""Sequences of sessions that ran beside the one which ended longest ago, and ended within so many steps after it, count
+as resting for as long: of these the lowest number is next, so that sessions which come together lie side by side. Where
+sequences have memories of their own, llama.cpp decodes neighbours at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ class Places:
         self._reuse, self._room, self._part = reuse, room, part
         self._free = dict.fromkeys(range(n_seq), NOTHING)  # the least recently used first
         self._steps = 0  # how many there were
-        self._rests = dict.fromkeys(range(n_seq), 0)  # by sequence, how many there had been when it was used last
+        self._took = dict.fromkeys(range(n_seq), 0)  # by sequence, how many there had been when it was last taken
+        self._rests = dict.fromkeys(range(n_seq), 0)  # ... and when it was used last
         self._step: frozenset[int] = frozenset()  # the sequences of the step that runs
         self._unsettled: set[int] = set()  # those of them that are free again
         self._lent = set[int]()  # for side chains of the step that runs
@@ -117,6 +118,7 @@ class Places:
         if way.source in self._free:
             self._rest(way.source, self._free.pop(way.source))  # used just now
         del self._free[way.seq]
+        self._took[way.seq] = self._steps
         self._unsettled.discard(way.seq)
         itself = way.source == way.seq
         if way.lost:
@@ -126,10 +128,12 @@ class Places:
         return way.seq, way.held
 
     def _next(self) -> int:
-        """The free sequence to be emptied next: one that is empty, or that was used longest ago."""
+        """The free sequence to be emptied next: one that is empty, or was used longest ago, or one TOGETHER with it."""
         empty = [seq for seq, memory in self._free.items() if not memory.ids]
-        oldest = self._rests[next(iter(self._free))]
-        return min(empty or (seq for seq in self._free if self._rests[seq] <= oldest + TOGETHER))
+        oldest = next(iter(self._free))
+        ended = self._rests[oldest]
+        beside = (seq for seq in self._free if self._took[seq] < ended and self._rests[seq] <= ended + TOGETHER)
+        return min(empty or (oldest, *beside))
 
     def _rest(self, seq: int, memory: Memory) -> None:
         self._free[seq], self._rests[seq] = memory, self._steps
@@ -193,7 +197,7 @@ class Places:
 
     def lend(self, source: int, length: int) -> int | None:
         """A sequence for the step to come that begins as a session's, which holds so many ids, for its side chain; the
-        one that was used longest ago. None where there is none."""
+        one that would be emptied next. None where there is none."""
         if self._reuse != "copied" or not self._free:
             return None
         seq = self._next()

@@ -26,7 +26,7 @@ that the prompts of those to come are read as fast as texts end, and many rows a
 @dataclass(frozen=True, slots=True)
 class Step:
     """One decode: parts by session id. `pure` says that it holds verification rows only, so its time teaches costs.
-    left_out: drafts are in hand, and none comes along."""
+    left_out: drafts could come along, and none does, as it would cost more than it is worth, or there is no room."""
 
     parts: tuple[tuple[int, Part], ...]
     left_out: bool = False

@@ -2,7 +2,19 @@
 
 import pytest
 
-from specmesh.core.contest import COLD, LASTING, LEFT_OUT, LONGEST, SETTLE, SPAN, WITH, WITHOUT, Contest, Contests
+from specmesh.core.contest import (
+    COLD,
+    FADING,
+    LASTING,
+    LEFT_OUT,
+    LONGEST,
+    SETTLE,
+    SPAN,
+    WITH,
+    WITHOUT,
+    Contest,
+    Contests,
+)
 
 STEPS_WITH, STEPS_WITHOUT = WITH // 16, WITHOUT // 16
 """Of sixteen sessions."""
@@ -67,13 +79,13 @@ def test_each_size_of_crowd_has_its_own():
     assert [contests.drafts(size) for size in (2, 3, 8, 16, 31, 32)] == [True, True, True, False, False, True]
 
 
-def decided(pays: bool, sessions: int = 16) -> Contests:
-    """So many sessions have been compared."""
-    contests = Contests()
-    while contests._of.get(sessions.bit_length(), Contest()).verdict is None:
-        gain = 2 if contests.drafts(sessions) == pays else 1
-        contests.stepped(sessions, gain * sessions, 0.01, drafting=contests.drafts(sessions))
-    return contests
+def share(contests: Contests, sessions: int, gain: float = 1.0) -> bool:
+    """A step that so many share, with drafts if they are to ask for some, which give `gain` times the tokens; whether
+    they were."""
+    drafts = contests.drafts(sessions)
+    contests.shared(sessions)
+    contests.stepped(sessions, round(sessions * (gain if drafts else 1)), 0.01, drafting=drafts)
+    return drafts
 
 
 def pass_by(contests: Contests, sessions: int, steps: int) -> list[bool]:
@@ -81,8 +93,18 @@ def pass_by(contests: Contests, sessions: int, steps: int) -> list[bool]:
     found = []
     for _ in range(steps):
         found.append(contests.drafts(sessions))
+        contests.shared(sessions)
         contests.stepped(sessions, sessions, 0.01, drafting=False)
     return found
+
+
+def decided(pays: bool, sessions: int = 16) -> Contests:
+    """So many sessions have been compared, and have gone."""
+    contests = Contests()
+    while contests._of.get(sessions.bit_length(), Contest()).verdict is None:
+        share(contests, sessions, 2 if pays else 1)
+    contests.rest()
+    return contests
 
 
 def test_a_smaller_crowd_than_one_that_does_better_alone_tries_once_it_lasts():
@@ -107,40 +129,95 @@ def test_a_crowd_tries_again_once_it_lasts():
     contests = decided(pays=False)
     pass_by(contests, 16, SETTLE + SPAN + STEPS_WITHOUT)
     assert contests.drafts(16)
-    pass_by(contests, 3, 1)
+    pass_by(contests, 3, LASTING)
     assert not contests.drafts(16)
     assert contests.refuse(16)
     assert not any(pass_by(contests, 16, LASTING))
     assert contests.drafts(16)
 
 
+def test_a_crowd_lasts_while_one_after_the_other_ends_and_begins():
+    """Where every twelfth step is of fifteen, it is compared again all the same."""
+    contests = decided(pays=False)
+    drafted = 0
+    for number in range(3 * (SPAN + SETTLE + STEPS_WITH + STEPS_WITHOUT)):
+        drafted += share(contests, 16 if number % 12 else 15)
+    assert drafted >= STEPS_WITH
+
+
+def test_a_crowd_does_not_last_through_one_that_is_left_alone():
+    """Steps of one are of another size."""
+    contests = decided(pays=False)
+    pass_by(contests, 13, LASTING)
+    assert contests.drafts(13)
+    for _ in range(LASTING):
+        contests.shared(1)
+    assert not contests.drafts(13)
+
+
+def test_steps_of_a_crowd_that_is_passed_over_say_nothing():
+    """Somebody's own drafts are no trial."""
+    contests = decided(pays=False)
+    pass_by(contests, 13, LASTING // 2)
+    for _ in range(WITH):
+        assert not contests.drafts(13)
+        contests.shared(7)
+        for _ in range(FADING):
+            contests.shared(13)
+            contests.stepped(13, 13, 0.01, drafting=True, drafts=False, left_out=True)
+    assert contests._of[4].verdict is None
+
+
 def test_what_pays_is_not_doubted():
     """A crowd that did better with drafts has them from its first step on."""
     contests = decided(pays=True)
-    contests.rest()
     assert contests.drafts(16)
     assert not contests.refuse(16)
 
 
 def test_drafters_may_get_ready_first():
-    """Steps before the first draft comes count for nothing."""
-    for cold in (0, 10, COLD):
+    """Steps before the first draft comes count for nothing, but for so many: it may never come."""
+
+    def until_compared(drafts: bool, cold: int) -> int:
         contest, steps = Contest(), 0
         while contest.drafts:
             steps += 1
-            contest.stepped(16, 16, 1.0, drafting=True, drafts=steps > SETTLE + cold)
-        assert steps == SETTLE + cold + STEPS_WITH
-        assert contest.verdict is None
+            contest.stepped(16, 16, 1.0, drafting=True, drafts=drafts and steps > SETTLE + cold)
+        return steps
+
+    assert until_compared(drafts=True, cold=0) == SETTLE + STEPS_WITH
+    assert until_compared(drafts=True, cold=10) == SETTLE + 10 + STEPS_WITH
+    assert until_compared(drafts=False, cold=0) == SETTLE + COLD + STEPS_WITH
 
 
-@pytest.mark.parametrize(("left_out", "patience"), [(False, COLD + 1), (True, LEFT_OUT)])
-def test_drafts_that_never_come_along_do_not_pay(left_out: bool, patience: int):
+def test_a_slow_drafter_of_a_few_is_compared():
+    """What comes after sixty steps comes in time for two, whose comparison takes more than a hundred."""
+    contest, steps = Contest(), 0
+    while contest.verdict is None:
+        steps += 1
+        had = contest.drafts and steps > 60
+        contest.stepped(2, 4 if had else 2, 0.01, drafting=contest.drafts, drafts=had)
+    assert contest.verdict
+
+
+def test_each_crowd_has_texts_to_be_read():
+    """A drafter that was late for one is waited for by the next: as many steps as if it were the first."""
+    contests = Contests()
+    for _ in range(3):
+        for _ in range(COLD + SETTLE - 2):
+            contests.shared(2)
+            contests.stepped(2, 2, 0.01, drafting=True, drafts=False)
+        contests.rest()
+    assert contests._of[2]._with.rounds == 0
+
+
+def test_drafts_that_are_left_out_do_not_pay():
     """Luck is not asked: steps that are the same by chance took a little longer or shorter."""
     contest = Contest()
     for _ in range(2):
-        for _ in range(SETTLE + patience):
+        for _ in range(SETTLE + LEFT_OUT):
             assert contest.drafts
-            contest.stepped(16, 16, 0.001, drafting=True, drafts=False, left_out=left_out)
+            contest.stepped(16, 16, 0.001, drafting=True, drafts=False, left_out=True)
         assert contest.refuses
         while not contest.drafts:
             contest.stepped(16, 16, 1.0, drafting=False)

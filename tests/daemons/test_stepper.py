@@ -218,6 +218,21 @@ def test_what_steps_that_are_shared_bring_is_told(driven: Driven, monkeypatch: p
     assert [(sessions, drafting) for sessions, _, drafting in told] == [(2, False)]
 
 
+def test_crowds_hear_of_steps_of_one(monkeypatch: pytest.MonkeyPatch):
+    """Each step that only verifies tells how many shared it: a crowd that has gone does not last."""
+    shared: list[int] = []
+    monkeypatch.setattr(Contests, "shared", lambda _, sessions: shared.append(sessions))
+    driven = Driven(SimVerifier(SimSettings(n_seq=N_SEQ)))
+    live = driven.open(second=False)
+    driven.open((*PROMPT, 33), second=False)
+    for _ in range(4):
+        driven.step()
+    driven.leave(live)
+    driven.step()
+    assert shared == [2, 2, 2, 1]
+    driven.close()
+
+
 class Dear(StepCosts):
     """Each row costs as much as the first, and nothing is between two steps."""
 
