@@ -196,7 +196,7 @@ def test_what_steps_that_are_shared_bring_is_told(driven: Driven, monkeypatch: p
     def stepped(
         _: Contests, sessions: int, tokens: int, seconds: float, *, drafting: bool, drafts: bool, left_out: bool
     ) -> None:
-        assert not drafts
+        assert drafts is False
         told.append((sessions, tokens, drafting))
         left.append(left_out)
 
