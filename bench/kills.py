@@ -22,26 +22,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from specmesh import logs
 from specmesh.client import Client, Json
-from specmesh.core.sampling import gumbel
-from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.paths import bundled
 
 sys.path.insert(0, str(Path(__file__).parent))
 from held_out import prompts
 from live import until
-from referee import referee
+from referee import near_tie, referee
 
 ADDRESS = "tcp://127.0.0.1:7398"
 GRACE = 3.0
 RUN = [sys.executable, "-m", "specmesh"]
 SIM = {"verifier": ("sim", "step_ms=8"), "drafter": ("sim", "draft_ms=0.5,alpha=0.9")}
 BUNDLED = {"verifier": ("llama", bundled("target.gguf")), "drafter": ("llama", bundled("drafter.gguf"))}
-TEMPERATURE, MARGIN = 0.8, 0.05
+TEMPERATURE = 0.8
 
 
 @dataclass(slots=True)
@@ -155,23 +151,9 @@ def same(text: Text, expected: Json, got: Disturbed, target: LlamaVerifier | Non
     at = next((i for i, (a, b) in enumerate(zip(alone, got.ids, strict=False)) if a != b), None)
     if target is None or at is None:
         return "different"
-    return "near tie" if near_tie(target, [*prompt, *alone[:at]], {alone[at], got.ids[at]}, text) else "different"
-
-
-def near_tie(target: LlamaVerifier, prefix: list[int], ids: set[int], text: Text) -> bool:
-    """Whether these ids are the target's first two choices after `prefix`, decoded anew in one row, and lie closer than
-    kernels of different row widths were seen to differ; sampled, with the noise of that position."""
-    target.trim(0, 0)
-    target.decode([Span(0, 0, tuple(prefix[:-1]), logits=False)])
-    row = target.decode([Span(0, len(prefix) - 1, (prefix[-1],), logits=True)])[0]
-    assert row is not None
-    scores = row[0].astype(np.float64)
-    if text.seed is not None:
-        scores = scores / TEMPERATURE + gumbel(np.uint64(text.seed), len(prefix), np.arange(len(scores)))
-    second, first = np.argsort(scores)[-2:].tolist()
-    return {first, second} == ids and scores[first] - scores[second] < (
-        MARGIN if text.seed is None else MARGIN / TEMPERATURE
-    )
+    noise = None if text.seed is None else (TEMPERATURE, text.seed)
+    tie = near_tie(target, [*prompt, *alone[:at]], {alone[at], got.ids[at]}, noise)
+    return "near tie" if tie else "different"
 
 
 def main() -> None:

@@ -5,9 +5,10 @@
 
 A real verifier and its drafter, one thread each. A chat is a text that grows by a question of --words words and an
 answer of --tokens tokens at each turn. Each turn is asked warm and cold (`cache_prompt` off), one after the other, the
-first of them alternating; the chat goes on with the cold answer. The time is from the request until its first text is
-here, the median of the repeats, each with words of its own. With --chats so many are taken in turn, so that others come
-between the turns of each. Nothing else should run meanwhile: the load is printed.
+first of them alternating; the chat goes on with the cold answer. Where the two answers differ, the target says whether
+they part at a near tie, as steps of other widths may (--reproducible: none may). The time is from the request until its
+first text is here, the median of the repeats, each with words of its own. With --chats so many are taken in turn, so
+that others come between the turns of each. Nothing else should run meanwhile: the load is printed.
 """
 
 import argparse
@@ -17,16 +18,19 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from specmesh.client import Client, Json
+from specmesh.engines.llama import LlamaVerifier
 from specmesh.paths import bundled
 
 sys.path.insert(0, str(Path(__file__).parent))
 from live import daemons
+from referee import near_tie, referee
 
 WORDS = (
     "the of a file line when reads each name from list value with state open step data tree node list key set row "
@@ -44,6 +48,7 @@ class Turn:
     cached: int
     ids: tuple[int, ...]
     text: str
+    asked: str
 
 
 def ask(client: Client, prompt: str, tokens: int, *, cached: bool) -> Turn:
@@ -59,7 +64,18 @@ def ask(client: Client, prompt: str, tokens: int, *, cached: bool) -> Turn:
             text += chunk["choices"][0]["text"]  # type: ignore[index]
             report = told.get("report", report)  # type: ignore[union-attr]
     ms = 1e3 * ((first or time.perf_counter()) - began)
-    return Turn(ms, report["prompt_tokens"], report["cached_tokens"], tuple(ids), text)
+    return Turn(ms, report["prompt_tokens"], report["cached_tokens"], tuple(ids), text, prompt)
+
+
+def outcome(warm: Turn, cold: Turn, target: LlamaVerifier) -> str:
+    """same, near tie or different."""
+    if warm.ids == cold.ids:
+        return "same"
+    at = next((i for i, (a, b) in enumerate(zip(warm.ids, cold.ids, strict=False)) if a != b), None)
+    if at is None:
+        return "different"
+    prefix = [*target.encode(cold.asked), *cold.ids[:at]]
+    return "near tie" if near_tie(target, prefix, {warm.ids[at], cold.ids[at]}) else "different"
 
 
 def chat(client: Client, options: argparse.Namespace, repeat: int) -> list[list[tuple[Turn, Turn]]]:
@@ -101,27 +117,30 @@ def main() -> None:
         ask(client, SYSTEM, 8, cached=False)
         chats = [one for repeat in range(options.repeats) for one in chat(client, options, repeat)]
         reuse = client.get("/stats")["reuse"]
-    rows = [row(number + 1, [one[number] for one in chats]) for number in range(options.turns)]
+    with referee(options.model, options.ctx) as target:
+        rows = [row(number + 1, [one[number] for one in chats], target) for number in range(options.turns)]
     record = {"turns": rows, "reuse": reuse, "load": os.getloadavg()[0], "cores": os.cpu_count()}
     print(json.dumps(record) if options.json else table(record))
 
 
-def row(number: int, asked: list[tuple[Turn, Turn]]) -> Json:
+def row(number: int, asked: list[tuple[Turn, Turn]], target: LlamaVerifier) -> Json:
     """What came of a turn in all chats."""
+    texts = Counter(outcome(warm, cold, target) for warm, cold in asked)
     return {
         "turn": number,
         "prompt": median(cold.prompt for _, cold in asked),
         "cached": median(warm.cached for warm, _ in asked),
         "warm_ms": round(median(warm.ms for warm, _ in asked), 2),
         "cold_ms": round(median(cold.ms for _, cold in asked), 2),
-        "same_text": sum(warm.ids == cold.ids for warm, cold in asked),
+        "same_text": texts["same"],
+        "near_tie": texts["near tie"],
         "of": len(asked),
     }
 
 
 def table(record: Json) -> str:
     """The same for people."""
-    names = ("turn", "prompt", "cached", "warm_ms", "cold_ms", "same_text", "of")
+    names = ("turn", "prompt", "cached", "warm_ms", "cold_ms", "same_text", "near_tie", "of")
     rows: list[Json] = record["turns"]  # type: ignore[assignment]
     lines = ["| " + " | ".join(names) + " |", "|" + "---:|" * len(names)]
     lines += ["| " + " | ".join(f"{one[name]:g}" for name in names) + " |" for one in rows]
