@@ -31,6 +31,9 @@ EARLY_SHARE = 3 / 4
 """Of the warm-up, after which these ask for no more: when it ends they have gone, with their connections."""
 
 SAMPLE_S = 1.0
+TOLD_S = 0.2
+"""Seconds after which daemons have told how things were: they publish their statistics every 0.1 s."""
+
 RECOVERY_S = 10.0
 """Seconds after a fault within which a client may still be refused: a process starts, the other side finds it."""
 
@@ -156,12 +159,22 @@ class _Running:
         for recorded in self.pair.proxy.captured:
             recorded.clear()
         if self._watched and Path("/proc/self/smaps_rollup").exists():
-            for lane, found in self.samples.items():
-                self.pair.look(lane)
-                saved = self.pair.saved(lane)
-                asking = sum(crowd.asking(lane) for crowd in self.crowds)
-                if saved is not None:
-                    found.append(sample(self.pair.daemons[lane].pid, self.clock(), saved, asking))
+            self._sample()
+
+    def _sample(self) -> None:
+        """Sample both processes. What their resting sequences hold is told up to a snapshot late: a sample counts where
+        it was the same before and after."""
+        taken: list[tuple[Lane, int, Sample]] = []
+        for lane in self.samples:
+            self.pair.look(lane)
+            saved = self.pair.saved(lane)
+            asking = sum(crowd.asking(lane) for crowd in self.crowds)
+            if saved is not None:
+                taken.append((lane, saved, sample(self.pair.daemons[lane].pid, self.clock(), saved, asking)))
+        time.sleep(TOLD_S)
+        for lane, saved, one in taken:
+            if self.pair.saved(lane) == saved:
+                self.samples[lane].append(one)
 
     def finish(self, text: Text) -> None:
         """The clients leave, everything heals, each daemon says one more text, and no session is left."""
