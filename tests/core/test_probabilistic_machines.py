@@ -1,4 +1,4 @@
-"""Texts of the strategy `probabilistic`, over the links and with the drafters of test_machines.
+"""Texts of the strategy `probabilistic`, over the links and with the drafters of the simulated worlds.
 
 Such texts depend on the drafts, and only their law does not. Of each step a referee says what must come of it, by its
 drafts and what they were sampled from. Of many texts the tokens are held against the target's law.
@@ -12,19 +12,11 @@ from math import sqrt
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_machines import (
-    END,
-    PROFILE,
-    PROMPT,
-    Drafter,
-    Faults,
-    HonestDrafter,
-    World,
-    check,
-    drafters,
-    target_logits,
-    worlds_of,
-)
+from simulated_drafters import Drafter, HonestDrafter
+from simulated_link import Faults
+from simulated_models import END, target_logits
+from simulated_strategies import PROFILE, drafters, worlds_of
+from simulated_world import PROMPT, World, check
 
 from fuzz.referee import said
 from specmesh.core import events as ev

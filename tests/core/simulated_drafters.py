@@ -1,0 +1,207 @@
+"""Drafters over simulated links: one that drafts with a real DrafterSession, and one that does whatever could hurt."""
+
+import random
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from simulated_models import N_VOCAB, Memory, target_logits
+
+from specmesh.core import events as ev
+from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.prefix import Prefix
+from specmesh.core.proposal import Proposal, Proposing
+from specmesh.core.rules import proposes
+from specmesh.core.sampling import Sampler
+from specmesh.daemons.draft_frames import frame_of
+from specmesh.wire import messages as m
+from specmesh.wire.codec import encode
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """A drafter to attach: how often it is right, or how it misbehaves; it dies after `life` seconds."""
+
+    accuracy: float = 0.8
+    hostile: bool = False
+    silent: bool = False
+    seconds: float = 0.005
+    life: float = float("inf")
+    n_ctx: int = 4096
+    n_batch: int = 6
+    can_trim: bool = True
+    luck: int = 0
+
+
+class HonestDrafter:
+    """The shell of a DrafterSession: one thing at a time, frames between two guesses."""
+
+    def __init__(self, world, setup, session_id, params):
+        self.world, self.setup, self.session_id = world, setup, session_id
+        self.session = DrafterSession(N_VOCAB, setup.n_ctx, setup.n_batch)
+        self.proposes = proposes(params.sampling)
+        self.memory = Memory(setup.n_ctx, world.end_bias)
+        self.sampler = Sampler(params.sampling)
+        self.inbox, self.busy, self.learned = [], False, []
+        self.alive = True
+        self.up = None
+
+    def receive(self, message):
+        if isinstance(message, m.Truth | m.Sync | m.Nack) and message.session == self.session_id:
+            self.inbox.append(message)
+            if not self.busy:
+                self.turn()
+
+    def turn(self):
+        if not self.alive:
+            return
+        session, now = self.session, self.world.clock.now
+        while self.inbox:
+            self.perform(session.handle(self.event(self.inbox.pop(0)), now))
+        plan = session.plan(self.world.round_trip)
+        if plan is None:
+            self.perform(session.flush())
+            plan = session.plan_shadow()
+        if plan is None:
+            return
+        assert 0 < len(plan.ids) <= self.setup.n_batch
+        known = (*session._known[0 : session.n_truth], *session.chain)
+        held = len(self.memory.held)
+        assert plan.ids == known[held : held + len(plan.ids)], "the plan is not where the memory ends"
+        self.memory.append(plan.ids)
+        guess, proposal = self.guess() if plan.guess else (None, None)
+        self.busy = True
+        took = self.setup.seconds if plan.guess else 0.0
+        self.world.clock.at(now + took, lambda: self.finish(ev.Predicted(len(plan.ids), guess, now, proposal)))
+
+    def finish(self, event):
+        self.busy = False
+        if self.alive:
+            self.perform(self.session.handle(event, self.world.clock.now))
+            self.turn()
+
+    def guess(self):
+        """The target's own choice, as often as this drafter is right; now and then nothing. Of a probabilistic text a
+        sample, and what it is of."""
+        held = self.memory.held
+        if self.proposes:
+            return self.proposed(held)
+        right = self.sampler.after(held[0 : len(held)]).choose(self.memory.logits(), len(held))
+        luck = blake2b(b"luck %d" % held.crc, digest_size=2, salt=self.setup.luck.to_bytes(8)).digest()
+        if luck[0] < 256 * self.setup.accuracy:
+            return right, None
+        return None if luck[1] < 16 else (right + 1 + luck[1] % (N_VOCAB - 1)) % N_VOCAB, None
+
+    def proposed(self, prefix):
+        """A draft after a prefix, always the same there, and its proposal: of a law that is the less the target's the
+        less accurate the drafter is; sampled as drafters do, or from two tokens in thirds, or certain."""
+        ids, blur = prefix[0 : len(prefix)], (1 - self.setup.accuracy) * 2
+        logits = target_logits(prefix.crc, self.world.end_bias) + blur * target_logits(prefix.crc ^ 1, 0.0)
+        sampler, luck = self.sampler.after(ids), random.Random(prefix.crc ^ self.world.seed)
+        form = luck.randrange(8)
+        if form > 1:
+            sampler = Proposing(sampler, prefix.crc)
+            return sampler.choose(logits, len(prefix)), sampler.proposal
+        likeliest = sampler.likeliest(logits, 2)[0].tolist()
+        if form == 0 or len(likeliest) < 2:
+            return likeliest[0], None
+        return luck.choices(likeliest, (2, 1))[0], Proposal(tuple(likeliest), (2, 1))
+
+    def event(self, message):
+        match message:
+            case m.Nack():
+                return ev.Nacked(message.base, message.prefix_crc)
+            case _:
+                sync = isinstance(message, m.Sync)
+                return ev.Told(message.base, message.prefix_crc, message.ids, message.draft_n, sync)
+
+    def perform(self, effects):
+        for effect in effects:
+            match effect:
+                case ev.SendDraft(ids=ids, proposals=proposals):
+                    assert ids
+                    assert len(proposals) in (0, len(ids))
+                    self.world.seen["drafts sent"] += 1
+                    self.world.seen["proposals sent"] += any(proposals)
+                    self.up.send(frame_of(self.session_id, effect))
+                case ev.SendShadow(base, crc, ids):
+                    assert ids
+                    assert base + len(ids) <= self.session.n_truth
+                    if self.setup.accuracy == 1:
+                        assert ids == tuple(self.session._known[base : base + len(ids)])
+                    self.world.seen["shadows sent"] += 1
+                    self.up.send(m.Shadow(self.session_id, base, crc, ids))
+                case ev.SendNack(base, crc):
+                    self.world.seen["drafter nacks"] += 1
+                    self.up.send(m.Nack(self.session_id, base, crc))
+                case ev.Trim(length):
+                    self.memory.trim(length if self.setup.can_trim else 0)
+                    self.session.relocated(len(self.memory.held))
+                case ev.Learned(ids, accepted):
+                    assert 0 <= accepted <= len(ids)
+                    self.learned.extend(ids)
+
+
+class HostileDrafter:
+    """Sends whatever could hurt: any bytes, impossible ids, long and wrong drafts, NACK floods, replays."""
+
+    def __init__(self, world, setup, session_id, params):
+        self.world, self.setup, self.session_id = world, setup, session_id
+        self.alive = True
+        self.up = None
+        self.heard, self.said = [], []
+        self.learned = []
+        if not setup.silent:
+            world.clock.at(world.clock.now, self.turn)
+
+    def receive(self, message):
+        self.heard.append(message)
+
+    def turn(self):
+        if self.alive:
+            for _ in range(self.world.rng.randint(1, 3)):
+                self.say()
+            self.world.clock.at(self.world.clock.now + self.setup.seconds, self.turn)
+
+    def say(self):
+        rng, session = self.world.rng, self.session_id
+        truth = [h for h in self.heard[-3:] if isinstance(h, m.Truth | m.Sync)]
+        known = Prefix()
+        if truth and rng.random() < 0.7:
+            last = rng.choice(truth)
+            base, crc = last.base, last.prefix_crc
+            if rng.random() < 0.5:
+                known.extend(last.ids)
+        else:
+            base, crc = rng.choice([0, 1, 9, 40, 2**32 - 1]), rng.choice([0, rng.getrandbits(32)])
+        guesses = (rng.randrange(N_VOCAB) for _ in range(rng.choice([0, 1, 3, 40, 400])))
+        ids = (*known[0 : len(known)], *guesses)
+        kind = rng.randrange(9)
+        if kind == 0:
+            frame = rng.randbytes(rng.randrange(60))
+        elif kind == 1:
+            impossible = rng.choice([-1, -(2**31), N_VOCAB, 2**31 - 1])
+            frame = encode(m.Draft(session, base, crc, (*ids, impossible)))
+        elif kind == 2:
+            frame = encode(m.Nack(session, base, crc))
+        elif kind == 3 and self.said:
+            frame = rng.choice(self.said)
+        elif kind == 4:
+            frame = encode(m.Shadow(session, base, crc, ids))
+        elif kind > 6:
+            frame = encode(self.lie(base, crc, ids))
+        else:
+            frame = encode(m.Draft(session, base, crc, ids, rng.choice([0, 0, 1, 65535])))
+        self.said.append(frame)
+        self.up.send_raw(frame)
+
+    def lie(self, base, crc, ids):
+        """Drafts with laws that they were not sampled from, or that are none."""
+        rng = self.world.rng
+        laws = [rng.sample(range(N_VOCAB), rng.randrange(4)) for _ in ids]
+        if rng.random() < 0.7:
+            laws = [law and list(dict.fromkeys((token, *law))) for token, law in zip(ids, laws, strict=True)]
+        if rng.random() < 0.1 and laws:
+            laws[rng.randrange(len(laws))] = rng.choice([[-1], [N_VOCAB], [2**31 - 1, *ids[:1]], [*ids[:1], *ids[:1]]])
+        support = tuple(token for law in laws for token in law)
+        weights = tuple(rng.choice([1, 1, 7, 65535, *([0] if rng.random() < 0.02 else [])]) for _ in support)
+        return m.DraftProbs(self.session_id, base, crc, ids, tuple(map(len, laws)), support, weights)
