@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from specmesh.core import events as ev
+from specmesh.core.contest import SharedStep
 from specmesh.core.costs import StepCosts
 from specmesh.core.places import NOTHING, Cut, Places
 from specmesh.core.scheduler import PREFILL_ROWS, Idle, Part, Scheduler, Step
@@ -150,9 +151,7 @@ class Stepper:
         if step.pure and sharing > 1 and self._pause is not None:
             tokens = sum(len(effect.ids) for _, told in outcomes for effect in told if isinstance(effect, ev.Emit))
             spent = self._pause + seconds
-            self._costs.crowds.stepped(
-                sharing, tokens, spent, drafting=drafting, drafts=step.drafts, left_out=step.left_out
-            )
+            self._costs.crowds.stepped(SharedStep(sharing, tokens, spent, drafting, step.drafts, step.left_out))
         return outcomes
 
     def abandon(self, sessions: Mapping[int, Live]) -> list[Live]:

@@ -31,6 +31,22 @@ Drafters have texts to read before they draft, so that what has been found not t
 or goes; and now and then one of a crowd ends, and another begins, that lasts."""
 
 
+@dataclass(frozen=True, slots=True)
+class SharedStep:
+    """A step of `sessions`, more than one, which has committed `tokens`, ended `seconds` after the one before it.
+
+    drafting: any of them was asking for drafts; drafts: it had some, None as far as is known; left_out: some were in
+    hand, and none came along.
+    """
+
+    sessions: int
+    tokens: int
+    seconds: float
+    drafting: bool
+    drafts: bool | None = None
+    left_out: bool = False
+
+
 @dataclass(slots=True)
 class _Rate:
     """Tokens and seconds of so many rounds."""
@@ -39,10 +55,10 @@ class _Rate:
     tokens: int = 0
     seconds: float = 0.0
 
-    def add(self, sessions: int, tokens: int, seconds: float) -> None:
-        self.rounds += sessions
-        self.tokens += tokens
-        self.seconds += seconds
+    def add(self, step: SharedStep) -> None:
+        self.rounds += step.sessions
+        self.tokens += step.tokens
+        self.seconds += step.seconds
 
     def pays(self, other: "_Rate") -> bool:
         return self.tokens * other.seconds >= LEAST_GAIN * other.tokens * self.seconds
@@ -68,27 +84,16 @@ class Contest:
         """Whether drafting was found not to pay, and is not being tried again."""
         return self.verdict is False and not self.drafts
 
-    def stepped(
-        self,
-        sessions: int,
-        tokens: int,
-        seconds: float,
-        *,
-        drafting: bool,
-        drafts: bool | None = None,
-        left_out: bool = False,
-    ) -> None:
-        """A step of so many sessions has ended and has committed so many tokens, so long after the one before it.
-        drafting: any of them was asking for drafts; drafts: it had some, None as far as is known; left_out: some
-        were in hand, and none came along."""
+    def stepped(self, step: SharedStep) -> None:
+        """A step of about as many sessions has ended."""
         if self._rest:
             self._rest -= 1
             return
-        if self.drafts and not drafting:
+        if self.drafts and not step.drafting:
             return  # no session expects anything of its drafter
         if self.drafts and not self._had:
-            self._had = drafts is not False
-            self._left_out += left_out
+            self._had = step.drafts is not False
+            self._left_out += step.left_out
             if self._left_out >= LEFT_OUT:
                 self._decide(pays=False)
                 return
@@ -96,7 +101,7 @@ class Contest:
                 self._cold += 1
                 return
         rate, other = (self._with, self._without) if self.drafts else (self._without, self._with)
-        rate.add(sessions, tokens, seconds)
+        rate.add(step)
         if rate.rounds < (WITH if self.drafts else WITHOUT):
             return
         if other.rounds:
@@ -151,20 +156,11 @@ class Contests:
             if size in self._of:
                 self._of[size].gone()
 
-    def stepped(
-        self,
-        sessions: int,
-        tokens: int,
-        seconds: float,
-        *,
-        drafting: bool,
-        drafts: bool | None = None,
-        left_out: bool = False,
-    ) -> None:
-        """A step that so many sessions, more than one, shared was measured; see `Contest.stepped`."""
-        contest = self._of.setdefault(sessions.bit_length(), Contest())
-        if not (contest.drafts and self._passes(sessions)):
-            contest.stepped(sessions, tokens, seconds, drafting=drafting, drafts=drafts, left_out=left_out)
+    def stepped(self, step: SharedStep) -> None:
+        """A step was measured."""
+        contest = self._of.setdefault(step.sessions.bit_length(), Contest())
+        if not (contest.drafts and self._passes(step.sessions)):
+            contest.stepped(step)
 
     def drafts(self, sessions: int) -> bool:
         """Whether so many sessions are to ask for drafts, if they expect something of them: where that pays, as far as

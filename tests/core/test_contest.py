@@ -14,6 +14,7 @@ from specmesh.core.contest import (
     WITHOUT,
     Contest,
     Contests,
+    SharedStep,
 )
 
 STEPS_WITH, STEPS_WITHOUT = WITH // 16, WITHOUT // 16
@@ -26,7 +27,7 @@ def run(contest: Contest, steps: int, gain: float) -> list[bool]:
     for _ in range(steps):
         drafted.append(contest.drafts)
         tokens, seconds = (32, 0.02 / gain) if contest.drafts else (16, 0.01)
-        contest.stepped(16, tokens, seconds, drafting=contest.drafts)
+        contest.stepped(SharedStep(16, tokens, seconds, drafting=contest.drafts))
     return drafted
 
 
@@ -67,7 +68,7 @@ def test_steps_for_which_nobody_wanted_drafts_say_nothing():
     """Nothing is compared, so nothing is turned off."""
     contest = Contest()
     for _ in range(1000):
-        contest.stepped(16, 16, 1.0, drafting=False)
+        contest.stepped(SharedStep(16, 16, 1.0, drafting=False))
     assert contest.drafts
 
 
@@ -75,7 +76,7 @@ def test_each_size_of_crowd_has_its_own():
     """What holds for sixteen does not for two; three are as two."""
     contests = Contests()
     for _ in range(SETTLE + STEPS_WITH):
-        contests.stepped(16, 32, 0.01, drafting=True)
+        contests.stepped(SharedStep(16, 32, 0.01, drafting=True))
     assert [contests.drafts(size) for size in (2, 3, 8, 16, 31, 32)] == [True, True, True, False, False, True]
 
 
@@ -84,7 +85,7 @@ def share(contests: Contests, sessions: int, gain: float = 1.0) -> bool:
     they were."""
     drafts = contests.drafts(sessions)
     contests.shared(sessions)
-    contests.stepped(sessions, round(sessions * (gain if drafts else 1)), 0.01, drafting=drafts)
+    contests.stepped(SharedStep(sessions, round(sessions * (gain if drafts else 1)), 0.01, drafting=drafts))
     return drafts
 
 
@@ -94,7 +95,7 @@ def pass_by(contests: Contests, sessions: int, steps: int) -> list[bool]:
     for _ in range(steps):
         found.append(contests.drafts(sessions))
         contests.shared(sessions)
-        contests.stepped(sessions, sessions, 0.01, drafting=False)
+        contests.stepped(SharedStep(sessions, sessions, 0.01, drafting=False))
     return found
 
 
@@ -164,7 +165,7 @@ def test_steps_of_a_crowd_that_is_passed_over_say_nothing():
         contests.shared(7)
         for _ in range(FADING):
             contests.shared(13)
-            contests.stepped(13, 13, 0.01, drafting=True, drafts=False, left_out=True)
+            contests.stepped(SharedStep(13, 13, 0.01, drafting=True, drafts=False, left_out=True))
     assert contests._of[4].verdict is None
 
 
@@ -182,7 +183,7 @@ def test_drafters_may_get_ready_first():
         contest, steps = Contest(), 0
         while contest.drafts:
             steps += 1
-            contest.stepped(16, 16, 1.0, drafting=True, drafts=drafts and steps > SETTLE + cold)
+            contest.stepped(SharedStep(16, 16, 1.0, drafting=True, drafts=drafts and steps > SETTLE + cold))
         return steps
 
     assert until_compared(drafts=True, cold=0) == SETTLE + STEPS_WITH
@@ -196,7 +197,7 @@ def test_a_slow_drafter_of_a_few_is_compared():
     while contest.verdict is None:
         steps += 1
         had = contest.drafts and steps > 60
-        contest.stepped(2, 4 if had else 2, 0.01, drafting=contest.drafts, drafts=had)
+        contest.stepped(SharedStep(2, 4 if had else 2, 0.01, drafting=contest.drafts, drafts=had))
     assert contest.verdict
 
 
@@ -206,7 +207,7 @@ def test_each_crowd_has_texts_to_be_read():
     for _ in range(3):
         for _ in range(COLD + SETTLE - 2):
             contests.shared(2)
-            contests.stepped(2, 2, 0.01, drafting=True, drafts=False)
+            contests.stepped(SharedStep(2, 2, 0.01, drafting=True, drafts=False))
         contests.rest()
     assert contests._of[2]._with.rounds == 0
 
@@ -217,10 +218,10 @@ def test_drafts_that_are_left_out_do_not_pay():
     for _ in range(2):
         for _ in range(SETTLE + LEFT_OUT):
             assert contest.drafts
-            contest.stepped(16, 16, 0.001, drafting=True, drafts=False, left_out=True)
+            contest.stepped(SharedStep(16, 16, 0.001, drafting=True, drafts=False, left_out=True))
         assert contest.refuses
         while not contest.drafts:
-            contest.stepped(16, 16, 1.0, drafting=False)
+            contest.stepped(SharedStep(16, 16, 1.0, drafting=False))
 
 
 def test_drafts_that_are_left_out_at_times_are_compared():
@@ -228,7 +229,7 @@ def test_drafts_that_are_left_out_at_times_are_compared():
     contest = Contest()
     for drafts in [True] * (SETTLE + 1) + [False] * (STEPS_WITH - 1):
         assert contest.drafts
-        contest.stepped(16, 16, 0.001, drafting=True, drafts=drafts, left_out=not drafts)
+        contest.stepped(SharedStep(16, 16, 0.001, drafting=True, drafts=drafts, left_out=not drafts))
     assert contest.verdict is None
 
 
@@ -237,11 +238,11 @@ def test_refusing_is_more_than_trying_without():
     contest, refused = Contest(), []
     while contest.verdict is None:
         refused.append(contest.refuses)
-        contest.stepped(16, 16, 0.01 + contest.drafts, drafting=contest.drafts)
+        contest.stepped(SharedStep(16, 16, 0.01 + contest.drafts, drafting=contest.drafts))
     assert not any(refused)
     assert contest.refuses
     while not contest.drafts:
-        contest.stepped(16, 16, 0.01, drafting=False)
+        contest.stepped(SharedStep(16, 16, 0.01, drafting=False))
     assert not contest.refuses
 
 

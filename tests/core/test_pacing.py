@@ -6,7 +6,7 @@ import pytest
 
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
-from specmesh.core.contest import Contest
+from specmesh.core.contest import Contest, SharedStep
 from specmesh.core.costs import StepCosts
 from specmesh.core.pacing import FIRST_DRAFT_N, LONGEST_INTERVAL, SOLVE_INTERVAL, Pacing
 from specmesh.core.policy import PolicyInputs, solve
@@ -191,7 +191,7 @@ def test_a_crowd_asks_for_drafts_only_while_that_is_faster():
     pace = pacing()
     assert asked(4) > 0
     while pace._costs.crowds.drafts(4):
-        pace._costs.crowds.stepped(4, 4, 1.0, drafting=True)
+        pace._costs.crowds.stepped(SharedStep(4, 4, 1.0, drafting=True))
     assert asked(4) == 0
     assert asked(2) > 0
     assert asked(4) == 0
@@ -209,7 +209,7 @@ def test_a_session_knows_the_crowd_that_it_joins():
         contest = costs.crowds._of.setdefault(sessions.bit_length(), Contest())
         while contest.verdict is None:
             tokens = 2 * sessions if contest.drafts == pays else sessions
-            contest.stepped(sessions, tokens, 1.0, drafting=contest.drafts)
+            contest.stepped(SharedStep(sessions, tokens, 1.0, drafting=contest.drafts))
 
     def joined(company: int, fixed: int | None = None) -> int:
         return Pacing(fixed, 8, costs, RollingAcceptance(), SessionTimes(0.0), company).draft_n
