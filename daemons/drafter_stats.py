@@ -106,11 +106,5 @@ class DrafterStats:
             "round_trip_ms": link.round_trip_ms(),
             "log_lines_dropped": dropped(),
             "handshake_failures": dict(traffic.refused),
-            "wire": {
-                "frames_sent": traffic.frames_sent,
-                "frames_received": traffic.frames_received,
-                "bytes_sent": traffic.bytes_sent,
-                "bytes_received": traffic.bytes_received,
-                "rejected": dict(traffic.rejected),
-            },
+            "wire": traffic.picture(),
         }

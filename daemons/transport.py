@@ -62,6 +62,16 @@ class Traffic:
         self.frames_received += 1
         self.bytes_received += size
 
+    def picture(self) -> dict[str, object]:
+        """For `stats`."""
+        return {
+            "frames_sent": self.frames_sent,
+            "frames_received": self.frames_received,
+            "bytes_sent": self.bytes_sent,
+            "bytes_received": self.bytes_received,
+            "rejected": dict(self.rejected),
+        }
+
 
 def bind_router(
     context: zmq.Context[zmq.Socket[bytes]], address: str, insecure: bool, guard: Guard | None = None

@@ -121,7 +121,7 @@ class VerifierStats:
         queued: int = 0,
     ) -> dict[str, object]:
         """Everything `specmesh stats --json` prints about a verifier; `kept`: sessions whose client is away."""
-        totals, names = self.totals, {peer.identity: peer.hello.drafter for peer in peers}
+        names = {peer.identity: peer.hello.drafter for peer in peers}
         drafting = Counter(live.drafter for live in sessions)
         standing = Counter(live.casting.standby for live in sessions)
         wire_bytes = traffic.bytes_sent + traffic.bytes_received
@@ -131,15 +131,7 @@ class VerifierStats:
             "version": __version__,
             "pid": os.getpid(),
             "uptime_s": round(now - self._started, 1),
-            "model": {
-                "name": info.model,
-                "sha256": self.model_hash,
-                "backend": info.backend,
-                "n_ctx": info.n_ctx,
-                "can_trim": info.can_trim,
-                "trimming": info.trimming,
-                "reproducible": info.width is not None,
-            },
+            "model": self._model_picture(info),
             "sessions": {
                 "live": len(sessions),
                 "opened": self._opened,
@@ -150,43 +142,17 @@ class VerifierStats:
                 "rows": [_session_row(live, names, now) for live in sessions],
                 "ended": dict(self._ended),
             },
-            "acceptance": {
-                "rolling": _rounded(self.rolling_acceptance()),
-                "total": _rounded(totals.acceptance_rate if totals.drafted else None),
-                "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
-                "mean_length": round(totals.mean_acceptance_length, 4),
-            },
-            "totals": {
-                "rounds": totals.rounds,
-                "rounds_with_drafts": totals.rounds_with_drafts,
-                "drafted": totals.drafted,
-                "accepted": totals.accepted,
-                "forced_drafted": totals.forced_drafted,
-                "forced_accepted": totals.forced_accepted,
-                "side_drafted": totals.side_drafted,
-                "side_accepted": totals.side_accepted,
-                "generated": totals.generated,
-                "accept_histogram": list(totals.accept_histogram),
-                "tested_at": list(totals.tested_at),
-                "accepted_at": list(totals.accepted_at),
-                "prompt_tokens": self._prompt_tokens,
-                "stale_drafts": self._stale_drafts + sum(live.machine.stale_drafts for live in sessions),
-                "fallback_steps": dict(self._fallbacks),
-            },
+            "acceptance": self._acceptance_picture(),
+            "totals": self._totals_picture(sessions),
             "last_minute": self.minute.picture(now),
-            "histograms": {
-                "time_to_first_token_s": self._first_tokens.picture(),
-                "inter_token_latency_s": self._between.picture(),
-                "request_latency_s": self._latencies.picture(),
-                "round_trip_s": self.round_trips.picture(),
-            },
+            "histograms": self._histograms_picture(),
             "draft_n": sessions[-1].machine.draft_n if sessions else None,
             "tokens_per_second": round(self.throughput.per_second(), 2),
             "gap_ms": {name: _ms(self.throughput.gaps.percentile(share)) for name, share in PERCENTILES},
             "one_token_step_ms": round(costs.seconds(1) * 1e3, 4),
             "steps_ms": _table_ms(costs.table()),
             "steps_ms_by_context": {str(least): _table_ms(table) for least, table in costs.tables().items()},
-            "bytes_per_accepted_token": round(wire_bytes / totals.accepted, 1) if totals.accepted else None,
+            "bytes_per_accepted_token": round(wire_bytes / self.totals.accepted, 1) if self.totals.accepted else None,
             "busy": {
                 "verifier": round(self.busy.share(now), 3),
                 "drafters": {peer.hello.drafter: round(peer.link.busy, 3) for peer in peers},
@@ -204,14 +170,55 @@ class VerifierStats:
                 **traffic.refused,
             },
             "log_lines_dropped": dropped(),
-            "wire": {
-                "frames_sent": traffic.frames_sent,
-                "frames_received": traffic.frames_received,
-                "bytes_sent": traffic.bytes_sent,
-                "bytes_received": traffic.bytes_received,
-                "rejected": dict(traffic.rejected),
-                "stray": self.stray_frames,
-            },
+            "wire": traffic.picture() | {"stray": self.stray_frames},
+        }
+
+    def _model_picture(self, info: EngineInfo) -> dict[str, object]:
+        return {
+            "name": info.model,
+            "sha256": self.model_hash,
+            "backend": info.backend,
+            "n_ctx": info.n_ctx,
+            "can_trim": info.can_trim,
+            "trimming": info.trimming,
+            "reproducible": info.width is not None,
+        }
+
+    def _acceptance_picture(self) -> dict[str, object]:
+        totals = self.totals
+        return {
+            "rolling": _rounded(self.rolling_acceptance()),
+            "total": _rounded(totals.acceptance_rate if totals.drafted else None),
+            "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
+            "mean_length": round(totals.mean_acceptance_length, 4),
+        }
+
+    def _totals_picture(self, sessions: Sequence[Live]) -> dict[str, object]:
+        totals = self.totals
+        return {
+            "rounds": totals.rounds,
+            "rounds_with_drafts": totals.rounds_with_drafts,
+            "drafted": totals.drafted,
+            "accepted": totals.accepted,
+            "forced_drafted": totals.forced_drafted,
+            "forced_accepted": totals.forced_accepted,
+            "side_drafted": totals.side_drafted,
+            "side_accepted": totals.side_accepted,
+            "generated": totals.generated,
+            "accept_histogram": list(totals.accept_histogram),
+            "tested_at": list(totals.tested_at),
+            "accepted_at": list(totals.accepted_at),
+            "prompt_tokens": self._prompt_tokens,
+            "stale_drafts": self._stale_drafts + sum(live.machine.stale_drafts for live in sessions),
+            "fallback_steps": dict(self._fallbacks),
+        }
+
+    def _histograms_picture(self) -> dict[str, object]:
+        return {
+            "time_to_first_token_s": self._first_tokens.picture(),
+            "inter_token_latency_s": self._between.picture(),
+            "request_latency_s": self._latencies.picture(),
+            "round_trip_s": self.round_trips.picture(),
         }
 
 
