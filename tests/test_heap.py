@@ -1,4 +1,4 @@
-"""Threads of a daemon allocate from one heap."""
+"""The C library's heap: one for all threads, given back, and claimed where that is wanted."""
 
 import os
 import platform
@@ -75,3 +75,37 @@ def test_free_pages_are_given_back():
     by_itself, given_back = (int(kilobytes) for kilobytes in told.split())
     assert by_itself < 5_000
     assert given_back > 15_000
+
+
+CLAIM = """
+import ctypes, sys
+from contextlib import nullcontext
+from pathlib import Path
+from specmesh.heap import claimed
+
+def resident():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
+
+malloc = ctypes.CDLL(None).malloc
+before = resident()
+with claimed() if sys.argv[1] == "claimed" else nullcontext():
+    malloc(50_000_000)
+between = resident()
+malloc(50_000_000)
+print(between - before, resident() - between)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library claims pages as it likes")
+def test_what_is_claimed_is_had_at_once():
+    """All pages of a block that nothing is written to, and those of no block before or after."""
+
+    def taken(how: str) -> list[int]:
+        told = subprocess.run([sys.executable, "-c", CLAIM, how], capture_output=True, text=True, check=True).stdout
+        return [int(kilobytes) for kilobytes in told.split()]
+
+    first, after = taken("claimed")
+    assert first > 48_000
+    assert after < 1_000
+    assert max(taken("not")) < 1_000
