@@ -12,8 +12,8 @@ MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A process at a time in seconds: bytes of memory that are its own, and open descriptors but for those of clients
-    that are asking it."""
+    """A process at a time in seconds: bytes of memory that it has asked for or changed, and open descriptors but for
+    those of clients that are asking it."""
 
     at: float
     memory: int
@@ -46,14 +46,15 @@ class Growth:
 
 
 def sample(pid: int, at: float, saved: int = 0, asking: int = 0) -> Sample:
-    """Look at a process of Linux. Private memory only: pages of files that others have mapped too come and go. Without
+    """Look at a process of Linux: at the memory that it has asked for or changed, also where that is swapped out. Pages
+    of files that it has only read are the system's, and count as its own or as shared as others come and go. Without
     the `saved` bytes that it says sequences hold which rest: they come and go with the load, by megabytes. And without
     the descriptors of as many connections as clients are `asking`."""
-    private = -saved
+    memory = -saved
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith(("Private_Clean:", "Private_Dirty:")):
-            private += int(line.split()[1]) * 1024
-    return Sample(at, private, sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) - asking)
+        if line.startswith(("Anonymous:", "Swap:")):
+            memory += int(line.split()[1]) * 1024
+    return Sample(at, memory, sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) - asking)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:

@@ -72,6 +72,22 @@ def test_sample_of_this_process():
     assert sample(os.getpid(), 0.0, asking=2).descriptors == before.descriptors - 2
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_pages_of_files_are_not_its_own(tmp_path):
+    """What it has read of a file is no growth, though nobody else has mapped it; what it has changed of that is."""
+    file = tmp_path / "file"
+    file.write_bytes(b"\1" * 30_000_000)
+    pages = slice(None, None, mmap.PAGESIZE)
+    before = sample(os.getpid(), 0.0)
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY) as held:
+        assert sum(held[pages]) == len(held[pages])
+        read = sample(os.getpid(), 1.0)
+        held[pages] = b"\2" * len(held[pages])
+        changed = sample(os.getpid(), 2.0)
+    assert read.memory - before.memory < 5e6
+    assert 29e6 < changed.memory - before.memory < 40e6
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells what a process has")
 def test_what_rests_is_left_out():
     """What a process says of its resting sequences is its load's, and no growth."""
