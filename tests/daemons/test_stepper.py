@@ -13,7 +13,7 @@ from loops import Hearing
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
-from specmesh.core.contest import Contests
+from specmesh.core.contest import Contests, SharedStep
 from specmesh.core.costs import StepCosts
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.second import Second, rescues
@@ -189,18 +189,8 @@ def test_a_session_that_begins_gets_the_second_chains_sequence(driven: Driven):
 def test_what_steps_that_are_shared_bring_is_told(driven: Driven, monkeypatch: pytest.MonkeyPatch):
     """How many sessions and tokens, and whether drafts were asked for, had, and left out; nothing of steps of one, or
     with a prompt."""
-    told: list[tuple[int, int, bool]] = []
-
-    left: list[bool] = []
-
-    def stepped(
-        _: Contests, sessions: int, tokens: int, seconds: float, *, drafting: bool, drafts: bool, left_out: bool
-    ) -> None:
-        assert drafts is False
-        told.append((sessions, tokens, drafting))
-        left.append(left_out)
-
-    monkeypatch.setattr(Contests, "stepped", stepped)
+    told: list[SharedStep] = []
+    monkeypatch.setattr(Contests, "stepped", lambda _, step: told.append(step))
     driven.open(second=False)
     for _ in range(4):
         driven.step()
@@ -208,14 +198,14 @@ def test_what_steps_that_are_shared_bring_is_told(driven: Driven, monkeypatch: p
     driven.open((*PROMPT, 33), second=False)
     for _ in range(5):
         driven.step()
-    assert set(told) == {(2, 2, True)}
+    assert {replace(step, seconds=0.0) for step in told} == {SharedStep(2, 2, 0.0, True, drafts=False)}
     assert len(told) >= 3
-    assert not any(left)
+    assert all(step.seconds > 0 for step in told)
     told.clear()
     for live in driven.sessions.values():
         live.machine.handle(ev.Detached(), 0.0)
     driven.step()
-    assert [(sessions, drafting) for sessions, _, drafting in told] == [(2, False)]
+    assert [(step.sessions, step.drafting) for step in told] == [(2, False)]
 
 
 def test_crowds_hear_of_steps_of_one(monkeypatch: pytest.MonkeyPatch):
@@ -246,7 +236,7 @@ class Dear(StepCosts):
 def test_a_crowd_is_told_of_drafts_that_are_left_out_and_ends_when_nobody_is_left(monkeypatch: pytest.MonkeyPatch):
     """Two sessions, of which one has a draft that costs more than it is worth."""
     left: list[bool] = []
-    monkeypatch.setattr(Contests, "stepped", lambda *_, left_out, **__: left.append(left_out))
+    monkeypatch.setattr(Contests, "stepped", lambda _, step: left.append(step.left_out))
     monkeypatch.setattr(Contests, "rest", lambda _: left.append(False))
     driven = Driven(SimVerifier(SimSettings(n_seq=N_SEQ)), Dear())
     lives = [driven.open((*PROMPT, *extra), second=False) for extra in ((), (33,))]
