@@ -11,7 +11,7 @@ from soak.load import Clients, last_words
 from soak.pair import MODELS, Models, Pair
 from soak.report import PairReport, Report
 from soak.schedule import KILLS, NO_KILLS, Fault, Kind, Lane, Order, excused, faults, orders
-from soak.slopes import Sample, growth, sample
+from soak.slopes import Sample, descriptors, growth, memory
 from soak.truth import BAD, Alone, Text, Told, Verdict, judge
 from specmesh.core.sampling import SamplingParams
 from specmesh.engines.base import VerifyEngine
@@ -163,14 +163,15 @@ class _Running:
 
     def _sample(self) -> None:
         """Sample both processes. What their resting sequences hold is told up to a snapshot late: a sample counts where
-        it was the same before and after."""
+        it was the same before and after. Descriptors come first: asking for that is a connection."""
         taken: list[tuple[Lane, int, Sample]] = []
         for lane in self.samples:
             self.pair.look(lane)
+            pid = self.pair.daemons[lane].pid
+            held = descriptors(pid, sum(crowd.asking(lane) for crowd in self.crowds))
             saved = self.pair.saved(lane)
-            asking = sum(crowd.asking(lane) for crowd in self.crowds)
             if saved is not None:
-                taken.append((lane, saved, sample(self.pair.daemons[lane].pid, self.clock(), saved, asking)))
+                taken.append((lane, saved, Sample(self.clock(), memory(pid, saved), held)))
         time.sleep(TOLD_S)
         for lane, saved, one in taken:
             if self.pair.saved(lane) == saved:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median_low
 
 import numpy as np
 
@@ -24,10 +25,9 @@ class Sample:
 class Growth:
     """Slopes per hour, and what they were found in: so many samples over so many seconds, megabytes at both ends.
 
-    descriptors_per_h: from the fewest of the first third of it to the fewest of the last, because a client may just
-    have left, and a connection to the other daemon be there or not; descriptors: fewest and most.
-    mb_by_minute, descriptors_by_minute: medians and fewest, the warm-up too, from which can be seen whether it grows or
-    settles.
+    descriptors_per_h: from the median of the first third of it to that of the last, because a client may just have come
+    or left, and a connection to the other daemon be there or not; descriptors: fewest and most.
+    mb_by_minute, descriptors_by_minute: medians, the warm-up too, from which can be seen whether it grows or settles.
     """
 
     memory_mb_per_h: float
@@ -45,16 +45,17 @@ class Growth:
         return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
-def sample(pid: int, at: float, saved: int = 0, asking: int = 0) -> Sample:
-    """Look at a process of Linux: at the memory that it has asked for or changed, also where that is swapped out. Pages
-    of files that it has only read are the system's, and count as its own or as shared as others come and go. Without
-    the `saved` bytes that it says sequences hold which rest: they come and go with the load, by megabytes. And without
-    the descriptors of as many connections as clients are `asking`."""
-    memory = -saved
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith(("Anonymous:", "Swap:")):
-            memory += int(line.split()[1]) * 1024
-    return Sample(at, memory, sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) - asking)
+def memory(pid: int, saved: int = 0) -> int:
+    """Bytes that a process of Linux has asked for or changed, also where they are swapped out. Pages of files that it
+    has only read are the system's, and count as its own or as shared as others come and go. Without the `saved` bytes
+    that it says sequences hold which rest: they come and go with the load, by megabytes."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Anonymous:", "Swap:"))) - saved
+
+
+def descriptors(pid: int, asking: int = 0) -> int:
+    """A process's open descriptors, without those of as many connections as clients are `asking`."""
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) - asking
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
@@ -81,15 +82,15 @@ def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
         float(np.median([one.memory for one in kept[-tenth:]])) / MB,
         (min(one.descriptors for one in kept), max(one.descriptors for one in kept)),
         _by_minute(samples, lambda one: one.memory / MB, np.median),
-        _by_minute(samples, lambda one: one.descriptors, min),
+        _by_minute(samples, lambda one: one.descriptors, median_low),
     )
 
 
 def _moved(samples: Sequence[Sample]) -> float:
-    """By how much a second the floor of the descriptors has moved from the first third of the samples to the last."""
+    """By how much a second the median of the descriptors has moved from the first third of the samples to the last."""
     third = len(samples) // 3
     first, last = samples[:third], samples[-third:]
-    moved = min(one.descriptors for one in last) - min(one.descriptors for one in first)
+    moved = median_low(one.descriptors for one in last) - median_low(one.descriptors for one in first)
     return moved / (last[0].at - first[0].at)
 
 
