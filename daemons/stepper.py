@@ -151,7 +151,9 @@ class Stepper:
         if step.pure and sharing > 1 and self._pause is not None:
             tokens = sum(len(effect.ids) for _, told in outcomes for effect in told if isinstance(effect, ev.Emit))
             spent = self._pause + seconds
-            self._costs.crowds.stepped(SharedStep(sharing, tokens, spent, drafting, step.drafts, step.left_out))
+            self._costs.crowds.stepped(
+                SharedStep(sharing, tokens, spent, drafting=drafting, drafts=step.drafts, left_out=step.left_out)
+            )
         return outcomes
 
     def abandon(self, sessions: Mapping[int, Live]) -> list[Live]:

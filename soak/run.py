@@ -163,7 +163,7 @@ class _Running:
 
     def _sample(self) -> None:
         """Sample both processes. What their resting sequences hold is told up to a snapshot late: a sample counts where
-        it was the same before and after. Descriptors come first: asking for that is a connection."""
+        it was the same before and after. Descriptors are counted first, because asking is a connection of its own."""
         taken: list[tuple[Lane, int, Sample]] = []
         for lane in self.samples:
             self.pair.look(lane)

@@ -10,10 +10,16 @@ import numpy as np
 HOUR = 3600.0
 MB = 1e6
 
+WRITTEN = ("Anonymous:", "Pss_Shmem:", "Swap:")
+"""What Linux tells of memory that was written to."""
+
+ENDS = 5
+"""Descriptors are held against each other from the first and the last of so many parts of the time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A process at a time in seconds: bytes of memory that it has asked for or changed, and open descriptors but for
+    """A process at a time in seconds: bytes of memory that it has written to, and open descriptors but for
     those of clients that are asking it."""
 
     at: float
@@ -25,7 +31,7 @@ class Sample:
 class Growth:
     """Slopes per hour, and what they were found in: so many samples over so many seconds, megabytes at both ends.
 
-    descriptors_per_h: from the median of the first third of it to that of the last, because a client may just have come
+    descriptors_per_h: from the median of the first fifth of it to that of the last, because a client may just have come
     or left, and a connection to the other daemon be there or not; descriptors: fewest and most.
     mb_by_minute, descriptors_by_minute: medians, the warm-up too, from which can be seen whether it grows or settles.
     """
@@ -46,11 +52,12 @@ class Growth:
 
 
 def memory(pid: int, saved: int = 0) -> int:
-    """Bytes that a process of Linux has asked for or changed, also where they are swapped out. Pages of files that it
-    has only read are the system's, and count as its own or as shared as others come and go. Without the `saved` bytes
-    that it says sequences hold which rest: they come and go with the load, by megabytes."""
+    """Bytes that a process of Linux has written to, shared ones and those that are swapped out too. Pages of files that
+    it has only read are the system's, and count as its own or not as others come and go: how many of them it maps does
+    not show. Without the `saved` bytes that it says sequences hold which rest: they come and go with the load, by
+    megabytes."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Anonymous:", "Swap:"))) - saved
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(WRITTEN)) - saved
 
 
 def descriptors(pid: int, asking: int = 0) -> int:
@@ -87,9 +94,9 @@ def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
 
 
 def _moved(samples: Sequence[Sample]) -> float:
-    """By how much a second the median of the descriptors has moved from the first third of the samples to the last."""
-    third = len(samples) // 3
-    first, last = samples[:third], samples[-third:]
+    """By how much a second the median of the descriptors has moved from the first fifth of the samples to the last."""
+    some = max(len(samples) // ENDS, 1)
+    first, last = samples[:some], samples[-some:]
     moved = median_low(one.descriptors for one in last) - median_low(one.descriptors for one in first)
     return moved / (last[0].at - first[0].at)
 

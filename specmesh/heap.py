@@ -1,11 +1,18 @@
 """The C library's heap."""
 
 import ctypes
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 _M_PERTURB, _M_ARENA_MAX = -6, -8
 """Of glibc's malloc.h."""
+
+_ZERO = 0xFF
+"""glibc fills with the complement of this: what nobody writes to is as a page of the system's own."""
+
+_claiming = threading.Lock()
 
 
 def share_heap() -> None:
@@ -17,13 +24,17 @@ def share_heap() -> None:
 
 @contextmanager
 def claimed() -> Iterator[None]:
-    """What is allocated meanwhile is filled, where the C library is glibc: its pages are the process's from then on,
-    and not from when they are first written to."""
-    _perturb(1)
-    try:
+    """What any thread allocates meanwhile is filled with zeros, where the C library is glibc: its pages are the
+    process's from then on, and not from when they are first written to. Another filling, of the environment, stays."""
+    if "MALLOC_PERTURB_" in os.environ or "malloc.perturb" in os.environ.get("GLIBC_TUNABLES", ""):
         yield
-    finally:
-        _perturb(0)
+        return
+    with _claiming:
+        _perturb(_ZERO)
+        try:
+            yield
+        finally:
+            _perturb(0)
 
 
 def _perturb(byte: int) -> None:

@@ -5,7 +5,7 @@ takes from a step which runs meanwhile, shows in tokens per second only. So thes
 in turn, and what was faster goes on until the next comparison.
 """
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from specmesh.core.goodput import LEAST_GAIN
 
@@ -33,7 +33,7 @@ or goes; and now and then one of a crowd ends, and another begins, that lasts.""
 
 @dataclass(frozen=True, slots=True)
 class SharedStep:
-    """A step of `sessions`, more than one, which has committed `tokens`, ended `seconds` after the one before it.
+    """A step that `sessions`, more than one, shared. It committed `tokens`, and ended `seconds` after the one before.
 
     drafting: any of them was asking for drafts; drafts: it had some, None as far as is known; left_out: some were in
     hand, and none came along.
@@ -42,6 +42,7 @@ class SharedStep:
     sessions: int
     tokens: int
     seconds: float
+    _: KW_ONLY
     drafting: bool
     drafts: bool | None = None
     left_out: bool = False
@@ -85,7 +86,7 @@ class Contest:
         return self.verdict is False and not self.drafts
 
     def stepped(self, step: SharedStep) -> None:
-        """A step of about as many sessions has ended."""
+        """A shared step has ended, of as many sessions as this is about."""
         if self._rest:
             self._rest -= 1
             return
@@ -157,7 +158,7 @@ class Contests:
                 self._of[size].gone()
 
     def stepped(self, step: SharedStep) -> None:
-        """A step was measured."""
+        """A shared step was measured: the contest of its size hears of it."""
         contest = self._of.setdefault(step.sessions.bit_length(), Contest())
         if not (contest.drafts and self._passes(step.sessions)):
             contest.stepped(step)

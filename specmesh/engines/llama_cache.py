@@ -232,7 +232,7 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     # A window-sized cache would let a deep cut succeed and then attend to ids it has dropped.
     params.swa_full = True
     params.no_perf = True
-    with claimed():  # the widest step over all cells, which may come after hours, needs no page more than the first
+    with claimed():  # or pages come when a step first needs them, the widest maybe after hours
         handle = model.lib.llama_init_from_model(model.handle, params)
     if handle is None:
         raise ConfigError(

@@ -11,7 +11,6 @@ from specmesh.core.session_params import SessionParams
 
 PROFILE = settings(derandomize=True, deadline=None)
 
-
 share = st.sampled_from([0.0, 0.05, 0.3])
 sampling = st.one_of(
     st.just(SamplingParams()),

@@ -198,13 +198,13 @@ def test_what_steps_that_are_shared_bring_is_told(driven: Driven, monkeypatch: p
     driven.open((*PROMPT, 33), second=False)
     for _ in range(5):
         driven.step()
-    assert {replace(step, seconds=0.0) for step in told} == {SharedStep(2, 2, 0.0, True, drafts=False)}
+    assert {replace(step, seconds=0.0) for step in told} == {SharedStep(2, 2, 0.0, drafting=True, drafts=False)}
     assert len(told) >= 3
     told.clear()
     for live in driven.sessions.values():
         live.machine.handle(ev.Detached(), 0.0)
     driven.step()
-    assert [(step.sessions, step.drafting) for step in told] == [(2, False)]
+    assert [(step.sessions, step.drafting, step.drafts, step.left_out) for step in told] == [(2, False, False, False)]
 
 
 def test_crowds_hear_of_steps_of_one(monkeypatch: pytest.MonkeyPatch):

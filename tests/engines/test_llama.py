@@ -36,13 +36,14 @@ from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 
 def own():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:"))
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
 
-engine = LlamaVerifier(LlamaSettings(Path(sys.argv[1]), n_ctx=4096, n_seq=1, threads=1, gpu_layers=0, n_batch=512))
-engine.decode([Span(0, 0, (1,), logits=False)])
+engine = LlamaVerifier(LlamaSettings(Path(sys.argv[1]), n_ctx=2048, n_seq=2, threads=1, gpu_layers=0, n_batch=512))
+engine.decode([Span(0, 0, (1,), logits=True), Span(1, 0, (1,), logits=True)])
 before = own()
-for start in range(1, 4096 - 512, 512):
-    engine.decode([Span(0, start, (1,) * 512, logits=False)])
+for step in range(4):
+    prompt = Span(0, 1 + 503 * step, (1,) * 503, logits=False)
+    engine.decode([prompt, Span(1, 1 + 9 * step, (1,) * 9, logits=True)])
 print("kilobytes", own() - before)
 """
 
