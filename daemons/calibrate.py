@@ -27,7 +27,8 @@ def calibrate(engine: VerifyEngine, costs: StepCosts, remembered: dict[int, floa
     held = int(engine.info.trimming == "restore")
     constant = engine.info.width
     candidates = WIDTHS if constant is None else (constant,)
-    widths = [rows for rows in candidates if rows <= engine.info.n_batch and rows + held <= engine.info.n_ctx]
+    most = min(engine.info.n_outputs or engine.info.n_batch, engine.info.n_ctx - held)
+    widths = [rows for rows in candidates if rows <= most]
     _step(engine, held, widths[0])  # the first ever warms caches up and is not typical
     if remembered is not None and widths[0] in remembered and _still(engine, held, remembered):
         for rows, seconds in remembered.items():

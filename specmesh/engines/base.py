@@ -51,6 +51,7 @@ class EngineInfo:
     trees:    whether a span may have a fork.
     separate: whether each sequence has a memory of its own, and rows of a step are computed together only of
               neighbours, as many of each.
+    n_outputs: most rows with logits of one step; None: as many as `n_batch`.
     batches:  whether a draft engine guesses for several sequences at once: it is a `BatchDraftEngine`.
     """
 
@@ -65,6 +66,7 @@ class EngineInfo:
     batches: bool = False
     trees: bool = False
     separate: bool = False
+    n_outputs: int | None = None
 
     @property
     def can_trim(self) -> bool:

@@ -63,6 +63,7 @@ class LlamaContext:
             reuse,
             trees=here,
             separate=separate,
+            n_outputs=self._n_outputs,
         )
         self._separate = SeparateMemories(self.cache, self.sequences, rows) if separate else None
 

@@ -65,6 +65,15 @@ def test_padding_layers(write, kind):
             assert values.any(axis=1).all() != (name in {"attn_output", "ffn_down"})
 
 
+def test_a_file_without_a_name(padded, tmp_path):
+    """general.name is optional: where there is none, the file's name stands for it."""
+    source = tmp_path / "nameless.gguf"
+    source.write_bytes(Path(bundled("target.gguf")).read_bytes().replace(b"general.name", b"another.name", 1))
+    layer = padded.Layer(512, hidden=768, heads=8, heads_kv=2, count=1)
+    out = padded.write(tmp_path / "out.gguf", layer, "F16", source)
+    assert gguf.GGUFReader(out).fields["general.name"].contents() == "nameless padded F16"
+
+
 def test_original_layers_keep_values_and_type(write):
     """A matrix of the original stands in a corner of the padded one, bit for bit, and zeros beside it."""
     path, _ = write("Q8_0")

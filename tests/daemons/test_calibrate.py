@@ -68,6 +68,21 @@ def test_narrow_targets():
     assert sorted(costs.table()) == [1, 2, 3]
 
 
+class FewLogits(SimVerifier):
+    """Has room for the logits of a few rows, as a context made for one session."""
+
+    @property
+    def info(self):  # type: ignore[no-untyped-def]
+        return replace(super().info, n_outputs=5)
+
+
+def test_few_rows_of_logits():
+    """No step asks for more logits than the target has room for."""
+    costs = StepCosts()
+    calibrate(FewLogits(SimSettings()), costs)
+    assert sorted(costs.table()) == [1, 2, 3, 4, 5]
+
+
 class OfWidth(Counting):
     """Has one width."""
 

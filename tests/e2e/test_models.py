@@ -254,3 +254,10 @@ def test_no_worker_is_left_of_the_loading(shared: Mesh):
         counts.append(len(list(Path(f"/proc/{verifier.process.pid}/task").iterdir())))
         own.stop()
     assert counts[1] - counts[0] <= 3
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 3, 64])
+def test_any_number_of_sessions(mesh: Mesh, sessions: int):
+    """However many sessions a verifier is made for, one too, it starts and says the model's own text."""
+    verifier = mesh.verifier("bundled", "--max-sessions", sessions, "--ctx", 256, engine="llama")
+    assert complete(verifier, body(PROMPTS[0], 20)).finish == "length"
