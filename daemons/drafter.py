@@ -24,7 +24,15 @@ from specmesh.daemons.transport import Route, Traffic, wait_for_any
 from specmesh.daemons.upstream import Upstream
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.engines.base import DraftEngine, saved_bytes
-from specmesh.errors import ConfigError, DaemonUnreachable, NoSuchModel, RemoteProtocolError, Starting, WentAway
+from specmesh.errors import (
+    ConfigError,
+    DaemonUnreachable,
+    NoSuchModel,
+    RemoteProtocolError,
+    SpecmeshError,
+    Starting,
+    WentAway,
+)
 from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit
 from specmesh.wire import messages as m
 
@@ -38,7 +46,7 @@ class DrafterLoop:
 
     `routes` lead to the verifiers, in the order in which they are preferred where nothing else tells. least_overlap is
     the share of tokens that must have a counterpart in a verifier's vocabulary, which is kept in `cache`. temperature:
-    see `Following`.
+    see `Following`. drain: seconds that the texts of its own clients get to finish after `stop`.
     """
 
     def __init__(
@@ -50,11 +58,13 @@ class DrafterLoop:
         least_overlap: float = LEAST_OVERLAP,
         cache: VocabularyCache | None = None,
         temperature: float | None = None,
+        drain: float = 10.0,
     ) -> None:
         self._engine, self._mailbox = engine, mailbox
         self._next_snapshot = 0.0
         self._turns = 0
-        self._stopping = False
+        self._stopping: float | None = None
+        self._drain = drain
         self._traffic = Traffic()
         self.stats = DrafterStats(time.monotonic())
         self._dispatch = Dispatch()
@@ -126,13 +136,19 @@ class DrafterLoop:
         raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
 
     @property
+    def stopping(self) -> SpecmeshError | None:
+        """Why it takes no new texts, once it is about to end; from any thread."""
+        return _stopping() if self._stopping is not None else None
+
+    @property
     def progress(self) -> int:
         """Changes while the loop turns, and the engine with it; for a watchdog, from any thread."""
         return self._turns
 
     def stop(self) -> None:
-        """End after this turn; a signal handler may call this."""
-        self._stopping = True
+        """Take no new texts and end when those of its own clients have; a signal handler may call this."""
+        if self._stopping is None:
+            self._stopping = time.monotonic()
 
     # --- the loop
 
@@ -145,7 +161,7 @@ class DrafterLoop:
                 one.dealer.send(m.Bye())
 
     def _draft(self) -> None:
-        while not self._stopping:
+        while not self._drained():
             self._turns += 1
             self._each(Upstream.receive)
             if not self._work():
@@ -156,11 +172,17 @@ class DrafterLoop:
             for order in self._mailbox.drain():
                 self._order(order)
             self._tick(time.monotonic())
-        stopping = WentAway("the drafter is stopping")
         for order in self._mailbox.drain():
             if isinstance(order, Submit):
-                order.client.hear(Failed(stopping))
-        self._dispatch.stop(stopping)
+                self._order(order)
+        self._dispatch.stop(_stopping())
+
+    def _drained(self) -> bool:
+        """Whether it is to end: at once where no verifier has a text of its own clients, else after the drain."""
+        if self._stopping is None:
+            return False
+        texts = any(one.following.own for one in self._active)
+        return not texts or time.monotonic() >= self._stopping + self._drain
 
     def _work(self) -> bool:
         """One unit of drafting for the next verifier that has some, or where none has, of shadowing; whether there was
@@ -192,6 +214,8 @@ class DrafterLoop:
 
     def _timeout(self, now: float) -> float:
         due = min(one.next_due() for one in self._active)
+        if self._stopping is not None:
+            due = min(due, self._stopping + self._drain)
         due = min(due, self._dispatch.next_due(now) or due)
         if self.stats.unpublished:
             due = min(due, self._next_snapshot)
@@ -208,6 +232,8 @@ class DrafterLoop:
 
     def _order(self, order: ClientOrder) -> None:
         match order:
+            case Submit(_, client) if self._stopping is not None:
+                client.hear(Failed(_stopping()))
             case Submit(request, client):
                 if self._first.welcome is None:
                     client.hear(Failed(DaemonUnreachable(self.trouble)))
@@ -250,3 +276,7 @@ class DrafterLoop:
             "verifiers": [one.describe(now) for one in self._upstreams],
             "reuse": self._places.picture() | {"saved_bytes": saved_bytes(self._engine)},
         }
+
+
+def _stopping() -> WentAway:
+    return WentAway("the drafter is stopping")

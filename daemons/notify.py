@@ -66,9 +66,9 @@ class Notifier:
         if self._ready:
             self._send("READY=1")
 
-    def stopping(self) -> None:
-        """Asked to stop: sessions end."""
-        self._send("STOPPING=1", "STATUS=stopping")
+    def stopping(self, seconds: float) -> None:
+        """Asked to stop: sessions end, within so many seconds at most."""
+        self._send("STOPPING=1", "STATUS=stopping", f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
 
     def heartbeat(self) -> None:
         """This process gets on with its work."""

@@ -45,6 +45,9 @@ LOADING_GRACE = 4.0
 ENDING = 8.0
 """Seconds that sockets and models may take to be given back after SIGTERM, once the loop has ended."""
 
+MARGIN = 20.0
+"""Seconds after a daemon's drain in which its service manager can count on its end."""
+
 T = TypeVar("T")
 
 
@@ -65,15 +68,15 @@ class Process:
     """This process as a daemon of that role, while the context is open.
 
     The caller holds the `Instance` of its socket. reread: called on SIGHUP; reads the settings again and says what of
-    them holds now.
+    them holds now. drain: seconds that its texts get after SIGTERM.
     """
 
-    def __init__(self, role: str, reread: Callable[[], str]) -> None:
+    def __init__(self, role: str, reread: Callable[[], str], drain: float) -> None:
         _tune_interpreter()
         faulthandler.enable()  # where a library ends the process, its last lines say in which call of ours
         self.notifier = Notifier()
         on_hangup(reread, self.notifier)
-        self.stop = Stop(self.notifier)
+        self.stop = Stop(lambda: self.notifier.stopping(drain + MARGIN))
         self.context = zmq.Context[zmq.Socket[bytes]]()
         self.loading = Loading(role, self._told)
 
@@ -144,11 +147,11 @@ def on_hangup(reread: Callable[[], str], notifier: Notifier) -> None:
 class Stop:
     """SIGTERM and SIGINT: the first asks for a clean end, the second ends at once."""
 
-    def __init__(self, notifier: Notifier) -> None:
+    def __init__(self, tell: Callable[[], None]) -> None:
         self.asked = False
         self._last = threading.Timer(LOADING_GRACE, os._exit, (0,))
         self._last.daemon = True
-        self._notifier = notifier
+        self._tell = tell
         self._then: Callable[[], None] | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._hear)
@@ -172,7 +175,7 @@ class Stop:
         if self.asked:
             os._exit(128 + number)
         self.asked = True
-        self._notifier.stopping()
+        self._tell()
         if self._then is not None:
             self._then()
         else:

@@ -31,6 +31,7 @@ from specmesh.daemons.vocabulary_cache import VocabularyCache, default_folder
 from specmesh.engines.load import load_drafter, load_verifier
 from specmesh.errors import about
 from specmesh.keys import KeyFolder, find_keys
+from specmesh.logs import leave
 from specmesh.privacy import is_loopback
 from specmesh.requests import ClientOrder
 from specmesh.ways import endpoint
@@ -44,7 +45,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
     The caller holds the `Instance` of its socket.
     reread: called on SIGHUP; reads the settings again and says what of them holds now.
     """
-    with Process("verifier", reread) as process, ExitStack() as ends:
+    with Process("verifier", reread, settings.drain) as process, ExitStack() as ends:
         decisions = None
         if settings.log_decisions is not None:
             with about("log_decisions"):
@@ -71,8 +72,8 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         if decisions is not None:
             decisions.begin(engine.info.model)
         guarded = (guard, settings.grace, settings.max_queue)
-        second = settings.second_drafter
-        loop = VerifierLoop(process.name, socket, engine, mailbox, costs, decisions, *guarded, second_drafter=second)
+        told = (process.name, socket, engine, mailbox, costs, decisions, *guarded)
+        loop = VerifierLoop(*told, second_drafter=settings.second_drafter, drain=settings.drain)
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
         loop.stats.publish(loop.snapshot(time.monotonic()))
@@ -97,6 +98,8 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         if idle:
             engine.close()  # not under a step that still runs
         log.info("stopped", role="verifier")
+    if not idle:
+        leave(0)  # nor is the library taken down under it
 
 
 def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
@@ -104,7 +107,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
 
     reread: as for a verifier.
     """
-    with Process("drafter", reread) as process, ExitStack() as ends:
+    with Process("drafter", reread, settings.drain) as process, ExitStack() as ends:
         keys = _keys(settings)
         routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
         with about("connect"):
@@ -126,6 +129,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             settings.min_vocab_overlap,
             VocabularyCache(default_folder()),
             settings.draft_temperature,
+            settings.drain,
         )
         ends.callback(loop.close)
         process.stop.then(loop.stop, mailbox.wakeup_fd)

@@ -46,11 +46,8 @@ SNAPSHOT_INTERVAL = 0.1
 FLUSH_INTERVAL = 0.005
 """Seconds between two tries to send what a drafter could not take."""
 
-DRAIN = 10.0
-"""Seconds that sessions get to finish after SIGTERM."""
-
-ENCODE_PATIENCE = 1.0
-"""Seconds that a prompt being encoded, which nobody waits for any more, may hold up the end."""
+PATIENCE = 1.0
+"""Seconds that a prompt being encoded, or a step, which nobody waits for any more, may hold up the end."""
 
 Order = ClientOrder | Encoded | Decoded | DecodeFailed | Solved
 
@@ -59,7 +56,7 @@ class VerifierLoop:
     """One verifier: its sockets, sessions and drafters. Everything runs on the thread that calls `run`.
 
     grace: seconds that a session is kept for a drafter which went away. max_queue: most requests that wait for one.
-    second_drafter: two drafters may draft for one session.
+    second_drafter: two drafters may draft for one session. drain: seconds that sessions get to finish after `stop`.
     """
 
     def __init__(
@@ -75,6 +72,7 @@ class VerifierLoop:
         max_queue: int = MAX_QUEUE,
         *,
         second_drafter: bool = False,
+        drain: float = 10.0,
     ) -> None:
         self._name, self._router, self._mailbox = name, Router(socket, guard), mailbox
         self._address = self._router.address
@@ -90,6 +88,7 @@ class VerifierLoop:
         self._turns = 0
         self._next_snapshot = 0.0
         self._stopping: float | None = None
+        self._drain = drain
         self.stats = VerifierStats(time.monotonic())
         self._drafters = Drafters(self._router, self.stats.round_trips, self._load)
         self._hash_told = ""
@@ -105,6 +104,11 @@ class VerifierLoop:
             grace,
             second=second_drafter,
         )
+
+    @property
+    def stopping(self) -> SpecmeshError | None:
+        """Why it takes no new texts, once it is about to end; from any thread."""
+        return _stopping() if self._stopping is not None else None
 
     # --- the loop
 
@@ -122,8 +126,8 @@ class VerifierLoop:
                 order.client.hear(Failed(_stopping()))
         self._drafters.bye()
         self._policies.close()
-        encoded = self._queue.close(ENCODE_PATIENCE)
-        return self._stepper.close(DRAIN) and encoded
+        encoded = self._queue.close(PATIENCE)
+        return self._stepper.close(PATIENCE) and encoded
 
     @property
     def progress(self) -> int:
@@ -144,7 +148,7 @@ class VerifierLoop:
         self._sessions.stop(now)
         if not self._sessions:
             return True
-        if now - self._stopping < DRAIN:
+        if now < self._stopping + self._drain:
             return False
         for live in list(self._sessions.live.values()):
             self._sessions.fail(live, WentAway("the verifier is stopping: the text ends here"), now, "shutdown")
@@ -154,6 +158,8 @@ class VerifierLoop:
         """Seconds the loop may sleep, once the engine has what it can do."""
         due = self._drafters.next_ping()
         until = now + 1.0 if due is None else due
+        if self._stopping is not None:
+            until = min(until, self._stopping + self._drain)
         until = min(until, self._sessions.next_deadline() or until)
         if self.stats.unpublished:
             until = min(until, self._next_snapshot)

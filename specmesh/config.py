@@ -71,6 +71,7 @@ class VerifierSettings:
     defaults:      fields of a request's body that are used where it leaves them out.
     announce:      let others in the network find it.
     second_drafter: two drafters may draft for one session at once, where that pays.
+    drain:         seconds that running texts get after SIGTERM.
     """
 
     model: ModelSettings
@@ -85,6 +86,7 @@ class VerifierSettings:
     defaults: Mapping[str, object] = field(default_factory=dict)
     announce: bool = False
     second_drafter: bool = False
+    drain: float = 10.0
 
     def __post_init__(self) -> None:
         """Raise ConfigError where keys are given and not wanted, or the queue is shorter than none."""
@@ -94,7 +96,7 @@ class VerifierSettings:
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
-    """Settings of `specmesh drafter`; port, insecure, keys, defaults: as for a verifier.
+    """Settings of `specmesh drafter`; port, insecure, keys, defaults, drain: as for a verifier.
 
     connect: the verifiers' addresses, each once. draft_temperature: of the drafts for sampled texts; None for the
     texts' own.
@@ -109,6 +111,7 @@ class DrafterSettings:
     keys: Path | None = None
     defaults: Mapping[str, object] = field(default_factory=dict)
     draft_temperature: float | None = None
+    drain: float = 10.0
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a share that is none, an address that is there twice, or where keys are given and not

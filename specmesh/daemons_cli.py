@@ -36,6 +36,7 @@ class _Shared(TypedDict):
     gpu: str
     max_sessions: int
     ctx: int
+    drain: float
     log_level: str
     log_format: str
     log_file: Path | None
@@ -102,6 +103,14 @@ def _daemon_options(command: F) -> F:
                 metavar="N",
                 help="Tokens one session can hold; memory is reserved for all sessions. Where it is not given and the "
                 "model was trained with fewer, that many.",
+            ),
+            click.option(
+                "--drain",
+                type=click.FloatRange(0.0, 86_400.0),
+                default=10.0,
+                show_default=True,
+                metavar="SECONDS",
+                help="After SIGTERM, let running texts go on so long, then cut them; a second SIGTERM ends at once.",
             ),
             click.option(
                 "--log-level",
@@ -237,7 +246,7 @@ def verifier(
         told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, max_queue, defaults)
         from specmesh.daemons.serve import serve_verifier  # not before: what is wrong so far is told at once
 
-        serve_verifier(replace(told, announce=announce, second_drafter=second_drafter), reread)
+        serve_verifier(replace(told, announce=announce, second_drafter=second_drafter, drain=shared["drain"]), reread)
 
 
 @click.command()
@@ -305,7 +314,7 @@ def drafter(
         settings = _model(engine, path, shared)
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
-        access, sampling = (port, insecure, keys), (defaults, draft_temperature)
+        access, sampling = (port, insecure, keys), (defaults, draft_temperature, shared["drain"])
         from specmesh.daemons.serve import serve_drafter  # as above
 
         serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap, *access, *sampling), reread)

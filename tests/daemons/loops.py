@@ -145,11 +145,12 @@ class Bench:
         address: str | None = None,
         *,
         second_drafter: bool = False,
+        drain: float = 10.0,
     ) -> "Running":
         engine = engine or Flaky(SimSettings())
         router = bind_router(self.context, address or self.address, insecure=False)
         mailbox: Mailbox[object] = Mailbox()
-        bounds = {"grace": grace, "max_queue": max_queue, "second_drafter": second_drafter}
+        bounds = {"grace": grace, "max_queue": max_queue, "second_drafter": second_drafter, "drain": drain}
         loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), **bounds)  # type: ignore[arg-type]
         return self._run(loop, mailbox, lambda: router.close(linger=100))
 
@@ -158,6 +159,7 @@ class Bench:
         engine: DraftEngine | None = None,
         cache: VocabularyCache | None = None,
         addresses: Sequence[str] = (),
+        drain: float = 0.0,
     ) -> "Running":
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
@@ -168,6 +170,7 @@ class Bench:
             engine,
             mailbox,  # type: ignore[arg-type]
             cache=cache,
+            drain=drain,
         )
         return self._run(loop, mailbox, loop.close)
 

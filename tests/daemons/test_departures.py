@@ -6,7 +6,6 @@ import pytest
 from loops import PROMPT, Bench, Flaky, ask_for, attach, request, truth, until, welcome
 
 from specmesh.daemons import peers
-from specmesh.daemons import verifier as verifier_module
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable
 from specmesh.requests import Finished
@@ -14,10 +13,9 @@ from specmesh.wire import messages as m
 
 
 @pytest.mark.parametrize("socket_of", ["verifier", "verifier with drafter", "drafter"])
-def test_text_cut_by_a_shutdown_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch, socket_of: str):
+def test_text_cut_by_a_shutdown_is_an_error(bench: Bench, socket_of: str):
     """A session that outlasts the drain ends with DaemonUnreachable, not as if its text were whole."""
-    monkeypatch.setattr(verifier_module, "DRAIN", 0.05)
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=5)))
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=5)), drain=0.05)
     asked = verifier
     if socket_of != "verifier":
         drafter = bench.drafter()

@@ -7,7 +7,6 @@ import pytest
 from loops import PROMPT, Bench, Flaky, ask_for, request, truth, until
 from named_texts import LONG, NAME, asked, by_name, followed, kept, named, sessions, slow, wanted
 
-from specmesh.daemons import verifier as verifier_module
 from specmesh.daemons.doorkeeper import Doorkeeper
 from specmesh.daemons.kept import MOST, Kept
 from specmesh.engines.sim import SimSettings
@@ -233,10 +232,9 @@ def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: 
     assert isinstance(verifier.ask(wanted()).end(), Finished)
 
 
-def test_a_verifier_that_stops_keeps_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_verifier_that_stops_keeps_nobody(bench: Bench):
     """It does not wait for those who are away."""
-    monkeypatch.setattr(verifier_module, "DRAIN", 1e6)
-    verifier, peer = bench.verifier(slow()), bench.dealer()
+    verifier, peer = bench.verifier(slow(), drain=1e6), bench.dealer()
     peer.say(named(1, max_tokens=LONG))
     peer.expect(m.Truth)
     peer.say(m.Bye())

@@ -49,8 +49,8 @@ def test_states(manager: socket.socket):
     notifier.reloaded()
     assert heard(manager) == {"READY": "1"}
     notifier.heartbeat()  # nobody waits for any
-    notifier.stopping()
-    assert heard(manager)["STOPPING"] == "1"
+    notifier.stopping(38.0)
+    assert heard(manager) == {"STOPPING": "1", "STATUS": "stopping", "EXTEND_TIMEOUT_USEC": "38000000"}
     notifier.close()
     notifier.ready("too late")
     assert not notifier.managed

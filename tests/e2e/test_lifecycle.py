@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from processes import Daemon, Done, Mesh, Running, Stream, body, command, complete, free_port, generate, sim_text, until
 
-from specmesh.errors import Busy
+from specmesh.errors import Busy, WentAway
 from specmesh.paths import lock_of
 
 PROMPT = "All good things"
@@ -333,9 +333,9 @@ def test_second_sigterm_ends_at_once(mesh: Mesh):
 
 @pytest.mark.fault("E8.86")
 def test_sigterm_of_the_drafter_mid_generation(mesh: Mesh):
-    """SIGTERM of the drafter: its own client, who does not wait, gets exit 69 and keeps the text; the verifier's other
-    sessions go on."""
-    verifier, drafter = mesh.verifier("step_ms=10", "--grace", 0.2), mesh.drafter()
+    """SIGTERM of a drafter that gives texts no time: its own client, who does not wait, gets exit 69 and keeps what
+    came; the verifier's other sessions go on."""
+    verifier, drafter = mesh.verifier("step_ms=10", "--grace", 0.2), mesh.drafter("", "--drain", 0)
     own = Running(drafter, PROMPT, "--max-tokens", 3000, "--reconnect-timeout", 0)
     other = Running(verifier, PROMPT, "--max-tokens", 100)
     own.read(5)
@@ -347,6 +347,45 @@ def test_sigterm_of_the_drafter_mid_generation(mesh: Mesh):
     assert sim_text(PROMPT, len(done.out)).startswith(done.out.removesuffix("\n"))
     assert other.end() == Done(0, sim_text(PROMPT, 100) + "\n", "")
     until(lambda: verifier.live() == 0, "nothing is left over")
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.fault("E8.86")
+def test_a_text_that_fits_into_the_drain_is_finished(mesh: Mesh, role: str):
+    """SIGTERM in the middle of a text: it is finished, new ones are refused, and the daemon ends with the last one,
+    long before its drain is over."""
+    mesh.verifier("step_ms=20", "--drain", 3600)
+    mesh.drafter("", "--drain", 3600)
+    asked = next(daemon for daemon in mesh.daemons if daemon.role == role)
+    running = Running(asked, PROMPT, "--max-tokens", 200, "--draft-n", 0).read(3)
+    asked.signal(signal.SIGTERM)
+
+    def refuses() -> bool:
+        try:
+            complete(asked, body(PROMPT, 1))
+        except (Busy, WentAway) as error:
+            return "is stopping" in str(error)
+        return False
+
+    until(refuses, "new texts are refused")
+    assert running.end() == Done(0, sim_text(PROMPT, 200) + "\n", "")
+    assert asked.wait() == 0
+    assert "Traceback" not in asked.text()
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.fault("E8.86")
+def test_a_text_that_outlasts_the_drain_is_cut(mesh: Mesh, role: str):
+    """A text of several minutes ends with the drain, with 69 and what came."""
+    mesh.verifier("step_ms=100,alpha=0", "--drain", 0.2)
+    mesh.drafter("", "--drain", 0.2)
+    asked = next(daemon for daemon in mesh.daemons if daemon.role == role)
+    running = Running(asked, PROMPT, "--max-tokens", 4000, "--draft-n", 0, "--reconnect-timeout", 0).read(3)
+    asked.signal(signal.SIGTERM)
+    assert asked.wait() == 0
+    done = running.end()
+    assert (done.code, "stopping" in done.err) == (69, True), done
+    assert sim_text(PROMPT, 4000).startswith(done.out.removesuffix("\n"))
 
 
 @pytest.mark.fault("E6.69")

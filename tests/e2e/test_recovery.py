@@ -75,7 +75,7 @@ def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tup
 
 def test_a_stopped_drafter_is_waited_for_too(mesh: Mesh):
     """SIGTERM: its client is told that it stops, waits, and goes on with the session that its verifier has kept."""
-    verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
+    verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT, "--drain", 0)
     running = Running(drafter, PROMPT, "--max-tokens", N).read(40)
     drafter.stop()
     again = start_again(mesh, drafter)
