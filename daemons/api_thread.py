@@ -88,6 +88,8 @@ def _listen(path: Path) -> socket.socket:
         path.unlink()
     except FileNotFoundError:
         pass
+    except OSError as error:
+        raise ConfigError(f"cannot replace {path} ({error.strerror}): choose another --socket") from None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     old = os.umask(0o117 if path.parent == SYSTEM_DIR else 0o177)
     try:

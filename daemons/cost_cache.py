@@ -51,7 +51,9 @@ class CostCache:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             part = self._path.with_suffix(".part")
-            part.write_text(json.dumps({str(rows): seconds for rows, seconds in table.items()}))
+            part.unlink(missing_ok=True)  # what a crash has left, or a link that somebody has put there
+            with part.open("x") as file:
+                json.dump({str(rows): seconds for rows, seconds in table.items()}, file)
             part.replace(self._path)
         except OSError as error:
             log.warning("step_times_not_kept", folder=str(self._path.parent), reason=error.strerror)

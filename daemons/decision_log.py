@@ -17,6 +17,7 @@ import structlog
 from specmesh import __version__
 from specmesh.core.decision import Decision, DrafterChange, PolicyRecord, header
 from specmesh.errors import ConfigError
+from specmesh.paths import open_own
 
 log = structlog.get_logger("specmesh.decisions")
 
@@ -125,9 +126,9 @@ def _line(record: _Record | dict[str, object]) -> str:
 
 def _open(path: Path) -> int:
     """A descriptor for appending whole lines to a log that nobody else writes."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: a pipe must not hang us
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # O_NONBLOCK: a pipe must not hang us
     try:
-        file = os.open(path, flags, 0o644)
+        file = open_own(path, flags, 0o644)
     except OSError as error:
         raise _unusable(path, f"cannot be written ({error.strerror})") from None
     try:

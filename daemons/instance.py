@@ -1,5 +1,6 @@
 """One daemon per socket path. Light, so that the lock is there before what a daemon takes long to import."""
 
+import errno
 import fcntl
 import os
 import time
@@ -8,7 +9,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from specmesh.errors import Busy, ConfigError
-from specmesh.paths import check_socket_path, lock_of, prepare_folder
+from specmesh.paths import check_socket_path, is_own, lock_of, prepare_folder
 
 TRIES = 5
 PAUSE = 0.02
@@ -47,24 +48,33 @@ class Instance:
 def _is_at(file: IO[str], path: Path) -> bool:
     """Whether an open file is still the one at `path`."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:
         return False
 
 
 def _locked(lock: Path, path: Path) -> IO[str]:
     try:
-        file = os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.fdopen(os.open(lock, flags, 0o600), "r+", errors="replace")
     except OSError as error:
-        raise ConfigError(f"cannot write {lock}: {error.strerror}") from None
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror or "it is no file"
+        raise _unusable(lock, why) from None
     if not _flocked(file):
-        pid = file.read().strip() or "unknown"
+        pid = file.read(32).strip() or "unknown"
         file.close()
         raise Busy(f"already running at {path} (pid {pid}): stop it or choose another --socket")
+    if not is_own(file.fileno()):
+        file.close()
+        raise _unusable(lock, "it is a link, or another user's")
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
     return file
+
+
+def _unusable(lock: Path, why: str) -> ConfigError:
+    return ConfigError(f"cannot write {lock} ({why}): remove it or choose another --socket")
 
 
 def _flocked(file: IO[str]) -> bool:

@@ -173,7 +173,8 @@ def listens(path: Path) -> bool:
 def starting(path: Path) -> bool:
     """Whether a daemon has taken a socket's path: where none listens there, it is about to, or has just ended."""
     try:
-        with lock_of(path).open("rb") as file:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # whatever is there must not hold us up
+        with os.fdopen(os.open(lock_of(path), flags), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from specmesh.errors import ConfigError
+from specmesh.paths import open_own
 
 LIMIT = 16 * 2**20
 """Bytes at which the file is begun anew; as many are kept of what came before."""
@@ -45,7 +46,7 @@ class LogFile:
             os.dup2(self._terminal, _STDERR)
 
     def _begin(self) -> None:
-        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        file = open_own(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, _STDOUT)
         os.dup2(file, _STDERR)
         os.close(file)

@@ -1,5 +1,6 @@
 """Where the daemons' local sockets live, and models: those that come along and those downloaded."""
 
+import errno
 import os
 import stat
 import sys
@@ -34,6 +35,25 @@ def default_socket(role: str) -> Path:
 def lock_of(path: Path) -> Path:
     """What a daemon locks from before its socket is there until after it has gone."""
     return path.with_name(f"{path.name}.lock")
+
+
+def is_own(file: int) -> bool:
+    """Whether an open file is a regular one of this user's, or root's, under one name: nobody has led to it."""
+    found = os.fstat(file)
+    return stat.S_ISREG(found.st_mode) and found.st_nlink <= 1 and found.st_uid in (0, os.geteuid())
+
+
+def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
+    """Open a file that this process writes; raises OSError. In a folder that others may write to, no link is followed
+    and nobody else's file taken: who put it there would choose what is written."""
+    folder = path.parent.stat()
+    if not folder.st_mode & 0o022 and folder.st_uid in (0, os.geteuid()):
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    if not is_own(file):
+        os.close(file)
+        raise OSError(errno.EPERM, "others can write to its folder, and it is a link, no file, or somebody else's")
+    return file
 
 
 def candidate_sockets() -> list[Path]:

@@ -54,3 +54,14 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, model: Path, capsys: py
     (tmp_path / "c").write_text("a file")
     CostCache(tmp_path / "c", model, "CPU").store(TABLE)
     assert "step_times_not_kept" in "".join(capsys.readouterr())
+
+
+def test_a_link_in_the_place_of_what_it_writes_is_not_followed(tmp_path: Path, model: Path):
+    """The cache may lie where others can write."""
+    CostCache(tmp_path, model, "cpu").store(TABLE)
+    [kept] = tmp_path.glob("*.json")
+    (tmp_path / "victim").write_text("precious")
+    kept.with_suffix(".part").symlink_to(tmp_path / "victim")
+    CostCache(tmp_path, model, "cpu").store(TABLE)
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert CostCache(tmp_path, model, "cpu").load() == TABLE
