@@ -11,15 +11,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
 from specmesh.api.app import create_app
 from specmesh.api.guard import Guard
 from specmesh.api.port import Port
+from specmesh.daemons.connections import Bounds, Connection, bounded, most_connections
 from specmesh.errors import ConfigError
 from specmesh.paths import SYSTEM_DIR
 from specmesh.requests import Backend
+
+log = structlog.get_logger("specmesh.api")
+
+BACKLOG = 2048
+"""Connections that wait to be taken."""
+
+SEND_BUFFER = 64 * 1024
+"""Bytes of an answer in the system's hands: what a reader does not take is noticed beyond them."""
+
+ANSWERS_END = 2.0
+"""Seconds that answers get to end once the daemon has."""
 
 
 class ApiThread:
@@ -34,11 +47,16 @@ class ApiThread:
         backend: Backend,
         port: Port | None = None,
         defaults: Mapping[str, object] | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self._path = path
-        app = create_app(backend, defaults)
-        over_tcp = [(_server(Guard(app, port.keys)), _listen_tcp(port))] if port is not None else []
-        self._listeners = [(_server(app), _listen(path)), *over_tcp]
+        bounds = bounds or Bounds(most_connections())
+        app = create_app(backend, defaults, bounds.crowded)
+        over_tcp = [(_Server(Guard(app, port.keys), bounds), _listen_tcp(port))] if port is not None else []
+        self._listeners = [(_Server(app, bounds), _listen(path)), *over_tcp]
+        for _, listener in self._listeners:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # theirs too
+        self._quiet = 0.0
         self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
 
     def __enter__(self) -> Self:
@@ -57,12 +75,54 @@ class ApiThread:
         asyncio.run(self._serve_all())
 
     async def _serve_all(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._trouble)
         await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in self._listeners))
 
+    def _trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """What asyncio cannot do, such as take a connection without a descriptor: a line a second at most."""
+        if loop.time() >= self._quiet:
+            self._quiet = loop.time() + 1.0
+            log.error("api_trouble", what=context["message"], error=repr(context.get("exception")))
 
-def _server(app: ASGIApp) -> uvicorn.Server:
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
-    return uvicorn.Server(config)
+
+class _Server(uvicorn.Server):
+    """Serves one listener. At the end it cuts connections whose answers do not end."""
+
+    def __init__(self, app: ASGIApp, bounds: Bounds) -> None:
+        config = uvicorn.Config(
+            app,
+            http=bounded(bounds),
+            ws="none",
+            log_config=None,
+            log_level="error",  # its warnings are about what strangers send
+            access_log=False,
+            lifespan="off",
+            backlog=1,  # as often asyncio tries, and logs, where there is no descriptor for a connection
+            timeout_keep_alive=3600,  # `bounds` say when
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; uvicorn has given the sockets its backlog."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after connections, once in ten."""
+        for connection in list(self.server_state.connections) if counter % 10 == 0 else ():
+            if isinstance(connection, Connection):
+                connection.look()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let answers end, but not for long."""
+        asyncio.get_running_loop().call_later(ANSWERS_END, self._cut)
+        await super().shutdown(sockets)
+
+    def _cut(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 def _listen_tcp(port: Port) -> socket.socket:
@@ -99,5 +159,5 @@ def _listen(path: Path) -> socket.socket:
         raise ConfigError(f"cannot listen at {path}: {errno.errorcode.get(error.errno or 0, error)}") from None
     finally:
         os.umask(old)
-    listener.listen(128)
+    listener.listen(BACKLOG)
     return listener

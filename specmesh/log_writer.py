@@ -12,13 +12,17 @@ from typing import TextIO
 MAX_WAITING = 10_000
 """Most lines kept for a stream that does not take them; further ones are dropped."""
 
+LOOK_INTERVAL = 1.0
+"""Seconds between two looks at a file that others write to as well."""
+
 FLUSH_PATIENCE = 1.0
 """Seconds that `flush` waits at most."""
 
 
 class LogWriter:
     """Writes lines to a stream in the order they came. On the writer's thread, `tell` is called with how many were
-    dropped in all, once lines can be written again, and `prepare`, which must not raise, before each line.
+    dropped in all, once lines can be written again, and `prepare`, which must not raise, before each line and every
+    LOOK_INTERVAL.
 
     Any thread may write, and a signal handler too: nothing here waits for a lock.
     """
@@ -54,13 +58,17 @@ class LogWriter:
 
     def _run(self) -> None:
         works = True
+        item: str | threading.Event | None
         while True:
-            item = self._lines.get()
+            try:
+                item = self._lines.get(timeout=LOOK_INTERVAL if self._prepare is not None else None)
+            except queue.Empty:
+                item = None
+            if self._prepare is not None:
+                self._prepare()
             if isinstance(item, threading.Event):
                 item.set()
-            else:
-                if self._prepare is not None:
-                    self._prepare()
+            elif item is not None:
                 works = self._written(item)
                 self._failed += not works
             if works and self.dropped > self._told and self._lines.empty():

@@ -132,7 +132,9 @@ class Crossing(Generic[E]):
 
 
 class LocalClient(Crossing[ClientEvent]):
-    """A client in this process's API thread."""
+    """A client in this process's API thread. unread_since: when it was given what it has not taken yet."""
+
+    unread_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

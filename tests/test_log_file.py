@@ -74,10 +74,44 @@ def test_a_small_file_is_left(tmp_path: Path):
 
 
 def test_it_goes_on_where_it_cannot_begin_anew(tmp_path: Path):
-    """A folder in the way of FILE.1."""
+    """A folder in the way of FILE.1: nothing is lost up to twice the size, and it grows no further."""
     (tmp_path / "a.log.1").mkdir()
-    written(tmp_path / "a.log", 100)
-    assert len((tmp_path / "a.log").read_text().splitlines()) == 601
+    for limit, least, most in ((2**15, 601, 601), (1000, 1, 60)):
+        written(tmp_path / "a.log", limit)
+        assert least <= len((tmp_path / "a.log").read_text().splitlines()) <= most
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.log", "a.log.1"]
+
+
+OTHERS = """
+import os, resource, sys, time
+from pathlib import Path
+from specmesh import log_file, logs
+
+log_file.LIMIT = 10_000
+path = Path(sys.argv[1])
+logs.configure("info", "json", log_file.LogFile(path))
+most = int(sys.argv[2])
+if most:
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, max(held) + 1))
+written, deadline = 0, time.monotonic() + 20
+while time.monotonic() < deadline and (written < 30_000 or os.fstat(2).st_size >= 10_000):
+    if os.fstat(2).st_size < 25_000:
+        written += os.write(2, b"Traceback (most recent call last):\\n")
+    else:
+        time.sleep(0.05)
+print(written, flush=True)
+"""
+
+
+@pytest.mark.parametrize("descriptors", ["some", "none"])
+def test_what_others_write_is_bounded_too(tmp_path: Path, descriptors: str):
+    """Tracebacks and libraries' lines, where no line of ours comes; also where no descriptor is left for a new file."""
+    path = tmp_path / "a.log"
+    subprocess.run([sys.executable, "-c", OTHERS, str(path), "3" if descriptors == "none" else "0"], check=True)
+    assert int(path.read_text().splitlines()[-1]) >= 30_000
+    assert path.stat().st_size < 10_000
+    assert (tmp_path / "a.log.1").exists() == (descriptors == "some")
 
 
 def test_it_cannot_be_written(tmp_path: Path):

@@ -6,6 +6,7 @@ while a step runs. Fields and events of ours stand under the key `specmesh`.
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,6 +38,7 @@ from specmesh.errors import (
 )
 from specmesh.metrics import Exposition
 from specmesh.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
+from specmesh.snapshot import Fields
 
 log = structlog.get_logger("specmesh.api")
 
@@ -47,9 +49,12 @@ much time of the interpreter as the loop needs for a round."""
 MAX_HTTP_BODY = 2 * 1024 * 1024
 
 
-def create_app(backend: Backend, defaults: Mapping[str, object] | None = None) -> Starlette:
-    """The ASGI application over a daemon; `defaults` are used for fields that a request leaves out."""
-    api = _Api(backend, defaults or {})
+def create_app(backend: Backend, defaults: Mapping[str, object] | None = None, crowded: float = 2.0) -> Starlette:
+    """The ASGI application over a daemon; `defaults` are used for fields that a request leaves out.
+
+    crowded: seconds that a stream's reader may stand still while others wait for a session; then it loses its own.
+    """
+    api = _Api(backend, defaults or {}, crowded)
     return Starlette(
         routes=[
             Route("/health", api.health),
@@ -71,8 +76,9 @@ def create_app(backend: Backend, defaults: Mapping[str, object] | None = None) -
 
 
 class _Api:
-    def __init__(self, backend: Backend, defaults: Mapping[str, object]) -> None:
+    def __init__(self, backend: Backend, defaults: Mapping[str, object], crowded: float) -> None:
         self._backend, self._exposition, self._defaults = backend, Exposition(backend), defaults
+        self._crowded = crowded
 
     async def health(self, _: HttpRequest) -> Response:
         reason = self._backend.not_ready()
@@ -88,13 +94,20 @@ class _Api:
         return Response(body, media_type=content_type)
 
     async def models(self, _: HttpRequest) -> Response:
-        return JSONResponse({"object": "list", "data": [_model(name) for name in self._backend.models]})
+        return JSONResponse({"object": "list", "data": [_model(name) for name in self._known()]})
 
     async def model(self, http: HttpRequest) -> Response:
         name = http.path_params["model"]
-        if name not in self._backend.models:
+        if name not in self._known():
             raise HTTPException(404, f"no model {name} is served here: see /v1/models")
         return JSONResponse(_model(name))
+
+    def _known(self) -> tuple[str, ...]:
+        """The models; raises Starting while none is known, for whatever reason."""
+        models = self._backend.models
+        if not models:
+            raise Starting(str(self._backend.not_ready() or "no model is known yet: try again in a moment"))
+        return models
 
     async def ping(self, http: HttpRequest) -> Response:
         wanted = parse_ping(await _json(http))
@@ -140,6 +153,7 @@ class _Api:
         client = LocalClient()
         self._backend.submit(Submit(request, client))
         over = False
+        watch = asyncio.create_task(self._watch(client))
         try:
             while not over:
                 batch: list[Event] = []
@@ -150,14 +164,35 @@ class _Api:
                         error = event.error
                         break
                     append(batch, event, request.rounds)
+                    if isinstance(event, Finished):
+                        break  # what is said after it came too late
                 if batch:
+                    client.unread_since = time.monotonic()
                     yield batch
+                    client.unread_since = None
                 if error is not None:
                     raise error
                 await asyncio.sleep(0 if over else PACE)
         finally:
+            watch.cancel()
             if not over:
                 self._backend.submit(Cancel(client))
+
+    async def _watch(self, client: LocalClient) -> None:
+        """End a session that others wait for while its reader stands still."""
+        unread = 0.0
+        while unread < self._crowded or not self._crowd():
+            await asyncio.sleep(self._crowded)
+            unread = time.monotonic() - (client.unread_since or math.inf)
+        self._backend.submit(Cancel(client))
+        why = f"this stream was not read for {unread:.0f} s while others waited for a session: ask again"
+        client.hear(Failed(Busy(why)))
+
+    def _crowd(self) -> bool:
+        """Whether requests wait for a session here, all being taken, or at a drafter's verifiers."""
+        told = Fields(self._backend.stats())
+        here, there = told.part("sessions"), [one.number("load", "queued") for one in told.parts("verifiers")]
+        return any(there) or bool(here.number("queued") and here.number("live") == here.number("max"))
 
 
 def _model(name: str) -> dict[str, object]:

@@ -32,12 +32,17 @@ def test_health_while_loading_and_after():
 
 
 def test_stats_and_models_are_the_backends():
-    """/stats is the snapshot; /v1/models names the models, and nothing while none is known."""
+    """/stats is the snapshot; /v1/models names the models, and while none is known it says so."""
     daemon = FakeDaemon()
     assert get(daemon, "/stats").json() == daemon.stats()
     assert [model["id"] for model in get(daemon, "/v1/models").json()["data"]] == list(daemon.models)  # type: ignore[attr-defined]
     daemon.models = ()
-    assert get(daemon, "/v1/models").json() == {"object": "list", "data": []}
+    for reason in (None, DaemonUnreachable("no verifier answers")):
+        daemon.reason = reason
+        for path in ("/v1/models", "/v1/models/fake-model"):
+            answer = get(daemon, path)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert str(reason or "no model is known yet") in answer.json()["error"]["message"]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 import http.client
 import socket
 import stat
-from contextlib import closing
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,9 @@ from specmesh.client import Client
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.daemons import api_thread
 from specmesh.daemons.api_thread import ApiThread
+from specmesh.daemons.connections import Bounds
 from specmesh.errors import ConfigError
-from specmesh.requests import Served
+from specmesh.requests import ClientOrder, LocalClient, Served, Started, Submit, Tokens
 
 
 class Backend:
@@ -100,3 +104,139 @@ def test_port_that_is_taken(tmp_path: Path):
             ApiThread(tmp_path / "s", Backend(), port)
     assert refused.value.option == "http"
     assert not (tmp_path / "s").exists()
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+BODY = b'{"prompt": "x", "stream": true}'
+WHOLE = HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+STATS = b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Talker(Backend):
+    """Goes on talking to whoever asks, or says nothing; notes what it is told."""
+
+    def __init__(self, *, talks: bool) -> None:
+        self.talks, self.orders, self.queued = talks, list[ClientOrder](), 0
+
+    def served(self, _: str) -> Served:
+        return Served("m", Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset()))
+
+    def submit(self, order: ClientOrder) -> None:
+        self.orders.append(order)
+        if isinstance(order, Submit):
+            order.client.hear(Started(1, 1))
+            if self.talks:
+                threading.Thread(target=self._talk, args=(order.client,)).start()
+
+    def _talk(self, to: LocalClient) -> None:
+        while len(self.orders) < 2:
+            to.hear(Tokens((65,) * 100, 0, ()))
+            time.sleep(0.001)
+
+    def stats(self) -> dict[str, object]:
+        return {"role": self.role, "sessions": {"live": 1, "max": 1, "queued": self.queued}}
+
+    def cancelled(self) -> None:
+        """Wait for the only session's end."""
+        until(lambda: len(self.orders) == 2, "it is cancelled")
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def said(path: Path, raw: bytes) -> socket.socket:
+    """A connection that has sent this."""
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(20)
+    made.connect(str(path))
+    made.sendall(raw)
+    return made
+
+
+def trickle(to: socket.socket, ended: threading.Event) -> None:
+    """A byte of a request now and then: something always comes, and it never ends."""
+    with suppress(OSError):
+        while not ended.wait(0.02):
+            to.sendall(b" ")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", HEAD, HEAD + b"X-More: ", HEAD + b"Content-Length: 100000\r\n\r\n{", STATS, STATS + HEAD],
+    ids=["idle", "head", "slow head", "slow body", "idle again", "half a second request"],
+)
+def test_a_request_must_come_whole(tmp_path: Path, raw: bytes):
+    """Within its time, however it comes; before it and after an answer too. Else the connection is closed."""
+    ended = threading.Event()
+    with ApiThread(tmp_path / "s", Backend(), bounds=Bounds(9, 0.3)), closing(said(tmp_path / "s", raw)) as slow:
+        if raw.endswith((b": ", b"{")):
+            threading.Thread(target=trickle, args=(slow, ended), daemon=True).start()
+        with suppress(ConnectionError):
+            while slow.recv(65536):
+                pass
+        ended.set()
+
+
+def test_an_answer_may_take_longer(tmp_path: Path):
+    """Who has asked and reads may wait for as long as it takes."""
+    talker = Talker(talks=False)
+    with ApiThread(tmp_path / "s", talker, bounds=Bounds(9, 0.1)), closing(said(tmp_path / "s", WHOLE)) as patient:
+        assert patient.recv(65536).startswith(b"HTTP/1.1 200")
+        patient.settimeout(2.5)
+        with suppress(TimeoutError):
+            while patient.recv(65536):
+                pass
+        assert len(talker.orders) == 1
+
+
+def test_an_unread_stream_is_cancelled(tmp_path: Path):
+    """Whose reader takes nothing for its time: the session ends and the connection is closed, whoever waits."""
+    talker = Talker(talks=True)
+    with ApiThread(tmp_path / "s", talker, bounds=Bounds(9, 0.3)), closing(said(tmp_path / "s", WHOLE)) as lazy:
+        talker.cancelled()
+        with suppress(ConnectionError):
+            while lazy.recv(65536):
+                pass
+
+
+def test_an_unread_stream_gives_way(tmp_path: Path):
+    """Long before that where others wait; who reads on is told why the text ends."""
+    talker = Talker(talks=True)
+    talker.queued = 1
+    with ApiThread(tmp_path / "s", talker, bounds=Bounds(9, crowded=0.2)), closing(said(tmp_path / "s", WHOLE)) as lazy:
+        talker.cancelled()
+        answer = b""
+        while not answer.endswith(b"\r\n0\r\n\r\n"):
+            answer += lazy.recv(65536)
+        assert b"this stream was not read" in answer.splitlines()[-5]
+
+
+def test_connections_are_bounded(tmp_path: Path):
+    """The one that waits longest for a request gives way; where all wait for answers, the newest are refused."""
+    path = tmp_path / "s"
+    with ApiThread(path, Talker(talks=False), bounds=Bounds(3)), ExitStack() as made:
+        idle = [made.enter_context(closing(said(path, b""))) for _ in range(3)]
+        busy = []
+        for first in idle:
+            busy.append(made.enter_context(closing(said(path, WHOLE))))
+            assert busy[-1].recv(65536).startswith(b"HTTP/1.1 200")
+            assert first.recv(100) == b""
+        for _ in range(3):
+            refused = made.enter_context(closing(said(path, STATS)))
+            answer = b""
+            while more := refused.recv(65536):
+                answer += more
+            assert answer.startswith(b"HTTP/1.1 503")
+            assert b"retry-after: 1\r\n" in answer.lower()
+            assert b"connections" in answer
+        busy[0].close()
+        until(lambda: _answered(path), "there is room again")
+
+
+def _answered(path: Path) -> bool:
+    with closing(said(path, STATS)) as one:
+        return one.recv(65536).startswith(b"HTTP/1.1 200")
