@@ -1,5 +1,6 @@
 """The `specmesh` command: one thin function per subcommand. Only those that run a daemon import one."""
 
+import errno
 import os
 import signal
 import sys
@@ -29,12 +30,23 @@ from specmesh.sampling_options import draft_n_option, sampling_options
 from specmesh.service.cli import service
 from specmesh.structure_options import structure_options
 
-INTERRUPTED = 130
+SYSTEM_REFUSED, NOT_WRITTEN, INTERRUPTED = 71, 74, 130
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 F = TypeVar("F", bound=Callable[..., object])
 
 
 class _Commands(click.Group):
-    """Turns our errors into one line on stderr and their exit code."""
+    """Turns our errors, and the system's, into one line on stderr and their exit code."""
+
+    def main(self, *args: object, **options: object) -> object:  # type: ignore[override]
+        _hold_standard_streams()
+        try:
+            try:
+                return super().main(*args, **options)  # type: ignore[call-overload]
+            finally:
+                sys.stdout.flush()
+        except (OSError, MemoryError) as error:
+            _end(error)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -53,8 +65,8 @@ class _Commands(click.Group):
             ctx.exit(0)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
-        except BrokenPipeError:
-            _quiet_exit()
+        except BrokenPipeError as error:
+            _end(error)  # before click does
 
     def _invoked(self, ctx: click.Context) -> object:
         try:
@@ -63,10 +75,30 @@ class _Commands(click.Group):
             raise bad_variable(error) or error from None
 
 
-def _quiet_exit() -> NoReturn:
-    """The reader of our output is gone (`| head`): end without a word, as other filters do."""
+def _end(error: Exception) -> NoReturn:
+    """The system does not let us go on. Without a word where the reader of our output is gone (`| head`), as other
+    filters do."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise SystemExit(128 + signal.SIGPIPE)
+    if isinstance(error, BrokenPipeError):
+        raise SystemExit(128 + signal.SIGPIPE)
+    code, told = SYSTEM_REFUSED, str(error)
+    if isinstance(error, MemoryError):
+        told = "not enough memory: end other programs, or raise the limit (ulimit -v)"
+    elif isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
+        code, told = NOT_WRITTEN, f"cannot write the output: {error.strerror}"
+    click.echo(f"specmesh: {told}", err=True)
+    raise SystemExit(code)
+
+
+def _hold_standard_streams() -> None:
+    """Where whoever started us has closed one of them, let /dev/null have its descriptor: else the next file that is
+    opened would, and get what is written there. What is printed to a closed stdout fails, as it should."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR if name == "stderr" else os.O_RDONLY)  # takes the lowest one that is free
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:

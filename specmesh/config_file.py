@@ -56,6 +56,8 @@ def parse(path: Path, text: str, command: click.Command) -> "ConfigFile":
         told = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _broken(path, text, error) from None
+    except RecursionError:
+        raise ConfigError(f"{path}: brackets within brackets, too many: write lines like key = value") from None
     known, lines = keys(command), _lines(text)
     values: dict[str, Any] = {}
     for written, value in told.items():

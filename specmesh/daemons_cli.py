@@ -1,7 +1,6 @@
 """`specmesh verifier` and `specmesh drafter`. Nothing of a daemon is imported before one is run."""
 
-import os
-import sys
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from click.core import ParameterSource
 
 from specmesh.config_cli import config_option, rereader
 from specmesh.default_options import default_options
-from specmesh.errors import about
+from specmesh.errors import ConfigError, about
 from specmesh.heap import share_heap
 from specmesh.models_cli import complete_model, model_path
 from specmesh.rpc_cli import insecure_rpc_option
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
     from specmesh.daemons.instance import Instance
 
 F = TypeVar("F", bound=Callable[..., object])
+
+_LEAST = ((resource.RLIMIT_NOFILE, 64, "open files", "-n"), (resource.RLIMIT_AS, 2**28, "bytes of memory", "-v"))
+"""What a daemon and a few clients need; libraries crash where they have less."""
 
 
 class _Shared(TypedDict):
@@ -324,21 +326,12 @@ def _instance(path: Path) -> "Instance":
     """The only daemon at this socket, known to clients before the rest is imported. Raises Busy, ConfigError."""
     from specmesh.daemons.instance import Instance
 
-    _hold_standard_streams()
+    for limit, least, what, flag in _LEAST:
+        allowed = resource.getrlimit(limit)[0]
+        if allowed != resource.RLIM_INFINITY and allowed < least:
+            raise ConfigError(f"the limit is {allowed} {what}, a daemon needs {least}: raise it (ulimit {flag})")
     with about("socket"):
         return Instance(path)
-
-
-def _hold_standard_streams() -> None:
-    """Where whoever started us has closed one of them, let /dev/null have its descriptor: else the next file that is
-    opened would, and get what is written there."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest one that is free
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def _log(shared: _Shared) -> None:

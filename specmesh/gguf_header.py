@@ -148,6 +148,7 @@ class GgufHeader:
 
 def read_header(path: Path) -> GgufHeader:
     """Read a file's header; raises ConfigError for a file that cannot be read or is no complete GGUF header."""
+    check_kind(path)
     try:
         with path.open("rb", buffering=_CHUNK) as file:
             return _Reader(file, path.stat().st_size).header()
@@ -155,6 +156,12 @@ def read_header(path: Path) -> GgufHeader:
         raise ConfigError(f"the model file {path} cannot be read: {error.strerror}") from error
     except (struct.error, ValueError) as error:
         raise ConfigError(f"{path} is not a GGUF file, or is damaged ({error}): download it again") from error
+
+
+def check_kind(path: Path) -> None:
+    """Raise ConfigError for what is neither a file nor a folder: to open a FIFO is to wait for who writes into it."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ConfigError(f"{path} is no file: name a model's .gguf file")
 
 
 def parts(path: Path) -> list[Path]:

@@ -7,7 +7,7 @@ wrong with it. Weights that were changed in place cannot be seen by structure: o
 from pathlib import Path
 
 from specmesh.errors import ConfigError
-from specmesh.gguf_header import SPLIT_NAME, VERSIONS, GgufHeader, padded, parts, read_header
+from specmesh.gguf_header import SPLIT_NAME, VERSIONS, GgufHeader, check_kind, padded, parts, read_header
 
 _TOKENS = "tokenizer.ggml.tokens"
 _BESIDE_TOKENS = ("tokenizer.ggml.token_type", "tokenizer.ggml.scores")
@@ -16,6 +16,7 @@ _COUNT, _NUMBER, _ALL_TENSORS = "split.count", "split.no", "split.tensors.count"
 
 def check_start(path: Path) -> None:
     """Raise ConfigError unless `path` is a readable file that starts like a GGUF that llama.cpp knows."""
+    check_kind(path)
     try:
         with path.open("rb") as file:
             head = file.read(8)

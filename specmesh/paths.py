@@ -34,7 +34,7 @@ def default_socket(role: str) -> Path:
 
 def lock_of(path: Path) -> Path:
     """What a daemon locks from before its socket is there until after it has gone."""
-    return path.with_name(f"{path.name}.lock")
+    return Path(f"{path}.lock")
 
 
 def is_own(file: int) -> bool:
@@ -77,7 +77,9 @@ def models_dir() -> Path:
 
 
 def check_socket_path(path: Path) -> None:
-    """Raise ConfigError where the path is too long for a socket."""
+    """Raise ConfigError where the path is too long for a socket, or none."""
+    if path.name in ("", ".."):
+        raise ConfigError(f"--socket {path} is no file's name: give one in a folder of yours, or leave it out")
     size = len(os.fsencode(path))
     if size > MAX_SOCKET_PATH:
         raise ConfigError(

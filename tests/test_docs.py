@@ -10,7 +10,7 @@ import pytest
 
 from specmesh import errors, generate
 from specmesh.api.app import create_app
-from specmesh.cli import INTERRUPTED, main
+from specmesh.cli import INTERRUPTED, NOT_WRITTEN, SYSTEM_REFUSED, main
 from specmesh.daemons.notify import STUCK
 
 ROOT = Path(__file__).parents[1]
@@ -220,7 +220,14 @@ def test_exit_codes_are_those_left_with():
     """README's exit codes are those of our errors, and what click and the shell add."""
     told = {int(cell) for cell in first_cells(section(README, "Exit codes")) if cell.isdecimal()}
     ours = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.SpecmeshError)]
-    assert told == {cls.exit_code for cls in ours} | {0, click.UsageError.exit_code, STUCK, INTERRUPTED}
+    assert told == {cls.exit_code for cls in ours} | {
+        0,
+        click.UsageError.exit_code,
+        STUCK,
+        SYSTEM_REFUSED,
+        NOT_WRITTEN,
+        INTERRUPTED,
+    }
 
 
 def test_resources_exist():

@@ -69,11 +69,11 @@ class Done:
 
 
 def command(
-    *args: object, stdin: str | None = None, cwd: Path | None = None, env: dict[str, str] | None = None
+    *args: object, stdin: str | None = None, cwd: Path | None = None, env: dict[str, str] | None = None, shell: str = ""
 ) -> Done:
-    """Run `specmesh ARGS` to its end."""
+    """Run `specmesh ARGS` to its end; `shell`: by this line of a shell, which has `"$@"` for it."""
     ran = subprocess.run(
-        [*SPECMESH, *map(str, args)],
+        [*(("sh", "-c", shell, "sh") if shell else ()), *SPECMESH, *map(str, args)],
         input=stdin,
         cwd=cwd,
         env=environment(env),

@@ -1,6 +1,7 @@
 """Starting, refusing to start, stopping: exit codes, and one line that says what to do."""
 
 import json
+import os
 import signal
 import socket
 from contextlib import closing
@@ -44,6 +45,32 @@ def test_no_daemon(here: Path, verb: tuple[str, ...]):
     own = [here / "specmesh" / f"{role}.sock" for role in ("verifier", "drafter")]
     refused(done, 69, *own, "/run/specmesh/verifier.sock")
     refused(command(*verb, env={"SPECMESH_SOCKET": str(here / "named.sock")}), 69, here / "named.sock")
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.parametrize(
+    ("shell", "args", "word"),
+    [
+        ("", ("--socket", ""), "--socket"),
+        ("", ("--config", "brackets.toml"), "brackets.toml"),
+        ("", ("--engine", "llama", "--model", "fifo.gguf"), "fifo.gguf"),
+        ('ulimit -n 16; exec "$@"', (), "ulimit -n"),
+        ('ulimit -v 150000; exec "$@"', (), "ulimit -v"),
+    ],
+)
+def test_what_no_daemon_can_start_with(here: Path, role: str, shell: str, args: tuple[str, ...], word: str):
+    """78 and one line that names it, at once: no traceback, and nobody waits for who writes into a FIFO."""
+    (here / "brackets.toml").write_text("bind = " + 100_000 * "[")
+    os.mkfifo(here / "fifo.gguf")
+    usual = ("--engine", "sim", "--model", "step_ms=1", "--socket", here / "x.sock")
+    refused(command(role, *usual, *args, cwd=here, shell=shell), 78, word)
+
+
+def test_a_model_that_is_a_fifo(here: Path):
+    """Commands that look into models do not wait for it either."""
+    os.mkfifo(here / "fifo.gguf")
+    refused(command("models", "inspect", here / "fifo.gguf"), 78, "fifo.gguf")
+    refused(command("doctor", "--model", here / "fifo.gguf", "--against", "bundled"), 78, "fifo.gguf")
 
 
 @pytest.mark.fault(

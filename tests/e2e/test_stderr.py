@@ -1,4 +1,4 @@
-"""Daemons whose log cannot be written: they serve on."""
+"""Daemons whose log cannot be written: they serve on. Commands whose output cannot be: they say so."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE, SPECMESH, Mesh, cache, command, environment, sim_text, until
+from processes import PATIENCE, SPECMESH, Daemon, Mesh, cache, command, environment, sim_text, until
 
 from specmesh.client import Client
 
@@ -97,3 +97,36 @@ def test_closed_standard_streams(mesh: Mesh):
         assert mute.wait(PATIENCE) == 0
     finally:
         mute.kill()
+
+
+@pytest.fixture(scope="module")
+def pair(shared: Mesh) -> Daemon:
+    """A verifier with a drafter."""
+    verifier = shared.verifier("step_ms=1")
+    shared.drafter()
+    return verifier
+
+
+FULL, CLOSED = 'exec "$@" >/dev/full', 'exec "$@" >&-'
+
+
+@pytest.mark.parametrize(
+    ("shell", "words"),
+    [
+        *((CLOSED, words) for words in ("generate hi", "generate hi --json", "stats --watch", "doctor", "--help")),
+        *(
+            pytest.param(FULL, words, marks=NEEDS_FULL)
+            for words in (
+                *("generate hi", "generate hi --json", "generate hi --pace", "chat --raw", "stats", "stats --watch"),
+                *("ping --count 1", "ps", "config show verifier", "doctor", "completion bash", "--help", "--version"),
+            )
+        ),
+    ],
+)
+@pytest.mark.fault("E8.97")
+def test_stdout_that_takes_nothing(pair: Daemon, words: str, shell: str):
+    """A full disk, or no stdout: 74 and one line, where anything was to be printed."""
+    env = {"SPECMESH_SOCKET": str(pair.socket), "XDG_RUNTIME_DIR": str(pair.socket.parent)}
+    done = command(*words.split(), env=env, shell=shell, stdin="hi")
+    assert (done.code, done.out) == (74, ""), done.err
+    assert [line.split(": ")[:2] for line in done.err.splitlines()] == [["specmesh", "cannot write the output"]]
