@@ -172,9 +172,7 @@ class DrafterLoop:
             for order in self._mailbox.drain():
                 self._order(order)
             self._tick(time.monotonic())
-        for order in self._mailbox.drain():
-            if isinstance(order, Submit):
-                self._order(order)
+        self._mailbox.end(_refuse)
         self._dispatch.stop(_stopping())
 
     def _drained(self) -> bool:
@@ -276,6 +274,11 @@ class DrafterLoop:
             "verifiers": [one.describe(now) for one in self._upstreams],
             "reuse": self._places.picture() | {"saved_bytes": saved_bytes(self._engine)},
         }
+
+
+def _refuse(order: ClientOrder) -> None:
+    if isinstance(order, Submit):
+        order.client.hear(Failed(_stopping()))
 
 
 def _stopping() -> WentAway:

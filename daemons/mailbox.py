@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -13,6 +14,7 @@ class Mailbox(Generic[T]):
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
+        self._late: Callable[[T], object] | None = None
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
@@ -29,6 +31,8 @@ class Mailbox(Generic[T]):
     def put(self, item: T) -> None:
         """Add an item and wake the loop; from any thread."""
         self._items.append(item)
+        if self._late is not None:
+            self.end(self._late)
         self.wake()
 
     def wake(self) -> None:
@@ -39,9 +43,16 @@ class Mailbox(Generic[T]):
     def drain(self) -> list[T]:
         """Take all items; from the loop's thread."""
         items: list[T] = []
-        while self._items:
-            items.append(self._items.popleft())
+        with contextlib.suppress(IndexError):
+            while True:
+                items.append(self._items.popleft())
         return items
+
+    def end(self, late: Callable[[T], object]) -> None:
+        """The loop has ended: what is here, and what comes later, goes to `late`, on the thread that brings it."""
+        self._late = late
+        for item in self.drain():
+            late(item)
 
     def quiet(self) -> None:
         """Forget the wake-ups so far; call it after the descriptor was readable and before `drain`."""

@@ -121,9 +121,7 @@ class VerifierLoop:
                 self._order(order, time.monotonic())
             self._receive()
             self._tick(time.monotonic())
-        for order in self._mailbox.drain():
-            if isinstance(order, Submit):
-                order.client.hear(Failed(_stopping()))
+        self._mailbox.end(_refuse)
         self._drafters.bye()
         self._policies.close()
         encoded = self._queue.close(PATIENCE)
@@ -377,6 +375,11 @@ class VerifierLoop:
             self._queue.withdraw(lambda opening: (opening.owner, opening.ref) == (peer.identity, close.ref))
         else:
             self._sessions.closed(peer, close, now)
+
+
+def _refuse(order: Order) -> None:
+    if isinstance(order, Submit):
+        order.client.hear(Failed(_stopping()))
 
 
 def _stopping() -> Busy:

@@ -223,7 +223,7 @@ _STATUS: dict[type[SpecmeshError], int] = {
     Busy: 503,
     Starting: 503,
     DaemonUnreachable: 502,
-    WentAway: 502,
+    WentAway: 503,
 }
 
 

@@ -67,7 +67,7 @@ def test_metrics_come_in_the_format_asked_for(accept: bytes, content_type: str):
 REFUSALS = [
     (NoSuchText(), 404, "invalid_request_error"),
     (NoSuchModel("gpt-4"), 404, "invalid_request_error"),
-    (WentAway("stopping"), 502, "server_error"),
+    (WentAway("stopping"), 503, "server_error"),
     (RequestError("bad"), 400, "invalid_request_error"),
     (PromptTooLong(9, 5), 400, "invalid_request_error"),
     (Busy("full"), 503, "server_error"),

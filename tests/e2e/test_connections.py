@@ -1,8 +1,10 @@
 """Connections that take without giving: idle, half-sent, unread. Others are served as if they were not there."""
 
 import json
+import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import datetime
 from itertools import pairwise
@@ -109,3 +111,39 @@ def test_streams_that_nobody_reads(mesh: Mesh, role: str):
             while b"not read" not in answer[-2000:]:
                 answer += lazy[0].recv(65536)
         assert b"this stream was not read" in answer
+
+
+def test_a_drafter_that_ends(mesh: Mesh):
+    """Its clients hear why: 503 where nothing was said yet, also to those that come last, an error event in a stream.
+    One that does not read holds it up for no more than two seconds. The log is quiet about all of it."""
+    verifier = mesh.verifier("step_ms=20,n_seq=3,n_ctx=60000")
+    drafter = mesh.drafter("", "--drain", 0)
+    answers: list[tuple[int, dict[str, str], bytes]] = []
+
+    def ask(stream: bool) -> None:
+        raw = json.dumps(body(PROMPT, 50_000, stream=stream)).encode()
+        answers.append(request_raw(drafter.socket, "POST", "/v1/completions", raw))
+
+    def ask_on(_: int) -> None:
+        with suppress(OSError, LookupError):  # until nobody listens any more, or answers
+            while True:
+                ask(stream=False)
+
+    unread = asking(body(PROMPT, 50_000, stream=True, rounds=True))
+    with many(drafter.socket, 1, unread), ThreadPoolExecutor(16) as clients:
+        until(lambda: verifier.live() == 1, "it has begun")
+        waiting = [clients.submit(ask, stream) for stream in (True, False, True, False)]
+        until(lambda: drafter.stats()["sessions"]["live"] == 3, "those have begun")  # type: ignore[index]
+        drafter.signal(signal.SIGTERM)
+        late = [clients.submit(ask_on, number) for number in range(8)]
+        assert drafter.wait() == 0
+        for one in (*waiting, *late):
+            one.result()
+    assert len(answers) > 4
+    assert {status for status, _, _ in answers} == {200, 503}
+    for status, headers, answer in answers:
+        assert b"the drafter is stopping" in answer
+        assert status == 200 or headers["retry-after"] == "1"
+        assert status == 503 or answer.rstrip().splitlines()[-1].startswith(b'data: {"error"')
+    levels = {json.loads(line)["level"] for line in drafter.text().splitlines()}
+    assert levels == {"info"}
