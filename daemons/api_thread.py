@@ -16,7 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from specmesh.api.app import create_app
-from specmesh.api.guard import Guard
+from specmesh.api.guard import guarded
 from specmesh.api.port import Port
 from specmesh.daemons.connections import Bounds, Connection, bounded, most_connections
 from specmesh.errors import ConfigError
@@ -52,7 +52,7 @@ class ApiThread:
         self._path = path
         bounds = bounds or Bounds(most_connections())
         app = create_app(backend, defaults, bounds.crowded)
-        over_tcp = [(_Server(Guard(app, port.keys), bounds), _listen_tcp(port))] if port is not None else []
+        over_tcp = [(_Server(guarded(app, port), bounds), _listen_tcp(port))] if port is not None else []
         self._listeners = [(_Server(app, bounds), _listen(path)), *over_tcp]
         for _, listener in self._listeners:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # theirs too

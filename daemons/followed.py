@@ -1,7 +1,7 @@
 """A session as a drafter follows it, and what its own client, if it has one, hears of it."""
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from specmesh.core.constraint import Grammar
 from specmesh.core.drafter_session import DrafterSession
@@ -49,7 +49,7 @@ class Asked:
             draft_n=DRAFT_N_AUTO if params.draft_n is None else params.draft_n,
             rounds=request.rounds,
             ids=[*prompt, *request.generated],
-            messages=[asdict(message) for message in request.messages],
+            messages=[message.fields() for message in request.messages],
             stop=list(params.stop),
             name=request.id,
             n_prompt=len(prompt),
@@ -59,6 +59,7 @@ class Asked:
             **fields_of(params.sampling),
             **grammar_fields_of(params.grammar),
             cache_prompt=params.cache_prompt,
+            continued=request.continued,
         )
 
     @property

@@ -31,6 +31,7 @@ from specmesh.errors import (
     DaemonUnreachable,
     EngineError,
     NoSuchText,
+    PromptTooLong,
     RemoteProtocolError,
     RequestError,
     SpecmeshError,
@@ -392,4 +393,6 @@ def _told(error: m.Error) -> SpecmeshError:
     """What a verifier said as an error of its client's."""
     if error.code == "engine":
         return EngineError(f"the verifier's engine failed: {error.message}")
-    return _REFUSALS.get(error.code, RequestError)(error.message)
+    if error.code in _REFUSALS:
+        return _REFUSALS[error.code](error.message)
+    return (PromptTooLong if error.code == "context" else RequestError)(error.message, error.param or None)

@@ -9,7 +9,7 @@ from specmesh.core.report import with_drafting
 from specmesh.core.standby import Standby
 from specmesh.core.verifier_session import VerifierSession
 from specmesh.requests import Client, Finished, Started
-from specmesh.wire.messages import MAX_LOGPROBS, MAX_TOKENS, Logprobs, Sync
+from specmesh.wire.messages import MAX_ALTERNATIVES, MAX_LOGPROBS, MAX_TOKENS, Logprobs, Sync
 
 CLOSE_GRACE = 0.2
 """Most seconds a finished session's report waits for the drafter to tell its own time."""
@@ -61,8 +61,9 @@ class Live:
     def logprob_frames(self, base: int, count: int) -> Iterator[Logprobs]:
         """LOGPROBS for `count` ids from `base` on, as far as they are known; of those said before they are not."""
         known, end = self.machine.logprobs, base + count
-        for at in range(max(base, known.begin), end, MAX_LOGPROBS):
-            found = [each for each in known.between(at, min(at + MAX_LOGPROBS, end)) if each is not None]
+        most = max(min(MAX_LOGPROBS, MAX_ALTERNATIVES // ((self.machine.params.logprobs or 0) + 1)), 1)
+        for at in range(max(base, known.begin), end, most):
+            found = [each for each in known.between(at, min(at + most, end)) if each is not None]
             ids = [token for each in found for token in each.ids]
             yield Logprobs(self.id, at, [each.chosen for each in found], ids, [p for each in found for p in each.top])
 

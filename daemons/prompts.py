@@ -95,12 +95,13 @@ class PromptLine:
 def prompt_ids(engine: VerifyEngine, request: Request) -> Sequence[int]:
     """The ids to continue, made by the target's tokenizer and chat template; safe from any thread.
 
-    Raises RequestError for text that cannot be encoded, and for a chat where the target has no template.
+    An empty text, where the target begins none with a token of its own, is what ends others, as at OpenAI's. Raises
+    RequestError for text that cannot be encoded, and for a chat where the target has no template.
     """
     if request.prompt_ids is not None:
         return request.prompt_ids
     if not request.messages:
-        return engine.encode(request.prompt or "")
+        return engine.encode(request.prompt or "") or sorted(engine.vocabulary.end_ids)[:1]
     if not isinstance(engine, ChatEncoder):
         raise RequestError("this target cannot chat: use /v1/completions", "messages")
-    return engine.encode_chat(request.messages)
+    return engine.encode_chat(request.messages, continued=request.continued)

@@ -11,7 +11,7 @@ from specmesh.core.sampling import check_sampling
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams
 from specmesh.core.stop import check_stops
 from specmesh.daemons.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
-from specmesh.errors import Busy, EngineError, NoSuchText, RequestError, SpecmeshError
+from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
 from specmesh.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.wire import messages as m
 
@@ -26,9 +26,10 @@ def requested(order: m.Open) -> Request:
     draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
     logprobs = None if order.logprobs == m.NO_LOGPROBS else check_logprobs(order.logprobs)
     stops, grammar = check_stops(order.stop), _grammar(order)
-    most = max(order.max_tokens, 1)
-    params = SessionParams(sampling, most, draft_n, stops, logprobs, grammar, order.cache_prompt)
-    chat = tuple(ChatMessage(told.get("role", ""), told.get("content", "")) for told in order.messages)
+    params = SessionParams(sampling, order.max_tokens, draft_n, stops, logprobs, grammar, order.cache_prompt)
+    chat = tuple(
+        ChatMessage(told.get("role", ""), told.get("content", ""), told.get("name", "")) for told in order.messages
+    )
     n_prompt = order.n_prompt or len(order.ids)
     return Request(
         order.prompt,
@@ -36,6 +37,7 @@ def requested(order: m.Open) -> Request:
         params,
         order.rounds,
         chat,
+        order.continued,
         order.name,
         tuple(order.ids[n_prompt:]),
         named_only=order.adopt,
@@ -72,7 +74,7 @@ class RemoteClient:
             case Finished():
                 pass  # DONE has told it
             case Failed(error):
-                self._say(m.Error(_code(error), str(error), self._ref))
+                self._say(m.Error(_code(error), str(error), self._ref, getattr(error, "param", None) or ""))
             case _:
                 assert_never(event)
 
@@ -81,6 +83,8 @@ def _code(error: SpecmeshError) -> str:
     match error:
         case Busy():
             return "busy"
+        case PromptTooLong():
+            return "context"
         case NoSuchText():
             return "session"
         case EngineError():

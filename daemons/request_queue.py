@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specmesh.core.admission import check_biases, check_continued, check_prompt, check_strategy
+from specmesh.core.admission import check_alternatives, check_biases, check_continued, check_prompt, check_strategy
 from specmesh.core.constraint import Constraint
 from specmesh.core.session_params import TargetLimits
 from specmesh.daemons.prompts import Encoded, Opening, PromptLine
@@ -62,6 +62,7 @@ class RequestQueue:
             known = (*encoded.ids, *encoded.opening.request.generated)
             check_prompt(known, self._limits, len(encoded.ids))
             check_biases(encoded.opening.request.params.sampling, self._limits)
+            check_alternatives(encoded.opening.request.params, len(encoded.ids), self._limits)
             check_strategy(encoded.opening.request.params)
             check_continued(encoded.opening.request.generated, encoded.constraint, self._limits)
         except SpecmeshError as error:

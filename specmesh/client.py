@@ -27,7 +27,7 @@ _CLASSES: dict[str, type[SpecmeshError]] = {
     "EngineError": errors.EngineError,
     "NoSuchModel": errors.RequestError,
     "NoSuchText": errors.NoSuchText,
-    "PromptTooLong": errors.RequestError,
+    "PromptTooLong": errors.PromptTooLong,
     "Refused": errors.Refused,
     "RequestError": errors.RequestError,
     "Starting": errors.Starting,
@@ -222,5 +222,6 @@ def _error(answer: Json) -> SpecmeshError:
     """The daemon's error as the class it was raised as."""
     told = answer.get("error")
     body = told if isinstance(told, dict) else {}
-    cls = _CLASSES.get(str(body.get("code")), SpecmeshError)
+    ours = body.get("specmesh")
+    cls = _CLASSES.get(str(ours.get("error")) if isinstance(ours, dict) else "", SpecmeshError)
     return cls(str(body.get("message", "the daemon refused without a reason")))

@@ -33,6 +33,7 @@ class _Shared(TypedDict):
     socket: Path | None
     http: str | None
     api_key_file: Path | None
+    allow_origin: tuple[str, ...]
     threads: int | None
     gpu_layers: int
     gpu: str
@@ -66,6 +67,12 @@ def _daemon_options(command: F) -> F:
                 type=click.Path(path_type=Path),
                 metavar="FILE",
                 help="Keys for --http, one per line, one of which clients must send; only you may be able to read it.",
+            ),
+            click.option(
+                "--allow-origin",
+                multiple=True,
+                metavar="ORIGIN",
+                help="Let pages of this origin use --http in a browser; '*' for any, with --api-key-file only.",
             ),
             click.option(
                 "--keys",
@@ -369,4 +376,5 @@ def _api(role: str, shared: _Shared) -> "tuple[Path, Port | None]":
     from specmesh.api.port import parse_port
     from specmesh.paths import default_socket
 
-    return shared["socket"] or default_socket(role), parse_port(shared["http"], shared["api_key_file"])
+    port = parse_port(shared["http"], shared["api_key_file"], shared["allow_origin"])
+    return shared["socket"] or default_socket(role), port

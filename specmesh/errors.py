@@ -30,9 +30,10 @@ from typing import ClassVar
 
 
 class SpecmeshError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose; `code` is what clients of the API know it by, OpenAI's where it has it."""
 
     exit_code: ClassVar[int] = 1
+    code: ClassVar[str | None] = None
 
 
 class ConfigError(SpecmeshError):
@@ -74,6 +75,8 @@ def about(option: str) -> Iterator[None]:
 class EngineError(SpecmeshError):
     """A model engine failed while running."""
 
+    code = "engine_failed"
+
 
 class ChildFailed(EngineError):
     """A process of ours that was to look at something ended, or took too long or too much."""
@@ -92,21 +95,22 @@ class RequestError(SpecmeshError):
 class PromptTooLong(RequestError):
     """The prompt does not fit into the context with room for one token."""
 
-    def __init__(self, prompt_tokens: int, context: int) -> None:
-        super().__init__(param="prompt")
-        self.args = (prompt_tokens, context)
-        self.prompt_tokens = prompt_tokens
-        self.context = context
+    code = "context_length_exceeded"
 
-    def __str__(self) -> str:
-        return (
-            f"the prompt has {self.prompt_tokens} tokens and the context holds {self.context}: "
-            "shorten the prompt or start the verifier with a larger --ctx"
+    @classmethod
+    def of(cls, prompt_tokens: int, context: int) -> "PromptTooLong":
+        """In the words that clients look for."""
+        return cls(
+            f"This model's maximum context length is {context} tokens, and your prompt has {prompt_tokens} tokens: "
+            "shorten it or start the verifier with a larger --ctx",
+            "prompt",
         )
 
 
 class NoSuchModel(RequestError):
     """None of a drafter's verifiers has a model of that name."""
+
+    code = "model_not_found"
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no model {name[:200]} is served here: see `specmesh ps`, or /v1/models", "model")
@@ -114,6 +118,8 @@ class NoSuchModel(RequestError):
 
 class NoSuchText(RequestError):
     """Nobody here has a text of that name: it ended, was cancelled, or was kept long enough."""
+
+    code = "text_not_found"
 
     def __init__(self, message: str = "") -> None:
         told = "no text of that name is here: its time was over, it was cancelled, or it belongs to another key"
@@ -124,10 +130,13 @@ class DaemonUnreachable(SpecmeshError):
     """No daemon answers at the sockets tried, or what it needs to answer is not there."""
 
     exit_code = 69
+    code = "verifier_unreachable"
 
 
 class WentAway(DaemonUnreachable):
     """The daemon went away while answering, or is about to: who asked may go on with it when it is back."""
+
+    code = "server_went_away"
 
 
 class Refused(SpecmeshError):
@@ -140,10 +149,13 @@ class Busy(SpecmeshError):
     """The daemon cannot serve now and may later."""
 
     exit_code = 75
+    code = "server_busy"
 
 
 class Starting(Busy):
     """The daemon cannot serve yet: it starts, or loads its model."""
+
+    code = "server_starting"
 
 
 class PullError(SpecmeshError):

@@ -19,8 +19,9 @@ from specmesh.errors import SpecmeshError
 class Request:
     """One generation: of ids, or of a chat by the target's own template, or of a text.
 
-    The first of them that is given counts. rounds: events carry each round's drafts. id: its name, which nobody can
-    guess and who knows may have the text. named_only: the text of that name is wanted, and none to be begun.
+    The first of them that is given counts. continued: the last message of the chat goes on, and none begins. rounds:
+    events carry each round's drafts. id: its name, which nobody can guess and who knows may have the text. named_only:
+    the text of that name is wanted, and none to be begun. choice: its number among those to the same prompt.
     generated: ids that came before, after those of the prompt, to go on from; known: how many of the text's need not
     be told. reconnect_timeout: seconds that a drafter waits for its verifier to come back before it gives up. priority:
     while all sessions are taken, those with a lower one go before it. target: the one that it is for, as `Served` calls
@@ -32,6 +33,7 @@ class Request:
     params: SessionParams
     rounds: bool = False
     messages: tuple[ChatMessage, ...] = ()
+    continued: bool = False
     id: str = ""
     generated: tuple[int, ...] = ()
     known: int = 0
@@ -39,6 +41,7 @@ class Request:
     named_only: bool = False
     priority: int = 0
     target: str = ""
+    choice: int = 0
 
     @property
     def label(self) -> str:

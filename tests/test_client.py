@@ -44,7 +44,7 @@ def test_stream(fake_daemon: Callable[..., Path]):
         ("DaemonUnreachable", errors.DaemonUnreachable),
         ("EngineError", errors.EngineError),
         ("RequestError", errors.RequestError),
-        ("PromptTooLong", errors.RequestError),
+        ("PromptTooLong", errors.PromptTooLong),
         ("Unheard", errors.SpecmeshError),
         (None, errors.SpecmeshError),
     ],
@@ -54,7 +54,7 @@ def test_daemons_errors_are_raised_as_their_class(
     fake_daemon: Callable[..., Path], name: str | None, cls: type[Exception], place: str
 ):
     """The error of a refusal, of a broken stream or of a GET is raised as its own class, with its sentence."""
-    told = {"error": {"message": "the sentence", "code": name}}
+    told = {"error": {"message": "the sentence", "code": "its_own", "specmesh": {"error": name, "exit_code": 1}}}
     raw = json.dumps(told).encode()
     completion = (200, sse(CHUNK, told)) if place == "stream" else (500, raw)
     path = fake_daemon({"/v1/completions": completion, "/x": (400, raw)})
@@ -153,7 +153,12 @@ def test_known_sockets(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
     """First it holds its lock only, then it loads, then it answers: each is waited for, and said once."""
-    answers = {"/v1/completions": (503, json.dumps({"error": {"message": "loading", "code": "Starting"}}).encode())}
+    answers = {
+        "/v1/completions": (
+            503,
+            json.dumps({"error": {"message": "loading", "specmesh": {"error": "Starting"}}}).encode(),
+        )
+    }
     listening = fake_daemon(answers)
     path = listening.with_name("late.sock")
     instance, heard = Instance(path), list[str]()

@@ -39,10 +39,9 @@ def test_exit_codes():
 
 
 def test_prompt_too_long_names_both_counts():
-    """The sentence has both counts and what to do; the fields have the numbers."""
-    error = errors.PromptTooLong(5000, 4096)
-    assert (error.prompt_tokens, error.context) == (5000, 4096)
-    for word in ("5000 tokens", "4096", "shorten", "--ctx"):
+    """The sentence has both counts and what to do, in the words that clients look for."""
+    error = errors.PromptTooLong.of(5000, 4096)
+    for word in ("This model's maximum context length is 4096 tokens", "5000 tokens", "shorten", "--ctx"):
         assert word in str(error)
 
 

@@ -30,6 +30,9 @@ NO_LOGPROBS = 0xFFFF
 MAX_LOGPROBS = 512
 """Most ids of one LOGPROBS."""
 
+MAX_ALTERNATIVES = 12_288
+"""Most alternatives of all of them: its body stays below MAX_BODY."""
+
 WINDOW, WHOLE_WINDOW = 64, 0xFFFFFFFF
 """repeat_last_n where nothing is said, and the one that means all ids."""
 
@@ -172,8 +175,8 @@ class Open:
     """Drafter to verifier: start a session for this prompt. `ref` returns in OPENED or ERROR.
 
     `ids`, where given, are used as they are; else `messages`, a chat of role and content each, through the target's own
-    template; else `prompt`. The text ends with the first of `stop` that it contains. `logprobs` is how many of the
-    likeliest ids are to be told with each of the text.
+    template, and where it is `continued` up to the end of its last message; else `prompt`. The text ends with the first
+    of `stop` that it contains. `logprobs` is how many of the likeliest ids are to be told with each of the text.
 
     `name`, where given, is what the session can be asked for again by: an OPEN with the name of a session that lives is
     given that one, whatever else it says; with `adopt` nothing else is wanted. Where `n_prompt` is not 0, `ids` are so
@@ -214,6 +217,7 @@ class Open:
     grammar_kind: str = ""
     priority: int = 0
     cache_prompt: bool = True
+    continued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +280,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Something was refused. `code` is one of version, hello, busy, request, session, engine; `ref` as in OPEN."""
+    """Something was refused. `code` is one of version, hello, busy, request, context, session, engine; `ref` as in
+    OPEN; `param`: the field of the request that it is about, empty for none."""
 
     code: str
     message: str
     ref: int = 0
+    param: str = ""
 
 
 @dataclass(frozen=True, slots=True)

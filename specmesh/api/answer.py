@@ -106,6 +106,10 @@ class Telling:
         part = self._part(self._text.finish())
         return part if part.said else Part(part.text, (), {})
 
+    def usage(self, end: Finished) -> shapes.Usage:
+        """Its usage; of several answers to one prompt the first has that."""
+        return shapes.usage(end, self.generated, repeats=self._request.choice > 0)
+
     def _part(self, passage: Passage) -> Part:
         said = []
         for begin in passage.begins:
@@ -175,7 +179,7 @@ class _Whole:
         extra |= {"token_ids": [one.id for one in said if not one.echoed]}
         text = "".join(part.text for part in self.parts)
         answer = shape.whole(text, self.end.reason, extra, said if self.telling.logprobs else None, index)
-        return answer, shapes.usage(self.end, self.telling.generated)
+        return answer, self.telling.usage(self.end)
 
 
 async def whole(
@@ -273,7 +277,7 @@ class Stream:
                 part = telling.finish()
                 part.described.update(shapes.result(event, telling.generated))
                 self._running -= 1
-                self._usage += shapes.usage(event, telling.generated)
+                self._usage += telling.usage(event)
                 return self._last(self._made(number, part, reason))
 
     def _last(self, chunk: Json) -> list[Json]:
@@ -312,7 +316,7 @@ def append(batch: list[Event], event: Event, rounds: bool) -> None:
 def error_body(error: SpecmeshError) -> Json:
     """An error of ours as OpenAI writes errors."""
     kind = "invalid_request_error" if error.exit_code == 2 else "server_error"
-    return shapes.error(str(error), kind, type(error).__name__, getattr(error, "param", None), error.exit_code)
+    return shapes.error(str(error), kind, error.code, getattr(error, "param", None), error)
 
 
 def server_sent(value: Json) -> str:

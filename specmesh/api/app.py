@@ -24,6 +24,7 @@ from specmesh.api.answer import Batches, Event, Stream, Telling, append, beginni
 from specmesh.api.body import Body, endless, parse_chat, parse_completion
 from specmesh.api.choices import choices, merged
 from specmesh.api.defaults import filled
+from specmesh.api.fields import shown
 from specmesh.api.ping import parse_ping, pinged
 from specmesh.errors import (
     Busy,
@@ -99,7 +100,7 @@ class _Api:
     async def model(self, http: HttpRequest) -> Response:
         name = http.path_params["model"]
         if name not in self._known():
-            raise HTTPException(404, f"no model {name} is served here: see /v1/models")
+            raise NoSuchModel(name)
         return JSONResponse(_model(name))
 
     def _known(self) -> tuple[str, ...]:
@@ -138,8 +139,13 @@ class _Api:
         vocabulary, request = served.vocabulary, replace(body.request, id=shape.id, target=served.target)
         if body.ignore_eos:
             request = replace(request, params=endless(request.params, vocabulary.end_ids))
-        requests = choices(request, body.choices, chat=chat)
-        batches, headers = merged([self._events(one) for one in requests]), {"X-Request-Id": shape.id}
+        if (top := request.params.logprobs) is not None:  # further than the vocabulary there is nothing to tell
+            request = replace(request, params=replace(request.params, logprobs=min(top, len(vocabulary.pieces))))
+        requests, headers = choices(request, body.choices, body.prompts, chat=chat), {"X-Request-Id": shape.id}
+        if body.ignored:
+            headers["X-Specmesh-Ignored"] = shown(body.ignored)
+            log.info("fields_ignored", request=request.label, fields=headers["X-Specmesh-Ignored"])
+        batches = merged([self._events(one) for one in requests])
         tellings = [Telling(vocabulary, one, chat=chat, resumable=body.resumable, echo=body.echo) for one in requests]
         if not body.stream:
             answer = await whole(batches, shape, tellings, http.is_disconnected)
@@ -236,15 +242,16 @@ async def _specmesh_error(_: HttpRequest, error: Exception) -> Response:
 
 async def _http_error(_: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed", 413: "RequestError"}.get(error.status_code, "http_error")
-    body = shapes.error(error.detail, "invalid_request_error", code, exit_code=RequestError.exit_code)
+    code = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}.get(error.status_code, "http_error")
+    body = shapes.error(error.detail, "invalid_request_error", code, None, RequestError())
     return JSONResponse(body, error.status_code, error.headers)
 
 
 async def _defect(_: HttpRequest, error: Exception) -> Response:
     """A defect of ours; what it is stands in the log."""
     log.error("api_failed", error=f"{type(error).__name__}: {error}")
-    return JSONResponse(shapes.error("internal error: see the daemon's log", "server_error", "internal"), 500)
+    told = "internal error: see the daemon's log"
+    return JSONResponse(shapes.error(told, "server_error", "internal_error", None, SpecmeshError()), 500)
 
 
 async def _gone(_: HttpRequest, __: Exception) -> Response:

@@ -1,16 +1,14 @@
-"""Bodies of /v1/completions and /v1/chat/completions -> a Request, every field checked.
-
-What is not supported is refused, never ignored, except what changes no answer.
-"""
+"""Bodies of /v1/completions and /v1/chat/completions -> a Request, every field checked."""
 
 import re
 import secrets
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from specmesh.api.fields import ignored
+from specmesh.api.messages import continues, parse_messages
 from specmesh.api.structure import grammar_of
-from specmesh.core.chat import ChatMessage
-from specmesh.core.logprobs import MOST as MOST_LOGPROBS
 from specmesh.core.penalties import FORBIDDEN, WINDOW, Penalties, forbidding
 from specmesh.core.sampling import MOST, SamplingParams, check_sampling
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams
@@ -20,6 +18,7 @@ from specmesh.errors import RequestError
 from specmesh.requests import Request
 
 Json = dict[str, object]
+Prompt = tuple[str | None, tuple[int, ...] | None]
 
 RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 """Seconds that a text waits for a verifier that went away, where nothing is said; and at most."""
@@ -27,22 +26,10 @@ RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 MAX_SEED = 2**32 - 1
 MAX_TOKENS = 2**31 - 1
 MAX_CHOICES = 8
+MAX_TEXTS = 128
+"""Of one request: prompts times choices."""
 MAX_PRIORITY = 100
 
-_IGNORED = frozenset(
-    {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prediction"}
-)
-_NEUTRAL: dict[str, tuple[object, ...]] = {
-    # Parameters of OpenAI's that are accepted at the values that change nothing.
-    "best_of": (1, None),
-    "echo": (False, None),
-    "top_logprobs": (None, 0),
-    "suffix": (None, ""),
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
-    "parallel_tool_calls": (None, True, False),
-    "modalities": (None, ["text"]),
-}
 _SHARED = frozenset(
     {
         *("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "stream", "stream_options"),
@@ -72,8 +59,9 @@ class Body:
 
     resumable: the answer is to say what is needed to go on with it, should it break off. model: which one began
     the text that is gone on with; empty where that is not said. ignore_eos: the text is not to end by itself.
-    choices: how many answers there are to be. echo: the prompt's text is to precede each. named: the model that is
-    asked for; empty for none.
+    choices: how many answers there are to be to each prompt. echo: the prompt's text is to precede each. named: the
+    model that is asked for; empty for none. prompts: all of them, as `Request` has one; none for a chat. ignored: the
+    fields that nobody reads.
     """
 
     request: Request
@@ -85,6 +73,8 @@ class Body:
     choices: int = 1
     echo: bool = False
     named: str = ""
+    prompts: tuple[Prompt, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 def parse_completion(body: object) -> Body:
@@ -95,45 +85,55 @@ def parse_completion(body: object) -> Body:
     ("auto" or a number; 0 never drafts), rounds (stream each round's drafts), priority (of those that wait, lower ones
     first); reconnect_timeout, resumable and resume, for texts that outlive a daemon.
     """
-    fields = _known(body, "prompt", "logprobs", "best_of", "echo")
-    text, ids = _prompt(fields.get("prompt")) if fields.get("resume") is None else (None, None)
-    params = _params(fields, integer_field(fields, "max_tokens", 128, 1, MAX_TOKENS), _completion_logprobs(fields))
-    parsed = _body(fields, Request(text, ids, params, _flag(fields, "rounds")))
+    fields, unread = _read(body, "prompt", "logprobs", "best_of", "echo")
+    resumes = fields.get("resume") is not None
+    prompts = _prompts(fields.get("prompt")) if not resumes else ((None, None),)
+    params = _params(fields, _most_tokens(fields, "max_tokens", 128), _completion_logprobs(fields))
+    parsed = _body(fields, Request(*prompts[0], params, _flag(fields, "rounds")))
     if integer_field(fields, "best_of", parsed.choices, 1, MAX_CHOICES) != parsed.choices:
         raise RequestError("best_of must be n: every text is told, none is left out", "best_of")
+    if len(prompts) * parsed.choices > MAX_TEXTS:
+        raise RequestError(f"one request has {MAX_TEXTS} texts at most: send fewer prompts at once", "prompt")
+    if len(prompts) > 1 and parsed.resumable:
+        raise RequestError("only one text at a time can be gone on with: send one prompt", "prompt")
     echo = _flag(fields, "echo")
-    if echo and fields.get("resume") is not None:
+    if echo and resumes:
         raise RequestError("echo is of the beginning of a text, and resume is not: leave one out", "echo")
-    return replace(parsed, echo=echo)
+    return replace(parsed, echo=echo, prompts=prompts, ignored=unread)
 
 
 def parse_chat(body: object) -> Body:
-    """Check a chat's body; raises RequestError that names the field. Without max_tokens the context is the end."""
-    fields = _known(body, "messages", "max_completion_tokens", "logprobs", "top_logprobs")
-    most = integer_field(fields, "max_tokens", MAX_TOKENS, 1, MAX_TOKENS)
-    most = integer_field(fields, "max_completion_tokens", most, 1, MAX_TOKENS)
+    """Check a chat's body; raises RequestError that names the field. Without max_tokens the context is the end.
+
+    continue_final_message and add_generation_prompt are vLLM's; without them an assistant's message at the end is
+    continued, as llama-server does.
+    """
+    fields, unread = _read(
+        body,
+        *("messages", "max_completion_tokens", "logprobs", "top_logprobs"),
+        *("continue_final_message", "add_generation_prompt"),
+    )
+    most = _most_tokens(fields, "max_completion_tokens", _most_tokens(fields, "max_tokens", MAX_TOKENS))
     params = _params(fields, most, _chat_logprobs(fields))
-    messages = _messages(fields.get("messages")) if fields.get("resume") is None else ()
-    return _body(fields, Request(None, None, params, _flag(fields, "rounds"), messages))
+    messages, dropped = parse_messages(fields.get("messages")) if fields.get("resume") is None else ((), ())
+    asked, begins = (
+        _flag(fields, name) if fields.get(name) is not None else None
+        for name in ("continue_final_message", "add_generation_prompt")
+    )
+    request = Request(None, None, params, _flag(fields, "rounds"), messages, continues(asked, begins, messages))
+    return replace(_body(fields, request), ignored=(*unread, *dropped))
 
 
-def _known(body: object, *own: str) -> Json:
-    """The body's fields, all of which are known."""
+def _read(body: object, *own: str) -> tuple[Json, tuple[str, ...]]:
+    """The body's fields, and which of them nobody reads."""
     if not isinstance(body, dict):
         raise RequestError("the request body must be a JSON object")
-    for name, value in body.items():
-        if name in own or name in _SHARED or name in _IGNORED:
-            continue
-        if name not in _NEUTRAL:
-            raise RequestError(f"unknown field {name!r}", name)
-        if not any(_same(value, one) for one in _NEUTRAL[name]):
-            raise RequestError(f"{name} is not supported yet", name)
-    return body
+    return body, ignored(body, _SHARED.union(own))
 
 
-def _same(value: object, other: object) -> bool:
-    """Equal as JSON: true is not 1 there."""
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
+def _most_tokens(fields: Json, name: str, default: int) -> int:
+    most = integer_field(fields, name, default, -1, MAX_TOKENS)
+    return MAX_TOKENS if most < 0 else most
 
 
 def _body(fields: Json, request: Request) -> Body:
@@ -180,12 +180,11 @@ def _ids(value: object, name: str) -> tuple[int, ...]:
 
 
 def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParams:
-    seed = fields.get("seed")
     sampling = SamplingParams(
         temperature=number_field(fields, "temperature", 1.0, 0.0, 100.0),
-        top_k=integer_field(fields, "top_k", 0, 0, 2**31 - 1),
+        top_k=max(integer_field(fields, "top_k", 0, -1, 2**31 - 1), 0),
         top_p=number_field(fields, "top_p", 1.0, 0.0, 1.0),
-        seed=secrets.randbits(32) if seed is None else integer_field(fields, "seed", 0, 0, MAX_SEED),
+        seed=_seed(fields),
         min_p=number_field(fields, "min_p", 0.0, 0.0, 1.0),
         typical_p=number_field(fields, "typical_p", 1.0, 0.0, 1.0),
         penalties=Penalties(
@@ -206,6 +205,14 @@ def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParam
     return SessionParams(check_sampling(sampling), max_tokens, draft_n, stops, logprobs, grammar_of(fields), cached)
 
 
+def _seed(fields: Json) -> int:
+    """A seed of 32 bits, which the wire carries: a longer or negative one is its checksum; -1 is a random one."""
+    seed = integer_field(fields, "seed", -1, -(2**63), 2**64 - 1)
+    if seed == -1:
+        return secrets.randbits(32)
+    return seed if 0 <= seed <= MAX_SEED else zlib.crc32(seed.to_bytes(9, "little", signed=True))
+
+
 def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
     """The same of a text that does not end by itself: as llama.cpp's ignore_eos, none of these ids is ever chosen.
 
@@ -218,12 +225,12 @@ def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
 def _completion_logprobs(fields: Json) -> int | None:
     """How many alternatives are to be told with each token; None for no log-probabilities."""
     wanted = fields.get("logprobs")
-    return None if wanted is None or wanted is False else integer_field(fields, "logprobs", 0, 0, MOST_LOGPROBS)
+    return None if wanted is None or wanted is False else integer_field(fields, "logprobs", 0, 0, MAX_TOKENS)
 
 
 def _chat_logprobs(fields: Json) -> int | None:
     """The same for chats, which say in two fields what completions say in one."""
-    wanted, top = _flag(fields, "logprobs"), integer_field(fields, "top_logprobs", 0, 0, MOST_LOGPROBS)
+    wanted, top = _flag(fields, "logprobs"), integer_field(fields, "top_logprobs", 0, 0, MAX_TOKENS)
     if top and not wanted:
         raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
     return top if wanted else None
@@ -271,41 +278,27 @@ def _stops(value: object) -> tuple[str, ...]:
     return check_stops(stops)
 
 
-def _messages(value: object) -> tuple[ChatMessage, ...]:
-    if not isinstance(value, list) or not value:
-        raise RequestError("messages must be a list with at least one message", "messages")
-    return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(value))
+def _prompts(value: object) -> tuple[Prompt, ...]:
+    """A text, ids, or a list of either."""
+    if isinstance(value, list) and value and all(isinstance(one, str | list) for one in value):
+        return tuple(_prompt(one) for one in value)
+    return (_prompt(value),)
 
 
-def _message(value: object, where: str) -> ChatMessage:
-    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-        raise RequestError(f"{where} must be an object with a role", where)
-    for name in value.keys() - {"role", "content"}:
-        if value[name] not in (None, [], ""):
-            raise RequestError(f"{where}.{name!r} is not supported yet", where)
-    return ChatMessage(value["role"], _content(value.get("content"), f"{where}.content"))
-
-
-def _content(value: object, where: str) -> str:
-    """A message's text; one that comes in parts is put together."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in value):
-        return "".join(part["text"] for part in value)
-    raise RequestError(f"{where} must be a text, or a list of text parts", where)
-
-
-def _prompt(value: object) -> tuple[str | None, tuple[int, ...] | None]:
+def _prompt(value: object) -> Prompt:
     if isinstance(value, str):
         return value, None
     if isinstance(value, list) and value and all(type(item) is int and 0 <= item < 2**31 for item in value):
         return None, tuple(value)
-    raise RequestError("prompt must be a string or a list of token ids, each from 0 to 2147483647", "prompt")
+    raise RequestError(
+        "prompt must be a string or a list of token ids, each from 0 to 2147483647, or a list of such", "prompt"
+    )
 
 
 def _draft_n(value: object) -> int | None:
     if value is None or value == "auto":
         return None
+    value = _whole(value)
     if type(value) is int and 0 <= value <= MAX_DRAFTS:
         return value
     raise RequestError(f'draft_n must be "auto" or a number from 0 to {MAX_DRAFTS}', "draft_n")
@@ -323,12 +316,17 @@ def number_field(body: Json, name: str, default: float, low: float, high: float)
 
 def integer_field(body: Json, name: str, default: int, low: int, high: int) -> int:
     """The same of a whole number."""
-    value = body.get(name)
+    value = _whole(body.get(name))
     if value is None:
         return default
     if type(value) is not int or not low <= value <= high:
         raise RequestError(f"{name} must be a whole number from {low} to {high}", name)
     return value
+
+
+def _whole(value: object) -> object:
+    """JSON knows one kind of number: 1.0 is 1."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _flag(body: Json, name: str, default: bool = False) -> bool:

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from specmesh.api.answer import Batches, Event, Merged
+from specmesh.api.body import Prompt
 from specmesh.api.shapes import new_id
 from specmesh.requests import Request
 
@@ -14,15 +15,18 @@ _SEEDS = 2**32
 _Come = tuple[int, list[Event] | None] | Exception
 
 
-def choices(request: Request, count: int, *, chat: bool) -> list[Request]:
-    """A request for each: seeds that follow one another, and names of their own."""
-    return [request, *(_another(request, number, chat=chat) for number in range(1, count))]
+def choices(request: Request, count: int, prompts: Sequence[Prompt] = (), *, chat: bool) -> list[Request]:
+    """A request for each, `count` for a prompt: seeds that follow one another, and names of their own. The first is
+    the request's own."""
+    each = [replace(request, prompt=text, prompt_ids=ids) for text, ids in prompts[1:]]
+    told = [_numbered(one, number) for one in (request, *each) for number in range(count)]
+    return [told[0], *(replace(one, id=new_id(chat)) for one in told[1:])]
 
 
-def _another(request: Request, number: int, *, chat: bool) -> Request:
+def _numbered(request: Request, number: int) -> Request:
     sampling = request.params.sampling
     sampling = replace(sampling, seed=(sampling.seed + number) % _SEEDS)
-    return replace(request, id=new_id(chat), params=replace(request.params, sampling=sampling))
+    return replace(request, params=replace(request.params, sampling=sampling), choice=number)
 
 
 def merged(sources: Sequence[Batches]) -> Merged:

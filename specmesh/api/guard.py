@@ -1,14 +1,16 @@
 """Who may use the API over TCP: whoever has a key or, where none is set, programs on this machine."""
 
 import hmac
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh.api import shapes
-from specmesh.api.port import Keys, is_loopback
+from specmesh.api.port import Keys, Port, is_loopback
 from specmesh.errors import Refused
 
 _OPEN = frozenset({"/health"})
@@ -18,11 +20,12 @@ class Guard:
     """Middleware before the application.
 
     With keys: every resource but /health needs one of them as bearer. Without: no web page may use the API through
-    its visitor's browser, neither under a name of its own that points here (DNS rebinding) nor across origins.
+    its visitor's browser, neither under a name of its own that points here (DNS rebinding) nor across origins, but for
+    those of `origins`.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        self._app, self._keys = app, keys
+    def __init__(self, app: ASGIApp, keys: Keys, origins: Collection[str] = ()) -> None:
+        self._app, self._keys, self._origins = app, keys, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -33,14 +36,24 @@ class Guard:
         keys = self._keys.current
         if not keys:
             origin = headers.get("origin")
-            if _is_here(f"//{headers.get('host', '')}") and (origin is None or _is_here(origin)):
+            if _is_here(f"//{headers.get('host', '')}") and (
+                origin is None or origin in self._origins or _is_here(origin)
+            ):
                 return None
-            return _refused(403, "without an API key only programs on this machine may ask", "forbidden", {})
+            told = "without an API key only programs on this machine may ask, and pages of --allow-origin"
+            return _refused(403, told, "permission_error", "forbidden", {})
         scheme, _, told = headers.get("authorization", "").partition(" ")
         if path in _OPEN or (scheme.lower() == "bearer" and _is_key(told.strip(), keys)):
             return None
         message = "no valid API key: send Authorization: Bearer KEY"
-        return _refused(401, message, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+        return _refused(401, message, "authentication_error", "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+
+
+def guarded(app: ASGIApp, port: Port) -> ASGIApp:
+    """The application as a port has it. A browser asks without a key whether it may ask, so CORS comes first."""
+    shown = ("X-Request-Id", "X-Specmesh-Ignored", "Retry-After")
+    inside = Guard(app, port.keys, port.origins)
+    return CORSMiddleware(inside, port.origins, ("GET", "POST"), ("*",), expose_headers=shown) if port.origins else inside
 
 
 def _is_key(told: str, keys: tuple[str, ...]) -> bool:
@@ -57,6 +70,5 @@ def _is_here(url: str) -> bool:
         return False
 
 
-def _refused(status: int, message: str, code: str, headers: dict[str, str]) -> JSONResponse:
-    body = shapes.error(message, "invalid_request_error", code, exit_code=Refused.exit_code)
-    return JSONResponse(body, status, headers)
+def _refused(status: int, message: str, kind: str, code: str, headers: dict[str, str]) -> JSONResponse:
+    return JSONResponse(shapes.error(message, kind, code, None, Refused()), status, headers)

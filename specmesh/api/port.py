@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,16 +27,20 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """host and port to listen at, and what is asked of whoever comes."""
+    """host and port to listen at, and what is asked of whoever comes. origins: of pages that browsers may let ask."""
 
     host: str
     port: int
     keys: Keys = field(default_factory=Keys)
+    origins: tuple[str, ...] = ()
 
 
-def parse_port(http: str | None, key_file: Path | None) -> Port | None:
-    """`--http HOST:PORT` and the file with its keys; raises ConfigError, also for an open port without a key."""
+def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...] = ()) -> Port | None:
+    """`--http HOST:PORT`, the file with its keys and each `--allow-origin`; raises ConfigError, also for an open port
+    without a key."""
     if http is None:
+        if origins:
+            raise ConfigError("--allow-origin without --http opens nothing: give both", "allow_origin")
         if key_file is not None:
             raise ConfigError("--api-key-file without --http opens nothing: give both", "api_key_file")
         return None
@@ -49,7 +54,12 @@ def parse_port(http: str | None, key_file: Path | None) -> Port | None:
     keys = read_keys(key_file) if key_file is not None else ()
     if not keys and not is_loopback(host):
         raise ConfigError(f"--http {http} is open to other machines: set --api-key-file FILE, or use 127.0.0.1", "http")
-    return Port(host, port, Keys(keys, key_file))
+    for origin in origins:
+        if origin == "*" and not keys:
+            raise ConfigError("--allow-origin '*' lets every page ask: set --api-key-file FILE", "allow_origin")
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+", origin):
+            raise ConfigError(f"--allow-origin {origin!r} is no origin: write https://page.example", "allow_origin")
+    return Port(host, port, Keys(keys, key_file), origins)
 
 
 def read_keys(path: Path) -> tuple[str, ...]:

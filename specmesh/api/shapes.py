@@ -5,12 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from specmesh import __version__
 from specmesh.api.logprobs import Said, chat_logprobs, completion_logprobs
+from specmesh.errors import SpecmeshError
 from specmesh.requests import Finished
 
 Json = dict[str, object]
 
 SCHEMA_VERSION = 1
+FINGERPRINT = f"specmesh-{__version__}"
+"""What answered, as OpenAI's clients log it."""
+
 _COUNTS = ("drafted", "accepted", "cached_tokens")
 
 
@@ -90,7 +95,8 @@ def shape(chat: bool, created: float, model: str, name: str = "") -> Shape:
 
 
 def _head(answer: Completion | Chat, kind: str) -> Json:
-    return {"id": answer.id, "object": kind, "created": answer.created, "model": answer.model}
+    head: Json = {"id": answer.id, "object": kind, "created": answer.created, "model": answer.model}
+    return head | {"system_fingerprint": FINGERPRINT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +111,10 @@ class Usage:
     cached: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        """That of two answers to one prompt, which counts once."""
+        """That of two answers."""
         accepted, rejected = self.accepted + other.accepted, self.rejected + other.rejected
-        cached = max(self.cached, other.cached)
-        return Usage(max(self.prompt, other.prompt), self.generated + other.generated, accepted, rejected, cached)
+        generated, cached = self.generated + other.generated, self.cached + other.cached
+        return Usage(self.prompt + other.prompt, generated, accepted, rejected, cached)
 
     def as_json(self) -> Json:
         """OpenAI's form."""
@@ -127,11 +133,12 @@ class Usage:
 NO_USAGE = Usage(0, 0, 0, 0)
 
 
-def usage(end: Finished, generated: int) -> Usage:
-    """The usage of an answer with so many ids."""
+def usage(end: Finished, generated: int, *, repeats: bool = False) -> Usage:
+    """The usage of an answer with so many ids; without its prompt where that of another has it (`repeats`)."""
     counts = (value if isinstance(value := end.report.get(name), int) else 0 for name in _COUNTS)
     drafted, accepted, cached = counts
-    return Usage(len(end.prompt_ids), generated, accepted, drafted - accepted, cached)
+    prompt, cached = (0, 0) if repeats else (len(end.prompt_ids), cached)
+    return Usage(prompt, generated, accepted, drafted - accepted, cached)
 
 
 def result(end: Finished, generated: int) -> Json:
@@ -140,6 +147,7 @@ def result(end: Finished, generated: int) -> Json:
     return {"schema_version": SCHEMA_VERSION, "prompt_token_ids": list(end.prompt_ids), "report": report}
 
 
-def error(message: str, kind: str, code: str, param: str | None = None, exit_code: int = 1) -> Json:
-    """OpenAI's error object; `code` and `exit_code` let our own client raise the same error again."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code, "exit_code": exit_code}}
+def error(message: str, kind: str, code: str | None, param: str | None, own: SpecmeshError) -> Json:
+    """OpenAI's error object; under `specmesh` is what lets our own client raise the same error again."""
+    ours = {"error": type(own).__name__, "exit_code": own.exit_code}
+    return {"error": {"message": message, "type": kind, "param": param, "code": code, "specmesh": ours}}

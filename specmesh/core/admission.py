@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from specmesh.core.constraint import Constraint
+from specmesh.core.logprobs import MOST_ALTERNATIVES, USUAL
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.strategy import Strategy
@@ -22,7 +23,7 @@ def check_prompt(ids: Sequence[int], limits: TargetLimits, n_prompt: int | None 
     if not all(0 <= token < limits.n_vocab for token in ids):
         raise RequestError(f"a prompt id is outside the model's vocabulary of {limits.n_vocab}")
     if n_prompt >= limits.n_ctx:
-        raise PromptTooLong(n_prompt, limits.n_ctx)
+        raise PromptTooLong.of(n_prompt, limits.n_ctx)
 
 
 def check_biases(params: SamplingParams, limits: TargetLimits) -> None:
@@ -30,6 +31,16 @@ def check_biases(params: SamplingParams, limits: TargetLimits) -> None:
     foreign = [token for token, _ in params.logit_bias if token >= limits.n_vocab]
     if foreign:
         raise RequestError(f"logit_bias names token {foreign[0]}, and the model has {limits.n_vocab}", "logit_bias")
+
+
+def check_alternatives(params: SessionParams, n_prompt: int, limits: TargetLimits) -> None:
+    """Raise RequestError where more log-probabilities than anybody reads would fill memory."""
+    tokens, top = min(params.max_tokens, limits.n_ctx - n_prompt), params.logprobs or 0
+    if top > USUAL and tokens * top > MOST_ALTERNATIVES:
+        raise RequestError(
+            f"{top} logprobs of {tokens} tokens are too many: give max_tokens, {MOST_ALTERNATIVES // top} at most",
+            "max_tokens",
+        )
 
 
 def check_continued(ids: Sequence[int], constraint: Constraint | None, limits: TargetLimits) -> None:

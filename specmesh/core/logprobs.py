@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from specmesh.core.candidates import Logits, largest
 from specmesh.errors import RequestError
 
-MOST = 20
-"""Most alternatives that are told of a token."""
+MOST, USUAL = 4096, 20
+"""Most alternatives that are told of a token, and how many are never too many."""
+
+MOST_ALTERNATIVES = 2**20
+"""Most of a text where more are wanted."""
 
 LEAST = -9999.0
 """What stands for anything less: OpenAI's, as JSON knows no infinity."""
@@ -34,7 +37,7 @@ class Logprob:
 
 
 def check_logprobs(top: int) -> int:
-    """How many alternatives are to be told; raises RequestError where those are too many."""
+    """How many alternatives are to be told of a token; raises RequestError where those are too many."""
     if not 0 <= top <= MOST:
         raise RequestError(f"logprobs must be a whole number from 0 to {MOST}", "logprobs")
     return top

@@ -90,7 +90,7 @@ class VerifierSession:
         self._held = held  # ids in the target's memory
         self._stepping = False
         self.cached = min(held, self.n_prompt)
-        if self.resumed:
+        if self.resumed or params.max_tokens == 0:
             self.finished = self._ended_before()
 
     def _ended_before(self) -> str | None:

@@ -177,8 +177,9 @@ class Encoder(Protocol):
 class ChatEncoder(Protocol):
     """What a target with a chat template can do besides."""
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Ids of a chat, up to where the assistant begins to answer; safe from any thread.
+    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
+        """Ids of a chat, up to where the assistant begins to answer, or of one that is continued up to the end of its
+        last message; safe from any thread.
 
         Raises RequestError where the model has no template, or the template refuses the messages.
         """

@@ -6,6 +6,7 @@ it from time and memory, which the sandbox does not.
 
 import functools
 import json
+import secrets
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -47,7 +48,7 @@ def answer(request: Json) -> Json:
     if request["messages"] is None:
         return {"text": ""}
     try:
-        return {"text": _rendered(template, request)}
+        return {"text": (_continued if request["continued"] else _rendered)(template, request)}
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - a template may raise anything
@@ -65,6 +66,19 @@ def _compiled(source: str) -> Template:
     return environment.from_string(source)
 
 
+def _continued(template: Template, request: Json) -> str:
+    """The text up to the end of the last message, which a mark behind its content shows: a template may strip that, or
+    put more after it."""
+    mark = secrets.token_hex(16)
+    messages: Any = request["messages"]
+    last = {**messages[-1], "content": messages[-1]["content"] + mark}
+    marked = {**request, "messages": [*messages[:-1], last]}
+    text, *after = _rendered(template, marked).split(mark)
+    if len(after) != 1:
+        raise TemplateError(f"the last one stands there {len(after)} times, so it cannot be continued")
+    return text
+
+
 def _rendered(template: Template, request: Json) -> str:
     nothing = dict.fromkeys(("functions", "function_call", "tools", "tool_choice"))
     parts, length = [], 0
@@ -72,7 +86,7 @@ def _rendered(template: Template, request: Json) -> str:
         messages=request["messages"],
         bos_token=request["bos"],
         eos_token=request["eos"],
-        add_generation_prompt=True,
+        add_generation_prompt=not request["continued"],
         **nothing,
     ):
         parts.append(part)

@@ -66,12 +66,12 @@ class LlamaVerifier:
             self._tokenizer.prepare()
         return self._model.encode(text)
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
         """Ids of a chat by the model's own template, or the one that was set; safe from any thread.
 
         Raises RequestError where there is none, or it refuses the messages; EngineError where it fails.
         """
-        return self.encode(self._model.chat_text(messages))
+        return self.encode(self._model.chat_text(messages, continued=continued))
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """One llama_decode over all spans; per span its logits, float32 (rows, n_vocab), or None.

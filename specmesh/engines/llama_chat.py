@@ -1,7 +1,6 @@
 """A target's chat template: its own from the GGUF file, or one from a file, rendered in a process of its own."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from specmesh.child import Child, Limits
@@ -34,13 +33,15 @@ class ChatTemplate:
             self.close()
             raise ConfigError(f"the chat template cannot be used: {unusable}", "chat_template")
 
-    def render(self, messages: Sequence[ChatMessage]) -> str:
-        """The prompt up to where the assistant begins to answer; safe from any thread.
+    def render(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
+        """The prompt up to where the assistant begins to answer, or to the end of the last message where that is
+        continued; safe from any thread.
 
         Raises RequestError where the template refuses the messages, EngineError where it does not come to an end.
         """
+        asked: dict[str, object] = {"messages": [message.fields() for message in messages], "continued": continued}
         try:
-            told = self._child.ask({**self._request, "messages": [asdict(message) for message in messages]})
+            told = self._child.ask(self._request | asked)
         except ChildFailed as error:
             raise EngineError(
                 f"the chat template failed ({error}): give the verifier another --chat-template"

@@ -129,15 +129,15 @@ class LlamaModel:
         except ConfigError as error:
             log.warning("chat_template_unusable", error=str(error))
 
-    def chat_text(self, messages: Sequence[ChatMessage]) -> str:
-        """A chat as text, up to where the assistant begins to answer; safe from any thread.
+    def chat_text(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
+        """A chat as text, as `ChatEncoder` has it as ids; safe from any thread.
 
         Raises RequestError where there is no template or it refuses the messages, EngineError where it fails.
         """
         template = self._template
         if template is None:
             raise RequestError(f"{self.name} has no chat template: give the verifier --chat-template FILE", "messages")
-        text = template.render(messages)
+        text = template.render(messages, continued=continued)
         # The tokenizer begins with it anyway.
         return text.removeprefix(template.bos) if template.bos and self._begins else text
 

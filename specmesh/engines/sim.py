@@ -120,9 +120,10 @@ class SimVerifier:
         """The bytes of the text in UTF-8. Raises RequestError for a lone surrogate."""
         return _encode(text)
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
         """The bytes of the messages, a line each, and `assistant: `."""
-        return _encode("".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant: ")
+        text = "".join(f"{message.role}: {message.content}\n" for message in messages)
+        return _encode(text[:-1] if continued else text + "assistant: ")
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """One step: logits 20.0 at the hashed token and 0.0 elsewhere. Takes the time the settings say."""

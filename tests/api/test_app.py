@@ -17,6 +17,7 @@ from specmesh.errors import (
     PromptTooLong,
     RequestError,
     SpecmeshError,
+    Starting,
     WentAway,
 )
 from specmesh.requests import Cancel, Failed, Peer, Probe, Submit
@@ -65,27 +66,29 @@ def test_metrics_come_in_the_format_asked_for(accept: bytes, content_type: str):
 
 
 REFUSALS = [
-    (NoSuchText(), 404, "invalid_request_error"),
-    (NoSuchModel("gpt-4"), 404, "invalid_request_error"),
-    (WentAway("stopping"), 503, "server_error"),
-    (RequestError("bad"), 400, "invalid_request_error"),
-    (PromptTooLong(9, 5), 400, "invalid_request_error"),
-    (Busy("full"), 503, "server_error"),
-    (DaemonUnreachable("no verifier"), 502, "server_error"),
-    (EngineError("broke"), 500, "server_error"),
-    (ConfigError("odd"), 500, "server_error"),
+    (NoSuchText(), 404, "text_not_found"),
+    (NoSuchModel("gpt-4"), 404, "model_not_found"),
+    (WentAway("stopping"), 503, "server_went_away"),
+    (RequestError("bad"), 400, None),
+    (PromptTooLong.of(9, 5), 400, "context_length_exceeded"),
+    (Busy("full"), 503, "server_busy"),
+    (Starting("loading"), 503, "server_starting"),
+    (DaemonUnreachable("no verifier"), 502, "verifier_unreachable"),
+    (EngineError("broke"), 500, "engine_failed"),
+    (ConfigError("odd"), 500, None),
 ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("error", "status", "kind"), REFUSALS, ids=lambda value: type(value).__name__)
-def test_refusal_is_a_status_and_openais_error(error: SpecmeshError, status: int, kind: str, stream: bool):
-    """A refusal has the status of its class and OpenAI's error object, streamed or not, with the class as its code."""
+@pytest.mark.parametrize(("error", "status", "code"), REFUSALS, ids=lambda value: type(value).__name__)
+def test_refusal_is_a_status_and_openais_error(error: SpecmeshError, status: int, code: str | None, stream: bool):
+    """A refusal has the status of its class and OpenAI's error object, streamed or not; the class stands apart."""
     answer = post(FakeDaemon(Failed(error)), stream=stream)
     told = answer.json()["error"]
     assert answer.status == status
     assert told["message"] == str(error)  # type: ignore[index]
-    assert (told["type"], told["code"]) == (kind, type(error).__name__)  # type: ignore[index]
+    assert (told["type"], told["code"]) == ("invalid_request_error" if status < 500 else "server_error", code)  # type: ignore[index]
+    assert told["specmesh"] == {"error": type(error).__name__, "exit_code": error.exit_code}  # type: ignore[index]
     assert told["param"] == {PromptTooLong: "prompt", NoSuchText: "resume", NoSuchModel: "model"}.get(type(error))  # type: ignore[index]
     assert (answer.headers.get("retry-after") == "1") == (status == 503)
 

@@ -64,10 +64,13 @@ def test_every_field():
         ("prompt", [1, "2"]),
         ("prompt", [True]),
         ("prompt", [1.0]),
-        ("prompt", ["a", "b"]),
+        ("prompt", ["a", 1]),
+        ("prompt", [["a"]]),
+        ("prompt", ["a"] * 129),
+        ("prediction", {"type": "content", "content": "x"}),
+        ("mirostat", True),
         ("prompt", {}),
-        ("max_tokens", 0),
-        ("max_tokens", -1),
+        ("max_tokens", -2),
         ("max_tokens", 1.5),
         ("max_tokens", "9"),
         ("max_tokens", True),
@@ -81,16 +84,15 @@ def test_every_field():
         ("temperature", 10**400),
         ("top_p", -0.1),
         ("top_p", 1.1),
-        ("top_k", -1),
+        ("top_k", -2),
         ("top_k", 0.5),
-        ("seed", -1),
-        ("seed", 2**32),
+        ("seed", -(2**63) - 1),
+        ("seed", 2**64),
         ("seed", "s"),
         ("draft_n", -1),
         ("draft_n", 17),
         ("draft_n", "many"),
         ("draft_n", True),
-        ("draft_n", 1.0),
         ("stream", 1),
         ("stream", "yes"),
         ("rounds", 0),
@@ -100,14 +102,13 @@ def test_every_field():
         ("stop", ["x"] * 17),
         ("stop", "x" * 1025),
         ("stream_options", "all"),
-        ("include_usage", True),
         ("response_format", {"type": "xml"}),
         ("tools", [{"type": "function"}]),
         ("n", 0),
         ("n", 9),
         ("best_of", 3),
         ("echo", 1),
-        ("logprobs", 21),
+        ("logprobs", -1),
         ("logprobs", True),
         ("top_logprobs", 3),
         ("n", True),
@@ -131,8 +132,6 @@ def test_every_field():
         ("logit_bias", [5]),
         ("logit_bias", "5"),
         ("logit_bias", {str(token): 1 for token in range(1025)}),
-        ("temprature", 1),
-        ("messages", []),
     ],
 )
 def test_refused(name: str, value: object):
@@ -246,7 +245,7 @@ def test_any_json(body: object):
     except RequestError:
         return
     assert (request.prompt is None) != (request.prompt_ids is None) or request.named_only
-    assert request.params.max_tokens >= 1
+    assert request.params.max_tokens >= 0
     assert request.params.draft_n is None or 0 <= request.params.draft_n <= 16
 
 
@@ -333,13 +332,15 @@ def test_chat():
         [{"content": "hi"}],
         [{"role": 5, "content": "hi"}],
         [{"role": "user"}],
+        [{"role": "user", "name": 5, "content": "hi"}],
+        [{"role": "user", "content": ["hi"]}],
         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
         [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}],
     ],
 )
 def test_no_messages(messages: object):
     """What is no list of messages is refused by the name of the message."""
-    with pytest.raises(RequestError, match="messages") as refused:
+    with pytest.raises(RequestError) as refused:
         parse_chat({"messages": messages})
     assert str(refused.value.param).startswith("messages")
 

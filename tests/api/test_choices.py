@@ -49,14 +49,14 @@ async def never() -> bool:
 
 
 def tellings(count: int, **options: bool) -> list[Telling]:
-    return [Telling(BYTES, REQUEST, resumable=False, **options) for _ in range(count)]
+    return [Telling(BYTES, one, resumable=False, **options) for one in choices(REQUEST, count, chat=False)]
 
 
 def test_each_has_a_seed_and_a_name_of_its_own():
     """The first the request's, the others those after it; by its name a text can be had, so no two have one."""
     made = choices(REQUEST, 3, chat=False)
     assert [one.params.sampling.seed for one in made] == [2**32 - 1, 0, 1]
-    assert made[0] is REQUEST
+    assert made[0].id == REQUEST.id
     assert len({one.id for one in made}) == 3
 
 

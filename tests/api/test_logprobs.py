@@ -124,6 +124,6 @@ def test_how_many_a_body_may_ask_for():
     asked = [{}, {"logprobs": False}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 20}]
     found = [parse_chat({"messages": said} | fields).request.params.logprobs for fields in asked]
     assert found == [None, None, 0, 20]
-    for wrong in ({"logprobs": 3}, {"top_logprobs": 3}, {"logprobs": True, "top_logprobs": 21}):
+    for wrong in ({"logprobs": 3}, {"top_logprobs": 3}, {"logprobs": True, "top_logprobs": -1}):
         with pytest.raises(RequestError, match="logprobs"):
             parse_chat({"messages": said} | wrong)

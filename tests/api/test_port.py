@@ -71,3 +71,20 @@ def test_no_file(tmp_path: Path):
     """So is one that cannot be read."""
     with pytest.raises(ConfigError, match="cannot be read"):
         read_keys(tmp_path / "missing")
+
+
+def test_origins(tmp_path: Path):
+    """Of pages; every page only where a key is asked for."""
+    keys = tmp_path / "keys"
+    keys.write_text("sk-1\n")
+    keys.chmod(0o600)
+    port = parse_port("localhost:80", None, ("https://page.example", "http://[::1]:3000", "vscode-webview://abc"))
+    assert port is not None
+    assert len(port.origins) == 3
+    assert parse_port("localhost:80", keys, ("*",))
+    for wrong in ("*", "null", "page.example", "https://page.example/", "https://*.example", ""):
+        with pytest.raises(ConfigError, match="--allow-origin") as refused:
+            parse_port("localhost:80", None, (wrong,))
+        assert refused.value.option == "allow_origin"
+    with pytest.raises(ConfigError, match="--http"):
+        parse_port(None, None, ("https://page.example",))

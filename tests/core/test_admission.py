@@ -2,9 +2,9 @@
 
 import pytest
 
-from specmesh.core.admission import check_biases, check_prompt
+from specmesh.core.admission import check_alternatives, check_biases, check_prompt
 from specmesh.core.sampling import SamplingParams
-from specmesh.core.session_params import TargetLimits
+from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.errors import PromptTooLong, RequestError
 
 LIMITS = TargetLimits(n_ctx=4, n_vocab=10, end_ids=frozenset())
@@ -25,9 +25,18 @@ def test_empty_and_foreign_prompts_are_refused(ids):
 @pytest.mark.fault("E7.80")
 def test_a_long_prompt_names_both_counts():
     """The error carries the prompt's length and the context's, and says what to do."""
-    with pytest.raises(PromptTooLong, match=r"4 tokens.*holds 4.*--ctx") as caught:
+    with pytest.raises(PromptTooLong, match=r"length is 4 tokens.*has 4 tokens.*--ctx") as caught:
         check_prompt([1, 2, 3, 4], LIMITS)
-    assert (caught.value.prompt_tokens, caught.value.context) == (4, 4)
+    assert caught.value.param == "prompt"
+
+
+def test_alternatives_have_an_end():
+    """Twenty are never too many; thousands are, where the text they are told of is long."""
+    for top, most in ((None, 2**31), (20, 2**31), (2**19, 2)):
+        check_alternatives(SessionParams(SamplingParams(), most, logprobs=top), 1, LIMITS)
+    with pytest.raises(RequestError, match="give max_tokens, 2 at most") as refused:
+        check_alternatives(SessionParams(SamplingParams(), 2**31, logprobs=2**19), 1, LIMITS)
+    assert refused.value.param == "max_tokens"
 
 
 def test_a_bias_is_for_a_token_of_the_model():

@@ -33,7 +33,7 @@ def test_what_is_asked_for():
     """OPEN's fields as a request; numbers that no session can have are brought into range."""
     assert requested(ORDER) == Request("hi", None, SessionParams(PARAMS, 20, None))
     more = replace(ORDER, max_tokens=0, draft_n=60_000, rounds=True, ids=[1, 2], messages=[{"role": "user"}])
-    params = SessionParams(PARAMS, 1, MAX_DRAFTS)
+    params = SessionParams(PARAMS, 0, MAX_DRAFTS)
     assert requested(more) == Request("hi", (1, 2), params, True, (ChatMessage("user", ""),))
     resumed = requested(replace(ORDER, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True))
     assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == ((1, 2), (3,), "cmpl-1", True)
@@ -110,6 +110,7 @@ def test_end_says_nothing():
 def test_failures_are_errors_with_ref():
     """Busy is told as busy, everything else as a request's error, with the sentence."""
     assert said(Failed(Busy("later"))) == [m.Error("busy", "later", 9)]
-    assert said(Failed(PromptTooLong(9, 5))) == [m.Error("request", str(PromptTooLong(9, 5)), 9)]
+    assert said(Failed(PromptTooLong.of(9, 5))) == [m.Error("context", str(PromptTooLong.of(9, 5)), 9, "prompt")]
+    assert said(Failed(RequestError("odd", "stop"))) == [m.Error("request", "odd", 9, "stop")]
     assert said(Failed(EngineError("broke"))) == [m.Error("engine", "broke", 9)]
-    assert said(Failed(NoSuchText("none"))) == [m.Error("session", "none", 9)]
+    assert said(Failed(NoSuchText("none"))) == [m.Error("session", "none", 9, "resume")]

@@ -91,6 +91,35 @@ def rendered() -> Iterator[Callable[[str], str]]:
         template.close()
 
 
+BEGUN = (*SAID, ChatMessage("assistant", " The sky  ", "bot"))
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (PLAIN, "system=be</s>user=hello</s>assistant= The sky  "),
+        (PLAIN.replace("m.content", "m.content | trim"), "system=be</s>user=hello</s>assistant=The sky  "),
+        (
+            "{% for m in messages %}[{{ m.name }}:{{ m.content | tojson }}]{% endfor %}",
+            '[:"be"][:"hello"][bot:" The sky  ',
+        ),
+        ("{{ messages[-1].content }}{% if add_generation_prompt %}>{% else %} END{% endif %}", " The sky  "),
+    ],
+)
+def test_the_last_message_goes_on(template: str, text: str):
+    """To its last space, also where the template strips; what would come after it is left out."""
+    with closing(ChatTemplate(template, "<s>", "</s>")) as made:
+        assert made.render(BEGUN, continued=True) == text
+        assert made.render(BEGUN) != text
+
+
+@pytest.mark.parametrize("said", ["{{ messages[0].content }}", "{{ messages[-1].content * 2 }}"])
+def test_what_cannot_go_on(said: str):
+    """A template that does not say it, or says it twice."""
+    with closing(ChatTemplate(said, "<s>", "</s>")) as made, pytest.raises(RequestError, match="cannot be continued"):
+        made.render(BEGUN, continued=True)
+
+
 @pytest.mark.fault(
     "E6.71", "a template that reaches for Python's classes, or files", "refused in a sentence; nothing is reached"
 )
@@ -194,7 +223,7 @@ def test_template_that_cannot_even_be_compiled(make: Make, template: str):
 
 def test_a_text_that_is_too_long():
     """What comes back has an end, in what is rendered and in what is complained."""
-    request: dict[str, object] = {"bos": "", "eos": "", "messages": []}
+    request: dict[str, object] = {"bos": "", "eos": "", "messages": [], "continued": False}
     endless = "{% for i in range(10**5) %}{{ 'x' * 999 }}{% endfor %}"
     assert f"more than {MAX_TEXT} characters" in str(answer({**request, "template": endless})["refused"])
     assert len(json.dumps(answer({**request, "template": "{{ raise_exception('x' * 9999) }}"}))) < 400

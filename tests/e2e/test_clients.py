@@ -1,0 +1,337 @@
+"""What API clients send every day, at a verifier and at a drafter: taken, or refused in words that they know."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import pytest
+from processes import Daemon, Mesh, free_port, sim_text
+
+CONTEXT = 600
+PAGE = "https://page.example"
+SAID = [{"role": "user", "content": "Hi"}]
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    raw: bytes
+
+    def json(self) -> dict[str, object]:
+        value: dict[str, object] = json.loads(self.raw)
+        return value
+
+    @property
+    def choices(self) -> list[dict[str, object]]:
+        assert self.status == 200, self.raw
+        return self.json()["choices"]  # type: ignore[return-value]
+
+    @property
+    def texts(self) -> list[str]:
+        return [str(one["text"]) if "text" in one else str(one["message"]["content"]) for one in self.choices]  # type: ignore[index]
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        usage: dict[str, int] = self.json()["usage"]  # type: ignore[assignment]
+        return usage["prompt_tokens"], usage["completion_tokens"]
+
+    @property
+    def error(self) -> dict[str, object]:
+        assert self.status >= 400, self.raw
+        return self.json()["error"]  # type: ignore[return-value]
+
+    def chunks(self) -> list[dict[str, object]]:
+        *events, end, _ = self.raw.decode().split("\n\n")
+        assert (self.status, end) == (200, "data: [DONE]"), self.raw
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A daemon with a TCP port; it has a key, or none."""
+
+    daemon: Daemon
+    port: int
+    key: str = ""
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.key:
+            sent = {"Authorization": f"Bearer {self.key}"} | sent
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+            connection.request(method, urlsplit(path).path, None if body is None else json.dumps(body), sent)
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+
+    def complete(self, **body: object) -> Answer:
+        return self.ask("POST", "/v1/completions", {"prompt": "once", "max_tokens": 12, "temperature": 0} | body)
+
+    def chat(self, *messages: object, **body: object) -> Answer:
+        told = {"messages": messages or SAID, "max_tokens": 12, "temperature": 0}
+        return self.ask("POST", "/v1/chat/completions", told | body)
+
+
+@pytest.fixture(scope="module")
+def served(shared: Mesh) -> Iterator[dict[str, Served]]:
+    """A verifier with a key and a page's origin, and a drafter with that alone."""
+    mesh, ports = Mesh(shared.folder), (free_port(), free_port())
+    keys = shared.folder / "keys-of-clients"
+    keys.write_text("sk-clients\n")
+    keys.chmod(0o600)
+    asked = ("--allow-origin", PAGE, "--http")
+    verifier = mesh.verifier(
+        f"step_ms=1,n_ctx={CONTEXT}", *asked, f"127.0.0.1:{ports[0]}", "--api-key-file", keys, name="clients-verifier"
+    )
+    drafter = mesh.drafter("alpha=0.8", *asked, f"127.0.0.1:{ports[1]}", name="clients-drafter")
+    yield {"verifier": Served(verifier, ports[0], "sk-clients"), "drafter": Served(drafter, ports[1])}
+    mesh.stop()
+
+
+@pytest.fixture(params=["verifier", "drafter"])
+def server(request: pytest.FixtureRequest, served: dict[str, Served]) -> Served:
+    return served[request.param]
+
+
+NULLS = (
+    *("model", "user", "seed", "stop", "stream", "stream_options", "logit_bias", "n", "logprobs", "top_p", "top_k"),
+    *("presence_penalty", "frequency_penalty", "response_format", "tools", "tool_choice", "parallel_tool_calls"),
+    *("metadata", "store", "modalities", "audio", "prediction", "reasoning_effort", "functions", "function_call"),
+    *("service_tier", "web_search_options", "grammar", "json_schema", "min_p", "cache_prompt", "mirostat", "draft_n"),
+    *("guided_json", "top_logprobs", "suffix", "echo", "best_of", "resume", "fallback", "strategy", "nonsense"),
+)
+
+
+def test_null_is_left_out(server: Served):
+    """A field that is null is a field that is not there, known or not."""
+    nulls = dict.fromkeys(NULLS)
+    answer = server.complete(**nulls)
+    assert answer.texts == [sim_text("once", 12)]
+    assert "x-specmesh-ignored" not in answer.headers
+    assert server.chat(**nulls, max_completion_tokens=None).texts == [sim_text("user: Hi\nassistant: ", 12)]
+
+
+def test_seeds(served: dict[str, Served]):
+    """Any 64-bit seed gives a text that is its own, the same at both daemons; -1 is a random one."""
+
+    def texts(seed: int) -> set[str]:
+        return {one.complete(seed=seed, temperature=100, top_k=50).texts[0] for one in served.values() for _ in "ab"}
+
+    known = [texts(seed) for seed in (7, 2**32 - 1, 2**32, 2**40 + 7, 2**63 + 7, 2**64 - 1, -2, -(2**63))]
+    assert [len(one) for one in known] == [1] * len(known)
+    assert len(set.union(*known)) == len(known)
+    assert len(texts(-1)) > 1
+    for seed in (2**64, -(2**63) - 1, 1.5):
+        assert served["verifier"].complete(seed=seed).error["param"] == "seed"
+
+
+def test_max_tokens(server: Served):
+    """-1 goes on to the end of the context, 0 has the prompt only; whole numbers may be written 1.0."""
+    long = server.complete(prompt="x" * (CONTEXT - 30), max_tokens=-1)
+    assert (long.usage, long.choices[0]["finish_reason"]) == ((CONTEXT - 30, 30), "length")
+    assert server.chat(max_tokens=-1, stop=["\x00"]).usage[1] > 128
+    for stream in (False, True):
+        none = server.complete(max_tokens=0, echo=True, stream=stream)
+        told = none.chunks() if stream else [none.json()]
+        assert "".join(one["choices"][0]["text"] for one in told) == "once"  # type: ignore[index]
+        assert told[-1]["choices"][0]["finish_reason"] == "length"  # type: ignore[index]
+        assert told[-1]["usage"]["completion_tokens"] == 0  # type: ignore[index]
+    assert server.complete(max_tokens=0).usage == (4, 0)
+    floats = {"max_tokens": 12.0, "n": 1.0, "seed": 7.0, "top_k": -1.0, "draft_n": 2.0, "repeat_last_n": 64.0}
+    assert server.complete(**floats).texts == [sim_text("once", 12)]
+    assert (
+        server.complete(top_k=-1, temperature=100, seed=7).texts
+        == server.complete(top_k=0, temperature=100, seed=7).texts
+    )
+    for wrong in (-2, 1.5, "9", True):
+        assert server.complete(max_tokens=wrong).error["param"] == "max_tokens"
+
+
+def test_prompts(server: Served):
+    """Each prompt of a list has its choices, numbered as OpenAI does, and they are those it has alone."""
+    prompts = ["once", [104, 105], ""]
+    alone = [server.complete(prompt=one, n=2, seed=5, temperature=100, top_k=50) for one in prompts]
+    told = [text for one in alone for text in one.texts]
+    together = server.complete(prompt=prompts, n=2, seed=5, temperature=100, top_k=50)
+    assert together.texts == told
+    assert len(set(told)) == 6
+    assert [choice["index"] for choice in together.choices] == list(range(6))
+    usage = tuple(sum(one.usage[part] for one in alone) for part in (0, 1))
+    assert together.usage == usage == (4 + 2 + 1, 6 * 12)
+    streamed = [""] * 6
+    *chunks, last = server.complete(
+        prompt=prompts, n=2, seed=5, temperature=100, top_k=50, echo=True, stream=True
+    ).chunks()
+    for chunk in (*chunks, last):
+        [choice] = chunk["choices"]  # type: ignore[misc]
+        streamed[choice["index"]] += choice["text"]
+    assert streamed == [echo + text for echo, text in zip(["once", "once", "hi", "hi", "", ""], told, strict=True)]
+    assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == usage  # type: ignore[index]
+    assert server.complete(prompt=[["x"]]).error["param"] == "prompt"
+    assert server.complete(prompt=["x"] * 129).error["param"] == "prompt"
+
+
+def test_messages(server: Served):
+    """A name says who speaks, an assistant may have said nothing."""
+    said = [{"role": "user", "name": "ann", "content": "Hi"}, {"role": "assistant", "content": None}, SAID[0]]
+    rendered = "user: Hi\nassistant: \nuser: Hi\nassistant: "
+    assert server.chat(*said).texts == [sim_text(rendered, 12)]
+    assert server.chat({"role": "user", "content": None}).status == 400
+
+
+def test_top_logprobs(server: Served):
+    """As many as the vocabulary has, over the wire too."""
+    for asked, told in ((20, 20), (100, 100), (9_999, 256)):
+        answer = server.chat(logprobs=True, top_logprobs=asked, max_tokens=40)
+        content = answer.choices[0]["logprobs"]["content"]  # type: ignore[index]
+        assert [len(one["top_logprobs"]) for one in content] == [told] * 40
+    assert server.complete(logprobs=30).choices[0]["logprobs"]["top_logprobs"]  # type: ignore[index]
+
+
+def test_unknown_fields(server: Served):
+    """Ignored, and said so: in the log once, and in a header that no name can break."""
+    odd = "a\r\nb: \u20ac" + "x" * 200
+    message = {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {}}], "mood": "good"}
+    before = len(server.daemon.events("fields_ignored"))
+    answer = server.chat(message, nonsense=1, **{odd: 2}, user="me", dry_base=1.75, xtc_probability=0)
+    assert answer.texts == [sim_text("user: Hi\nassistant: ", 12)]
+    told = answer.headers["x-specmesh-ignored"]
+    names = {"nonsense", "dry_base", "messages[0].content[0].cache_control", "messages[0].mood"}
+    assert names < set(told.split(", "))
+    assert (told.isascii(), "\n" in told, len(told) < 400) == (True, False, True)
+    [event] = server.daemon.events("fields_ignored")[before:]
+    assert event["fields"] == told
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "neutral"),
+    [
+        *(("mirostat", 2, 0), ("dry_multiplier", 0.8, 0.0), ("xtc_probability", 0.5, 0), ("dynatemp_range", 0.5, 0.0)),
+        *(("top_n_sigma", 1.0, -1.0), ("guided_json", {"type": "object"}, None), ("guided_choice", ["a"], None)),
+        *(("repetition_penalty", 1.1, 1.0), ("min_tokens", 5, 0), ("n_predict", 5, None), ("stop_token_ids", [1], [])),
+        *(("prediction", {"type": "content", "content": "x"}, None), ("tools", [{"type": "function"}], [])),
+        ("chat_template_kwargs", {"enable_thinking": False}, {}),
+    ],
+)
+def test_what_would_change_the_text(server: Served, field: str, value: object, neutral: object):
+    """Refused by name, but for a value that changes nothing."""
+    error = server.chat(**{field: value}).error
+    assert (error["param"], error["type"]) == (field, "invalid_request_error")
+    assert field in str(error["message"])
+    answer = server.chat(**{field: neutral})
+    assert answer.texts == [sim_text("user: Hi\nassistant: ", 12)]
+    assert "x-specmesh-ignored" not in answer.headers
+
+
+def test_fingerprint(server: Served):
+    """Every answer and chunk says what it is of."""
+    told = [server.complete().json(), server.chat().json()]
+    told += server.complete(stream=True).chunks() + server.chat(stream=True).chunks()
+    [fingerprint] = {one["system_fingerprint"] for one in told}
+    assert str(fingerprint).startswith("specmesh-")
+
+
+def test_a_trailing_assistant_message_goes_on(server: Served):
+    """Its text is the beginning of what comes, to the last space; an answer begins where that is asked for."""
+    begun = {"role": "assistant", "content": "The sky  "}
+    goes_on = [sim_text("user: Hi\nassistant: The sky  ", 12)]
+    begins = [sim_text("user: Hi\nassistant: The sky  \nassistant: ", 12)]
+    assert server.chat(*SAID, begun).texts == goes_on
+    assert server.chat(*SAID, begun, add_generation_prompt=False).texts == goes_on
+    assert server.chat(*SAID, begun, continue_final_message=True, add_generation_prompt=False).texts == goes_on
+    parts = {"role": "assistant", "content": [{"type": "text", "text": "The "}, {"type": "text", "text": "sky  "}]}
+    assert server.chat(*SAID, parts).texts == goes_on
+    assert server.chat(*SAID, begun, continue_final_message=False).texts == begins
+    assert server.chat(*SAID, begun, add_generation_prompt=True).texts == begins
+    assert server.chat(*SAID, {"role": "assistant"}).texts == [sim_text("user: Hi\nassistant: ", 12)]
+    streamed = server.chat(*SAID, begun, stream=True).chunks()
+    assert "".join(one["choices"][0]["delta"].get("content") or "" for one in streamed) == goes_on[0]  # type: ignore[index]
+
+
+def test_what_cannot_go_on(server: Served):
+    """Two messages, nobody's, or both at once."""
+    begun = {"role": "assistant", "content": "The"}
+    assert server.chat(*SAID, begun, begun).error["param"] == "messages"
+    assert server.chat(*SAID, begun, begun, continue_final_message=False).status == 200
+    assert server.chat(continue_final_message=True).error["param"] == "continue_final_message"
+    assert server.chat(add_generation_prompt=False).error["param"] == "add_generation_prompt"
+    both = server.chat(*SAID, begun, continue_final_message=True, add_generation_prompt=True)
+    assert both.error["param"] == "continue_final_message"
+    assert server.chat(continue_final_message="yes").error["param"] == "continue_final_message"
+
+
+def test_errors_as_clients_know_them(server: Served):
+    """OpenAI's types and codes; our own words for them stand apart."""
+    error = server.complete(prompt="x" * CONTEXT).error
+    assert (error["type"], error["code"], error["param"]) == (
+        "invalid_request_error",
+        "context_length_exceeded",
+        "prompt",
+    )
+    assert f"maximum context length is {CONTEXT} tokens" in str(error["message"])
+    assert error["specmesh"] == {"error": "PromptTooLong", "exit_code": 2}
+    assert server.ask("GET", "/v1/models/gpt-4").error["code"] == "model_not_found"
+    wrong = server.complete(logit_bias={"99999": 1})
+    assert (wrong.status, wrong.error["code"], wrong.error["param"]) == (400, None, "logit_bias")
+    assert server.ask("POST", "/v1/models").error["code"] == "method_not_allowed"
+    refused = server.ask("GET", "/v1/models", Authorization="Bearer sk-wrong", Origin="https://evil.example").error
+    kind = "authentication_error" if server.key else "permission_error"
+    assert (refused["type"], refused["code"]) == (kind, "invalid_api_key" if server.key else "forbidden")
+
+
+URL = {"url": "data:image/png;base64,iVBORw0KGgo="}
+
+
+@pytest.mark.parametrize(
+    ("part", "medium"),
+    [
+        ({"type": "image_url", "image_url": URL}, "image"),
+        ({"type": "image_url", "image_url": URL, "text": "see this"}, "image"),
+        ({"type": "text", "text": "see this", "image_url": URL}, "image"),
+        ({"text": "see this", "image": "iVBORw0KGgo="}, "image"),
+        ({"type": "input_image", "image_url": "http://x"}, "image"),
+        ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "audio"),
+        ({"type": "file", "file": {"file_id": "x"}}, "file"),
+    ],
+)
+def test_no_images(server: Served, part: dict[str, object], medium: str):
+    """What a model without eyes is shown is refused, never dropped."""
+    answer = server.chat({"role": "user", "content": [{"type": "text", "text": "Hi"}, part]})
+    assert answer.status == 400
+    assert answer.error["message"] == f"{medium} input is not supported by this model"
+
+
+@pytest.mark.parametrize("message", [{"tool_calls": [{"id": "1"}]}, {"refusal": "no"}, {"content": [{"type": "odd"}]}])
+def test_nothing_of_a_message_is_dropped(server: Served, message: dict[str, object]):
+    """What it says besides text is refused."""
+    answer = server.chat({"role": "user", "content": "Hi"} | message)
+    assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
+
+
+def test_a_container_asks_by_its_hosts_name(served: dict[str, Served]):
+    """`host.docker.internal` is any name where a key is shown; without keys no foreign name is taken."""
+    for path in ("/v1/models", "/stats"):
+        named = {"Host": "host.docker.internal:8080"}
+        assert served["verifier"].ask("GET", path, **named).status == 200
+        assert served["verifier"].ask("GET", path, **named, Authorization="Bearer none").status == 401
+        assert served["drafter"].ask("GET", path, **named).status == 403
+        assert served["drafter"].ask("GET", path, Host="evil.example", Origin=PAGE).status == 403
+
+
+def test_a_page_that_is_allowed(server: Served):
+    """Its browser may ask, and read the answer; no other page's."""
+    wanted = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "authorization,content-type"}
+    preflight = server.ask("OPTIONS", "/v1/chat/completions", Origin=PAGE, Authorization="", **wanted)
+    assert (preflight.status, preflight.headers["access-control-allow-origin"]) == (200, PAGE)
+    assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
+    answer = server.ask("POST", "/v1/completions", {"prompt": "once", "max_tokens": 2, "temperature": 0}, Origin=PAGE)
+    assert (answer.texts, answer.headers["access-control-allow-origin"]) == ([sim_text("once", 2)], PAGE)
+    assert "x-specmesh-ignored" in answer.headers["access-control-expose-headers"].lower()
+    broken = server.ask("POST", "/v1/completions", {"prompt": 1}, Origin=PAGE)
+    assert (broken.status, broken.headers["access-control-allow-origin"]) == (400, PAGE)
+    evil = server.ask("OPTIONS", "/v1/completions", Origin="https://evil.example", **wanted)
+    assert evil.status == 400
+    assert "access-control-allow-origin" not in evil.headers
