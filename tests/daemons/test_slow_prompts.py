@@ -29,7 +29,7 @@ class SlowReader(Flaky):
             assert self.go_on.wait(PATIENCE)
         return super().encode(text)
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
         return self.encode("".join(message.content for message in messages))
 
 
