@@ -53,7 +53,9 @@ def guarded(app: ASGIApp, port: Port) -> ASGIApp:
     """The application as a port has it. A browser asks without a key whether it may ask, so CORS comes first."""
     shown = ("X-Request-Id", "X-Specmesh-Ignored", "Retry-After")
     inside = Guard(app, port.keys, port.origins)
-    return CORSMiddleware(inside, port.origins, ("GET", "POST"), ("*",), expose_headers=shown) if port.origins else inside
+    return (
+        CORSMiddleware(inside, port.origins, ("GET", "POST"), ("*",), expose_headers=shown) if port.origins else inside
+    )
 
 
 def _is_key(told: str, keys: tuple[str, ...]) -> bool:
