@@ -78,7 +78,7 @@ def test_nobody_answers(fake_daemon: Callable[..., Path]):
 
 def test_no_peer(fake_daemon: Callable[..., Path]):
     """A daemon without peers says so: 69, in one line."""
-    error = {"error": {"message": "no drafter is attached", "code": "DaemonUnreachable"}}
+    error = {"error": {"message": "no drafter is attached", "specmesh": {"error": "DaemonUnreachable"}}}
     done = ping(fake_daemon({"/ping": (502, json.dumps(error).encode())}))
     assert (done.exit_code, done.stdout, done.stderr) == (69, "", "specmesh: no drafter is attached\n")
 
