@@ -32,24 +32,14 @@ MAX_PRIORITY = 100
 
 _SHARED = frozenset(
     {
-        *("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "stream", "stream_options"),
-        *(
-            "min_p",
-            "typical_p",
-            "repeat_penalty",
-            "repeat_last_n",
-            "frequency_penalty",
-            "presence_penalty",
-            "logit_bias",
-            "ignore_eos",
-            "strategy",
-            "threshold",
-            "cache_prompt",
-        ),
-        *("grammar", "json_schema", "response_format"),
-        *("n", "draft_n", "rounds", "priority", "reconnect_timeout", "resumable", "resume"),
+        *("max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop", "stream"),
+        *("stream_options", "repeat_penalty", "repeat_last_n", "frequency_penalty", "presence_penalty"),
+        *("logit_bias", "ignore_eos", "strategy", "threshold", "cache_prompt", "grammar", "json_schema"),
+        *("response_format", "n", "draft_n", "rounds", "priority", "reconnect_timeout", "resumable", "resume"),
+        *("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
     }
 )
+"""Fields of both; the last are OpenAI's and change no answer."""
 _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
 
 

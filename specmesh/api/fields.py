@@ -7,9 +7,6 @@ from specmesh.errors import RequestError
 
 Json = dict[str, object]
 
-_SILENT = ("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
-"""OpenAI's that change no answer: not worth a word."""
-
 _CHANGING: tuple[tuple[tuple[object, ...], str], ...] = (
     ((), "audio prediction web_search_options"),  # OpenAI's
     ((1,), "best_of"),
@@ -45,7 +42,7 @@ _TOLD, _NAME = 16, 64
 
 def ignored(body: Json, known: Collection[str]) -> tuple[str, ...]:
     """The fields that are neither `known` nor change anything; raises RequestError for one that would."""
-    unread = [name for name in body if name not in known and name not in _SILENT]
+    unread = [name for name in body if name not in known]
     for name in unread:
         neutral = _NEUTRAL.get(name)
         if neutral is not None and body[name] is not None and not any(_same(body[name], one) for one in neutral):
@@ -55,8 +52,7 @@ def ignored(body: Json, known: Collection[str]) -> tuple[str, ...]:
 
 def shown(names: Sequence[str]) -> str:
     """Names from a client's body, for a header and the log."""
-    more = [f"and {len(names) - _TOLD} more"] if len(names) > _TOLD else []
-    return ", ".join([quote(name[:_NAME], "[]", errors="replace") for name in names[:_TOLD]] + more)
+    return ", ".join(quote(name[:_NAME], "[]", errors="replace") for name in names[:_TOLD])
 
 
 def _same(value: object, other: object) -> bool:

@@ -40,8 +40,8 @@ class Guard:
                 origin is None or origin in self._origins or _is_here(origin)
             ):
                 return None
-            told = "without an API key only programs on this machine may ask, and pages of --allow-origin"
-            return _refused(403, told, "permission_error", "forbidden", {})
+            message = "without an API key only programs on this machine may ask, and pages of --allow-origin"
+            return _refused(403, message, "permission_error", "forbidden", {})
         scheme, _, told = headers.get("authorization", "").partition(" ")
         if path in _OPEN or (scheme.lower() == "bearer" and _is_key(told.strip(), keys)):
             return None
@@ -52,10 +52,8 @@ class Guard:
 def guarded(app: ASGIApp, port: Port) -> ASGIApp:
     """The application as a port has it. A browser asks without a key whether it may ask, so CORS comes first."""
     shown = ("X-Request-Id", "X-Specmesh-Ignored", "Retry-After")
-    inside = Guard(app, port.keys, port.origins)
-    return (
-        CORSMiddleware(inside, port.origins, ("GET", "POST"), ("*",), expose_headers=shown) if port.origins else inside
-    )
+    app = Guard(app, port.keys, port.origins)
+    return CORSMiddleware(app, port.origins, ("GET", "POST"), ("*",), expose_headers=shown) if port.origins else app
 
 
 def _is_key(told: str, keys: tuple[str, ...]) -> bool:

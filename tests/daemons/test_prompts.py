@@ -32,6 +32,8 @@ def test_ids_before_a_chat_before_a_text():
     assert prompt_ids(engine, Request("text", (1, 2), PARAMS, False, SAID)) == (1, 2)
     assert prompt_ids(engine, Request("text", None, PARAMS, False, SAID)) == list(b"user: hi\nassistant: ")
     assert prompt_ids(engine, Request("text", None, PARAMS)) == list(b"text")
+    assert prompt_ids(engine, Request("", None, PARAMS)) == sorted(engine.vocabulary.end_ids)[:1]
+    assert prompt_ids(engine, Request(None, None, PARAMS, False, SAID, continued=True)) == list(b"user: hi")
 
 
 def test_an_engine_that_cannot_chat():

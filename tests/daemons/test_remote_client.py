@@ -9,6 +9,7 @@ from specmesh.core.constraint import Grammar, GrammarKind
 from specmesh.core.penalties import Penalties
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams
+from specmesh.daemons.followed import Asked
 from specmesh.daemons.remote_client import RemoteClient, opened, requested
 from specmesh.daemons.sampling_fields import fields_of, grammar_of, params_of
 from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError
@@ -35,6 +36,9 @@ def test_what_is_asked_for():
     more = replace(ORDER, max_tokens=0, draft_n=60_000, rounds=True, ids=[1, 2], messages=[{"role": "user"}])
     params = SessionParams(PARAMS, 0, MAX_DRAFTS)
     assert requested(more) == Request("hi", (1, 2), params, True, (ChatMessage("user", ""),))
+    chat = (ChatMessage("user", "hi", "ann"), ChatMessage("assistant", "The "))
+    asked = Request("", None, params, messages=chat, continued=True)
+    assert requested(decode_one(Asked(asked, None).order(9))) == asked  # type: ignore[arg-type]
     resumed = requested(replace(ORDER, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True))
     assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == ((1, 2), (3,), "cmpl-1", True)
     for wrong in (

@@ -24,6 +24,7 @@ PLAIN = (
     "{% if add_generation_prompt %}>{% endif %}"
 )
 SAID = (ChatMessage("system", "be"), ChatMessage("user", "hello"))
+BEGUN = (*SAID, ChatMessage("assistant", " The sky  ", "bot"))
 EXPECTED = "system=be<|end|>user=hello<|end|>>"
 
 needs_limits = pytest.mark.skipif(
@@ -55,6 +56,8 @@ def test_own_template(make: Make):
     ids = engine.encode_chat(SAID)
     assert ids == engine.encode(EXPECTED)
     assert sum(token in engine.vocabulary.end_ids for token in ids) == 2
+    begun = "system=be<|end|>user=hello<|end|>assistant= The sky  "
+    assert engine.encode_chat(BEGUN, continued=True) == engine.encode(begun)
 
 
 def test_chosen_template(make: Make):
@@ -89,9 +92,6 @@ def rendered() -> Iterator[Callable[[str], str]]:
     yield render
     for template in opened:
         template.close()
-
-
-BEGUN = (*SAID, ChatMessage("assistant", " The sky  ", "bot"))
 
 
 @pytest.mark.parametrize(
