@@ -3,6 +3,7 @@
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import zmq
 
@@ -10,7 +11,7 @@ from specmesh.daemons.curve import Handshake, handshake, next_event
 from specmesh.daemons.transport import Inlet, Traffic, close_dealer
 from specmesh.errors import ConfigError, FrameError
 from specmesh.wire import messages as m
-from specmesh.wire.codec import decode, encode
+from specmesh.wire.codec import decode, encode, may_be_control
 
 MAX_FRAMES_PER_TURN = 64
 
@@ -37,6 +38,14 @@ _MEANINGS: dict[Handshake, str] = {
     "`specmesh keys show` prints there, the one that `specmesh keys list` shows here?",
 }
 _MEANINGS[Handshake.CRYPTOGRAPHY] = _MEANINGS[Handshake.BROKEN]
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """What a frame means that is none: a verifier of another protocol `version` has answered, or something is lost
+    that nobody says again."""
+
+    version: int | None = None
 
 
 class Dealer:
@@ -122,11 +131,8 @@ class Dealer:
         while self._backlog and self._hand_over(self._backlog[0]):
             self._kept -= len(self._backlog.popleft())
 
-    def receive(self) -> Iterator[tuple[m.Message | None, int]]:
-        """(message, bytes) of what has come, a bounded number; None for a frame that is none.
-
-        Raises ConfigError when the verifier speaks another protocol version.
-        """
+    def receive(self) -> Iterator[tuple[m.Message | Flaw | None, int]]:
+        """(message, bytes) of what has come, a bounded number; for a frame that is none what it means, or None."""
         for _ in range(MAX_FRAMES_PER_TURN):
             parts = self.inlet.receive()
             if parts is None:
@@ -185,14 +191,11 @@ class Dealer:
                 newest = handshake(event)
         return newest
 
-    def _decoded(self, frame: bytes) -> m.Message | None:
+    def _decoded(self, frame: bytes) -> m.Message | Flaw | None:
         try:
             return decode(frame)
         except FrameError as error:
             self.traffic.rejected[error.reason] += 1
-            if error.reason == "version":
-                raise ConfigError(
-                    f"the verifier at {self._address} speaks protocol version {error.seen}, this drafter "
-                    f"{m.PROTOCOL_VERSION}: install the same specmesh on both"
-                ) from None
-            return None
+            if error.reason == "version" and frame[3] in (m.Kind.WELCOME, m.Kind.ERROR):
+                return Flaw(version=frame[2])
+            return Flaw() if may_be_control(frame, error) else None

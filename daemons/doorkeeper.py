@@ -8,7 +8,7 @@ from specmesh.core.limits import BODY_WEIGHT, Allowances, Cost, Verdict
 from specmesh.daemons.auth import BAR, Guard
 from specmesh.daemons.curve import Connection, user_of
 from specmesh.daemons.transport import Inlet
-from specmesh.wire.codec import HEADER
+from specmesh.wire.codec import CRC, HEADER
 from specmesh.wire.messages import Kind
 
 log = structlog.get_logger("specmesh.verifier")
@@ -196,4 +196,4 @@ def _ids_in(frame: bytes) -> int:
     and what else it may have is counted in bytes."""
     if frame[3] == Kind.DRAFT_PROBS:
         return int.from_bytes(frame[16:18], "little")
-    return (len(frame) - HEADER.size) // 4
+    return (len(frame) - HEADER.size - CRC.size) // 4

@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import structlog
 import zmq
 
 from specmesh.daemons.auth import Guard
 from specmesh.daemons.doorkeeper import Doorkeeper
 from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.transport import Inlet, Traffic, plain
+from specmesh.daemons.transport import UPDATE, Inlet, Traffic, plain
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
-from specmesh.wire.codec import decode, encode
+from specmesh.wire.codec import decode, encode, may_be_control
+
+log = structlog.get_logger("specmesh.verifier")
 
 T = TypeVar("T")
 
@@ -22,6 +25,9 @@ MAX_FRAMES_PER_TURN = 64
 
 MAX_REFUSED_PER_TURN = 16
 """Frames dropped for being too many after which a turn reads no more, and the next ones do not for RESPITE."""
+
+TOLD_ONCE = 60.0
+"""Seconds between two lines of the log about drafters of another version: they must not fill a disk."""
 
 RESPITE = 4e-3
 """Seconds in which the wire is not read after such a turn. ZeroMQ takes from its peers in turn, so a drafter's frames
@@ -53,7 +59,7 @@ class Router:
         self._guard = guard
         if guard is not None:
             self.traffic.refused = guard.failures
-        self._respite = 0.0
+        self._respite = self._tell_version = 0.0
         self._unreachable: list[bytes] = []
         self._backlogs: dict[bytes, _Backlog] = {}
 
@@ -172,4 +178,9 @@ class Router:
             if error.reason == "version":
                 text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
                 self.send(identity, m.Error("version", text))
+                if now >= self._tell_version:
+                    self._tell_version = now + TOLD_ONCE
+                    log.warning("other_version", address=self.inlet.sender(), error=text, meaning=UPDATE)
+            elif may_be_control(frame, error):
+                self.send(identity, m.Error("hello", "a frame came damaged: begin anew, with HELLO"))
             return None

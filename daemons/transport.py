@@ -38,6 +38,9 @@ _OPTIONS = {
 }
 
 
+UPDATE = "update specmesh on the machine with the lower version"
+"""What to do about another protocol version."""
+
 MAX_PARTS = 3
 """One more than a message of ours has with its sender's identity: enough to know that it is none."""
 

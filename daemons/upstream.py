@@ -16,13 +16,13 @@ from specmesh.core import events as ev
 from specmesh.core.choice import Load, Outlook, PaceMeter
 from specmesh.core.greeting import Greeting
 from specmesh.core.places import Places
-from specmesh.daemons.dealer import FLUSH_INTERVAL, Dealer
+from specmesh.daemons.dealer import FLUSH_INTERVAL, Dealer, Flaw
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.followed import Asked
 from specmesh.daemons.following import Following
 from specmesh.daemons.introduction import Introduction
 from specmesh.daemons.peers import U32, Link
-from specmesh.daemons.transport import Route, Traffic
+from specmesh.daemons.transport import UPDATE, Route, Traffic
 from specmesh.engines.base import DraftEngine
 from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
 from specmesh.requests import Peer, Probe, Served
@@ -77,7 +77,7 @@ class Upstream:
         self.given_up: SpecmeshError | None = None
         self._greeting = Greeting(random.random, now)
         self._stats, self._desk, self._turns = stats, desk, turns
-        self._round_trip, self._met = 0.0, False
+        self._round_trip, self._met, self._refused_version = 0.0, False, False
         self._load, self._own_then = Load(), 0
         self._meter = PaceMeter()
 
@@ -160,7 +160,9 @@ class Upstream:
         """Take in what has come. Raises ConfigError or RemoteProtocolError where nothing is to be had from this one."""
         for message, size in self.dealer.receive():
             self.link.last_heard = time.monotonic()
-            if message is not None:
+            if isinstance(message, Flaw):
+                self._flawed(message)
+            elif message is not None:
                 self._message(message, size, self.link.last_heard)
         if self.welcome is not None and self.link.silent(time.monotonic()):
             self._lost("silent")  # judged with the socket just emptied: frames may have waited for a long guess
@@ -291,7 +293,7 @@ class Upstream:
             self._stats.reconnects.lost()
         if self._met:
             self._stats.reconnects.came()
-        self._met = True
+        self._met, self._refused_version = True, False
         self.dealer.next_look = now  # the last may have been before this connection, and have found none
         self._greeting.answered(now)
         self._stats.unpublished = True
@@ -308,11 +310,28 @@ class Upstream:
             return
         if error.code == "hello":
             if self.welcome is not None:
-                self._lost("the verifier does not know this drafter")
+                self._lost(error.message)
         elif error.code == "version":
-            raise ConfigError(f"the verifier at {self.address} refused this drafter: {error.message}")
+            self._other_version(error.message)
         else:
             log.warning("verifier_error", code=error.code, message=error.message)
+
+    def _flawed(self, flaw: Flaw) -> None:
+        if flaw.version is not None:
+            self._other_version(f"it speaks protocol version {flaw.version}, this drafter {m.PROTOCOL_VERSION}")
+        elif self.welcome is not None:
+            self._lost("a frame came damaged")
+
+    def _other_version(self, told: str) -> None:
+        """Raises ConfigError where the verifier says so again, on a fresh connection, and has not welcomed us."""
+        if self.welcome is not None:
+            return
+        if self._refused_version:
+            raise ConfigError(f"the verifier at {self.address} refused this drafter: {told}: {UPDATE}")
+        self._refused_version = True
+        log.warning("other_version", error=told, meaning="asking again on a fresh connection")
+        self.dealer.reconnect()
+        self._greeting.due = time.monotonic()
 
     def _lost(self, reason: str) -> None:
         """The verifier is gone: start over on a fresh connection."""

@@ -4,26 +4,25 @@ from collections import Counter
 from zlib import crc32
 
 from specmesh.errors import FrameError
-from specmesh.wire.codec import HEADER, decode, encode
-from specmesh.wire.messages import Kind
+from specmesh.wire.codec import CRC, HEADER, decode, encode
 
-REASONS = frozenset({"length", "magic", "version", "kind", "count", "body"})
+REASONS = frozenset({"length", "magic", "checksum", "version", "kind", "count", "body"})
 
 
 def run(data: bytes) -> Counter[str]:
-    """Decode the input as it is and, where that makes another frame, with the checksum that its body has.
+    """Decode the input as it is and, where that makes another frame, with the checksum that it should have.
 
     Returns what came of it: a message's name, or the reason of the refusal.
     """
     seen = Counter([_decoded(data)])
-    if len(data) >= HEADER.size and data[3] >= Kind.HELLO:
+    if len(data) >= HEADER.size + CRC.size:
         seen[_decoded(repaired(data))] += 1
     return seen
 
 
 def repaired(frame: bytes) -> bytes:
-    """A control frame with the right checksum: nobody guesses 32 bits, and behind them is a parser."""
-    return frame[:12] + crc32(frame[HEADER.size :]).to_bytes(4, "little") + frame[16:]
+    """The frame with the right checksum: nobody guesses 32 bits, and behind them is a parser."""
+    return frame[: -CRC.size] + CRC.pack(crc32(frame[: -CRC.size]))
 
 
 def _decoded(frame: bytes) -> str:

@@ -101,10 +101,11 @@ def _body(_: random.Random, frame: bytes, other: bytes) -> bytes:
 def _json(rng: random.Random, frame: bytes, other: bytes) -> bytes:
     """The payload damaged and its checksum right: what only the parser can refuse."""
     damage = rng.choice((_flip, _byte, _lose, _repeat, _splice))
-    return repaired(frame[: HEADER.size] + damage(rng, frame[HEADER.size :] or b"{}", other))
+    return repaired(frame[: HEADER.size] + damage(rng, frame[HEADER.size : -4] or b"{}", other) + bytes(4))
 
 
 MUTATORS: tuple[Mutator, ...] = (_flip, _byte, _cut, _lose, _extend, _splice, _repeat, _count, _kind, _body, _json)
+"""Each second damaged frame is given its right checksum afterwards, see `mutants`: else all would end there."""
 
 
 def mutants(seed: int) -> Iterator[bytes]:
@@ -114,7 +115,7 @@ def mutants(seed: int) -> Iterator[bytes]:
         frame = rng.choice(frames)
         for _ in range(rng.choice((1, 1, 2, 3))):
             frame = rng.choice(MUTATORS)(rng, frame or b"\0", rng.choice(frames))
-        yield frame
+        yield repaired(frame) if rng.randrange(2) else frame
 
 
 # --- decoding them

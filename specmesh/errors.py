@@ -185,7 +185,7 @@ class RemoteProtocolError(SpecmeshError):
 class FrameError(RemoteProtocolError):
     """Bytes from a peer that are not a frame.
 
-    `reason` is one of length, magic, version, kind, count, body and labels the rejection counter;
+    `reason` is one of length, magic, checksum, version, kind, count, body and labels the rejection counter;
     `seen` is the offending value.
     """
 

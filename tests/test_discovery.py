@@ -18,6 +18,7 @@ from specmesh.daemons import serve
 from specmesh.discovery import Announcement, announced, find, fingerprint
 from specmesh.errors import ConfigError
 from specmesh.keys import KeyFolder, Listing
+from specmesh.wire.messages import PROTOCOL_VERSION
 
 BOX = Announcement("bigbox", "big.gguf", "192.0.2.7", 7071, "ab" * 8)
 KEY = bytes(range(32))
@@ -45,7 +46,7 @@ def test_announced_and_found():
         while mine is None:
             assert time.monotonic() < deadline, "it is not found"
             mine = next((one for one in find(0.3, ["127.0.0.1"]) if one.name == "big-box-7071"), None)
-    assert (mine.host, mine.port, mine.key, mine.protocol) == ("127.0.0.1", 7071, fingerprint(KEY), 1)
+    assert (mine.host, mine.port, mine.key, mine.protocol) == ("127.0.0.1", 7071, fingerprint(KEY), PROTOCOL_VERSION)
     assert told.model.startswith(mine.model)
     assert len(mine.model) > 100
     assert mine.address == "tcp://127.0.0.1:7071"
@@ -86,8 +87,8 @@ def test_what_to_type(monkeypatch: pytest.MonkeyPatch, keys: KeyFolder):
 
 def test_another_protocol(monkeypatch: pytest.MonkeyPatch, keys: KeyFolder):
     """It cannot be drafted for: said, and no command."""
-    told = discover(monkeypatch, [Announcement("b", "m", "192.0.2.7", 7071, protocol=2)]).stdout
-    assert ("version 2" in told, "specmesh pair" in told) == (True, False)
+    told = discover(monkeypatch, [Announcement("b", "m", "192.0.2.7", 7071, protocol=1)]).stdout
+    assert ("version 1" in told, "specmesh pair" in told) == (True, False)
 
 
 def test_nobody_is_found(monkeypatch: pytest.MonkeyPatch, keys: KeyFolder):

@@ -1,6 +1,6 @@
 """Bytes <-> messages. Total: any bytes decode to a message or raise FrameError, nothing else.
 
-One ZMTP frame per message, little-endian, a 20-byte header (PROTOCOL.md section 3):
+One ZMTP frame per message, little-endian: a 20-byte header, a payload, the CRC-32 of both (PROTOCOL.md section 3):
 
     offset size field
     0      2    magic       b"SM"
@@ -8,7 +8,7 @@ One ZMTP frame per message, little-endian, a 20-byte header (PROTOCOL.md section
     3      1    kind
     4      4    session     u32
     8      4    base        u32
-    12     4    prefix_crc  u32   token plane: CRC-32 of the ids before base; control plane: CRC-32 of the body
+    12     4    prefix_crc  u32   token plane: CRC-32 of the ids before base; control plane: 0
     16     2    count       u16   token plane: ids that follow; control plane: 0
     18     2    draft_n     u16   TRUTH, SYNC: drafts wanted; DRAFT: branch number; else 0
 """
@@ -24,7 +24,8 @@ from specmesh.wire.messages import MAX_BODY, MAX_SUPPORT, MAX_TOKENS, PROTOCOL_V
 
 MAGIC = b"SM"
 HEADER = struct.Struct("<2sBBIIIHH")
-MAX_FRAME = HEADER.size + MAX_BODY
+CRC = struct.Struct("<I")
+MAX_FRAME = HEADER.size + MAX_BODY + CRC.size
 """Longest frame either side may send, in bytes; sockets are set to refuse more."""
 
 _CONTROL: dict[Kind, type[ControlMessage]] = {
@@ -45,6 +46,8 @@ _CONTROL: dict[Kind, type[ControlMessage]] = {
 _KIND_OF: dict[type[ControlMessage], Kind] = {cls: kind for kind, cls in _CONTROL.items()}
 _KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}
 _IDS = [struct.Struct(f"<{n}i") for n in range(65)]
+_INTACT = 0x2144DF1C
+"""The CRC-32 of any bytes with their own CRC-32 behind them: one pass over a frame, and no copy of it."""
 
 
 def encode(message: Message) -> bytes:
@@ -64,20 +67,22 @@ def encode(message: Message) -> bytes:
         case m.Shadow(session, base, crc, ids):
             return _encode_ids(Kind.SHADOW, session, base, crc, ids, 0)
         case m.DraftProbs(session, base, crc, ids):
-            return _encode_ids(Kind.DRAFT_PROBS, session, base, crc, ids, 0) + _encode_laws(message)
+            return _encode_ids(Kind.DRAFT_PROBS, session, base, crc, ids, 0, _encode_laws(message))
         case _:
             body = encode_body(message)
-            kind = _KIND_OF[type(message)]
-            return HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, 0, 0, crc32(body), 0, 0) + body
+            frame = HEADER.pack(MAGIC, PROTOCOL_VERSION, _KIND_OF[type(message)], 0, 0, 0, 0, 0) + body
+            return frame + CRC.pack(crc32(frame))
 
 
 def decode(frame: bytes) -> Message:
     """Parse one frame; raises FrameError on anything else, before allocating from a count."""
-    if len(frame) < HEADER.size:
+    if not HEADER.size <= len(frame) <= MAX_FRAME:
         raise FrameError("length", len(frame))
     magic, version, kind_code, session, base, crc, count, extra = HEADER.unpack_from(frame)
     if magic != MAGIC:
         raise FrameError("magic", magic)
+    if crc32(frame) != _INTACT and not _is_first_version(frame):
+        raise FrameError("checksum", len(frame))
     if version != PROTOCOL_VERSION:
         raise FrameError("version", version)
     kind = _KINDS.get(kind_code)
@@ -85,7 +90,7 @@ def decode(frame: bytes) -> Message:
         raise FrameError("kind", kind_code)
     cls = _CONTROL.get(kind)
     if cls is not None:
-        return _decode_control(cls, frame, crc)
+        return decode_body(cls, frame[HEADER.size : -CRC.size])
     if kind is Kind.DRAFT_PROBS:
         return _decode_probs(frame, session, base, crc, count)
     ids = _decode_ids(frame, count)
@@ -104,20 +109,36 @@ def decode(frame: bytes) -> Message:
             return m.Nack(session, base, crc)
 
 
-def _encode_ids(kind: Kind, session: int, base: int, crc: int, ids: Sequence[int], extra: int) -> bytes:
+def may_be_control(frame: bytes, error: FrameError) -> bool:
+    """Whether a frame that was refused came damaged and may have been a control one, which nobody says again.
+    Those have zeros behind their kind, so that damage to the kind does not hide them."""
+    if error.reason not in ("magic", "checksum"):
+        return False
+    return frame[3] >= Kind.HELLO or not any(frame[4 : HEADER.size])
+
+
+def _is_first_version(frame: bytes) -> bool:
+    """Whether it is a control frame of version 1, which had a CRC of its body at offset 12 and no other."""
+    return frame[2] == 1 and frame[3] >= Kind.HELLO and frame[12:16] == CRC.pack(crc32(frame[HEADER.size :]))
+
+
+def _encode_ids(
+    kind: Kind, session: int, base: int, crc: int, ids: Sequence[int], extra: int, laws: bytes = b""
+) -> bytes:
     if len(ids) > MAX_TOKENS:
         raise ValueError(f"{len(ids)} ids exceed the {MAX_TOKENS} of one frame")
     try:
         header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, session, base, crc, len(ids), extra)
-        return header + _ids_struct(len(ids)).pack(*ids)
+        frame = header + _ids_struct(len(ids)).pack(*ids) + laws
     except struct.error as error:
         raise ValueError(f"a field does not fit its place in the frame: {error}") from None
+    return frame + CRC.pack(crc32(frame))
 
 
 def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:
     if count > MAX_TOKENS:
         raise FrameError("count", count)
-    if len(frame) != HEADER.size + 4 * count:
+    if len(frame) != HEADER.size + 4 * count + CRC.size:
         raise FrameError("length", len(frame))
     return _ids_struct(count).unpack_from(frame, HEADER.size)
 
@@ -139,14 +160,14 @@ def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -
     if count > MAX_TOKENS:
         raise FrameError("count", count)
     end = HEADER.size + 6 * count
-    if len(frame) < end:
+    if len(frame) < end + CRC.size:
         raise FrameError("length", len(frame))
     numbers = struct.unpack_from(f"<{count}i{count}H", frame, HEADER.size)
     ids, sizes = numbers[:count], numbers[count:]
     total = sum(sizes)
     if sizes and max(sizes) > MAX_SUPPORT:
         raise FrameError("count", max(sizes))
-    if len(frame) != end + 6 * total:
+    if len(frame) != end + 6 * total + CRC.size:
         raise FrameError("length", len(frame))
     laws = struct.unpack_from(f"<{total}i{total}H", frame, end)
     return m.DraftProbs(session, base, crc, ids, sizes, laws[:total], laws[total:])
@@ -154,12 +175,3 @@ def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -
 
 def _ids_struct(count: int) -> struct.Struct:
     return _IDS[count] if count < len(_IDS) else struct.Struct(f"<{count}i")
-
-
-def _decode_control(cls: type[ControlMessage], frame: bytes, crc: int) -> ControlMessage:
-    if len(frame) > MAX_FRAME:
-        raise FrameError("length", len(frame))
-    body = frame[HEADER.size :]
-    if crc32(body) != crc:
-        raise FrameError("body", "checksum")
-    return decode_body(cls, body)

@@ -9,7 +9,7 @@ Control-plane messages are JSON bodies; each field's annotation is what `body.py
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 MAX_TOKENS = 8192
 """Most ids one token frame carries; a longer SYNC is split."""

@@ -27,9 +27,9 @@ def test_laws_cross_the_wire(proposals: tuple[Proposal | None, ...]):
 
 
 def test_a_draft_with_twenty_tokens_takes_126_bytes():
-    """Four bytes for the id, two for the size, six for each token of its law, behind the header."""
+    """Four bytes for the id, two for the size, six for each token of its law, behind the header, and the CRC."""
     law = Proposal(tuple(range(20)), (1,) * 20)
-    assert len(encode(frame_of(7, ev.SendDraft(3, 9, (5,), (law,))))) == 20 + 126
+    assert len(encode(frame_of(7, ev.SendDraft(3, 9, (5,), (law,))))) == 24 + 126
 
 
 def test_the_largest_law_fits_a_frame():

@@ -1,8 +1,11 @@
 """A drafter's loop, and a verifier that says what the test tells it to."""
 
+from contextlib import suppress
 from dataclasses import replace
+from zlib import crc32
 
 import pytest
+import zmq
 from loops import PATIENCE, PROMPT, Bench, request, truth, until, welcome, welcomed
 
 from specmesh.core.drafter_session import SHADOW
@@ -24,13 +27,23 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
 
+def of_version(version: int, frame: bytes) -> bytes:
+    """The frame as a peer of another version would send it, with its checksum."""
+    frame = b"SM" + bytes([version]) + frame[3:-4]
+    return frame + crc32(frame).to_bytes(4, "little")
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
         (encode(m.Error("version", "I speak version 9")), ["refused", "version 9"]),
-        (b"SM\x09" + encode(welcome())[3:], ["version 9", "this drafter 1"]),
+        (of_version(9, encode(welcome())), ["version 9", "this drafter 2", "update"]),
+        (
+            bytes.fromhex("534d01170000000000000000") + crc32(b"{}").to_bytes(4, "little") + bytes(4) + b"{}",
+            ["version 1,", "this drafter 2", "update"],
+        ),
     ],
-    ids=["version told", "version seen"],
+    ids=["version told", "version seen", "version 1"],
 )
 @pytest.mark.fault(
     "E8.98",
@@ -38,14 +51,69 @@ from specmesh.wire.codec import encode
     "refused, both versions named; the drafter ends with 78",
 )
 def test_refusals_end_the_drafter(bench: Bench, answer: bytes, words: list[str]):
-    """A refusal that trying again cannot change ends the drafter with a ConfigError that says why."""
+    """A refusal that comes again on a fresh connection ends the drafter with a ConfigError that says why."""
     router, _ = bench.router(), bench.drafter()
     router.expect(m.Hello)
+    first = router.peer
+    router.raw(answer)
+    with suppress(zmq.ZMQError):
+        router.raw(answer)  # on the same connection, if it is there still: it counts once
+    router.expect(m.Hello)
+    assert router.peer != first
+    assert bench.errors.empty()
     router.raw(answer)
     error = bench.errors.get(timeout=PATIENCE)
     assert isinstance(error, ConfigError)
     for word in (*words, bench.address):
         assert word in str(error)
+
+
+def with_version(version: int, message: m.Message) -> bytes:
+    """A frame whose version byte alone is another."""
+    return b"SM" + bytes([version]) + encode(message)[3:]
+
+
+def test_a_damaged_version_before_the_welcome(bench: Bench):
+    """Of any frame: it is counted, and HELLO said again."""
+    router, drafter = bench.router(), bench.drafter()
+    router.expect(m.Hello)
+    for message in (m.Error("version", "x"), welcome(), m.Truth(1, 0, 0, (1, 2), 4)):
+        router.raw(with_version(1, message))
+        router.raw(with_version(9, message))
+    router.expect(m.Hello)
+    router.say(welcome())
+    router.expect(m.Ping)
+    assert bench.errors.empty()
+    assert drafter.loop.snapshot(0.0)["wire"]["rejected"] == {"checksum": 6}  # type: ignore[index]
+
+
+def test_a_damaged_frame_after_the_welcome(bench: Bench):
+    """One of the token plane, or of another version, is dropped and counted; with another something may be lost for
+    good: HELLO by a fresh connection."""
+    router, drafter = welcomed(bench)
+    router.raw(with_version(9, m.Truth(1, 0, 0, (1, 2), 4)))
+    router.raw(of_version(9, encode(welcome())))
+    router.say(m.Ping(5, 1))
+    router.expect(m.Pong)
+    assert drafter.loop.snapshot(0.0)["wire"]["rejected"] == {"checksum": 1, "version": 1}  # type: ignore[index]
+    before = router.peer
+    router.raw(with_version(9, m.Done(1, "stop", 4)))
+    router.expect(m.Hello)
+    assert router.peer != before
+    assert bench.errors.empty()
+
+
+def test_another_version_that_was_updated_meanwhile(bench: Bench):
+    """Refused once, then welcome: a refusal much later is the first again."""
+    router, _ = bench.router(), bench.drafter()
+    for _ in range(2):
+        router.expect(m.Hello)
+        router.raw(of_version(9, encode(m.Error("version", ""))))
+        router.expect(m.Hello)
+        router.say(welcome())
+        router.expect(m.Ping)
+        router.say(m.Bye())
+    assert bench.errors.empty()
 
 
 @pytest.mark.parametrize(

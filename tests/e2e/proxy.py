@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import re
 import threading
 from collections.abc import Coroutine
 from typing import TypeVar
@@ -10,6 +11,9 @@ from typing import TypeVar
 CHUNK = 65536
 RETRANSMISSION = 0.2
 """Seconds that a lost packet holds up what follows: TCP hides loss, and it shows as stalls."""
+
+GREETING = 300
+"""Bytes each way in which ZeroMQ greets, and the first HELLO and WELCOME are: what comes later is damaged."""
 
 T = TypeVar("T")
 
@@ -22,6 +26,8 @@ class Proxy:
     loss:      share of what is sent that comes only after a retransmission.
     bandwidth: bytes a second each way; 0 has no bound.
     piece:     most bytes written at once; 0 writes what there is.
+    damage:    share of what is sent in which one bit is flipped, once a connection has been greeted. May be changed.
+    aim:       the kind of frame that alone is damaged, as its byte, and where in it; None: anywhere in what is sent.
 
     to_target, to_source: bytes forwarded in each direction. captured: what a listener would have, the bytes to the
     target and those back.
@@ -35,9 +41,12 @@ class Proxy:
         loss: float = 0.0,
         bandwidth: int = 0,
         piece: int = 0,
+        damage: float = 0.0,
     ) -> None:
         self.delay, self.jitter, self.loss = delay, jitter, loss
         self.bandwidth, self.piece = bandwidth, piece
+        self.damage, self.flipped = damage, 0
+        self.aim: tuple[bytes, int] | None = None
         self.to_target = self.to_source = 0
         self.connections = 0
         self.captured = bytearray(), bytearray()
@@ -121,6 +130,7 @@ class Proxy:
     async def _deliver(
         self, queue: "asyncio.Queue[tuple[float, bytes]]", sink: asyncio.StreamWriter, to_target: bool
     ) -> None:
+        greeting = GREETING
         with contextlib.suppress(OSError):
             while True:
                 due, data = await queue.get()
@@ -128,6 +138,9 @@ class Proxy:
                 await self._open[to_target].wait()
                 if not data:
                     break
+                greeting -= len(data)
+                if greeting < 0 and self._random.random() < self.damage:
+                    data = self._flip(data)
                 await self._write(sink, data)
                 self.captured[0 if to_target else 1].extend(data)
                 if to_target:
@@ -136,6 +149,18 @@ class Proxy:
                     self.to_source += len(data)
         sink.transport.abort()
         self._writers.discard(sink)
+
+    def _flip(self, data: bytes) -> bytes:
+        """The same with one bit of it flipped."""
+        at = self._random.randrange(len(data))
+        if self.aim is not None:
+            kind, offset = self.aim
+            found = re.search(rb"SM." + re.escape(kind), data, re.DOTALL)
+            if found is None or found.start() + offset >= len(data):
+                return data
+            at = found.start() + offset
+        self.flipped += 1
+        return data[:at] + bytes([data[at] ^ 1 << self._random.randrange(8)]) + data[at + 1 :]
 
     async def _write(self, sink: asyncio.StreamWriter, data: bytes) -> None:
         size = self.piece or len(data)

@@ -25,16 +25,24 @@ MIB = 2**20
 fault = pytest.mark.fault
 
 
-def header(magic: bytes = b"SM", version: int = 1, kind: int = 1, count: int = 0, crc: int = 0) -> bytes:
+VERSION = m.PROTOCOL_VERSION
+
+
+def header(magic: bytes = b"SM", version: int = VERSION, kind: int = 1, count: int = 0, crc: int = 0) -> bytes:
     """A frame's first 20 bytes."""
     return struct.pack("<2sBBIIIHH", magic, version, kind, 1, 0, crc, count, 0)
+
+
+def sealed(frame: bytes) -> bytes:
+    """The frame with its own CRC-32 behind it."""
+    return frame + crc32(frame).to_bytes(4, "little")
 
 
 def big_endian(message: m.Draft) -> bytes:
     """The frame as a machine of the other byte order would write its memory."""
     words = (message.session, message.base, message.prefix_crc)
     ids = struct.pack(f">{len(message.ids)}i", *message.ids)
-    return b"MS" + struct.pack(">BBIIIHH", 1, 1, *words, len(message.ids), 0) + ids
+    return b"MS" + struct.pack(">BBIIIHH", VERSION, 1, *words, len(message.ids), 0) + ids
 
 
 BAD_FRAMES = [
@@ -55,36 +63,41 @@ BAD_FRAMES = [
         marks=fault("E1.3", "another magic; an HTTP request", "dropped, counted as `magic`"),
     ),
     pytest.param("magic", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"], id="HTTP", marks=fault("E1.3")),
-    pytest.param("version", [header(version=2)], id="newer version", marks=fault("E1.4")),
-    pytest.param("version", [header(version=0)], id="older version", marks=fault("E1.4")),
+    pytest.param("version", [sealed(header(version=VERSION + 1))], id="newer version", marks=fault("E1.4")),
+    pytest.param("version", [sealed(header(version=0))], id="older version", marks=fault("E1.4")),
+    pytest.param(
+        "version", [header(version=1, kind=16, crc=crc32(b"{}")) + b"{}"], id="version 1", marks=fault("E1.4")
+    ),
+    pytest.param("checksum", [b"SM\x09" + sealed(header())[3:]], id="damaged version", marks=fault("E1.4")),
+    pytest.param("checksum", [b"SM\x09" + sealed(header(kind=16))[3:]], id="damaged version of a HELLO"),
     pytest.param(
         "kind",
-        [header(kind=99)],
+        [sealed(header(kind=99))],
         id="unknown kind",
         marks=fault("E1.5", "an unknown kind", "dropped, counted as `kind`; the link stays"),
     ),
     pytest.param(
         "length",
-        [header(count=9) + bytes(8)],
+        [sealed(header(count=9) + bytes(8))],
         id="fewer ids than counted",
         marks=fault("E1.6", "a count larger than the ids behind it", "dropped as `length`; no memory by the count"),
     ),
     pytest.param(
         "length",
-        [header(count=1) + bytes(8)],
+        [sealed(header(count=1) + bytes(8))],
         id="more ids than counted",
         marks=fault("E1.7", "more ids than the count", "dropped, counted as `length`"),
     ),
     pytest.param(
         "count",
-        [header(kind=3, count=m.MAX_TOKENS + 1) + bytes(4 * (m.MAX_TOKENS + 1))],
+        [sealed(header(kind=3, count=m.MAX_TOKENS + 1) + bytes(4 * (m.MAX_TOKENS + 1)))],
         id="one id too many",
         marks=fault("E1.9", "one id more than a frame may carry; 65,535 of them", "dropped, counted as `count`"),
     ),
-    pytest.param("count", [header(kind=3, count=65535)], id="count beyond all bounds", marks=fault("E1.9")),
-    pytest.param("body", [header(kind=16) + b"{}"], id="wrong body checksum"),
-    pytest.param("body", [header(kind=16, crc=crc32(b"{}")) + b"{}"], id="HELLO without fields"),
-    pytest.param("body", [header(kind=16, crc=crc32(b"[" * 9999)) + b"[" * 9999], id="deeply nested body"),
+    pytest.param("count", [sealed(header(kind=3, count=65535))], id="count beyond all bounds", marks=fault("E1.9")),
+    pytest.param("checksum", [header(kind=16) + b"{}"], id="no checksum"),
+    pytest.param("body", [sealed(header(kind=16) + b"{}")], id="HELLO without fields"),
+    pytest.param("body", [sealed(header(kind=16) + b"[" * 9999)], id="deeply nested body"),
     pytest.param(
         "parts",
         [b"", header()],
@@ -120,12 +133,13 @@ def test_bad_frame_is_counted_and_dropped(wire: Wire, verifier: Daemon, chosen: 
     assert len(verifier.events("drafter_gone")) < len(verifier.events("drafter_attached"))
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 1, 3, 255])
 @fault("E1.4", "an older and a newer protocol version", "dropped, counted; an ERROR names both versions")
 @fault("E8.98")
 def test_other_protocol_version_is_told(peer: Peer, version: int):
     """A frame of another version is answered with an ERROR that names both."""
-    peer.raw(header(version=version, kind=16))
+    frame = header(version=version, kind=16, crc=crc32(b"{}")) + b"{}"
+    peer.raw(frame if version == 1 else sealed(frame))
     answer = peer.expect(m.Error)
     assert answer.code == "version"
     assert f"version {m.PROTOCOL_VERSION}" in answer.message
@@ -230,4 +244,4 @@ def test_a_million_mutated_frames():
             outcomes[type(decode(mutated(frame, rng))).__name__] += 1
         except FrameError as error:
             outcomes[error.reason] += 1
-    assert outcomes.keys() >= {"Draft", "Truth", "length", "magic", "version", "kind", "count", "body"}
+    assert outcomes.keys() >= {"Draft", "Truth", "length", "magic", "checksum"}

@@ -12,7 +12,7 @@ INPUTS = [pytest.param(target, path, id=f"{target} {path.name}") for target in T
 
 REACHED = {
     "codec": {
-        *("length", "magic", "version", "kind", "count", "body"),
+        *("length", "magic", "checksum", "version", "kind", "count", "body"),
         *("Draft", "Truth", "Sync", "Nack", "Shadow", "Hello", "Welcome", "Vocab", "Open", "Opened", "Close", "Done"),
         *("Error", "Ping", "Pong", "Round", "Bye", "Logprobs", "DraftProbs"),
     },

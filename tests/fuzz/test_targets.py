@@ -27,7 +27,7 @@ PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 def test_codec(data):
     """Any bytes are a message or a FrameError, with the right checksum too."""
     codec.run(data)
-    codec.run(b"SM\x01" + data)
+    codec.run(b"SM\x02" + data)
 
 
 @PROFILE

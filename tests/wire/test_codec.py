@@ -6,6 +6,7 @@ import tracemalloc
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
-from specmesh.wire.codec import HEADER, MAX_FRAME, decode, encode
+from specmesh.wire.codec import HEADER, MAX_FRAME, decode, encode, may_be_control
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 VECTORS = Path(__file__).parents[2] / "wire" / "vectors"
@@ -88,6 +89,11 @@ def message_of(vector):
     return cls(**values)
 
 
+def sealed(frame):
+    """The frame with its own CRC-32 behind it."""
+    return bytes(frame) + crc32(frame).to_bytes(4, "little")
+
+
 def decode_or_reason(frame):
     """The message, or the reason of the FrameError; anything else escapes and fails the test."""
     try:
@@ -127,22 +133,22 @@ def test_vectors_cover_every_message():
 def test_rejections_cover_every_reason():
     """Every reason a FrameError can have occurs among the rejected vectors."""
     reasons = {vector["reason"] for vector in vectors("rejected")}
-    assert reasons == {"length", "magic", "version", "kind", "count", "body"}
+    assert reasons == {"length", "magic", "checksum", "version", "kind", "count", "body"}
 
 
 # --- sizes
 
 
 def test_header_is_20_bytes():
-    """A message without ids is the 20-byte header and nothing more."""
+    """A message without ids is the 20-byte header, its CRC, and nothing more."""
     assert HEADER.size == 20
-    assert len(encode(m.Nack(1, 0, 0))) == 20
+    assert len(encode(m.Nack(1, 0, 0))) == 24
 
 
-def test_round_of_4_drafts_is_36_bytes():
-    """A round of 4 drafts is 36 bytes on the wire; every further draft adds 4."""
-    assert len(encode(DRAFT)) == 36
-    assert len(encode(m.Draft(7, 3, 0, (*DRAFT.ids, 1)))) == 40
+def test_round_of_4_drafts_is_40_bytes():
+    """A round of 4 drafts is 40 bytes on the wire; every further draft adds 4."""
+    assert len(encode(DRAFT)) == 40
+    assert len(encode(m.Draft(7, 3, 0, (*DRAFT.ids, 1)))) == 44
 
 
 def test_largest_messages_fit_a_frame():
@@ -207,14 +213,14 @@ def test_arbitrary_bytes_decode_or_raise_frame_error(raw):
 @given(st.sampled_from(sorted(m.Kind)), st.integers(0, 2**16 - 1), st.binary(max_size=64))
 def test_any_payload_behind_a_valid_header(kind, count, payload):
     """A valid header in front of arbitrary bytes reaches every branch and still only FrameError escapes."""
-    decode_or_reason(HEADER.pack(b"SM", m.PROTOCOL_VERSION, kind, 1, 2, 3, count, 4) + payload)
+    decode_or_reason(sealed(HEADER.pack(b"SM", m.PROTOCOL_VERSION, kind, 1, 2, 3, count, 4) + payload))
 
 
 @settings(PROFILE, max_examples=600)
 @given(messages, st.data())
 @pytest.mark.fault("E1.16")
 def test_mutated_frames_decode_or_raise_frame_error(message, data):
-    """Valid frames with bytes flipped, cut, inserted or doubled are a message or a FrameError."""
+    """Valid frames with bytes flipped, cut, inserted or doubled are a message or a FrameError, with a right CRC too."""
     frame = bytearray(encode(message))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, max(len(frame) - 1, 0)))
@@ -228,6 +234,7 @@ def test_mutated_frames_decode_or_raise_frame_error(message, data):
             case _:
                 frame += frame[at : at + 64]
     decode_or_reason(bytes(frame))
+    decode_or_reason(sealed(bytes(frame[:-4])))
 
 
 @PROFILE
@@ -236,18 +243,54 @@ def test_mutated_frames_decode_or_raise_frame_error(message, data):
 def test_big_endian_copy_is_refused(message):
     """The byte-swapped copy of a frame is no frame: its magic reads MS."""
     frame = encode(message)
-    count = (len(frame) - HEADER.size) // 4
-    layout = f"HBBIIIHH{count}i"
+    count = (len(frame) - HEADER.size - 4) // 4
+    layout = f"HBBIIIHH{count}iI"
     assert decode_or_reason(struct.pack(">" + layout, *struct.unpack("<" + layout, frame))) == "magic"
 
 
+GOLDEN = {vector["message"]: vector["hex"] for vector in vectors("token", "control")}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_flipped_bit_anywhere_is_refused(name):
+    """Each bit of each byte of a frame of each kind: as damage, also that of the version, and nothing else."""
+    whole = bytes.fromhex(GOLDEN[name])
+    for at in range(len(whole)):
+        for bit in range(8):
+            frame = bytearray(whole)
+            frame[at] ^= 1 << bit
+            with pytest.raises(FrameError) as caught:
+                decode(bytes(frame))
+            assert caught.value.reason == ("magic" if at < 2 else "checksum")
+            assert may_be_control(bytes(frame), caught.value) or whole[3] < 16
+
+
 @PROFILE
-@given(control_messages, st.integers(0, 7), st.integers(0))
-def test_damaged_body_is_refused(message, bit, where):
-    """One flipped bit anywhere in a control body is found by its CRC."""
+@given(messages, st.integers(0), st.integers(1, 2**32 - 1))
+def test_a_burst_of_damage_is_refused(message, where, bits):
+    """Up to 32 bits in a row, as far as the frame goes."""
     frame = bytearray(encode(message))
-    frame[HEADER.size + where % (len(frame) - HEADER.size)] ^= 1 << bit
-    assert decode_or_reason(bytes(frame)) == "body"
+    at = where % (len(frame) - 3)
+    frame[at : at + 4] = (int.from_bytes(frame[at : at + 4], "little") ^ bits).to_bytes(4, "little")
+    assert decode_or_reason(bytes(frame)) in ("magic", "checksum")
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_damage_looks_like_no_other_version(name):
+    """Any other version byte alone is damage; with a CRC that proves it, it is that version."""
+    whole = bytes.fromhex(GOLDEN[name])
+    for version in set(range(256)) - {m.PROTOCOL_VERSION}:
+        frame = whole[:2] + bytes([version]) + whole[3:]
+        assert decode_or_reason(frame) == "checksum"
+        assert decode_or_reason(sealed(frame[:-4])) == "version"
+
+
+def test_damaged_drafts_are_not_taken_for_control_frames():
+    """What of the token plane is lost is said again, so that nobody need begin anew for it."""
+    for at in range(20, len(encode(DRAFT))):
+        frame = bytearray(encode(DRAFT))
+        frame[at] ^= 1
+        assert not may_be_control(bytes(frame), FrameError("checksum", 0))
 
 
 @PROFILE
@@ -256,19 +299,20 @@ def test_damaged_body_is_refused(message, bit, where):
 def test_count_must_match_the_payload(message, count):
     """A frame whose count is not exactly the ids that follow is refused."""
     frame = bytearray(encode(message))
-    actual = (len(frame) - HEADER.size) // 4
+    actual = (len(frame) - HEADER.size - 4) // 4
     frame[16:18] = struct.pack("<H", count)
     if count == actual:
         assert decode(bytes(frame)) == message
     else:
-        assert decode_or_reason(bytes(frame)) in ("length", "count")
+        assert decode_or_reason(sealed(bytes(frame[:-4]))) in ("length", "count")
 
 
 @pytest.mark.fault("E1.6")
 def test_count_allocates_nothing():
     """A count that the payload does not back is refused before memory is taken for it."""
-    frames = [HEADER.pack(b"SM", 1, kind, 1, 0, 0, 65535, 0) for kind in m.Kind if kind < 16]
-    frames += [HEADER.pack(b"SM", 1, m.Kind.SYNC, 1, 0, 0, m.MAX_TOKENS, 0)]
+    version = m.PROTOCOL_VERSION
+    frames = [sealed(HEADER.pack(b"SM", version, kind, 1, 0, 0, 65535, 0)) for kind in m.Kind if kind < 16]
+    frames += [sealed(HEADER.pack(b"SM", version, m.Kind.SYNC, 1, 0, 0, m.MAX_TOKENS, 0))]
     for frame in frames:
         decode_or_reason(frame)
     tracemalloc.start()
@@ -286,18 +330,18 @@ def test_version_is_named():
     frame = bytearray(encode(DRAFT))
     frame[2] = 9
     with pytest.raises(FrameError) as caught:
-        decode(bytes(frame))
+        decode(sealed(frame[:-4]))
     assert (caught.value.reason, caught.value.seen) == ("version", 9)
 
 
 def test_version_is_checked_before_the_rest():
     """Another version may mean another layout: nothing behind the version byte is judged."""
     frame = bytearray(encode(DRAFT))
-    frame[2], frame[3], frame[16] = 2, 200, 255
-    assert decode_or_reason(bytes(frame)) == "version"
+    frame[2], frame[3], frame[16] = 3, 200, 255
+    assert decode_or_reason(sealed(frame[:-4])) == "version"
 
 
 def test_oversized_control_frame_is_refused():
     """A control frame over MAX_FRAME is refused by its length, before its body is read."""
-    frame = HEADER.pack(b"SM", 1, m.Kind.PING, 0, 0, 0, 0, 0) + b" " * (m.MAX_BODY + 1)
-    assert decode_or_reason(frame) == "length"
+    frame = HEADER.pack(b"SM", m.PROTOCOL_VERSION, m.Kind.PING, 0, 0, 0, 0, 0) + b" " * (m.MAX_BODY + 1)
+    assert decode_or_reason(sealed(frame)) == "length"
