@@ -51,9 +51,10 @@ class Flaw:
 class Dealer:
     """A connected DEALER. `connect` opens one; a fresh one replaces a connection that went silent or was refused.
 
-    changed: whether `connect` would expect another verifier than it did, because the keys here have changed. traffic:
-    where frames are counted, with others'. cut: the connection has ended, as of the last look; by the next one, which
-    libzmq makes itself, the verifier does not know who this is.
+    changed: whether `connect` would expect another verifier than it did, because the keys here have changed. unproved:
+    called where the verifier has not the key that `connect` asked for; whether there is another to ask for at once.
+    traffic: where frames are counted, with others'. cut: the connection has ended, as of the last look; by the next,
+    which libzmq makes itself, the verifier does not know who this is.
     libzmq gives up for good after most refusals, and after others tries again without a pause; see `look`.
     What nobody says again, OPEN and CLOSE, is kept where the verifier cannot take it at once, in order: without its
     CLOSE a session would go on for nobody.
@@ -65,8 +66,9 @@ class Dealer:
         address: str,
         changed: Callable[[], bool] = lambda: False,
         traffic: Traffic | None = None,
+        unproved: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._connect, self._address, self._changed = connect, address, changed
+        self._connect, self._address, self._changed, self._unproved = connect, address, changed, unproved
         self.socket = connect()
         self.inlet = Inlet(self.socket)
         self.traffic = traffic or Traffic()
@@ -101,6 +103,9 @@ class Dealer:
             return None
         self.traffic.refused[ended] += 1
         self._leave()
+        if ended in (Handshake.BROKEN, Handshake.CRYPTOGRAPHY) and self._unproved():
+            self._retry = now
+            return None
         self._retry = now + self._pause
         self._pause = LOOK_INTERVAL if ended is Handshake.KEY else min(2 * self._pause, LONGEST_RETRY)
         before, self.refusal = self.refusal, f"no way into the verifier at {self._address}: {_MEANINGS[ended]}"

@@ -101,22 +101,27 @@ def bind_router(
 
 
 def connect_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], address: str, insecure: bool = False, keys: KeyFolder | None = None
+    context: zmq.Context[zmq.Socket[bytes]],
+    address: str,
+    insecure: bool = False,
+    keys: KeyFolder | None = None,
+    turn: int = 0,
 ) -> zmq.Socket[bytes]:
-    """A DEALER that connects, and reconnects, to the verifier whose key is known for this address; raises ConfigError.
+    """A DEALER that connects, and reconnects, to the verifier at this address; `turn` says which of its keys it must
+    prove. Raises ConfigError.
 
     Its monitor (`get_monitor_socket`) tells of its handshakes and of connections that end; `close_dealer` closes both.
     """
-    server, identity = (keys.verifier_at(address), keys.identity()) if keys is not None else (None, None)
-    check_connect(address, keyed=server is not None, insecure=insecure)
+    known, identity = (keys.verifiers_at(address), keys.identity()) if keys is not None else ([], None)
+    check_connect(address, keyed=bool(known), insecure=insecure)
     socket = context.socket(zmq.DEALER)
     _configure(socket)
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.RECONNECT_IVL, 100)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
-    if identity is not None and server is not None:
-        protect_client(socket, identity, server)
+    if identity is not None and known:
+        protect_client(socket, identity, known[turn % len(known)])
     watch(socket, HANDSHAKES | zmq.EVENT_DISCONNECTED)
     try:
         socket.connect(address)
@@ -127,7 +132,7 @@ def connect_dealer(
 
 
 class Route:
-    """The way to one verifier, by the key that is known for its address now; None of `keys` where none are used."""
+    """The way to one verifier, by the keys that it may prove as known now; None of `keys` where none are used."""
 
     def __init__(
         self,
@@ -139,20 +144,26 @@ class Route:
         self.address = address
         self._context, self._insecure, self._keys = context, insecure, keys
         self._stamp: tuple[int, ...] = ()
-        self._server: bytes | None = None
+        self._known: list[bytes] = []
+        self._turn = 0
 
     def open(self) -> zmq.Socket[bytes]:
         """A fresh DEALER; raises ConfigError where no key is known and one is needed."""
         if self._keys is not None:
-            self._stamp, self._server = self._keys.stamp(Listing.VERIFIERS), self._keys.verifier_at(self.address)
-        return connect_dealer(self._context, self.address, self._insecure, self._keys)
+            self._stamp, self._known = self._keys.stamp(Listing.VERIFIERS), self._keys.verifiers_at(self.address)
+        return connect_dealer(self._context, self.address, self._insecure, self._keys, self._turn)
+
+    def unproved(self) -> bool:
+        """The verifier has not the key that it was asked for: ask for the next one. Whether one has not been yet."""
+        self._turn += 1
+        return self._turn % max(len(self._known), 1) > 0
 
     def changed(self) -> bool:
-        """Whether another key is known for the verifier than when it was opened, or none; a damaged list is none."""
+        """Whether other keys are known for the verifier than when it was opened; a damaged list changes nothing."""
         if self._keys is None or self._stamp == (stamp := self._keys.stamp(Listing.VERIFIERS)):
             return False
         try:
-            changed = self._keys.verifier_at(self.address) != self._server
+            changed = self._keys.verifiers_at(self.address) != self._known
         except (ConfigError, OSError):
             return False  # looked at again next time
         self._stamp = stamp

@@ -69,7 +69,7 @@ class Upstream:
     ) -> None:
         now = time.monotonic()
         self.address, self._name = route.address, name
-        self.dealer = Dealer(route.open, route.address, route.changed, traffic)
+        self.dealer = Dealer(route.open, route.address, route.changed, traffic, route.unproved)
         self.introduction, self.link = introduction, Link(now)
         self.following = Following(self.dealer, engine, stats, route.address, self, places, temperature)
         self.welcome: m.Welcome | None = None

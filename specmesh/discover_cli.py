@@ -38,11 +38,11 @@ def discover(ctx: click.Context, timeout: float, interfaces: tuple[str, ...], as
     found = find(timeout, interfaces)
     paired = _paired()
     if as_json:
-        rows = [{**one.as_json(), "paired": (one.key, one.address) in paired} for one in found]
+        rows = [{**one.as_json(), "paired": one.key in paired} for one in found]
         click.echo(json.dumps({"schema_version": SCHEMA_VERSION, "verifiers": rows}, indent=2))
     else:
         for one in found:
-            click.echo("\n".join(_lines(one, paired=(one.key, one.address) in paired)))
+            click.echo("\n".join(_lines(one, paired=one.key in paired)))
     if not found:
         click.echo("specmesh: no verifier announces itself: start one with `specmesh verifier --announce`", err=True)
         ctx.exit(DaemonUnreachable.exit_code)
@@ -61,8 +61,8 @@ def _lines(one: "Announcement", *, paired: bool) -> list[str]:
     return [head, f"  specmesh pair {one.host} CODE  # with the code that `specmesh pair` shows there"]
 
 
-def _paired() -> set[tuple[str, str]]:
-    """(fingerprint, address) of the verifiers that are trusted here; the key that was exchanged decides, not what is
+def _paired() -> set[str]:
+    """Fingerprints of the verifiers that are trusted here, wherever they listen: CURVE proves keys, whatever is
     announced."""
     from specmesh.discovery import fingerprint
     from specmesh.errors import ConfigError
@@ -73,4 +73,4 @@ def _paired() -> set[tuple[str, str]]:
         listed = keys.entries(Listing.VERIFIERS) if keys is not None else []
     except ConfigError:
         return set()  # `specmesh keys list` says what is wrong
-    return {(fingerprint(bytes.fromhex(key)), address) for key, address in listed}
+    return {fingerprint(bytes.fromhex(key)) for key, _ in listed}

@@ -4,7 +4,7 @@ A key is a Curve25519 key as ZeroMQ makes it, written as 64 hexadecimal digits, 
 
 secret.key  this machine's secret key
 drafters    who may connect to a verifier here: KEY NAME, one per line
-verifiers   whom a drafter here trusts: KEY ADDRESS, one per line; a machine with several addresses has as many lines
+verifiers   whom a drafter here trusts: KEY ADDRESS, one per line; a key may have several addresses, and an address keys
 
 Only their owner may read and write them. The lists are no secret, but whoever writes them lets himself in.
 """
@@ -181,15 +181,24 @@ class KeyFolder:
             return ()
         return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
-    def verifier_at(self, address: str) -> bytes | None:
-        """The public key of the verifier at an address, None where it is not known; this machine's own has our own."""
-        for key, known in self.entries(Listing.VERIFIERS):
-            if endpoint(known) == endpoint(address):
-                return bytes.fromhex(key)
-        return self.identity().public if is_loopback(host_of(address, "--connect")) else None
+    def verifiers_at(self, address: str) -> list[bytes]:
+        """Public keys that the verifier at an address may prove, the likeliest first; none where no key is known.
+
+        Those listed for the address; else those of its host, on this machine our own, and all others that are trusted:
+        a verifier may listen at another port, and its machine have another name.
+        """
+        found, (host, _) = self.entries(Listing.VERIFIERS), endpoint(address)
+        keys = [key for key, known in found if endpoint(known) == endpoint(address)]
+        if not keys:
+            own = [self.identity().public.hex()] if is_loopback(host_of(address, "--connect")) else []
+            keys = [*(key for key, known in found if endpoint(known)[0] == host), *own, *(key for key, _ in found)]
+        return [bytes.fromhex(key) for key in dict.fromkeys(keys)]
 
     def allow(self, listing: Listing, key: str, label: str, *, replace: bool = False) -> None:
-        """Put a key on a list under a label; raises ConfigError where the label is another key's and not `replace`."""
+        """Put a key on a list under a label; raises ConfigError where the label is another key's and not `replace`.
+
+        A drafter's name is one key's. At a verifier's address there may be several, of which the newest is the first.
+        """
         if not _LABEL.fullmatch(label):
             raise ConfigError(f"{label!r} is no name: give one word")
         with self._changing():
@@ -198,20 +207,23 @@ class KeyFolder:
                 raise ConfigError(
                     f"{label} has another key: `specmesh keys revoke {label}` first, or give another name"
                 )
-            renamed = key if listing is Listing.DRAFTERS else None  # a verifier may have several addresses
-            kept = [(other, known) for other, known in found if not listing.same(known, label) and other != renamed]
-            self._write(listing, [*kept, (key, label)])
+            if listing is Listing.DRAFTERS:
+                kept = [entry for entry in found if key != entry[0] and label != entry[1]]
+            else:
+                kept = [(other, known) for other, known in found if other != key or not listing.same(known, label)]
+            self._write(listing, [(key, label), *kept])
 
     def revoke(self, word: str) -> list[tuple[Listing, str]]:
-        """Take a key off the lists, by itself or by its label; which lists had it, and its label there."""
+        """Take a key off the lists, with all of its labels, by itself or by one of them; which lists had it, and its
+        labels there."""
         gone: list[tuple[Listing, str]] = []
         with self._changing():
             for listing in Listing:
                 found = self.entries(listing)
-                kept = [entry for entry in found if word not in entry]
-                if kept != found:
-                    gone += [(listing, label) for key, label in found if word in (key, label)]
-                    self._write(listing, kept)
+                meant = {key for key, label in found if word in (key, label)}
+                if meant:
+                    gone += [(listing, label) for key, label in found if key in meant]
+                    self._write(listing, [entry for entry in found if entry[0] not in meant])
         return gone
 
     # --- files
@@ -231,7 +243,7 @@ class KeyFolder:
             os.close(descriptor)
 
     def _write(self, listing: Listing, found: Iterable[tuple[str, str]]) -> None:
-        lines = [f"{key} {label}\n" for key, label in sorted(found, key=lambda entry: entry[1])]
+        lines = [f"{key} {label}\n" for key, label in sorted(found, key=lambda entry: entry[1].lower())]
         self._store(listing, "".join(lines))
 
     def _store(self, name: str, text: str) -> None:

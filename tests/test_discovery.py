@@ -66,7 +66,7 @@ def test_what_is_found_is_a_strangers(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_what_to_type(monkeypatch: pytest.MonkeyPatch, keys: KeyFolder):
-    """How to pair; where that is done, how to connect: by the key that was exchanged and its address, both."""
+    """How to pair; where that is done, how to connect, at whatever address: by the key that was exchanged."""
     done = discover(monkeypatch, [BOX])
     assert done.exit_code == 0, done.output
     assert "bigbox: big.gguf at tcp://192.0.2.7:7071" in done.stdout
@@ -80,7 +80,7 @@ def test_what_to_type(monkeypatch: pytest.MonkeyPatch, keys: KeyFolder):
         False,
     )
     elsewhere = Announcement("bigbox", "big.gguf", "192.0.2.8", 7071, fingerprint(KEY))
-    assert "specmesh pair" in discover(monkeypatch, [elsewhere]).stdout
+    assert "--connect tcp://192.0.2.8:7071" in discover(monkeypatch, [elsewhere]).stdout
     rows = json.loads(discover(monkeypatch, [BOX, mine], "--json").stdout)["verifiers"]
     assert [row["paired"] for row in rows] == [False, True]
 

@@ -102,13 +102,19 @@ def test_the_stamp_changes_with_the_list(folder: KeyFolder):
 
 
 def test_whose_key_a_drafter_expects(folder: KeyFolder):
-    """The one listed for the address; on this machine its own, because the verifier there has it too; else none."""
+    """The one listed for the address; else one of its host, on this machine its own, because the verifier there has it
+    too, and then any that is trusted: machines have several names."""
     folder.allow(Listing.VERIFIERS, KEY, "tcp://BIGBOX:7071")
-    assert folder.verifier_at("tcp://bigbox:7071") == bytes.fromhex(KEY)
-    assert folder.verifier_at("tcp://bigbox:7072") is None
-    assert folder.verifier_at("tcp://127.0.0.1:7071") == folder.identity().public
+    known, other, own = bytes.fromhex(KEY), bytes.fromhex(OTHER), folder.identity().public
+    assert folder.verifiers_at("tcp://bigbox:7071") == [known]
+    assert folder.verifiers_at("tcp://127.0.0.1:7071") == [own, known]
     folder.allow(Listing.VERIFIERS, OTHER, "tcp://127.0.0.1:7071")
-    assert folder.verifier_at("tcp://127.0.0.1:7071") == bytes.fromhex(OTHER)
+    assert folder.verifiers_at("tcp://127.0.0.1:7071") == [other]
+    assert folder.verifiers_at("tcp://127.0.0.1:9000") == [other, own, known]
+    assert folder.verifiers_at("tcp://bigbox:9000") == [known, other]
+    assert set(folder.verifiers_at("tcp://another.name:7071")) == {known, other}
+    folder.revoke(KEY), folder.revoke(OTHER)
+    assert folder.verifiers_at("tcp://bigbox:7071") == []
 
 
 @pytest.mark.parametrize("name", ["secret.key", "drafters", "verifiers"])
@@ -222,15 +228,17 @@ def test_a_name_of_any_letters(folder: KeyFolder):
 
 
 def test_an_address_is_one_however_it_is_spelt(folder: KeyFolder):
-    """A verifier that was paired again by another spelling has its new key, not the old one."""
+    """What was paired there last is tried first; what was before stays trusted: it may be another verifier."""
     folder.allow(Listing.VERIFIERS, "a" * 64, "tcp://BigBox:7071")
     folder.allow(Listing.VERIFIERS, "b" * 64, "tcp://bigbox:7071", replace=True)
-    assert folder.verifier_at("tcp://BigBox:7071") == bytes.fromhex("b" * 64)
-    assert list(folder.listed(Listing.VERIFIERS)) == ["b" * 64]
+    assert folder.verifiers_at("tcp://BigBox:7071") == [bytes.fromhex("b" * 64), bytes.fromhex("a" * 64)]
+    folder.allow(Listing.VERIFIERS, "a" * 64, "tcp://BigBox:7071", replace=True)
+    assert folder.verifiers_at("tcp://BigBox:7071")[0] == bytes.fromhex("a" * 64)
+    assert len(folder.entries(Listing.VERIFIERS)) == 2
 
 
 def test_a_verifier_with_several_addresses(folder: KeyFolder):
-    """In a network and a tailnet: each is known, and taken back, by itself; its key takes back all."""
+    """In a network and a tailnet: each stays known, and taking one back takes back the verifier, at all of them."""
     lan, tailnet = "tcp://192.0.2.1:7071", "tcp://100.64.0.7:7071"
     for address in (lan, tailnet, lan):
         folder.allow(Listing.VERIFIERS, KEY, address, replace=True)
@@ -238,12 +246,11 @@ def test_a_verifier_with_several_addresses(folder: KeyFolder):
     assert sorted(folder.entries(Listing.VERIFIERS)) == sorted(
         [(KEY, lan), (KEY, tailnet), (OTHER, "tcp://192.0.2.9:7071")]
     )
-    assert folder.verifier_at(lan) == folder.verifier_at(tailnet) == bytes.fromhex(KEY)
-    assert folder.revoke(lan) == [(Listing.VERIFIERS, lan)]
-    assert folder.verifier_at(lan) is None
-    assert folder.verifier_at(tailnet) == bytes.fromhex(KEY)
+    assert folder.verifiers_at(lan) == folder.verifiers_at(tailnet) == [bytes.fromhex(KEY)]
+    assert sorted(label for _, label in folder.revoke(lan)) == [tailnet, lan]
+    assert folder.verifiers_at(tailnet) == [bytes.fromhex(OTHER)]
     folder.allow(Listing.VERIFIERS, KEY, lan)
-    assert sorted(label for _, label in folder.revoke(KEY)) == [tailnet, lan]
+    assert [label for _, label in folder.revoke(KEY)] == [lan]
 
 
 def test_a_drafter_has_one_name(folder: KeyFolder):

@@ -4,7 +4,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from processes import SPECMESH, Done, Mesh, body, command, complete, environment, free_port, sim_text
+from processes import SPECMESH, Done, Mesh, body, command, complete, environment, free_port, sim_text, until
+
+from specmesh.keys import KeyFolder
 
 PROMPT = "Nobody reads along"
 
@@ -61,3 +63,63 @@ def test_pair_uses_the_keys_of_the_settings(mesh: Mesh):
     folder = mesh.folder / "named.keys"
     done = command("pair", "--address", "0.0.0.0", env={"SPECMESH_VERIFIER_KEYS": str(folder)})  # noqa: S104
     assert (done.code, (folder / "secret.key").exists()) == (78, True), done.err
+
+
+def paired(mesh: Mesh, box: str, bind: str) -> Done:
+    """Pair the drafter's machine with a verifier's, whose settings listen at `bind`; what the drafter was told."""
+    pairing = Pairing(mesh.folder / f"{box}.keys", bind)
+    done = command("pair", pairing.address, pairing.code, "--keys", mesh.folder / "mac.keys")
+    assert (done.code, pairing.end().code) == (0, 0), done.err
+    return done
+
+
+def test_a_paired_verifier_at_other_addresses(mesh: Mesh):
+    """At another port than the one that was told, and by another name of its machine: its key proves it, nothing more
+    has to be paired. A verifier that nobody paired is not spoken to, wherever it listens."""
+    paired(mesh, "box", f"tcp://127.0.0.1:{free_port()}")
+    verifier = mesh.verifier("", "--keys", mesh.folder / "box.keys")
+    for host in ("127.0.0.1", "localhost"):
+        address = f"tcp://{host}:{mesh.port}"
+        options = (
+            "--engine",
+            "sim",
+            "--model",
+            "draft_ms=1,alpha=0.9",
+            "--keys",
+            mesh.folder / "mac.keys",
+            "--connect",
+            address,
+        )
+        drafter = mesh.attached(mesh.start("drafter", *options, name=host).ready())
+        assert complete(drafter, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+        assert drafter.stop() == 0
+    assert verifier.stop() == 0
+    KeyFolder(mesh.folder / "stranger.keys").new()
+    mesh.verifier("", "--keys", mesh.folder / "stranger.keys", name="stranger")
+    lost = mesh.drafter("", "--keys", mesh.folder / "mac.keys", ready=False)
+    until(lambda: lost.stats().get("refusal"), "it is not spoken to")
+    until(lambda: lost.stats()["verifier"] is None, "nor attached")
+
+
+def test_two_verifiers_that_tell_one_address(mesh: Mesh):
+    """Two verifiers of one machine, whose settings name the same port: pairing the second drops nothing, and both are
+    reached at their own ports by one drafter. Revoked, one is not reached any more."""
+    first, second = (paired(mesh, box, "tcp://127.0.0.1:7071") for box in ("one", "two"))
+    assert "stays trusted" not in first.out
+    assert "stays trusted" in second.out
+    one, two = mesh.port, free_port()
+    options = ("--engine", "sim", "--model", "step_ms=4", "--threads", 1)
+    for box, port in (("one", one), ("two", two)):
+        keys = ("--keys", mesh.folder / f"{box}.keys", "--bind", f"tcp://127.0.0.1:{port}")
+        mesh.start("verifier", *options, *keys, name=box).ready()
+    both = ("--connect", f"tcp://127.0.0.1:{one}", "--connect", f"tcp://127.0.0.1:{two}")
+    model = ("--engine", "sim", "--model", "draft_ms=1,alpha=0.9", "--keys", mesh.folder / "mac.keys")
+    drafter = mesh.start("drafter", *model, *both)
+
+    def there() -> list[bool]:
+        return [one["name"] is not None for one in drafter.stats().get("verifiers", [])]  # type: ignore[attr-defined]
+
+    until(lambda: there() == [True, True], "both are there")
+    key = KeyFolder(mesh.folder / "two.keys").identity().public.hex()
+    assert command("keys", "revoke", key, "--keys", mesh.folder / "mac.keys").code == 0
+    until(lambda: there() == [True, False], "it is left")
