@@ -1,0 +1,123 @@
+"""Which of llama.cpp's own tests of its server does specmesh pass, through bench/llama_shim.py?
+
+    python bench/llama_server_tests.py TESTS --python VENV/bin/python
+
+TESTS is vendor/llama.cpp/tools/server/tests of llama-cpp-python's sources; VENV has pytest, requests, openai, wget and
+filelock. The tests' model comes from a hub, and the bundled target takes its place: its texts and numbers of
+tokens are others, and are not compared (`--literally`: they are). Prints a table, with why a test did not pass; exit
+code 1 where one failed that is not expected to.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FILES = ("unit/test_completion.py", "unit/test_chat_completion.py")
+COMPARED = ("test_completion_with_response_format", "test_completion_with_json_schema", "test_completion_with_grammar")
+"""Tests whose texts a grammar made, so that every model writes them."""
+EXPECTED = {
+    "test_completion_response_fields[I believe the meaning of life is-32": "a form of /completion, the shim's own",
+    "test_n_probs_post": "`post_sampling_probs`: probabilities are told before samplers only",
+    "test_logit_bias[False": "`logit_bias` by text: ids only, as OpenAI's; refused by name",
+    "test_completion_prompt_cache[": "numbers of tokens of their model, written into the test",
+    "test_chat_completion_cached_tokens[": "numbers of tokens of their model, written into the test",
+    "test_chat_template[": "a template of llama.cpp's own by its name: `--chat-template` takes a file",
+    "test_apply_chat_template[": "a template of llama.cpp's own by its name: `--chat-template` takes a file",
+    "test_chat_template_assistant_prefill[prefill1": "text parts are joined as they are, without an empty line",
+    "test_chat_completion_with_timings_per_token[": "`timings_per_token`: times are in `specmesh.report`",
+    "test_return_progress[": "`return_progress`: a prompt's progress is not told",
+}
+"""Tests that do not pass, by what their names and a bracket begin with, and why."""
+_results: dict[str, tuple[str, str]] = {}
+
+
+class _Number(int):
+    """Equal to every number."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int)
+
+    __hash__ = int.__hash__
+
+
+def pytest_configure() -> None:
+    """As a plugin of the tests: load no presets, compare no texts."""
+    import utils  # noqa: PLC0415  (llama.cpp's, found where its tests run)
+
+    utils.ServerPreset.load_all = staticmethod(lambda: None)
+    if "LITERALLY" not in os.environ:
+        compared = utils.match_regex
+        utils.match_regex = lambda regex, text: not _is_compared() or compared(regex, text)
+
+
+def _is_compared() -> bool:
+    return any(f"::{name}[" in os.environ["PYTEST_CURRENT_TEST"] for name in COMPARED)
+
+
+def pytest_collection_modifyitems(items: list) -> None:  # type: ignore[type-arg]
+    """Compare no numbers of a prompt's tokens."""
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if "n_prompt" in params and "LITERALLY" not in os.environ:
+            params["n_prompt"] = _Number()
+
+
+def pytest_runtest_logreport(report) -> None:  # type: ignore[no-untyped-def]
+    """Keep what came of a test: its worst outcome, and in a line why."""
+    if report.when == "call" or report.outcome != "passed":
+        crash = getattr(report.longrepr, "reprcrash", None)
+        why = crash.message.splitlines()[0] if crash else ""
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else why
+        _results[report.nodeid.partition("::")[2]] = (report.outcome, why)
+
+
+def pytest_sessionfinish() -> None:
+    """Hand the results over."""
+    Path(os.environ["RESULTS"]).write_text(json.dumps(_results))
+
+
+def main() -> None:
+    """Run the tests and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("tests", type=Path, help="llama.cpp's tools/server/tests")
+    parser.add_argument("--python", default=sys.executable, help="an interpreter that has what the tests import")
+    parser.add_argument("--literally", action="store_true", help="compare texts and numbers of their model, too")
+    parser.add_argument("--log", type=Path, default=Path(os.devnull), help="a file for what pytest prints")
+    parser.add_argument("-k", default="", help="run these only, as pytest has it")
+    options = parser.parse_args()
+    here = Path(__file__).resolve().parent
+    with tempfile.TemporaryDirectory() as folder:
+        results, server = Path(folder, "results"), Path(folder, "server")
+        server.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{here / "llama_shim.py"}" "$@"\n')
+        server.chmod(0o700)
+        told = {"RESULTS": str(results), "LLAMA_SERVER_BIN_PATH": str(server), "PYTHONPATH": str(here)}
+        told |= {"LITERALLY": "1"} if options.literally else {}
+        words = [options.python, "-m", "pytest", "-p", Path(__file__).stem, "-p", "no:cacheprovider", "-m", "not slow"]
+        with options.log.open("wb") as log:
+            command = [*words, "-k", options.k, *FILES]
+            subprocess.run(command, cwd=options.tests, env=os.environ | told, stdout=log, stderr=log, check=False)
+        found: dict[str, tuple[str, str]] = json.loads(results.read_text())
+    raise SystemExit(show(found))
+
+
+def show(found: dict[str, tuple[str, str]]) -> int:
+    """Print the table; 1 where something failed that is not expected to."""
+    print("| test | result | why |\n|---|---|---|")
+    unknown = 0
+    for name, (outcome, why) in found.items():
+        reason = next((reason for beginning, reason in EXPECTED.items() if f"{name}[".startswith(beginning)), None)
+        unknown += outcome == "failed" and reason is None
+        print(f"| `{name}` | {outcome} | {reason or why if outcome != 'passed' else ''} |")
+    count = [outcome for outcome, _ in found.values()]
+    print(
+        f"\n{count.count('passed')} of {len(count)} passed, {count.count('failed')} failed ({unknown} without a reason)"
+    )
+    return 1 if unknown else 0
+
+
+if __name__ == "__main__":
+    main()

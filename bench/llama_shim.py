@@ -1,0 +1,262 @@
+"""llama-server's options and paths over `specmesh verifier`, so that llama.cpp's tests of its server can start it.
+
+    python bench/llama_shim.py --port 8080 --ctx-size 512 --parallel 2
+
+What has no path of llama-server's own here is passed on as it came. bench/llama_server_tests.py runs the tests, and
+bench/README.md says what came of it.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from specmesh.client import chunks
+
+MODEL = Path(__file__).parents[1] / "specmesh" / "models" / "target.gguf"
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+OWN = {"n_predict", "n_probs", "return_tokens", "response_fields"}
+"""Fields of /completion that are answered here."""
+LACKING = {"adaptive_target": -1.0, "adaptive_decay": 0.9}
+"""A sampler that specmesh has not, at what turns it off."""
+ENDS = {"length": "limit", "stop": "eos"}
+
+
+def options() -> argparse.Namespace:
+    """Those of llama-server's that a verifier has, too; the others are taken and mean nothing."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for name, default in (("port", 8080), ("ctx-size", 4096), ("parallel", 4), ("n-predict", -1), ("seed", -1)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name, text in (("temp", "0.8"), ("alias", "target"), ("chat-template", CHATML), ("chat-template-file", "")):
+        parser.add_argument(f"--{name}", default=text)
+    for name in ("kv-unified", "verbose"):
+        parser.add_argument(f"--{name}", action="store_true")
+    return parser.parse_known_args()[0]
+
+
+def verifier(chosen: argparse.Namespace, folder: Path) -> "subprocess.Popen[bytes]":
+    """A verifier with these options and llama-server's defaults for sampling, its socket in `folder`."""
+    model, template = folder / f"{chosen.alias}.gguf", folder / "template.jinja"
+    model.symlink_to(MODEL)
+    template.write_text(CHATML if chosen.chat_template == "chatml" else chosen.chat_template)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        bind = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    ctx = chosen.ctx_size if chosen.kv_unified else chosen.ctx_size // chosen.parallel
+    words = ["--model", model, "--chat-template", chosen.chat_template_file or template, "--bind", bind]
+    words += ["--socket", folder / "s", "--ctx", ctx, "--max-sessions", chosen.parallel, "--threads", 1]
+    words += ["--temperature", chosen.temp, "--top-k", 40, "--top-p", 0.95, "--min-p", 0.05]
+    words += ["--max-tokens", chosen.n_predict] if chosen.n_predict > 0 else []
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
+    command = [sys.executable, "-m", "specmesh", "verifier", *map(str, words)]
+    return subprocess.Popen(command, env=environment | {"XDG_CONFIG_HOME": os.devnull})
+
+
+class Refused(Exception):
+    """The verifier's refusal: status and body."""
+
+
+class Upstream(http.client.HTTPConnection):
+    """A connection to the verifier's socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost")
+        self.path = path
+
+    def connect(self) -> None:
+        """Over the Unix socket."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(os.fspath(self.path))
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A client's request."""
+
+    chosen: argparse.Namespace
+    verifier: Path
+
+    def do_GET(self) -> None:
+        """As it came, but /slots, which is told from /stats; 503 where the verifier does not listen yet."""
+        try:
+            if self.path != "/slots":
+                return self.forward(None)
+            live = json.loads(self.ask("GET", "/stats").read())["sessions"]["live"]
+            return self.tell([{"id": slot, "is_processing": slot < live} for slot in range(self.chosen.parallel)])
+        except OSError:
+            return self.tell({"error": {"message": "starting"}}, 503)
+
+    def do_POST(self) -> None:
+        """llama-server's own paths, or as it came."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = {"seed": self.chosen.seed} | body
+        try:
+            match self.path:
+                case "/completion":
+                    self.completion(body)
+                case "/tokenize":
+                    self.tell({"tokens": self.ids(body["content"])})
+                case "/apply-template":
+                    self.tell({"prompt": self.text(self.chat_ids(body))})
+                case "/chat/completions/input_tokens":
+                    self.tell({"input_tokens": len(self.chat_ids(body))})
+                case "/chat/completions" if body.pop("verbose", self.chosen.verbose):
+                    answer = json.loads(self.asked("/v1/chat/completions", body).read())
+                    prompt = self.text(answer["specmesh"]["prompt_token_ids"])
+                    self.tell(spelled(answer) | {"__verbose": {"prompt": prompt}})
+                case _:
+                    self.forward(body)
+        except Refused as error:
+            self.tell(error.args[1], error.args[0])
+        finally:
+            self.upstream.close()
+
+    def ask(self, method: str, path: str, body: object = None) -> http.client.HTTPResponse:
+        """The verifier's answer, of any status."""
+        self.upstream = Upstream(self.verifier)
+        self.upstream.request(method, path, None if body is None else json.dumps(body))
+        return self.upstream.getresponse()
+
+    def asked(self, path: str, body: object) -> http.client.HTTPResponse:
+        """Its answer; raises Refused."""
+        answer = self.ask("POST", path, body)
+        if answer.status != 200:
+            raise Refused(answer.status, json.loads(answer.read()))
+        return answer
+
+    def forward(self, body: object) -> None:
+        """Pass a request on, and its answer as it comes, in llama-server's spelling."""
+        path = self.path if self.path.startswith("/v1") or body is None else f"/v1{self.path}"
+        answer = self.ask(self.command, path, body)
+        self.send_response(answer.status)
+        self.end_headers()
+        for line in answer:
+            begins, brace, rest = line.partition(b"{")
+            known = brace and begins in (b"", b"data: ")
+            self.wfile.write(begins + json.dumps(spelled(json.loads(brace + rest))).encode() + b"\n" if known else line)
+
+    def tell(self, value: object, status: int = 200) -> None:
+        """Answer with JSON."""
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(value).encode())
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of a text: those of the prompt of an answer without any text of its own."""
+        answer = self.asked("/v1/completions", {"prompt": text, "max_tokens": 0})
+        return json.loads(answer.read())["specmesh"]["prompt_token_ids"]  # type: ignore[no-any-return]
+
+    def text(self, ids: list[int]) -> str:
+        """The text of ids: that of the prompt, which `echo` puts first."""
+        answer = self.asked("/v1/completions", {"prompt": ids, "echo": True, "max_tokens": 0})
+        return json.loads(answer.read())["choices"][0]["text"]  # type: ignore[no-any-return]
+
+    def chat_ids(self, body: dict[str, Any]) -> list[int]:
+        """What a chat becomes by its template."""
+        answer = self.asked("/v1/chat/completions", body | {"max_tokens": 0})
+        return json.loads(answer.read())["specmesh"]["prompt_token_ids"]  # type: ignore[no-any-return]
+
+    def prompt(self, prompt: object) -> object:
+        """A prompt as /v1 takes it: texts in objects come out of them, and one of ids and texts is all ids."""
+        match prompt:
+            case {"prompt_string": text} if len(prompt) == 1:
+                return text
+            case list() if int in map(type, prompt):
+                return [token for part in prompt for token in ([part] if isinstance(part, int) else self.ids(part))]
+            case list():
+                return [self.prompt(part) for part in prompt]
+        return prompt
+
+    def completion(self, body: dict[str, Any]) -> None:
+        """llama-server's own completion, told from a stream of /v1's, so that a client that leaves is noticed."""
+        wanted, stream, prompt = body.get("n_predict", self.chosen.n_predict), body.get("stream"), body["prompt"]
+        several = isinstance(prompt, list) and int not in map(type, prompt)
+        asked = {name: value for name, value in body.items() if name not in OWN} | {"stream": True}
+        asked |= {"prompt": self.prompt(prompt), "max_tokens": wanted}
+        asked |= {"logprobs": body["n_probs"]} if body.get("n_probs") else {}
+        told: list[list[dict[str, Any]]] = [[] for _ in (prompt if several else [prompt])]
+        answer = self.asked("/v1/completions", asked)
+        if stream:
+            self.send_response(200)
+            self.end_headers()
+        for event in native(chunks(answer), LACKING | {"n_predict": wanted, "seed": body["seed"]}):
+            if stream:
+                self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+            elif select.select([self.connection], [], [], 0)[0] and not self.connection.recv(1, socket.MSG_PEEK):
+                return
+            told[event["index"]].append(event)
+        if not stream:
+            answers = [whole(events, body) for events in told]
+            self.tell(answers if several else answers[0])
+
+
+def spelled(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer of /v1 as llama-server spells it where that is not OpenAI's: three places."""
+    error = answer.get("error", {})
+    if error.get("code") == "context_length_exceeded":
+        n_ctx, n_prompt = map(int, re.findall(r"(\d+) tokens", error["message"]))
+        error |= {"type": "exceed_context_size_error", "n_ctx": n_ctx, "n_prompt_tokens": n_prompt}
+    if "system_fingerprint" in answer:
+        answer["system_fingerprint"] = f"b-{answer['system_fingerprint']}"
+    for choice in answer.get("choices", []):
+        if "role" in choice.get("delta", {}):
+            choice["delta"]["content"] = None  # ours, as OpenAI's, is an empty text
+    return answer
+
+
+def native(told: Iterator[Any], settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Chunks of /v1 as llama-server's own: each with one token where probabilities are told, and an end."""
+    for chunk in told:
+        extra = chunk["specmesh"]
+        for choice in chunk["choices"]:
+            event = {"index": choice["index"], "stop": False}
+            ids, entries = extra.get("token_ids", []), extra.get("logprobs", [])
+            for entry in entries:
+                more = {"content": entry["token"], "tokens": [entry["id"]], "completion_probabilities": [entry]}
+                yield event | more
+            if ids and not entries:
+                yield event | {"content": choice["text"], "tokens": ids}
+            if choice["finish_reason"] is not None:
+                cached = extra["report"]["cached_tokens"]
+                times = {"prompt_n": len(extra["prompt_token_ids"]) - cached, "cache_n": cached}
+                times["predicted_n"] = extra["report"]["generated_tokens"]
+                end = {"stop": True, "stop_type": ENDS[choice["finish_reason"]], "truncated": False}
+                end |= {"content": "" if ids else choice["text"], "tokens": [], "has_new_line": False}
+                yield event | end | {"timings": times, "generation_settings": settings}
+
+
+def whole(events: list[dict[str, Any]], body: dict[str, Any]) -> dict[str, Any]:
+    """The events of one answer in one."""
+    content = "".join(event["content"] for event in events)
+    told = {"completion_probabilities": [one for event in events for one in event.get("completion_probabilities", [])]}
+    ids = [token for event in events for token in event["tokens"]] if body.get("return_tokens") else []
+    return events[-1] | told | {"content": content, "tokens": ids, "has_new_line": "\n" in content}
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    Handler.chosen = options()
+    with tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as folder:
+        Handler.verifier = Path(folder) / "s"
+        process = verifier(Handler.chosen, Path(folder))
+        server = ThreadingHTTPServer(("127.0.0.1", Handler.chosen.port), Handler)
+        signal.signal(signal.SIGTERM, lambda *_: process.kill())
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        raise SystemExit(process.wait())
+
+
+if __name__ == "__main__":
+    main()
