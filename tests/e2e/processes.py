@@ -24,23 +24,25 @@ from specmesh.engines.sim import END_ID, SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError
 
 SPECMESH = [sys.executable, "-m", "specmesh"]
-PATIENCE = 30.0
-"""Most seconds anything is waited for: far beyond what it takes, so that a busy machine fails no test."""
+PATIENCE = 120.0
+"""Most seconds anything is waited for: only a hang reaches them, on a busy machine too."""
 
 STARTED: "list[Daemon]" = []
-"""Every daemon of this test session, for showing logs."""
+"""Every daemon of the tests that run, for showing logs, and for seeing one that died."""
 
 T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
-    """Poll until `condition()` is true and return it; errors of the daemons count as not yet."""
+    """Poll until `condition()` is true and return it; errors of the daemons count as not yet, unless one has died."""
     deadline = time.monotonic() + seconds
     while True:
         try:
             value = condition()
         except SpecmeshError:
             value = None
+            for daemon in STARTED:
+                daemon.check()
         if value:
             return value
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -126,6 +128,7 @@ class Daemon:
             self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, env=env)
         self.client = Client(socket_path)
         self.shown = 0
+        self.let_go = False
         STARTED.append(self)
 
     @property
@@ -137,8 +140,13 @@ class Daemon:
         until(self._healthy, f"{self.role} ready; its log:\n{self.text()}")
         return self
 
+    def check(self) -> None:
+        """Fail where it has ended and nobody let it."""
+        code = self.process.poll()
+        assert code is None or self.let_go, f"{self.role} exited with {code}:\n{self.text()}"
+
     def _healthy(self) -> bool:
-        assert self.process.poll() is None, f"{self.role} exited with {self.process.returncode}:\n{self.text()}"
+        self.check()
         return self.client.get("/health").get("status") == "ok"
 
     def stats(self) -> Json:
@@ -158,18 +166,22 @@ class Daemon:
         return [line for line in lines if line["event"] == name]
 
     def signal(self, number: int) -> None:
+        self.let_go = True
         self.process.send_signal(number)
 
     def wait(self, seconds: float = PATIENCE) -> int:
+        self.let_go = True
         return self.process.wait(seconds)
 
     def kill(self) -> None:
         """End it at once."""
+        self.let_go = True
         self.process.kill()
         self.process.wait(PATIENCE)
 
     def stop(self) -> int:
         """End it as a service manager does; its exit code."""
+        self.let_go = True
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
