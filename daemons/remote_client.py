@@ -8,7 +8,7 @@ from specmesh.core.chat import ChatMessage
 from specmesh.core.constraint import Grammar, check_grammar
 from specmesh.core.logprobs import check_logprobs
 from specmesh.core.sampling import check_sampling
-from specmesh.core.session_params import MAX_DRAFTS, SessionParams
+from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, SessionParams
 from specmesh.core.stop import check_stops
 from specmesh.daemons.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
 from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
@@ -22,6 +22,8 @@ def requested(order: m.Open) -> Request:
         raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
     if len(order.biased_ids) != len(order.biases):
         raise RequestError(f"{len(order.biased_ids)} biased ids cannot have {len(order.biases)} biases")
+    if order.max_tokens > MAX_TOKENS:
+        raise RequestError(f"max_tokens must be a number from 0 to {MAX_TOKENS}", "max_tokens")
     sampling = check_sampling(params_of(order))
     draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
     logprobs = None if order.logprobs == m.NO_LOGPROBS else check_logprobs(order.logprobs)

@@ -28,11 +28,13 @@ class RequestQueue:
 
     A drafter's own clients get at most three quarters of the sessions (of fewer than four all), and half of the places
     here, so that it can keep nobody else out. A prompt that takes long holds up nobody either: those that are ready
-    overtake it.
+    overtake it. Those with a grammar have a line of their own, `guided`: what it takes to compile holds up no others.
     """
 
-    def __init__(self, prompts: PromptLine, limits: TargetLimits, sessions: int, most: int = MAX_QUEUE) -> None:
-        self._prompts, self._limits = prompts, limits
+    def __init__(
+        self, prompts: PromptLine, guided: PromptLine, limits: TargetLimits, sessions: int, most: int = MAX_QUEUE
+    ) -> None:
+        self._prompts, self._guided, self._limits = prompts, guided, limits
         self._sessions, self._most = sessions, most
         self._share = sessions - sessions // 4
         self._waiting: list[_Waiting] = []
@@ -49,7 +51,9 @@ class RequestQueue:
             if theirs >= self._share + (self._most + 1) // 2:
                 raise Busy(f"{theirs} requests of this drafter run or wait, as many as may at once: try again")
         self._waiting.append(_Waiting(opening))
-        if opening.request.prompt_ids is None or opening.request.params.grammar is not None:
+        if opening.request.params.grammar is not None:
+            self._guided.add(opening)
+        elif opening.request.prompt_ids is None:
             self._prompts.add(opening)
         else:
             self.encoded(Encoded(opening, opening.request.prompt_ids))
@@ -88,13 +92,14 @@ class RequestQueue:
     def withdraw(self, unwanted: Callable[[Opening], bool]) -> list[Opening]:
         """Take out those that nobody wants any more, and return them."""
         self._prompts.withdraw(unwanted)
+        self._guided.withdraw(unwanted)
         gone = [waiting.opening for waiting in self._waiting if unwanted(waiting.opening)]
         self._waiting = [waiting for waiting in self._waiting if not unwanted(waiting.opening)]
         return gone
 
     def close(self, timeout: float) -> bool:
-        """Encode no more; whether the prompt under way was done within `timeout` seconds."""
-        return self._prompts.close(timeout)
+        """Encode no more; whether the prompts under way were done, each within `timeout` seconds."""
+        return self._guided.close(timeout) & self._prompts.close(timeout)
 
     def _refusal(self) -> str:
         taken = f"all {self._sessions} sessions are taken"

@@ -82,7 +82,8 @@ class VerifierLoop:
         self._notes = DecisionNotes(decisions)
         self._stepper = Stepper(engine, mailbox.put, costs, self._notes)
         self._limits = _limits(engine)
-        self._queue = RequestQueue(PromptLine(engine, mailbox.put), self._limits, engine.info.n_seq, max_queue)
+        prompts, guided = (PromptLine(engine, mailbox.put) for _ in range(2))
+        self._queue = RequestQueue(prompts, guided, self._limits, engine.info.n_seq, max_queue)
         self._costs = costs
         self._policies = PolicySolver(mailbox.put)
         self._turns = 0

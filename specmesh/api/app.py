@@ -216,7 +216,13 @@ async def _json(http: HttpRequest) -> object:
         body = json.loads(raw)
         if b"\\u" in raw:
             json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise RequestError("the request body is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise RequestError(
+            "the request body has half a surrogate pair (\\ud800 to \\udfff), which is no text"
+        ) from None
+    except ValueError:
         raise RequestError("the request body is not JSON") from None
     return body
 

@@ -11,7 +11,7 @@ from specmesh.api.messages import continues, parse_messages
 from specmesh.api.structure import grammar_of
 from specmesh.core.penalties import FORBIDDEN, WINDOW, Penalties, forbidding
 from specmesh.core.sampling import MOST, SamplingParams, check_sampling
-from specmesh.core.session_params import MAX_DRAFTS, SessionParams
+from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, SessionParams
 from specmesh.core.stop import check_stops
 from specmesh.core.strategy import THRESHOLD, Strategy
 from specmesh.errors import RequestError
@@ -24,7 +24,6 @@ RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 """Seconds that a text waits for a verifier that went away, where nothing is said; and at most."""
 
 MAX_SEED = 2**32 - 1
-MAX_TOKENS = 2**31 - 1
 MAX_CHOICES = 8
 MAX_TEXTS = 128
 """Of one request: prompts times choices."""
@@ -171,7 +170,7 @@ def _ids(value: object, name: str) -> tuple[int, ...]:
 
 def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParams:
     sampling = SamplingParams(
-        temperature=number_field(fields, "temperature", 1.0, 0.0, 100.0),
+        temperature=number_field(fields, "temperature", 1.0, 0.0, MOST),
         top_k=max(integer_field(fields, "top_k", 0, -1, 2**31 - 1), 0),
         top_p=number_field(fields, "top_p", 1.0, 0.0, 1.0),
         seed=_seed(fields),

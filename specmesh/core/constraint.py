@@ -56,7 +56,9 @@ def check_grammar(grammar: Grammar) -> Grammar:
         schema = json.loads(grammar.text) if grammar.kind is GrammarKind.JSON_SCHEMA and size <= MAX_GRAMMAR else {}
     except UnicodeEncodeError as error:
         raise RequestError(f"{field} is not valid Unicode: {error.reason}", field) from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise RequestError(f"{field} is nested too deeply", field) from None
+    except ValueError as error:
         raise RequestError(f"{field} is not JSON: {error}", field) from None
     if size > MAX_GRAMMAR:
         raise RequestError(f"{field} has {size} bytes, and {MAX_GRAMMAR} are the most", field)

@@ -58,7 +58,7 @@ class Guided:
 
     def of_grammar(self, drafts: Sequence[int]) -> int:
         """How many of a step's drafts were the grammar's own, before anything of the step is taken."""
-        return common_length(drafts, self._constraint.forced()) if self._constraint is not None else 0
+        return common_length(drafts, self._constraint.forced()) if self._constraint is not None and drafts else 0
 
 
 class GuidedDrafts:

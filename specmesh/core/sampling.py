@@ -33,7 +33,7 @@ from specmesh.errors import RequestError
 __all__ = ["Logits", "Sampler", "SamplingParams"]
 
 MOST = 100.0
-"""The largest penalty, and the largest bias of either sign that a client may ask for."""
+"""The largest temperature and penalty, and the largest bias of either sign that a client may ask for."""
 
 HEAD = 64
 """Largest logits whose noise is looked at first, where nothing filters a row."""
@@ -62,6 +62,8 @@ class SamplingParams:
 def check_sampling(params: SamplingParams) -> SamplingParams:
     """The same parameters; raises RequestError for those that mean nothing."""
     penalties = params.penalties
+    if not 0 <= params.temperature <= MOST:
+        raise RequestError(f"temperature must be a number from 0 to {MOST:g}", "temperature")
     shares = {"typical_p": params.typical_p, "top_p": params.top_p, "min_p": params.min_p}
     for name, share in shares.items():
         if not 0 <= share <= 1:

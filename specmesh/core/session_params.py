@@ -10,6 +10,9 @@ from specmesh.core.strategy import Strategy
 MAX_DRAFTS = 16
 """Most drafts of one step."""
 
+MAX_TOKENS = 2**31 - 1
+"""The largest max_tokens of a request; the least is 0, the prompt only."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionParams:

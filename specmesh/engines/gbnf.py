@@ -5,6 +5,7 @@ split differently is a different language: after `[a-z]+` a "b" could never foll
 own here, and the parser does the rest, as llama.cpp's does. Only a grammar without recursion is one lexeme as a whole.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,13 @@ class _Chars:
     """One character out of these ranges of code points."""
 
     ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Literal:
+    """This text."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ class _Repeat:
     most: int | None
 
 
-_Node = _Chars | _Ref | _Sequence | _Choice | _Repeat
+_Node = _Chars | _Literal | _Ref | _Sequence | _Choice | _Repeat
 
 
 def gbnf_to_lark(text: str) -> str:
@@ -129,11 +137,10 @@ class _Reader:
         return _Ref(self._name()) if _NAME.match(self.text, self.at) else None
 
     def _literal(self) -> _Node:
-        chars: list[_Node] = []
+        chars: list[str] = []
         while not self._next('"'):
-            code = self._char()
-            chars.append(_Chars(((code, code),)))
-        return chars[0] if len(chars) == 1 else _Sequence(tuple(chars))
+            chars.append(chr(self._char()))
+        return _Literal("".join(chars))
 
     def _class(self) -> _Node:
         negated = self._next("^")
@@ -166,7 +173,9 @@ class _Reader:
         if not digits or len(digits) < _HEX[kind] or not re.fullmatch("[0-9a-fA-F]+", digits):
             raise self._wrong(f"unknown escape \\{kind}")
         self.at += len(digits)
-        return int(digits, 16)
+        if (code := int(digits, 16)) > _LAST or _SURROGATES[0] <= code <= _SURROGATES[1]:
+            raise self._wrong(f"\\{kind}{digits} is no character")
+        return code
 
     def _times(self) -> tuple[int, int | None] | None:
         """A repetition, if there is one."""
@@ -246,7 +255,7 @@ def _used(node: _Node) -> Iterator[str]:
                 yield from _used(part)
         case _Repeat(item):
             yield from _used(item)
-        case _Chars():
+        case _Chars() | _Literal():
             pass
 
 
@@ -288,6 +297,12 @@ def _expression(node: _Node, names: Mapping[str, str]) -> str:
     match node:
         case _Chars(ranges):
             return f"/[{''.join(_range(first, last) for first, last in _characters(ranges))}]/"
+        case _Literal(text) if (
+            text == "" or names["root"] == "R0"
+        ):  # letter by letter it would take a hundred times as long
+            return json.dumps(text)
+        case _Literal(text):
+            return f"({' '.join(f'/[{_range(ord(char), ord(char))}]/' for char in text)})"
         case _Ref(name):
             return names[name]
         case _Sequence(items):

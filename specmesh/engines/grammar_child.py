@@ -26,6 +26,15 @@ _SCHEMAS = frozenset({"items", "additionalProperties"})
 _OPENING = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref"})
 """What says something of other properties."""
 
+_TOO_LARGE = f"it is too large: it takes more than {LIMITS.initial_lexer_fuel} steps to compile"
+_IN_OTHER_WORDS = {
+    "NoExtension": "no text fits it: a rule that begins with itself needs another way to begin (left recursion)",
+    "initial lexer configuration": _TOO_LARGE,
+    "relevance of lexemes": _TOO_LARGE,
+    "grammar size": f"it is too large: it has more than {LIMITS.max_grammar_size} symbols",
+    "items": "it is too ambiguous: there are too many ways to read the same text",
+}
+
 _UNFORCED = '%llguidance {"no_forcing": true}\n'
 """Each id that spells a text that is allowed can be chosen, not only those that the library would spell it with."""
 
@@ -45,7 +54,10 @@ def answer(request: Json) -> Json:
 
 def told(error: str) -> str:
     """What the library says is wrong, without where: that is in its own language."""
-    return re.sub(r"^at [0-9()]+: (failed to compile JSON schema: )?", "", error.partition("\n")[0])[:300]
+    first, _, rest = re.sub(r"^at [0-9()]+: (failed to compile JSON schema: )?", "", error).partition("\n")
+    if (cause := re.search(r"^error: (.+)", rest, re.MULTILINE)) is not None:
+        return f"{first[:200]} {cause[1]}: {rest.partition(chr(10))[0].strip()[:100]}"
+    return next((words for known, words in _IN_OTHER_WORDS.items() if known in first), first[:300])
 
 
 def _of_schema(text: str) -> str:

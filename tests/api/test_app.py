@@ -112,12 +112,21 @@ def test_error_in_mid_completion_is_a_status():
     assert post(FakeDaemon(*EVENTS[:2], Failed(EngineError("broke")))).status == 500
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"nul", b"[" * 100_000, b'{"prompt": "x", "\\ud800": 1}'])
-def test_body_that_is_no_json(raw: bytes):
-    """What is no JSON is 400."""
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        *((raw, "not JSON") for raw in (b"", b"{", b"\xff", b"nul")),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"prompt": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", "nested too deeply"),
+        (b'{"prompt": "x", "\\ud800": 1}', "half a surrogate pair"),
+        (b'{"prompt": "x\\udfff"}', "half a surrogate pair"),
+    ],
+)
+def test_body_that_is_no_json(raw: bytes, said: str):
+    """What is no JSON, or cannot be used, is 400 and says why."""
     answer = asyncio.run(call(FakeDaemon(), "POST", "/v1/completions", [raw]))
     assert answer.status == 400
-    assert "not JSON" in answer.json()["error"]["message"]  # type: ignore[index]
+    assert said in answer.json()["error"]["message"]  # type: ignore[index]
 
 
 def test_body_in_parts_and_beyond_the_limit():

@@ -20,7 +20,7 @@ GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA
         (Grammar(GBNF, " \n"), "empty"),
         (Grammar(GBNF, "\udc80"), "not valid Unicode"),
         (Grammar(SCHEMA, "{"), "not JSON"),
-        (Grammar(SCHEMA, "[" * 20_000), "not JSON"),
+        (Grammar(SCHEMA, "[" * 20_000), "nested too deeply"),
         (Grammar(SCHEMA, "[]"), "must be a JSON object"),
         (Grammar(SCHEMA, json.dumps({"title": "x" * MAX_GRAMMAR})), "bytes"),
     ],

@@ -45,6 +45,9 @@ def test_what_is_asked_for():
         replace(ORDER, stop=["x"] * 17),
         replace(ORDER, ids=[1], n_prompt=2),
         replace(ORDER, min_p=2.0),
+        replace(ORDER, temperature=-1.0),
+        replace(ORDER, temperature=1e308),
+        replace(ORDER, max_tokens=2**32 - 1),
         replace(ORDER, biases=[1.0]),
     ):
         with pytest.raises(RequestError):

@@ -37,7 +37,7 @@ class Queue:
 
     def __init__(self, sessions: int, most: int) -> None:
         self.line = Line()
-        self.queue = RequestQueue(self.line, LIMITS, sessions, most)  # type: ignore[arg-type]
+        self.queue = RequestQueue(self.line, self.line, LIMITS, sessions, most)  # type: ignore[arg-type]
         self.running: list[bytes | None] = []
         self.heard: list[ClientEvent] = []
 

@@ -78,7 +78,7 @@ def test_streamed_completion(daemon: Daemon):
     [
         (b"{", "not JSON"),
         (b"\xff\xfe", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
         ([], "JSON object"),
         ({}, "prompt"),
         ({"prompt": 5}, "prompt"),

@@ -1,15 +1,17 @@
 """Text of a given form from the bundled pair: it parses, fits its schema, and is the same with and without drafts."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
 import openai
 import pytest
-from processes import Daemon, Mesh, command, complete, free_port, generate
+from processes import Daemon, Mesh, Stream, command, complete, free_port, generate, sim_text, until
 
 from specmesh.client import Json
+from specmesh.errors import SpecmeshError
 
 pytest.importorskip("llama_cpp")
 
@@ -182,6 +184,52 @@ def test_as_the_openai_client_asks_for_it(url: str):
                 prompt="x",
                 extra_body={"json_schema": {}, "response_format": {"type": "json_schema", "json_schema": schema}},
             )
+
+
+LITERAL = "ab" * 31_000
+"""Inside the limit of a grammar's size, and one way on for 62,000 ids."""
+
+
+@pytest.mark.parametrize(("n", "draft_n"), [(1, "auto"), (8, 0)])
+def test_one_long_literal_holds_up_nobody_else(mesh: Mesh, n: int, draft_n: object):
+    """Another client's short text takes at most a few times as long as beside texts without a grammar, where it took 40
+    to 750 times as long; nor is the drafter lost. The shortest of three against the median of three, on the same
+    machine under the same load; without drafts where there are eight, whose rows would be what takes time."""
+    verifier = mesh.verifier("step_ms=4,n_ctx=65536,n_seq=9", "--max-sessions", 9)
+    mesh.drafter("draft_ms=0.5,alpha=0.9,n_ctx=65536,n_seq=9")
+
+    long: Json = {"prompt": "x", "max_tokens": 60_000, "n": n, "draft_n": draft_n, "rounds": True}
+
+    def seconds() -> float:
+        began = time.monotonic()
+        assert len(complete(verifier, {"prompt": "hello", "max_tokens": 24, "temperature": 0}).ids) == 24
+        return time.monotonic() - began
+
+    def beside(form: Json) -> list[float]:
+        with Stream(verifier, long | form) as running:
+            running.read(n)
+            took = [seconds() for _ in range(3)]
+            assert running.read(1).finish is None
+        until(lambda: not verifier.live(), "its end")
+        return sorted(took)
+
+    plain = beside({})[1]
+    assert beside({"grammar": f'root ::= "{LITERAL}"'})[0] < 6 * plain
+    assert beside({"json_schema": {"const": LITERAL}})[0] < 6 * plain
+    assert not verifier.events("drafter_gone")
+
+
+def test_a_grammar_that_takes_too_much_ends_alone(mesh: Mesh):
+    """Its client is told so in mid-text; whoever is beside it hears nothing of that."""
+    verifier = mesh.verifier("step_ms=4")
+    form = {"grammar": 'root ::= e\ne ::= e e e | e e | "a" | "b" | ""', "ignore_eos": True}
+    with Stream(verifier, {"prompt": "x", "max_tokens": 4_000, "rounds": True, **form}) as running:
+        running.read(1)
+        with Stream(verifier, {"prompt": "hello", "max_tokens": 1_000, "temperature": 0, "draft_n": 0}) as beside:
+            with pytest.raises(SpecmeshError, match=r"the grammar takes too much to go on with: .*; ask for a simpler"):
+                running.read()
+            assert set(running.text) <= {"a", "b"}
+            assert beside.read().text == sim_text("hello", 1_000)
 
 
 @pytest.mark.slow

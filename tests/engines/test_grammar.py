@@ -2,7 +2,9 @@
 
 import json
 import random
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from specmesh.child import Child
 from specmesh.core.constraint import Constraint, Grammar, GrammarKind
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines import grammar as grammar_module
-from specmesh.engines.grammar import LOOK_AFTER, GrammarConstraint, Grammars
+from specmesh.engines.grammar import GrammarConstraint, Grammars, _Walk
+from specmesh.engines.grammar_child import told
 from specmesh.errors import ChildFailed, RequestError
 
 ENDS = {3, 300}
@@ -171,16 +174,57 @@ def test_what_drafts_take_is_missing_to_no_text(narrow: Grammars):
     """However many are looked at: then no more of them fit, and the text goes as far as without."""
     alone, drafted, luck = narrow.compile(WIDE), narrow.compile(WIDE), random.Random(2)
     assert any(drafted.fits([luck.randrange(2) for _ in range(40)]) < 40 for _ in range(100))
-    assert [drafted.fits([0]) for _ in range(LOOK_AFTER)] == [0] * LOOK_AFTER
     assert (alone.spent, "lexer error" in str(drafted.spent)) == (None, True)
     assert drafted.allowed().tolist() == [True, True, False, False]
     assert tired(drafted, random.Random(1)) == tired(alone, random.Random(1))
 
 
+@pytest.mark.parametrize("more", ["", ' | "c" root'])
+def test_what_is_forced_takes_what_is_used(narrow: Grammars, more: str):
+    """However long it is, as one lexeme and letter by letter: of more letters than its lexer may have states."""
+    constraint = narrow.compile(Grammar(GrammarKind.GBNF, f'root ::= "{"ab" * 31_000}"{more}'))
+    if more:
+        constraint.take(0)
+    for token in (1, 0) * 100 if more else (0, 1) * 100:
+        assert constraint.forced() == (token, 1 - token) * 8
+        assert constraint.fits((token, 1 - token) * 8) == 16
+        assert constraint.allowed().tolist() == [token == 0, token == 1, False, False]
+        constraint.take(token)
+    assert constraint.spent is None
+
+
+AMBIGUOUS = Grammar(GrammarKind.GBNF, 'root ::= e\ne ::= e e e | e e | "a" | "b" | ""')
+
+
+def test_what_is_ambiguous_is_limited(grammars: Grammars):
+    """Where each letter takes longer than the one before, in the text and in drafts; others go on."""
+    text, drafted, other = (grammars.compile(one) for one in (AMBIGUOUS, AMBIGUOUS, N))
+    while text.allows(97):
+        text.take(97)
+    with pytest.raises(RequestError, match=r"takes too much to go on with: .*; ask for a simpler grammar"):
+        text.allowed()
+    assert drafted.fits([97] * 400) < 400
+    assert (drafted.fits([97]), drafted.allows(97), other.allows(98)) == (0, True, True)
+
+
+def test_time_is_limited_in_each_text(grammars: Grammars, monkeypatch: pytest.MonkeyPatch):
+    """For the text itself, which ends then, and for its drafts, without which it goes on."""
+    text, drafted = grammars.compile(N), grammars.compile(N)
+    monkeypatch.setattr(grammar_module, "START", 0.0)
+    monkeypatch.setattr(grammar_module, "EACH", 0.0)
+    assert (drafted.fits(ids("abc")), drafted.spent) == (0, "more than 0 ms of processor time for each token")
+    assert named(drafted.allowed()) == {97, 98, 261, 262}
+    text.take(97)
+    assert not text.allows(98)
+    with pytest.raises(
+        RequestError, match=r"too much to go on with: more than 0 ms of processor time for each token; ask"
+    ):
+        text.allowed()
+
+
 def test_drafts_that_a_grammar_forbids_take_nothing(grammars: Grammars):
     """However many, one after the other; an empty one is none."""
     constraint = grammars.compile(N)
-    assert [constraint.fits(ids("x")) for _ in range(3 * LOOK_AFTER)] == [0] * 3 * LOOK_AFTER
     assert constraint.fits([]) == 0
     assert (constraint.spent, constraint.fits(ids("abc"))) == (None, 3)
 
@@ -217,6 +261,13 @@ def test_a_vocabulary_without_ends(grammars: Grammars):
         (Grammar(GrammarKind.GBNF, 'root ::= "a'), "^grammar cannot be used: line 1"),
         (Grammar(GrammarKind.JSON_SCHEMA, '{"type": "thing"}'), "^json_schema cannot be used: Invalid type: thing$"),
         (Grammar(GrammarKind.JSON_SCHEMA, '{"not": {}}'), "not"),
+        (
+            Grammar(GrammarKind.GBNF, 'root ::= x\nx ::= x "a"'),
+            r"^grammar cannot be used: no text fits it: .*left recurs",
+        ),
+        (Grammar(GrammarKind.JSON_SCHEMA, '{"pattern": "(a"}'), r"regex parse error: unclosed group: \(a$"),
+        (Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"pattern": "[a-z]+" * 99 + "("})), r"unclosed group: \[a-z\]"),
+        (Grammar(GrammarKind.GBNF, r'root ::= "\ud800"'), r"^grammar cannot be used: line 1: \\ud800 is no character$"),
         (Grammar(GrammarKind.JSON_SCHEMA, '{"$ref": "https://example.com/x"}'), "^json_schema cannot be used"),
     ],
 )
@@ -225,6 +276,24 @@ def test_what_cannot_be_used_is_told(grammars: Grammars, grammar: Grammar, why: 
     with pytest.raises(RequestError, match=why) as told:
         grammars.compile(grammar)
     assert told.value.param == grammar.field
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            "at 3(5): initial lexer configuration (grammar) too big (limit for this grammar: 1000000)",
+            "too large: .*1000000",
+        ),
+        ("fuel exhausted (increase limits.initial_lexer_fuel) when checking relevance of lexemes (5)", "too large"),
+        ("grammar size (number of symbols) too big (limit for this grammar: 200000)", "more than 200000 symbols"),
+        ("Parser Error: Current row has 2001 items; max is 2000; consider making", "too ambiguous"),
+    ],
+)
+def test_the_library_in_other_words(error: str, said: str):
+    """What is wrong, not which of its settings to increase."""
+    assert re.search(said, told(error))
+    assert "fuel" not in told(error)
 
 
 def test_what_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch):
@@ -242,9 +311,6 @@ def test_what_takes_too_much_on_its_way_is_told():
     """The library gives up for good; what it would allow then is never used."""
 
     class Tired:
-        def compute_ff_bytes(self) -> bytes:
-            return b"a"
-
         def compute_bitmask(self) -> bytes:
             return bytes(40)
 
@@ -257,11 +323,14 @@ def test_what_takes_too_much_on_its_way_is_told():
         def get_error(self) -> str:
             return "too many items"
 
-        def rollback(self, _: int) -> bool:
-            return False
+        def validate_tokens(self, _: list[int]) -> int:
+            return 0
 
-    constraint = GrammarConstraint(Tired(), Tired(), Grammars(VOCABULARY)._spelling, "grammar")  # type: ignore[arg-type]
+    tired: Any = Tired()
+    constraint = GrammarConstraint(tired, _Walk(tired), _Walk(tired), Grammars(VOCABULARY)._spelling, "grammar")
     assert not constraint.complete
     assert (constraint.fits([97]), constraint.allows(97)) == (0, False)
-    with pytest.raises(RequestError, match="takes too much to go on with: too many items"):
+    with pytest.raises(
+        RequestError, match=r"takes too much to go on with: it is too ambiguous: .*; ask for a simpler grammar"
+    ):
         constraint.allowed()
