@@ -4,7 +4,7 @@
 
 Each client is installed by pip in a virtual environment of its own under DIR, where it is not there yet, and asks a
 verifier and a drafter of the bundled pair, with API keys and without, streaming and not. Prints a table, and what could
-not be installed; exit code 1 where something failed. `--record` writes down what the clients sent, without keys.
+not be installed; exit code 1 where something failed or nothing ran. `--record` writes down what the clients sent, without keys.
 """
 
 import argparse
@@ -379,7 +379,7 @@ def main() -> None:
     print(*(f"skipped, pip cannot install it: {name}" for name, python in pythons.items() if not python), sep="\n")
     if options.record:
         options.record.write_text(json.dumps(Recorder.kept, indent=1, ensure_ascii=False) + "\n")
-    raise SystemExit(1 if bad else 0)
+    raise SystemExit(1 if bad or not rows else 0)
 
 
 def asked_by(name: str, python: Path, places: list[Place]) -> list[list[str]]:
