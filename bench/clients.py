@@ -4,7 +4,8 @@
 
 Each client is installed by pip in a virtual environment of its own under DIR, where it is not there yet, and asks a
 verifier and a drafter of the bundled pair, with API keys and without, streaming and not. Prints a table, and what could
-not be installed; exit code 1 where something failed or nothing ran. `--record` writes down what the clients sent, without keys.
+not be installed; exit code 1 where something failed or nothing ran. `--record` writes down what the clients sent,
+without keys.
 """
 
 import argparse
