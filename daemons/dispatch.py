@@ -9,6 +9,7 @@ import structlog
 from specmesh.core.choice import ranked
 from specmesh.daemons.followed import Asked
 from specmesh.daemons.interrupted import Interrupted, same_file, same_model
+from specmesh.daemons.request_queue import MAX_QUEUE, Room
 from specmesh.daemons.upstream import Upstream
 from specmesh.errors import Busy, DaemonUnreachable, NoSuchText, SpecmeshError
 from specmesh.requests import Client, Failed
@@ -16,16 +17,23 @@ from specmesh.wire.messages import Welcome
 
 log = structlog.get_logger("specmesh.drafter")
 
+AHEAD = 32
+"""Requests that verifiers are asked for and have not begun. The others wait here: a verifier takes only so many of one
+drafter."""
+
 
 class Dispatch:
     """The requests of a drafter's clients, from the first asking to their end.
 
-    `upstreams` are the verifiers, in the order of the settings; they are given once they are made.
+    `upstreams` are the verifiers, in the order of the settings; they are given once they are made. max_queue: most
+    requests that wait here until a verifier is asked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_queue: int = MAX_QUEUE) -> None:
         self.upstreams: Sequence[Upstream] = ()
         self._interrupted = Interrupted()
+        self._queue: list[Asked] = []
+        self._room = Room(max_queue)
 
     @property
     def interrupted(self) -> int:
@@ -40,16 +48,35 @@ class Dispatch:
         if name:
             had = [upstream.address for upstream in self.upstreams if upstream.following.moved(name)]
             asked = replace(asked, home=had[0]) if had else asked
-        self._put(self._interrupted.recalled(asked), now)
+        asked = self._interrupted.recalled(asked)
+        if not self._queue and self._ahead() < AHEAD:
+            self._put(asked, now)
+            return
+        told = f"{len(self._queue)} requests wait at this drafter: try again, or start it with a larger --max-queue"
+        try:
+            self._room.check((one.request for one in self._queue), asked.request, now, told)
+        except Busy as error:
+            asked.client.hear(Failed(error))
+            return
+        self._queue.append(asked)
+        self._queue.sort(key=lambda one: one.request.priority)
 
     def cancel_of(self, client: Client) -> None:
         """This client has left."""
+        self._queue = [asked for asked in self._queue if asked.client is not client]
         self._interrupted.cancel(client)
         for upstream in self.upstreams:
             upstream.following.cancel_of(client)
 
+    def refuse(self, error: SpecmeshError) -> None:
+        """No verifier is asked any more for what still waits here."""
+        for asked in self._queue:
+            asked.client.hear(Failed(error))
+        self._queue.clear()
+
     def stop(self, error: SpecmeshError) -> None:
         """This drafter ends."""
+        self.refuse(error)
         for asked in self._interrupted.all():
             asked.client.hear(Failed(error))
         for upstream in self.upstreams:
@@ -105,9 +132,14 @@ class Dispatch:
         return self._interrupted.next_due(lambda asked: self._candidates(asked, now))
 
     def reopen(self, now: float) -> None:
-        """Ask for what was interrupted again, where a verifier is there that can have it."""
-        if not self._interrupted:
-            return
+        """Ask for what waits, and again for what was interrupted, where a verifier is there that can have it."""
+        while self._queue and self._ahead() < AHEAD:
+            self._room.left(now)
+            asked = self._queue.pop(0)
+            if self._candidates(asked, now):
+                self._put(asked, now)
+            else:
+                self.lost(asked, DaemonUnreachable("the verifier went away"), now, again=False)
         for asked in self._interrupted.due(now, lambda asked: self._candidates(asked, now)):
             self._put(asked, now)
 
@@ -118,6 +150,9 @@ class Dispatch:
             why = next((one.refusal for one in self.upstreams if one.address == asked.home), None)
             went = f"the verifier at {asked.home} went away and was not back within {seconds:g} s"
             self._give_up(asked, DaemonUnreachable(why or went))
+
+    def _ahead(self) -> int:
+        return sum(len(one.following.asked) for one in self.upstreams)
 
     # --- which one
 

@@ -20,6 +20,7 @@ from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.followed import Asked
 from specmesh.daemons.introduction import Introduction
 from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.request_queue import MAX_QUEUE
 from specmesh.daemons.transport import Route, Traffic, wait_for_any
 from specmesh.daemons.upstream import Upstream
 from specmesh.daemons.vocabulary_cache import VocabularyCache
@@ -46,7 +47,8 @@ class DrafterLoop:
 
     `routes` lead to the verifiers, in the order in which they are preferred where nothing else tells. least_overlap is
     the share of tokens that must have a counterpart in a verifier's vocabulary, which is kept in `cache`. temperature:
-    see `Following`. drain: seconds that the texts of its own clients get to finish after `stop`.
+    see `Following`. drain: seconds that the texts of its own clients get to finish after `stop`. max_queue: see
+    `Dispatch`.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class DrafterLoop:
         cache: VocabularyCache | None = None,
         temperature: float | None = None,
         drain: float = 10.0,
+        max_queue: int = MAX_QUEUE,
     ) -> None:
         self._engine, self._mailbox = engine, mailbox
         self._next_snapshot = 0.0
@@ -67,7 +70,7 @@ class DrafterLoop:
         self._drain = drain
         self._traffic = Traffic()
         self.stats = DrafterStats(time.monotonic())
-        self._dispatch = Dispatch()
+        self._dispatch = Dispatch(max_queue)
         info = engine.info
         room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
         # With several verifiers nothing is kept: the same ids may mean other tokens.
@@ -179,6 +182,7 @@ class DrafterLoop:
         """Whether it is to end: at once where no verifier has a text of its own clients, else after the drain."""
         if self._stopping is None:
             return False
+        self._dispatch.refuse(_stopping())
         texts = any(one.following.own for one in self._active)
         return not texts or time.monotonic() >= self._stopping + self._drain
 

@@ -68,7 +68,7 @@ class Home(Protocol):
 
 
 class Following:
-    """All sessions of one drafter with one verifier, `live` by number.
+    """All sessions of one drafter with one verifier, `live` by number, and those `asked` for and not begun.
 
     `address` is the verifier's; places: those in the draft model, which several of these may share;
     temperature: of what is drafted for sampled texts, None for their own.
@@ -90,7 +90,7 @@ class Following:
         self._home, self.places = home, places
         self._seats = Seats(engine, places)
         self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
-        self._asked: dict[int, Asked] = {}
+        self.asked: dict[int, Asked] = {}
         self._guides = Guides()
         self._refs = itertools.count(1)
         self._together = engine.info.batches
@@ -98,7 +98,7 @@ class Following:
     @property
     def own(self) -> int:
         """How many texts of this drafter's own clients the verifier has, or was asked for."""
-        return len(self._asked) + sum(live.asked is not None for live in self.live.values())
+        return len(self.asked) + sum(live.asked is not None for live in self.live.values())
 
     # --- drafting
 
@@ -243,7 +243,7 @@ class Following:
             asked.client.hear(Failed(RequestError(f"the request does not fit the wire: {error}")))
             return
         if sent:
-            self._asked[ref] = asked
+            self.asked[ref] = asked
         else:
             busy = Busy(f"the verifier at {self._address} takes no requests now: try again")
             self._home.refused(asked, busy, now)
@@ -252,7 +252,7 @@ class Following:
         """ERROR to what was asked for, or why a session ends, which DONE says next; False where it is about something
         else."""
         told = _told(error)
-        asked = self._asked.pop(error.ref, None) if error.ref else None
+        asked = self.asked.pop(error.ref, None) if error.ref else None
         if asked is not None:
             self._home.refused(asked, told, now)
         broken = [live for live in self.live.values() if error.ref and live.ref == error.ref]
@@ -262,7 +262,7 @@ class Following:
 
     def opened(self, message: m.Opened, now: float) -> None:
         """The verifier has opened a session, for a client of this drafter or for another's."""
-        asked = self._asked.pop(message.ref, None) if message.ref else None
+        asked = self.asked.pop(message.ref, None) if message.ref else None
         if message.ref and asked is None:
             self._dealer.send(m.Close(message.session, 0, 0.0))  # its client left before it was opened
             return
@@ -333,8 +333,8 @@ class Following:
 
     def cancel_of(self, client: Client) -> None:
         """A client of this drafter has left."""
-        for ref in [ref for ref, asked in self._asked.items() if asked.client is client]:
-            del self._asked[ref]
+        for ref in [ref for ref, asked in self.asked.items() if asked.client is client]:
+            del self.asked[ref]
             self._dealer.send(m.Close(0, 0, 0.0, ref))
         for live in list(self.live.values()):
             if live.asked is not None and live.asked.client is client:
@@ -360,7 +360,7 @@ class Following:
         """The verifier is gone, or has forgotten everything."""
         for live in list(self.live.values()):
             self._interrupt(live, error, now, again=False)
-        asked, self._asked = list(self._asked.values()), {}
+        asked, self.asked = list(self.asked.values()), {}
         for one in asked:
             self._home.lost(one if one.began else replace(one, home=self._address), error, now, again=False)
 
@@ -380,9 +380,9 @@ class Following:
 
     def stop(self, error: SpecmeshError) -> None:
         """This drafter ends: its verifier keeps the texts for a while."""
-        for asked in self._asked.values():
+        for asked in self.asked.values():
             asked.client.hear(Failed(error))
-        self._asked.clear()
+        self.asked.clear()
         for live in list(self.live.values()):
             live.failed(error)
             self._forget(live)

@@ -1,6 +1,7 @@
 """Requests that have no session yet: their prompts are being encoded, or all sessions are taken."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from specmesh.core.admission import check_alternatives, check_biases, check_continued, check_prompt, check_strategy
@@ -8,10 +9,46 @@ from specmesh.core.constraint import Constraint
 from specmesh.core.session_params import TargetLimits
 from specmesh.daemons.prompts import Encoded, Opening, PromptLine
 from specmesh.errors import Busy, SpecmeshError
-from specmesh.requests import Failed
+from specmesh.requests import Failed, Request
 
-MAX_QUEUE = 16
+MAX_QUEUE = 256
 """Most requests that wait for a free session, unless told otherwise."""
+
+MAX_BYTES = 64 * 2**20
+"""Most that they may take together; one alone always may."""
+
+LONGEST_RETRY = 60.0
+"""Seconds that a client is told to wait at most: clients ignore more."""
+
+
+class Room:
+    """How much may wait, `most` at once, and how fast it moves."""
+
+    def __init__(self, most: int = MAX_QUEUE) -> None:
+        self._most = most
+        self._left: deque[float] = deque(maxlen=32)
+
+    def check(self, waiting: Iterable[Request], new: Request, now: float, full: str, free: int = 0) -> None:
+        """Raise Busy, which says `full`, where there is no room for one more; the first `free` do not count."""
+        sizes = [one.size for one in waiting]
+        if not sizes:
+            self._left.clear()
+            self._left.append(now)
+        elif sum(sizes) + new.size > MAX_BYTES:
+            told = f"the {len(sizes)} requests that wait take {sum(sizes) >> 20} MB: try again, or ask for less"
+            raise Busy(told, self.retry_after(len(sizes), now))
+        if len(sizes) >= self._most + free:
+            raise Busy(full, self.retry_after(len(sizes), now))
+
+    def left(self, now: float) -> None:
+        """One waits no more."""
+        self._left.append(now)
+
+    def retry_after(self, waiting: int, now: float) -> float:
+        """Seconds in which so many will have left, as fast as the last did."""
+        if len(self._left) < 2:
+            return 1.0
+        return min(max(waiting * (now - self._left[0]) / (len(self._left) - 1), 1.0), LONGEST_RETRY)
 
 
 @dataclass(slots=True)
@@ -37,19 +74,22 @@ class RequestQueue:
         self._prompts, self._guided, self._limits = prompts, guided, limits
         self._sessions, self._most = sessions, most
         self._share = sessions - sessions // 4
+        self._room = Room(most)
         self._waiting: list[_Waiting] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, opening: Opening, owners: Sequence[bytes | None]) -> None:
+    def add(self, opening: Opening, owners: Sequence[bytes | None], now: float) -> None:
         """Let a request wait; `owners` of the live sessions. Raises Busy where too many wait already."""
-        if len(self._waiting) >= self._sessions - len(owners) + self._most:
-            raise Busy(self._refusal())
+        waiting, free = (one.opening.request for one in self._waiting), self._sessions - len(owners)
+        self._room.check(waiting, opening.request, now, self._refusal(), free)
         if opening.owner is not None:
             theirs = owners.count(opening.owner) + sum(one.opening.owner == opening.owner for one in self._waiting)
             if theirs >= self._share + (self._most + 1) // 2:
-                raise Busy(f"{theirs} requests of this drafter run or wait, as many as may at once: try again")
+                told = f"{theirs} requests of this drafter run or wait, half of --max-queue: try again, or start the "
+                retry_after = self._room.retry_after(len(self._waiting), now)
+                raise Busy(f"{told}verifier with a larger one", retry_after)
         self._waiting.append(_Waiting(opening))
         if opening.request.params.grammar is not None:
             self._guided.add(opening)
@@ -77,7 +117,9 @@ class RequestQueue:
             if waiting.opening is encoded.opening:
                 waiting.ids, waiting.constraint = encoded.ids, encoded.constraint
 
-    def next(self, owners: Sequence[bytes | None]) -> tuple[Opening, Sequence[int], Constraint | None] | None:
+    def next(
+        self, owners: Sequence[bytes | None], now: float
+    ) -> tuple[Opening, Sequence[int], Constraint | None] | None:
         """Take out the one that is to begin now, its ids and its constraint; None where there is none, or no session is
         free."""
         if len(owners) >= self._sessions:
@@ -86,6 +128,7 @@ class RequestQueue:
             owner = waiting.opening.owner
             if waiting.ids is not None and (owner is None or owners.count(owner) < self._share):
                 self._waiting.remove(waiting)
+                self._room.left(now)
                 return waiting.opening, waiting.ids, waiting.constraint
         return None
 

@@ -130,6 +130,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             VocabularyCache(default_folder()),
             settings.draft_temperature,
             settings.drain,
+            settings.max_queue,
         )
         ends.callback(loop.close)
         process.stop.then(loop.stop, mailbox.wakeup_fd)

@@ -208,7 +208,7 @@ class VerifierLoop:
             self._hash_told = self.stats.model_hash or ""
             self._drafters.tell(self._welcome())
         self._sessions.expire(now)
-        while self._queue and (waiting := self._queue.next(self._sessions.owners())) is not None:
+        while self._queue and (waiting := self._queue.next(self._sessions.owners(), now)) is not None:
             self._sessions.begin(*waiting, now)
         if not self._sessions.live:
             self.stats.throughput.idle()
@@ -247,7 +247,7 @@ class VerifierLoop:
             if self._stopping is not None:
                 raise _stopping()
             if not self._sessions.adopted(opening, now):
-                self._queue.add(opening, self._sessions.owners())
+                self._queue.add(opening, self._sessions.owners(), now)
         except SpecmeshError as error:
             opening.client.hear(Failed(error))
 

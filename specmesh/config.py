@@ -82,7 +82,7 @@ class VerifierSettings:
     port: Port | None = None
     keys: Path | None = None
     grace: float = 30.0
-    max_queue: int = 16
+    max_queue: int = 256
     defaults: Mapping[str, object] = field(default_factory=dict)
     announce: bool = False
     second_drafter: bool = False
@@ -96,7 +96,7 @@ class VerifierSettings:
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
-    """Settings of `specmesh drafter`; port, insecure, keys, defaults, drain: as for a verifier.
+    """Settings of `specmesh drafter`; port, insecure, keys, defaults, drain, max_queue: as for a verifier.
 
     connect: the verifiers' addresses, each once. draft_temperature: of the drafts for sampled texts; None for the
     texts' own.
@@ -112,11 +112,13 @@ class DrafterSettings:
     defaults: Mapping[str, object] = field(default_factory=dict)
     draft_temperature: float | None = None
     drain: float = 10.0
+    max_queue: int = 256
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a share that is none, an address that is there twice, or where keys are given and not
-        wanted."""
+        """Raise ConfigError for a share that is none, an address that is there twice, where keys are given and not
+        wanted, or the queue is shorter than none."""
         _one_of_both(self.keys, self.insecure)
+        _at_least("--max-queue", self.max_queue, 0)
         if not self.connect:
             raise ConfigError("no verifier: give --connect tcp://HOST:PORT", "connect")
         ends = [endpoint(address) for address in self.connect]

@@ -38,6 +38,7 @@ class _Shared(TypedDict):
     gpu_layers: int
     gpu: str
     max_sessions: int
+    max_queue: int
     ctx: int
     drain: float
     log_level: str
@@ -103,6 +104,15 @@ def _daemon_options(command: F) -> F:
             ),
             click.option(
                 "--max-sessions", type=int, default=8, show_default=True, metavar="N", help="Sessions held at once."
+            ),
+            click.option(
+                "--max-queue",
+                type=int,
+                default=256,
+                show_default=True,
+                metavar="N",
+                help="Requests that wait, in order, while all sessions are taken; those beyond are refused with exit "
+                "code 75.",
             ),
             click.option(
                 "--ctx",
@@ -176,14 +186,6 @@ def _daemon_options(command: F) -> F:
     help="Go on so long with a text whose drafter went away, and keep it for `generate --resume`.",
 )
 @click.option(
-    "--max-queue",
-    type=int,
-    default=16,
-    show_default=True,
-    metavar="N",
-    help="Requests that wait, in order, while all sessions are taken; those beyond are refused with exit code 75.",
-)
-@click.option(
     "--reproducible",
     is_flag=True,
     help="Give every step the same number of rows, so that the text is the same to the last bit with and without "
@@ -224,7 +226,6 @@ def verifier(
     chat_template: Path | None,
     log_decisions: Path | None,
     grace: float,
-    max_queue: int,
     reproducible: bool,
     kv_unified: bool,
     second_drafter: bool,
@@ -252,7 +253,8 @@ def verifier(
         settings = replace(settings, rpc=servers, insecure_rpc=insecure_rpc)
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
-        told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, max_queue, defaults)
+        queue = shared["max_queue"]
+        told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, queue, defaults)
         from specmesh.daemons.serve import serve_verifier  # not before: what is wrong so far is told at once
 
         serve_verifier(replace(told, announce=announce, second_drafter=second_drafter, drain=shared["drain"]), reread)
@@ -326,7 +328,8 @@ def drafter(
         access, sampling = (port, insecure, keys), (defaults, draft_temperature, shared["drain"])
         from specmesh.daemons.serve import serve_drafter  # as above
 
-        serve_drafter(DrafterSettings(settings, connect, where, min_vocab_overlap, *access, *sampling), reread)
+        told = DrafterSettings(settings, connect, where, min_vocab_overlap, *access, *sampling)
+        serve_drafter(replace(told, max_queue=shared["max_queue"]), reread)
 
 
 def _instance(path: Path) -> "Instance":

@@ -146,9 +146,14 @@ class Refused(SpecmeshError):
 
 
 class Busy(SpecmeshError):
-    """The daemon cannot serve now and may later."""
+    """The daemon cannot serve now and may after `retry_after` seconds."""
 
     exit_code = 75
+
+    def __init__(self, message: str = "", retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
     code = "server_busy"
 
 

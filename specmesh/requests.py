@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from specmesh.core.report import Report
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
+
+ID_BYTES = 36
+"""Of an id in a tuple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,14 @@ class Request:
     priority: int = 0
     target: str = ""
     choice: int = 0
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory it takes."""
+        texts = (self.prompt or "", *(message.content for message in self.messages))
+        grammar = self.params.grammar
+        ids = len(self.prompt_ids or ()) + len(self.generated)
+        return ID_BYTES * ids + sum(map(sys.getsizeof, texts)) + (len(grammar.text) if grammar is not None else 0)
 
     @property
     def label(self) -> str:

@@ -242,7 +242,8 @@ _STATUS: dict[type[SpecmeshError], int] = {
 async def _specmesh_error(_: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, SpecmeshError)
     status = _STATUS.get(type(error), 500)
-    headers = {"Retry-After": "1"} if status == 503 else None
+    wait = error.retry_after if isinstance(error, Busy) else 1.0
+    headers = {"Retry-After": str(math.ceil(wait))} if status == 503 else None
     return JSONResponse(error_body(error), status, headers)
 
 

@@ -80,7 +80,7 @@ def test_leaving_the_queue(bench: Bench):
 
 def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
     """A peer that asks for everything leaves a quarter of the sessions, and half of the queue."""
-    verifier = bench.verifier(Flaky(SimSettings(n_seq=4, step_ms=1)))
+    verifier = bench.verifier(Flaky(SimSettings(n_seq=4, step_ms=1)), max_queue=16)
     peer = bench.dealer()
     peer.say(*(ask_for(ref, ids=PROMPT, max_tokens=8000) for ref in range(1, 41)))
     refs = {peer.expect(m.Error).ref for _ in range(40 - 3 - 8)}  # type: ignore[union-attr]

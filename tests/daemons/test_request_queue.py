@@ -7,6 +7,7 @@ import pytest
 
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.daemons import request_queue
 from specmesh.daemons.prompts import Encoded, Opening
 from specmesh.daemons.request_queue import RequestQueue
 from specmesh.errors import Busy, EngineError, PromptTooLong, SpecmeshError
@@ -39,21 +40,29 @@ class Queue:
         self.line = Line()
         self.queue = RequestQueue(self.line, self.line, LIMITS, sessions, most)  # type: ignore[arg-type]
         self.running: list[bytes | None] = []
+        self.now = 0.0
         self.heard: list[ClientEvent] = []
 
-    def ask(self, owner: bytes | None = None, ids: tuple[int, ...] | None = (1,), priority: int = 0) -> Opening:
+    def ask(
+        self, owner: bytes | None = None, ids: tuple[int, ...] | None = (1,), priority: int = 0, text: str = "text"
+    ) -> Opening:
         client = SimpleNamespace(hear=self.heard.append)
-        opening = Opening(Request("text", ids, PARAMS, priority=priority), client, owner)
-        self.queue.add(opening, self.running)
+        opening = Opening(Request(text, ids, PARAMS, priority=priority), client, owner)
+        self.queue.add(opening, self.running, self.now)
         return opening
 
     def begun(self) -> list[Opening]:
         """Begin all that can be."""
         told = []
-        while (found := self.queue.next(self.running)) is not None:
+        while (found := self.queue.next(self.running, self.now)) is not None:
             told.append(found[0])
             self.running.append(found[0].owner)
         return told
+
+    def refusal(self) -> Busy:
+        with pytest.raises(Busy) as refusal:
+            self.ask()
+        return refusal.value
 
     def error(self) -> SpecmeshError:
         [failed] = self.heard
@@ -171,6 +180,35 @@ def test_a_drafter_leaves_places_for_others():
     queue.ask(b"two")
     for _ in range(8):
         queue.ask()
+
+
+def test_when_to_ask_again():
+    """Who is refused is told when those who wait will have begun, as fast as they do; never more than a minute."""
+    queue = Queue(1, 4)
+    queue.now = 1000.0  # long without a request
+    for _ in range(5):
+        queue.ask()
+    assert queue.refusal().retry_after == 1.0  # none has begun yet
+    for pause, left in ((0.5, 2.0), (3.5, 8.0), (1000.0, 60.0)):
+        queue.now += pause
+        queue.running.clear()
+        assert len(queue.begun()) == 1
+        while len(queue.queue) < 4:
+            queue.ask()
+        assert queue.refusal().retry_after == left
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    """Long requests have fewer places; one alone always has."""
+    monkeypatch.setattr(request_queue, "MAX_BYTES", 100_000)
+    queue, alone = Queue(1, 256), Queue(1, 256)
+    for _ in range(3):
+        queue.ask(ids=None, text="x" * 30_000)
+    with pytest.raises(Busy, match="3 requests that wait take"):
+        queue.ask(ids=None, text="x" * 30_000)
+    queue.ask()
+    alone.ask(ids=None, text="x" * 200_000)
+    alone.refusal()
 
 
 def test_withdrawn():

@@ -1,6 +1,7 @@
 """Connections that take without giving: idle, half-sent, unread. Others are served as if they were not there."""
 
 import json
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from processes import (
     sim_text,
     until,
 )
+
+from specmesh.daemons.dispatch import AHEAD
 
 PROMPT = "All good things"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -147,3 +150,20 @@ def test_a_drafter_that_ends(mesh: Mesh):
         assert status == 503 or answer.rstrip().splitlines()[-1].startswith(b'data: {"error"')
     levels = {json.loads(line)["level"] for line in drafter.text().splitlines()}
     assert levels == {"info"}
+
+
+@pytest.mark.parametrize(("role", "queued", "places"), [("verifier", 2, 1 + 2), ("drafter", AHEAD, 1 + AHEAD + 2)])
+def test_one_request_too_many(mesh: Mesh, role: str, queued: int, places: int):
+    """It is told at once when to come back, and which option makes room; the others wait."""
+    verifier = mesh.verifier("step_ms=4,n_seq=1,n_ctx=60000", "--max-queue", 2 if role == "verifier" else 256)
+    daemon = verifier if role == "verifier" else mesh.drafter("", "--max-queue", 2)
+    with many(daemon.socket, places + 1, asking(body(PROMPT, 50_000))) as asked:
+        [refused], _, _ = select.select(asked, [], [], PATIENCE)
+        answer = b""
+        while not answer.endswith(b"}}"):
+            answer += refused.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: " in answer.lower()
+        assert b"with a larger --max-queue" in answer
+        until(lambda: verifier.stats()["sessions"]["queued"] == queued, "the others wait")  # type: ignore[index]
+        assert select.select(asked, [], [], 0)[0] == []

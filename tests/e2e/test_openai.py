@@ -4,6 +4,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -352,3 +353,20 @@ def test_the_answer_is_json_for_everybody(server: Served):
     """A request with curl's habits: no content type, a number for a text."""
     status, answer = plainly(f"{server.url}/v1/completions", b'{"prompt": 1}', Authorization=f"Bearer {server.key}")
     assert (status, json.loads(answer)["error"]["param"]) == (400, "prompt")
+
+
+def test_more_than_there_are_sessions(mesh: Mesh):
+    """Forty clients at either daemon wait for their turn without asking again; so do more than a verifier takes of one
+    drafter at once."""
+    ports = free_port(), free_port()
+    verifier = mesh.verifier("step_ms=1,n_ctx=9000", "--http", f"127.0.0.1:{ports[0]}")
+    drafter = mesh.drafter("", "--http", f"127.0.0.1:{ports[1]}")
+    for daemon, port, count in ((verifier, ports[0], 40), (drafter, ports[1], 40), (drafter, ports[1], 200)):
+        client = Served(daemon, f"http://127.0.0.1:{port}", "none").client()
+
+        def ask(number: int, client: openai.OpenAI = client) -> bool:
+            done = client.completions.create(model="any", prompt=f"Number {number}", max_tokens=30, temperature=0)
+            return done.choices[0].text == sim_text(f"Number {number}", 30)
+
+        with ThreadPoolExecutor(count) as clients:
+            assert all(clients.map(ask, range(count)))
