@@ -1,11 +1,15 @@
 """Models that are damaged, hostile or unfit, given to the real daemons: a line names them, and nothing else breaks."""
 
+import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from processes import Daemon, Done, Mesh, body, command, complete, free_port, generate, request_raw, until
+
+from specmesh.paths import bundled
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
@@ -149,3 +153,23 @@ def test_template_without_end(templated: Callable[[str], Daemon]):
     until(lambda: verifier.live() == 0, "no session is left")
     ((status, _, answer),) = answers
     assert (status, b"more than 3 s" in answer) == (500, True)
+
+
+@pytest.mark.fault("E7.76", "a model's file is cut short while a daemon uses it", "exit 78, with the path")
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_cut_while_in_use(mesh: Mesh, role: str):
+    """To compute with what is gone is a bus error, on several threads at once: one line, and the other side goes on."""
+    cut = mesh.folder / "cut.gguf"
+    shutil.copy(bundled("target.gguf"), cut)
+    models = {"verifier": bundled("target.gguf"), "drafter": bundled("drafter.gguf"), role: cut}
+    for one in ("verifier", "drafter"):
+        place = ("--bind" if one == "verifier" else "--connect", mesh.address)
+        mesh.start(one, "--engine", "llama", "--model", models[one], *place, *SMALL, "--threads", 2).ready()
+    verifier, drafter = mesh.daemons
+    mesh.attached(drafter)
+    os.truncate(cut, 4096)
+    done = generate(verifier, "def main(", "--max-tokens", 30, "--draft-n", 2, "--reconnect-timeout", 0)
+    assert done.code == (69 if role == "verifier" else 0)
+    broken = verifier if role == "verifier" else drafter
+    ended(Done(broken.wait(), "", broken.text()), cut)
+    assert "Fatal" not in broken.text()
