@@ -70,8 +70,8 @@ class VerifierBackend:
         return (self._served.model,) if self._served is not None else ()
 
     def not_ready(self) -> SpecmeshError | None:
-        """Loading, stopping, or nothing."""
-        return self._loading.error() if self._loop is None else self._loop.stopping
+        """Loading, or nothing."""
+        return self._loading.error() if self._loop is None else None
 
     def served(self, name: str) -> Served:  # noqa: ARG002  (the one model has any name)
         """The target."""
@@ -107,11 +107,9 @@ class DrafterBackend:
         return self._loop.models if self._loop is not None else ()
 
     def not_ready(self) -> SpecmeshError | None:
-        """Loading, stopping, no verifier, or nothing."""
+        """Loading, no verifier, or nothing."""
         if self._loop is None:
             return self._loading.error()
-        if self._loop.stopping is not None:
-            return self._loop.stopping
         if self._loop.verifier is None:
             if self._loop.refusal is None and time.monotonic() < self._ready + GRACE:
                 return Starting(f"the drafter is connecting to {self._address}: try again in a moment")

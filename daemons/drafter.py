@@ -30,7 +30,6 @@ from specmesh.errors import (
     DaemonUnreachable,
     NoSuchModel,
     RemoteProtocolError,
-    SpecmeshError,
     Starting,
     WentAway,
 )
@@ -137,11 +136,6 @@ class DrafterLoop:
             raise Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
         away = [one.trouble for one in self._upstreams if one.last_model == name]
         raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
-
-    @property
-    def stopping(self) -> SpecmeshError | None:
-        """Why it takes no new texts, once it is about to end; from any thread."""
-        return _stopping() if self._stopping is not None else None
 
     @property
     def progress(self) -> int:

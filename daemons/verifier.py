@@ -106,11 +106,6 @@ class VerifierLoop:
             second=second_drafter,
         )
 
-    @property
-    def stopping(self) -> SpecmeshError | None:
-        """Why it takes no new texts, once it is about to end; from any thread."""
-        return _stopping() if self._stopping is not None else None
-
     # --- the loop
 
     def run(self) -> bool:
