@@ -21,10 +21,11 @@ from specmesh.daemons.followed import Asked
 from specmesh.daemons.introduction import Introduction
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.request_queue import MAX_QUEUE
+from specmesh.daemons.shared_cores import SharedCores
 from specmesh.daemons.transport import Route, Traffic, wait_for_any
 from specmesh.daemons.upstream import Upstream
 from specmesh.daemons.vocabulary_cache import VocabularyCache
-from specmesh.engines.base import DraftEngine, saved_bytes
+from specmesh.engines.base import CpuEngine, DraftEngine, saved_bytes
 from specmesh.errors import (
     ConfigError,
     DaemonUnreachable,
@@ -33,6 +34,7 @@ from specmesh.errors import (
     Starting,
     WentAway,
 )
+from specmesh.host import drafter_share
 from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit
 from specmesh.wire import messages as m
 
@@ -61,8 +63,11 @@ class DrafterLoop:
         temperature: float | None = None,
         drain: float = 10.0,
         max_queue: int = MAX_QUEUE,
+        *,
+        explicit_threads: bool = False,
     ) -> None:
         self._engine, self._mailbox = engine, mailbox
+        self._cores = SharedCores(engine, drafter_share, explicit=explicit_threads)
         self._next_snapshot = 0.0
         self._turns = 0
         self._stopping: float | None = None
@@ -79,7 +84,7 @@ class DrafterLoop:
                 name,
                 route,
                 engine,
-                Introduction(engine, route.address, least_overlap, cache, mailbox.wake),
+                Introduction(engine, route.address, least_overlap, cache, mailbox.wake, self._cores),
                 self.stats,
                 self._traffic,
                 self._dispatch,
@@ -223,8 +228,15 @@ class DrafterLoop:
         self._dispatch.reopen(now)
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
+            self._share_cores()
             self.stats.unpublished = any(one.following.live for one in self._upstreams)
             self.stats.publish(self.snapshot(now))
+
+    def _share_cores(self) -> None:
+        """Take as many CPU threads as suit the verifiers of this host."""
+        threads = self._cores.beside(one.welcome for one in self._upstreams if one.welcome is not None)
+        if threads is not None and isinstance(self._engine, CpuEngine):
+            self._engine.use_threads(threads)
 
     def _order(self, order: ClientOrder) -> None:
         match order:

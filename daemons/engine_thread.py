@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.places import Copy, Cut, Order
-from specmesh.engines.base import Span, VerifyEngine
+from specmesh.engines.base import CpuEngine, Span, VerifyEngine
 from specmesh.errors import EngineError, SpecmeshError
 
 T = TypeVar("T")
@@ -31,10 +31,11 @@ def apart(work: Callable[[], T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Carry the orders out, then decode the spans."""
+    """Carry the orders out, then decode the spans; `threads`: with so many CPU threads from now on."""
 
     orders: tuple[Order, ...]
     spans: tuple[Span, ...]
+    threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class EngineThread:
                 self._deliver(DecodeFailed(EngineError(f"{type(error).__name__}: {error}")))
 
     def _do(self, job: Job) -> Decoded:
+        if job.threads is not None and isinstance(self._engine, CpuEngine):
+            self._engine.use_threads(job.threads)
         self._prepare(job.orders)
         started = time.monotonic()
         logits = self._engine.decode(job.spans)

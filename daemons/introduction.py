@@ -14,6 +14,7 @@ import structlog
 from specmesh.core.probes import compare_encodings
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.core.vocabulary_match import LEAST_OVERLAP, Comparison, Verdict, compare
+from specmesh.daemons.shared_cores import SharedCores
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.daemons.vocabulary_chunks import VocabularyDownload
 from specmesh.engines.base import DraftEngine, Encoder
@@ -54,6 +55,7 @@ class Introduction:
         least_overlap: float = LEAST_OVERLAP,
         cache: VocabularyCache | None = None,
         wake: Callable[[], None] = lambda: None,
+        cores: SharedCores | None = None,
         executor: Executor | None = None,
     ) -> None:
         self._own, self._address, self._least, self._cache = engine, address, least_overlap, cache
@@ -63,7 +65,7 @@ class Introduction:
         self.comparison: Comparison | None = None
         self._download: VocabularyDownload | None = None
         self._welcome: Welcome | None = None
-        self._wake = wake
+        self._wake, self._cores = wake, cores
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
         self._meeting: Future[_Met] | None = None
         self._asked = 0.0
@@ -74,7 +76,8 @@ class Introduction:
         info, vocabulary = self._own.info, self._own.vocabulary
         engine = type(self._own).__name__.removesuffix("Drafter").lower()
         n_vocab = len(vocabulary) if vocabulary is not None else 0
-        return Hello(drafter, engine, info.model, self._fingerprint, n_vocab, info.n_ctx)
+        host, threads = (self._cores.host, self._cores.shared) if self._cores is not None else ("", 0)
+        return Hello(drafter, engine, info.model, self._fingerprint, n_vocab, info.n_ctx, host, threads)
 
     def welcomed(self, welcome: Welcome, now: float) -> Vocab | None:
         """Begin with a verifier; what to ask it for. Raises RemoteProtocolError for a vocabulary nobody can have."""

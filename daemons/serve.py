@@ -73,7 +73,12 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
             decisions.begin(engine.info.model)
         guarded = (guard, settings.grace, settings.max_queue)
         told = (process.name, socket, engine, mailbox, costs, decisions, *guarded)
-        loop = VerifierLoop(*told, second_drafter=settings.second_drafter, drain=settings.drain)
+        loop = VerifierLoop(
+            *told,
+            second_drafter=settings.second_drafter,
+            drain=settings.drain,
+            explicit_threads=settings.model.threads is not None,
+        )
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
         loop.stats.publish(loop.snapshot(time.monotonic()))
@@ -131,6 +136,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             settings.draft_temperature,
             settings.drain,
             settings.max_queue,
+            explicit_threads=settings.model.threads is not None,
         )
         ends.callback(loop.close)
         process.stop.then(loop.stop, mailbox.wakeup_fd)

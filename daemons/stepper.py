@@ -48,6 +48,7 @@ class Stepper:
         self._begun = 0.0  # when the step that runs was handed over
         self._redoes = False
         self._last_ended: float | None = None  # of the step before, where sessions have gone on since
+        self._threads: int | None = None  # to be used from the next step on
         self._pause: float | None = None  # before the step that runs, where nothing was waited for
 
     def take(self, ids: Sequence[int], prompt: int, sessions: Mapping[int, Live], *, cached: bool) -> tuple[int, int]:
@@ -94,7 +95,8 @@ class Stepper:
                 spans.append(Span(live.seq, part.position, part.ids, logits=part.stepwise))
         self._step, self._begun = step, now
         self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
-        self._engine.submit(Job(orders, tuple(spans)))
+        self._engine.submit(Job(orders, tuple(spans), self._threads))
+        self._threads = None
 
     def _placed(self, live: Live, part: Part) -> Part:
         """A part as it can be run: without its side chain where no sequence is left for that."""
@@ -110,6 +112,11 @@ class Stepper:
         side = part.side
         fork = Fork(self._aside[live.id], 1 + side.fork, side.ids) if side is not None else None
         return Span(live.seq, part.position, (part.last, *part.drafts), logits=True, fork=fork)
+
+    def use_threads(self, threads: int) -> None:
+        """Take so many CPU threads from the next step on; what steps cost is learned anew."""
+        self._threads = threads
+        self._costs.doubt()
 
     def overdue(self, now: float) -> bool:
         """Whether the step that runs takes longer than any should; any thread may ask."""

@@ -30,11 +30,13 @@ from specmesh.daemons.remote_client import RemoteClient, requested
 from specmesh.daemons.request_queue import MAX_QUEUE, RequestQueue
 from specmesh.daemons.router import Router
 from specmesh.daemons.sessions import Sessions
+from specmesh.daemons.shared_cores import SharedCores
 from specmesh.daemons.stepper import Stepper
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.base import VerifyEngine, saved_bytes
 from specmesh.errors import Busy, SpecmeshError, WentAway
+from specmesh.host import verifier_share
 from specmesh.requests import Cancel, ClientOrder, Failed, Probe, Submit
 from specmesh.wire import messages as m
 
@@ -73,6 +75,7 @@ class VerifierLoop:
         *,
         second_drafter: bool = False,
         drain: float = 10.0,
+        explicit_threads: bool = False,
     ) -> None:
         self._name, self._router, self._mailbox = name, Router(socket, guard), mailbox
         self._address = self._router.address
@@ -86,6 +89,7 @@ class VerifierLoop:
         self._queue = RequestQueue(prompts, guided, self._limits, engine.info.n_seq, max_queue)
         self._costs = costs
         self._policies = PolicySolver(mailbox.put)
+        self._cores = SharedCores(engine, verifier_share, explicit=explicit_threads)
         self._turns = 0
         self._next_snapshot = 0.0
         self._stopping: float | None = None
@@ -249,7 +253,7 @@ class VerifierLoop:
     def snapshot(self, now: float) -> dict[str, object]:
         """What `stats` shows: an immutable picture, built on the loop's thread."""
         return self.stats.picture(
-            self._info,
+            self._engine.info,
             list(self._sessions.live.values()),
             list(self._drafters),
             self._costs,
@@ -321,6 +325,7 @@ class VerifierLoop:
             return
         self.stats.reconnects.came()
         self.stats.unpublished = True
+        self._share_cores()
         self._router.send(identity, self._welcome())
         self._drafters.ping(now, self._turns, self.stats.busy.share(now))
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
@@ -329,7 +334,13 @@ class VerifierLoop:
     def _welcome(self) -> m.Welcome:
         limits, sha256 = self._limits, self.stats.model_hash or ""
         return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
-                         sorted(limits.end_ids), self._probes)  # fmt: skip
+                         sorted(limits.end_ids), self._probes, self._cores.host, self._cores.threads)  # fmt: skip
+
+    def _share_cores(self) -> None:
+        """Leave the drafters of this host the CPU threads that they take."""
+        threads = self._cores.beside(peer.hello for peer in self._drafters)
+        if threads is not None:
+            self._stepper.use_threads(threads)
 
     def _load(self) -> Load:
         return load_of(len(self._sessions.owners()), len(self._queue), self._info.n_seq, self._costs)
@@ -342,6 +353,7 @@ class VerifierLoop:
         self.stats.reconnects.lost()
         self.stats.unpublished = True
         log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
+        self._share_cores()
         self._queue.withdraw(lambda opening: opening.owner == identity)
         self._sessions.left(identity, time.monotonic(), may_return=reason not in ("revoked", "flooding"))
 

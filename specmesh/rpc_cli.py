@@ -28,8 +28,8 @@ def rpc_server(bind: str, threads: int | None, insecure_rpc: bool) -> None:
     This is llama.cpp's own server, and both sides need builds of it with RPC. Ctrl-C ends it, and with it a verifier
     that uses it.
     """
-    from specmesh.engines.llama_model import physical_cores
     from specmesh.engines.llama_rpc import serve
+    from specmesh.host import physical_cores
     from specmesh.privacy import check_rpc
 
     check_rpc(bind, "--bind", insecure=insecure_rpc)

@@ -135,6 +135,7 @@ class Hello:
     """Drafter to verifier, first: who I am and which vocabulary my ids come from.
 
     `vocab_fingerprint` is empty for a drafter without a model of its own (ngram). It is for people and statistics.
+    `host` is what two daemons have in common that run on one host, and `cpu_threads` how many its steps take there.
     """
 
     drafter: str
@@ -143,13 +144,15 @@ class Hello:
     vocab_fingerprint: str
     n_vocab: int
     n_ctx: int
+    host: str = ""
+    cpu_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """Verifier to drafter: accepted, and what is served here. Whether the vocabulary suits is the drafter's to decide.
 
-    `probes` are texts and the ids that the verifier's encoder makes of them.
+    `probes` are texts and the ids that the verifier's encoder makes of them. `host` and `cpu_threads`: as in HELLO.
     """
 
     verifier: str
@@ -160,6 +163,8 @@ class Welcome:
     n_ctx: int
     eog_ids: list[int]
     probes: dict[str, object] = field(default_factory=dict)
+    host: str = ""
+    cpu_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,11 @@ class StepCosts:
             self._dearer.clear()
             self._expected.clear()
 
+    def doubt(self) -> None:
+        """Steps may take another time from now on: what was measured counts as one measurement of each width."""
+        for curve in self._curves.values():
+            curve.doubt()
+
     def seconds(self, rows: int, context: int = 0) -> float:
         """Expected seconds of a step of `rows` rows over so much context; 0 before the first measurement."""
         key = _bucket(context), rows
@@ -169,6 +174,10 @@ class _Curve:
         self.medians[rows] = new
         self._between.clear()
         return True
+
+    def doubt(self) -> None:
+        """Let each median count as the only measurement of its width."""
+        self._samples = {rows: deque([self.medians[rows]], maxlen=self._window) for rows in self._samples}
 
     def measured(self, rows: int) -> int:
         """How many measurements of this width count."""

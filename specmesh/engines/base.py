@@ -45,6 +45,7 @@ class EngineInfo:
     n_seq:    sequences that can be held at once.
     trimming: how part of a sequence is taken back; a target that cannot runs without speculation.
     backend:  where it runs, for people ("CPU, 2 threads"; "CUDA: NVIDIA GB10, 81 layers").
+    threads:  CPU threads that its steps take; 0 where they run on a GPU, or are a look-up.
     width:    rows that each span with logits is computed in, whatever it holds, so that its logits do not depend on
               what else is in the step; it takes no more. None: a step is as wide as what is asked of it.
     reuse:    what of a sequence another session may go on from, long after it was decoded.
@@ -67,6 +68,7 @@ class EngineInfo:
     trees: bool = False
     separate: bool = False
     n_outputs: int | None = None
+    threads: int = 0
 
     @property
     def can_trim(self) -> bool:
@@ -183,6 +185,15 @@ class ChatEncoder(Protocol):
 
         Raises RequestError where the model has no template, or the template refuses the messages.
         """
+        ...
+
+
+@runtime_checkable
+class CpuEngine(Protocol):
+    """What an engine can do besides whose `info.threads` may be changed."""
+
+    def use_threads(self, threads: int) -> None:
+        """Take so many CPU threads from the next step on; not while one runs."""
         ...
 
 

@@ -54,6 +54,10 @@ class LlamaVerifier:
         """The model's vocabulary."""
         return self._model.vocabulary
 
+    def use_threads(self, threads: int) -> None:
+        """Take so many CPU threads from the next step on."""
+        self._context.use_threads(threads)
+
     def encode(self, text: str) -> list[int]:
         """Ids of a raw prompt, made as llama-server's /completion does; safe from any thread.
 
@@ -136,6 +140,11 @@ class LlamaDrafter:
     def vocabulary(self) -> Vocabulary:
         """The model's vocabulary."""
         return self._model.vocabulary
+
+    def use_threads(self, threads: int) -> None:
+        """Take so many CPU threads from the next step on."""
+        self._context.use_threads(threads)
+        self._info = replace(self._context.info, batches=self._info.batches)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, as `LlamaVerifier.encode` makes them."""

@@ -89,6 +89,11 @@ class LlamaCache:
         if code != 0:
             raise EngineError(_decode_failure(code, sum(span.rows for span in spans)))
 
+    def use_threads(self, threads: int) -> None:
+        """Take so many CPU threads from the next run on."""
+        self._check_open()
+        self.lib.llama_set_n_threads(self._handle, threads, threads)
+
     def logits(self, rows: int) -> NDArray[np.float32]:
         """The wanted logits of the last run: llama.cpp's own memory, valid until the next."""
         self._check_open()

@@ -1,6 +1,7 @@
 """Sequences of a llama.cpp model: the steps that extend them, and cutting them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import structlog
@@ -9,13 +10,14 @@ from numpy.typing import NDArray
 from specmesh.core.places import Reuse
 from specmesh.engines.base import EngineInfo, Span, context_of
 from specmesh.engines.llama_cache import CacheSizes
-from specmesh.engines.llama_model import LlamaModel, LlamaSettings, physical_cores
+from specmesh.engines.llama_model import LlamaModel, LlamaSettings
 from specmesh.engines.llama_probe import open_cache
 from specmesh.engines.llama_resting import Resting
 from specmesh.engines.llama_separate import SeparateMemories
 from specmesh.engines.llama_width import ConstantWidth
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
+from specmesh.host import physical_cores
 
 _log = structlog.get_logger("specmesh.engines.llama")
 
@@ -58,12 +60,13 @@ class LlamaContext:
             n_batch,
             settings.n_seq,
             trimming,
-            model.backend,
+            model.backend if model.on_gpu else _on_cpu(threads),
             width,
             reuse,
             trees=here,
             separate=separate,
             n_outputs=self._n_outputs,
+            threads=0 if model.on_gpu else threads,
         )
         self._separate = SeparateMemories(self.cache, self.sequences, rows) if separate else None
 
@@ -119,6 +122,12 @@ class LlamaContext:
             self.cache.run(prepared)
         return self.cache.logits(sum(span.rows for span in spans if span.logits))
 
+    def use_threads(self, threads: int) -> None:
+        """Take so many CPU threads from the next step on."""
+        self.cache.use_threads(threads)
+        if not self._model.on_gpu:
+            self.info = replace(self.info, threads=threads, backend=_on_cpu(threads))
+
     def trim(self, seq: int, length: int) -> bool:
         """Keep the first `length` ids of a sequence; False, with nothing changed, where the model cannot.
 
@@ -159,6 +168,10 @@ class LlamaContext:
     def _check_open(self) -> None:
         if self.cache.closed:
             raise EngineError("the engine is closed")
+
+
+def _on_cpu(threads: int) -> str:
+    return f"CPU, {threads} threads"
 
 
 def _context_size(settings: LlamaSettings, trained: int) -> int:

@@ -175,23 +175,6 @@ class LlamaModel:
             raise ConfigError(f"{path} is no decoder-only language model: choose one that generates text")
 
 
-@functools.cache
-def physical_cores() -> int:
-    """Cores this process may run on, counting hyper-threads of one core once."""
-    try:
-        allowed = os.sched_getaffinity(0)  # type: ignore[attr-defined,unused-ignore]
-    except AttributeError:  # macOS, whose cores have one thread each
-        return os.cpu_count() or 1
-    return len({_siblings(cpu) for cpu in allowed})
-
-
-def _siblings(cpu: int) -> str:
-    try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-    except OSError:
-        return str(cpu)
-
-
 def _gpus(settings: LlamaSettings) -> tuple[str, ...]:
     """The GPUs that will take layers; raises ConfigError where one is required and none will."""
     gpus = gpu_devices() if settings.gpu_layers else ()
@@ -208,7 +191,7 @@ def _gpus(settings: LlamaSettings) -> tuple[str, ...]:
 
 def _describe(lib: Any, handle: Any, settings: LlamaSettings, gpus: tuple[str, ...]) -> str:
     if not gpus:
-        return f"CPU, {settings.threads or physical_cores()} threads"
+        return "CPU"
     all_layers = lib.llama_model_n_layer(handle) + 1
     layers = all_layers if settings.gpu_layers < 0 else min(settings.gpu_layers, all_layers)
     return f"{'; '.join(gpus)}, {layers} of {all_layers} layers"

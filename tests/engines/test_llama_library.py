@@ -13,9 +13,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from specmesh.engines import llama_library, llama_model
+from specmesh.engines import llama_library
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.errors import ConfigError
+from specmesh.host import physical_cores
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
@@ -52,7 +53,7 @@ class TestLibrary:
     def test_devices_can_be_listed(self) -> None:
         """The real enumeration works on this machine, whatever GPUs it has, and finds cores."""
         assert all(": " in device for device in llama_library.gpu_devices())
-        assert 1 <= llama_model.physical_cores() <= (os.cpu_count() or 1)
+        assert 1 <= physical_cores() <= (os.cpu_count() or 1)
 
     def test_last_words(self) -> None:
         """When llama.cpp ends the process, its reason is logged before, whatever thread ran into it."""
