@@ -58,7 +58,7 @@ RATES: Mapping[Cost, Rate] = MappingProxyType(
         Cost.HELLOS: Rate(5, 20),
         Cost.VOCABS: Rate(8, 64),
         Cost.PINGS: Rate(200, 200),
-        Cost.OPENS: Rate(50, 100),
+        Cost.OPENS: Rate(200, 512),
         Cost.BAD: Rate(1, 60),
     }
 )

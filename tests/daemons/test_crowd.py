@@ -94,9 +94,10 @@ def test_requests_that_come_too_fast(bench: Bench):
     """Each is answered, as busy."""
     bench.verifier(Flaky(SimSettings(n_seq=1)))
     peer = bench.dealer()
-    for ref in range(1, 301):
+    count = 3 * int(RATES[Cost.OPENS].burst)
+    for ref in range(1, count + 1):
         peer.say(ask_for(ref, ids=(999,)))
-    told = [str(peer.expect(m.Error).message) for _ in range(300)]  # type: ignore[union-attr]
+    told = [str(peer.expect(m.Error).message) for _ in range(count)]  # type: ignore[union-attr]
     assert any("too fast" in message for message in told)
 
 
