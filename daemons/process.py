@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from types import FrameType, TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -21,7 +20,6 @@ import zmq
 from specmesh.daemons.backends import Loading
 from specmesh.daemons.notify import Notifier, Watchdog
 from specmesh.errors import SpecmeshError, about
-from specmesh.heap import give_back
 from specmesh.logs import flush, leave
 
 log = structlog.get_logger("specmesh")
@@ -29,15 +27,9 @@ log = structlog.get_logger("specmesh")
 SWITCH_INTERVAL = 2e-4
 """Seconds a thread may keep the interpreter while another waits: at the default of 5 ms the API would stall steps."""
 
-COLLECT_EVERY = 20_000
-"""Allocations between two garbage collections: at the default of 700 there are several in a round."""
-
-SWEEP_INTERVAL = 1.0
-"""Seconds between two collections of all that has come since the start: by allocations alone the next one is due after
-thousands of texts, and what these leave behind piles up. 0.1 ms each with 6,000 objects, 1.4 ms with 60,000."""
-
-SWEEPS = 10
-"""Of these, until what is free of the C library's heap is given back to the system; 0.3 ms where that is little."""
+COLLECT_EVERY = (20_000, 2, 2)
+"""Allocations between two garbage collections of the young, at the default of 700 there are several in a round; and how
+many of these make one of the middle-aged, and of all: at the default of 10 what sessions leave behind piles up."""
 
 LOADING_GRACE = 4.0
 """Seconds that loading a model may go on after SIGTERM."""
@@ -109,13 +101,14 @@ class Process:
     @contextmanager
     def watched(self, loop: Loop, status: str) -> Iterator[None]:
         """While the loop runs: ready, and looked after."""
-        watchdog, sweeper = Watchdog(lambda: loop.progress, self.notifier), Sweeper()
+        gc.collect()
+        gc.freeze()  # what is here stays until the end: no collection looks at it again
+        watchdog = Watchdog(lambda: loop.progress, self.notifier)
         self.notifier.ready(status)
         try:
             yield
         finally:
             watchdog.close()
-            sweeper.close()
             self.stop.hurry()
 
     def _told(self, share: float, fetched: int) -> bool:
@@ -185,32 +178,4 @@ class Stop:
 def _tune_interpreter() -> None:
     """Short turns for threads, rare collections: a round takes a fraction of a millisecond."""
     sys.setswitchinterval(SWITCH_INTERVAL)
-    gc.set_threshold(COLLECT_EVERY)
-
-
-class Sweeper:
-    """Collects garbage again and again, on a thread of its own.
-
-    What is here when it begins stays until the process ends, and is not looked at again.
-    """
-
-    def __init__(self, interval: float = SWEEP_INTERVAL) -> None:
-        gc.collect()
-        gc.freeze()
-        self._interval = interval
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Sweep no more."""
-        self._closing.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        for number in count(1):
-            if self._closing.wait(self._interval):
-                return
-            gc.collect()
-            if number % SWEEPS == 0:
-                give_back()
+    gc.set_threshold(*COLLECT_EVERY)

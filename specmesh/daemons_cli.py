@@ -12,7 +12,6 @@ from click.core import ParameterSource
 from specmesh.config_cli import config_option, rereader
 from specmesh.default_options import default_options
 from specmesh.errors import ConfigError, about
-from specmesh.heap import share_heap
 from specmesh.models_cli import complete_model, model_path
 from specmesh.rpc_cli import insecure_rpc_option
 
@@ -239,7 +238,6 @@ def verifier(
     """Run the verifier: it holds the target model and decides every token."""
     from specmesh.paths import bundled
 
-    share_heap()
     where, port = _api("verifier", shared)
     with _instance(where):
         from specmesh.config import VerifierSettings
@@ -314,7 +312,6 @@ def drafter(
     **shared: Unpack[_Shared],
 ) -> None:
     """Run a drafter: it guesses the verifier's next tokens."""
-    share_heap()
     where, port = _api("drafter", shared)
     with _instance(where):
         from specmesh.config import DrafterSettings

@@ -13,7 +13,6 @@ from specmesh.engines.base import Span
 from specmesh.engines.llama_bounds import Bounds
 from specmesh.engines.llama_model import LlamaModel, quoted_errors
 from specmesh.errors import ConfigError, EngineError
-from specmesh.heap import claimed
 
 _NO_SLOT = 1
 _MAX_CELLS = 2**32 - 1
@@ -237,8 +236,7 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     # A window-sized cache would let a deep cut succeed and then attend to ids it has dropped.
     params.swa_full = True
     params.no_perf = True
-    with claimed():  # or pages come when a step first needs them, the widest maybe after hours
-        handle = model.lib.llama_init_from_model(model.handle, params)
+    handle = model.lib.llama_init_from_model(model.handle, params)
     if handle is None:
         raise ConfigError(
             f"no context of {sizes.n_ctx} ids x {sizes.n_seq} sequences for {model.name} "
