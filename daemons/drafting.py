@@ -12,7 +12,6 @@ from specmesh.core.policy import PolicyInputs
 from specmesh.core.pool import SHOWN, Change, Offer, Why, choose
 from specmesh.core.standby import Standby
 from specmesh.core.usefulness import second_pays, usefulness
-from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.drafters import Drafters
 from specmesh.daemons.live import Live
 from specmesh.daemons.peers import DrafterPeer
@@ -42,14 +41,13 @@ class Drafting:
         router: Router,
         drafters: Drafters,
         policies: PolicySolver,
-        notes: DecisionNotes,
         changes: dict[Why, int],
         carry_out: Callable[[Live, Effects], None],
         *,
         second: bool = False,
     ) -> None:
         self._sessions, self._router, self._drafters = sessions, router, drafters
-        self._policies, self._notes, self._carry_out = policies, notes, carry_out
+        self._policies, self._carry_out = policies, carry_out
         self._changes = changes
         self._second = second
         self._turn = 0
@@ -89,7 +87,6 @@ class Drafting:
         self._weigh()
         self._policies.reconsider(live, now)  # by what other sessions have shown, before the first step
         self._changes[why] += 1
-        self._notes.drafter(live, peer.number, why, peer.record.rate, now)
 
     def detach(self, live: Live, now: float) -> None:
         """Nobody drafts for a session any more."""

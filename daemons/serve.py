@@ -20,7 +20,6 @@ from specmesh.daemons.auth import Guard
 from specmesh.daemons.backends import DrafterBackend, VerifierBackend
 from specmesh.daemons.calibrate import calibrate
 from specmesh.daemons.cost_cache import CostCache, steps_folder
-from specmesh.daemons.decision_log import DecisionLog
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.engine_thread import apart
 from specmesh.daemons.mailbox import Mailbox
@@ -46,11 +45,6 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
     reread: called on SIGHUP; reads the settings again and says what of them holds now.
     """
     with Process("verifier", reread, settings.drain) as process, ExitStack() as ends:
-        decisions = None
-        if settings.log_decisions is not None:
-            with about("log_decisions"):
-                decisions = DecisionLog(settings.log_decisions)
-            ends.callback(decisions.close)
         mailbox: Mailbox[Order] = Mailbox()
         keys = _keys(settings)
         with about("keys"):
@@ -69,12 +63,15 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         cache = CostCache(steps_folder(), Path(settings.model.model or ""), f"{engine.info} {settings.model}")
         apart(partial(calibrate, engine, costs, cache.load()))
         cache.store(costs.table())
-        if decisions is not None:
-            decisions.begin(engine.info.model)
-        guarded = (guard, settings.grace, settings.max_queue)
-        told = (process.name, socket, engine, mailbox, costs, decisions, *guarded)
         loop = VerifierLoop(
-            *told,
+            process.name,
+            socket,
+            engine,
+            mailbox,
+            costs,
+            guard,
+            settings.grace,
+            settings.max_queue,
             second_drafter=settings.second_drafter,
             drain=settings.drain,
             explicit_threads=settings.model.threads is not None,

@@ -19,7 +19,6 @@ from specmesh.core.prefix import common_length
 from specmesh.core.report import session_report
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.verifier_session import VerifierSession
-from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.drafters import Drafters
 from specmesh.daemons.drafting import Drafting
 from specmesh.daemons.kept import Absent, Kept
@@ -49,7 +48,6 @@ class Sessions:
         drafters: Drafters,
         stepper: Stepper,
         policies: PolicySolver,
-        notes: DecisionNotes,
         stats: VerifierStats,
         grace: float,
         *,
@@ -60,7 +58,7 @@ class Sessions:
         self._router, self._drafters, self._stepper = router, drafters, stepper
         self._stats = stats
         changes = stats.drafter_changes
-        self.drafting = Drafting(self.live, router, drafters, policies, notes, changes, self.carry_out, second=second)
+        self.drafting = Drafting(self.live, router, drafters, policies, changes, self.carry_out, second=second)
         self._closing, self._kept = Closing(), Kept(grace)
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
 

@@ -5,18 +5,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
+import structlog
+
+from specmesh import logs
 from specmesh.core import events as ev
 from specmesh.core.contest import SharedStep
 from specmesh.core.costs import StepCosts
 from specmesh.core.places import NOTHING, Cut, Places
 from specmesh.core.scheduler import PREFILL_ROWS, Idle, Part, Scheduler, Step
-from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
 from specmesh.daemons.live import Live
 from specmesh.engines.base import Fork, Span, VerifyEngine
 
 STEP_PATIENCE = 180.0
 """Seconds after which a step is stuck: a chunk of a prompt takes a minute where a large model runs on a slow CPU."""
+
+log = structlog.get_logger("specmesh.verifier")
 
 Outcome = tuple[Live, list[ev.VerifierEffect]]
 """A session that took part in a step, and what is to be done about it."""
@@ -30,7 +34,6 @@ class Stepper:
         engine: VerifyEngine,
         deliver: Callable[[Decoded | DecodeFailed], None],
         costs: StepCosts,
-        notes: DecisionNotes,
     ) -> None:
         self._engine = EngineThread(engine, deliver)
         self._restores = engine.info.trimming == "restore"
@@ -39,7 +42,7 @@ class Stepper:
         self._scheduler = Scheduler(
             engine.info.n_batch, costs, constant=self._width is not None, separate=self._separate
         )
-        self._costs, self._notes = costs, notes
+        self._costs = costs
         info, part = engine.info, PREFILL_ROWS if self._width is not None else None
         self.places = Places(info.n_seq, info.reuse, info.n_ctx * (1 if info.reuse == "whole" else info.n_seq), part)
         self._step: Step | None = None
@@ -87,9 +90,7 @@ class Stepper:
             self._redoes |= live.seq in self._behind
             self._behind.discard(live.seq)
             if isinstance(part, ev.Verify):
-                waits = live.machine.begin(now)
-                self._notes.begun(live, part, waits, now)
-                waited += waits
+                waited += live.machine.begin(now)
                 spans.append(self._span(live, part))
             else:
                 spans.append(Span(live.seq, part.position, part.ids, logits=part.stepwise))
@@ -151,8 +152,8 @@ class Stepper:
         for live, effects in outcomes:
             self._trim(live, effects)
         self._return()
-        for live, effects in outcomes:
-            self._notes.stepped(live, effects, seconds)  # before the next step, which may begin at once
+        if logs.debugging():
+            _log_step(step, outcomes, seconds)
         if step.pure:
             self._costs.crowds.shared(sharing)
         if step.pure and sharing > 1 and self._pause is not None:
@@ -200,3 +201,17 @@ class Stepper:
     def close(self, patience: float) -> bool:
         """End the engine's thread; whether it did within `patience` seconds, so that the model may be freed."""
         return self._engine.close(patience)
+
+
+def _log_step(step: Step, outcomes: list[Outcome], seconds: float) -> None:
+    verified = [part for _, part in step.parts if isinstance(part, ev.Verify)]
+    emitted = [effect for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)]
+    log.debug(
+        "step",
+        sessions=[session for session, _ in step.parts],
+        rows=step.rows,
+        drafts=sum(len(part.drafts) for part in verified),
+        accepted=sum(effect.accepted for effect in emitted),
+        draft_n=[live.machine.draft_n for live, _ in outcomes],
+        seconds=round(seconds, 6),
+    )

@@ -16,8 +16,6 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.probes import PROBES
 from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
 from specmesh.daemons.auth import Guard
-from specmesh.daemons.decision_log import DecisionLog
-from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.draft_frames import drafted
 from specmesh.daemons.drafters import Drafters
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed
@@ -68,7 +66,6 @@ class VerifierLoop:
         engine: VerifyEngine,
         mailbox: Mailbox[Order],
         costs: StepCosts,
-        decisions: DecisionLog | None = None,
         guard: Guard | None = None,
         grace: float = GRACE,
         max_queue: int = MAX_QUEUE,
@@ -82,8 +79,7 @@ class VerifierLoop:
         self._engine, self._vocabulary, self._info = engine, engine.vocabulary, engine.info
         self._fingerprint = engine.vocabulary.fingerprint()
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
-        self._notes = DecisionNotes(decisions)
-        self._stepper = Stepper(engine, mailbox.put, costs, self._notes)
+        self._stepper = Stepper(engine, mailbox.put, costs)
         self._limits = _limits(engine)
         prompts, guided = (PromptLine(engine, mailbox.put) for _ in range(2))
         self._queue = RequestQueue(prompts, guided, self._limits, engine.info.n_seq, max_queue)
@@ -104,7 +100,6 @@ class VerifierLoop:
             self._drafters,
             self._stepper,
             self._policies,
-            self._notes,
             self.stats,
             grace,
             second=second_drafter,
@@ -184,7 +179,6 @@ class VerifierLoop:
             case Solved(session, policy):
                 live = self._sessions.live.get(session)
                 if live is not None:
-                    self._notes.solved(live, policy, now)
                     live.machine.adopt(policy)
             case _:
                 assert_never(order)

@@ -20,7 +20,6 @@ from specmesh.default_options import given
 from specmesh.discover_cli import discover
 from specmesh.doctor.cli import doctor
 from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
-from specmesh.explain.cli import explain
 from specmesh.keys_cli import keys
 from specmesh.models_cli import models
 from specmesh.pair_cli import pair
@@ -126,7 +125,6 @@ def main() -> None:
 main.add_command(verifier)
 main.add_command(drafter)
 main.add_command(models)
-main.add_command(explain)
 main.add_command(bench)
 main.add_command(audit)
 main.add_command(config)

@@ -63,7 +63,6 @@ class VerifierSettings:
     """Settings of `specmesh verifier`.
 
     insecure:      no keys, although others may reach the address.
-    log_decisions: the file that its decisions are appended to; None for none.
     port:          where the API listens besides `socket`.
     keys:          the folder with its keys; None for the usual ones.
     grace:         seconds that a text is kept whose drafter went away.
@@ -78,7 +77,6 @@ class VerifierSettings:
     bind: str
     socket: Path
     insecure: bool = False
-    log_decisions: Path | None = None
     port: Port | None = None
     keys: Path | None = None
     grace: float = 30.0

@@ -171,12 +171,6 @@ def _daemon_options(command: F) -> F:
     help="A Jinja template for chats (default: the model's own).",
 )
 @click.option(
-    "--log-decisions",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Append what each step decided, and why, to this file, for `specmesh explain`; no text is in it.",
-)
-@click.option(
     "--grace",
     type=click.FloatRange(0.0, 86_400.0),
     default=30.0,
@@ -223,7 +217,6 @@ def verifier(
     model: str | None,
     bind: str,
     chat_template: Path | None,
-    log_decisions: Path | None,
     grace: float,
     reproducible: bool,
     kv_unified: bool,
@@ -252,7 +245,7 @@ def verifier(
         reread = rereader(click.get_current_context(), port)
         insecure, keys = shared["insecure_no_auth"], shared["keys"]
         queue = shared["max_queue"]
-        told = VerifierSettings(settings, bind, where, insecure, log_decisions, port, keys, grace, queue, defaults)
+        told = VerifierSettings(settings, bind, where, insecure, port, keys, grace, queue, defaults)
         from specmesh.daemons.serve import serve_verifier  # not before: what is wrong so far is told at once
 
         serve_verifier(replace(told, announce=announce, second_drafter=second_drafter, drain=shared["drain"]), reread)

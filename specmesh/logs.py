@@ -46,6 +46,11 @@ def configure(level: str, fmt: str, log_file: LogFile | None = None) -> None:
     logging.captureWarnings(True)
 
 
+def debugging() -> bool:
+    """Return True where debug events are logged."""
+    return _least <= logging.DEBUG
+
+
 def dropped() -> int:
     """Lines that could not be written so far."""
     return _writer.dropped if _writer is not None else 0

@@ -19,7 +19,6 @@ from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, 
 
 HEAVY = [
     "numpy",
-    "matplotlib",
     "zmq",
     "llama_cpp",
     "starlette",
@@ -337,7 +336,6 @@ def loaded(*args: str, code: int) -> set[str]:
         (("stats", "--socket", "none.sock"), 69),
         (("stats", "--json", "--socket", "none.sock"), 69),
         (("generate", "hi", "--socket", "none.sock"), 69),
-        (("explain", "none"), 78),
         (("bench", "run", "--socket", "none.sock"), 69),
         (("bench", "steps", "--socket", "none.sock"), 69),
         (("ping", "--socket", "none.sock"), 69),

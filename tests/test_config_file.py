@@ -218,7 +218,6 @@ BAD = [
     ("verifier", "model = ['a.gguf']", 1, ["model", "a text"]),
     ("verifier", "insecure-no-auth = 'yes'", 1, ["insecure-no-auth", "true or false"]),
     ("verifier", "insecure-no-auth = 1", 1, ["insecure-no-auth", "true or false", "not 1"]),
-    ("verifier", "log-decisions = false", 1, ["log-decisions", "a text", "not false"]),
     ("drafter", "min-vocab-overlap = '0.9'", 1, ["min-vocab-overlap", "a number"]),
     ("drafter", "min-vocab-overlap = 1.5", 1, ["min-vocab-overlap = 1.5", "0.9"]),
     ("drafter", "min-vocab-overlap = 0", 1, ["min-vocab-overlap = 0"]),
@@ -286,7 +285,6 @@ SEEN_BY_THE_DAEMON = [
     ("verifier", 'model = "bundled"\nbind = "tcp://*:7071"', 2, ["tcp://*:7071"]),
     ("verifier", 'model = "bundled"\nbind = "localhost"', 2, ["localhost", "tcp://"]),
     ("verifier", f'model = "bundled"\nsocket = "/tmp/{"s" * 120}"', 2, ["103", "--socket"]),
-    ("verifier", 'model = "bundled"\nlog-decisions = "/no/such/folder/log"', 2, ["log-decisions"]),
     ("drafter", 'engine = "llama"\nmodel = "x.safetensors"', 2, ["x.safetensors"]),
     ("drafter", 'engine = "ngram"\nconnect = "http://box:7071"', 2, ["http://box:7071", "tcp://"]),
 ]

@@ -10,7 +10,6 @@ from operator import mul
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
-from specmesh.core.decision import Decision, Mode
 from specmesh.core.goodput import even_drafts
 from specmesh.core.outlook import Outlook
 from specmesh.core.policy import Policy, PolicyInputs, moved
@@ -66,7 +65,6 @@ class Pacing:
         self._outlook: Outlook | None = None  # of the newest drafter
         self._drafting = False  # the drafter has shown that it drafts on our truth
         self._deadline: float | None = None
-        self._mode: Mode = "step"
         self._waiting_since: float | None = None
         self._rounds_off = 0
         self._probing = False
@@ -106,10 +104,8 @@ class Pacing:
     def plan(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
         """(drafts for the next step, at most `limit`; when to stop waiting for them, None to step now)."""
         self._frontier = frontier
-        self._mode = "step" if self._deadline is None else "wait"
         if self._deadline is not None and now >= self._deadline:
             self._drafting = False  # it did not come in time: nothing is waited for until it shows life again
-            self._mode = "deadline"
         drafts, until = self._wanted(frontier, lead, limit, now)
         if until is None:
             return drafts, None
@@ -126,29 +122,6 @@ class Pacing:
         self._times.wait += waited
         self._deadline = self._waiting_since = None
         return waited
-
-    def decision(self, session: int, frontier: int, lead: int, drafts: int, waited: float, now: float) -> Decision:
-        """What is known as a step of this session begins, for the record; what comes of it is left 0."""
-        restart = self.arrivals.restart if self.arrivals is not None else None
-        return Decision(
-            time_s=now - self._times.opened,
-            session=session,
-            position=frontier,
-            lead=lead,
-            draft_n=drafts,
-            asked=0,
-            waited_s=waited,
-            mode="probe" if self._probing and drafts else self._mode,
-            acceptance=tuple(self.acceptance.rates()[:8]),
-            interval_s=self._interval,
-            round_trip_s=self.round_trip,
-            restart_s=None if restart is None else restart[0],
-            expected_s=self._seconds(drafts + 1),
-            expected_rate=None if self.policy is None else self.policy.rate,
-            took_s=0.0,
-            accepted=0,
-            committed=0,
-        )
 
     def _wanted(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
         outlook = self._outlook

@@ -14,7 +14,6 @@ from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.constraint import Constraint
 from specmesh.core.costs import StepCosts
-from specmesh.core.decision import Decision
 from specmesh.core.goodput import Bid
 from specmesh.core.guided import Guided
 from specmesh.core.held_drafts import HeldDrafts
@@ -227,10 +226,6 @@ class VerifierSession:
     def unsolved(self, now: float) -> PolicyInputs | None:
         """What to solve another policy from, to be handed to `adopt`; None where nothing has moved."""
         return None if self.finished is not None else self._pacing.unsolved(now)
-
-    def decision(self, session: int, drafts: int, waited: float, now: float) -> Decision:
-        """What is known as a step with so many drafts begins, under the name `session`."""
-        return self._pacing.decision(session, len(self.prefix), self.lead, drafts, waited, now)
 
     def adopt(self, policy: Policy) -> None:
         """Decide by this policy from now on."""

@@ -279,11 +279,11 @@ def test_a_forbidden_draft_is_neither_verified_nor_waited_for():
     """The chain ends before it; it is no rejection, and the acceptance that the pacing goes by hears of it."""
     made = session(Texts(b"aaaa", b"abab", b"bbbb"), draft_n=6)
     made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
-    before = made.decision(0, 0, 0.0, 0.0).acceptance[0]
+    before = made.pacing.acceptance.rates()[0]
     made.handle(ev.Drafted(2, made.prefix.crc, (1, 8, 1), 0), 0.0)
     assert made.plan(0.0) == ev.Verify(1, 8, (1,))
     assert made.lead == 1
-    assert made.decision(0, 0, 0.0, 0.0).acceptance[0] < before
+    assert made.pacing.acceptance.rates()[0] < before
     rows = np.zeros((2, N_VOCAB), np.float32)
     rows[0, 1] = rows[1, 1] = 9.0
     [_, emitted] = made.handle(ev.Stepped((1,), rows, 0.01), 0.0)

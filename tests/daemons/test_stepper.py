@@ -19,7 +19,6 @@ from specmesh.core.sampling import SamplingParams
 from specmesh.core.second import Second, rescues
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier_session import VerifierSession
-from specmesh.daemons.decision_notes import DecisionNotes
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.live import Live
 from specmesh.daemons.stepper import Stepper
@@ -43,7 +42,7 @@ class Driven:
     def __init__(self, engine: VerifyEngine, costs: StepCosts | None = None) -> None:
         self.engine, self.sessions = engine, dict[int, Live]()
         self._results = queue.SimpleQueue[Decoded | DecodeFailed]()
-        self._stepper = Stepper(engine, self._results.put, costs or Free(), DecisionNotes(None))
+        self._stepper = Stepper(engine, self._results.put, costs or Free())
 
     def open(self, ids: tuple[int, ...] = PROMPT, *, second: bool = True, draft_n: int | None = None) -> Live:
         info, vocabulary = self.engine.info, self.engine.vocabulary

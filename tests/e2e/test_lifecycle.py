@@ -1,6 +1,5 @@
 """Starting, refusing to start, stopping: exit codes, and one line that says what to do."""
 
-import json
 import os
 import signal
 import socket
@@ -439,26 +438,3 @@ def test_many_drafter_restarts(mesh: Mesh):
         if descriptors.exists():
             opened.append(len(list(descriptors.iterdir())))
     assert max(opened, default=0) - min(opened, default=0) <= 3
-
-
-def test_decision_log_that_cannot_be_written(tmp_path: Path):
-    """--log-decisions into a folder that is not there: 78 at once, and one line that says what to do."""
-    done = command(
-        *("verifier", "--engine", "sim", "--model", "step_ms=1", "--bind", f"tcp://127.0.0.1:{free_port()}"),
-        *("--socket", tmp_path / "v.sock", "--log-decisions", tmp_path / "none" / "log"),
-    )
-    refused(done, 78, "--log-decisions", tmp_path / "none" / "log", "No such file")
-
-
-def test_decision_log_begins_with_a_header(mesh: Mesh):
-    """A verifier's log of decisions names schema, version and model, and ends in a whole line."""
-    path = mesh.folder / "decisions.jsonl"
-    daemon = mesh.verifier("step_ms=1", "--log-decisions", path)
-    mesh.drafter()
-    assert generate(daemon, "private words", "--max-tokens", 20).code == 0
-    assert daemon.stop() == 0
-    text = path.read_text()
-    head = json.loads(text.splitlines()[0])
-    assert (head["kind"], head["schema_version"], head["model"]) == ("header", 1, "sim-target")
-    assert text.endswith("\n")
-    assert "private" not in text

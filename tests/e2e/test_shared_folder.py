@@ -11,7 +11,7 @@ import pytest
 from processes import Mesh, command
 
 PRECIOUS = "do not touch\n"
-FILES = {"lock": "v.sock.lock", "socket": "v.sock", "log": "v.log", "decisions": "v.jsonl"}
+FILES = {"lock": "v.sock.lock", "socket": "v.sock", "log": "v.log"}
 
 
 def link(place: Path, victim: Path) -> None:
@@ -43,7 +43,7 @@ def shared(tmp_path: Path) -> Path:
 
 
 def options(folder: Path) -> list[object]:
-    logs = ["--log-file", folder / FILES["log"], "--log-decisions", folder / FILES["decisions"]]
+    logs = ["--log-file", folder / FILES["log"]]
     return ["verifier", "--engine", "sim", "--model", "step_ms=1", "--socket", folder / FILES["socket"], *logs]
 
 
@@ -53,7 +53,6 @@ def options(folder: Path) -> list[object]:
         *((what, link) for what in FILES),
         *(("lock", plant) for plant in (hard_link, fifo, foreign)),
         *(("log", plant) for plant in (hard_link, fifo, foreign)),
-        ("decisions", hard_link),
     ],
 )
 def test_what_others_put_there_is_refused(
@@ -74,7 +73,7 @@ def test_what_others_put_there_is_refused(
 
 def test_no_file_is_made_where_a_link_leads(mesh: Mesh, shared: Path, tmp_path: Path):
     """Nor does a link to nothing have a daemon make that file, or one that looks for a daemon wait."""
-    for name in ("lock", "log", "decisions"):
+    for name in ("lock", "log"):
         victim, place = tmp_path / f"new-{name}", shared / FILES[name]
         place.symlink_to(victim)
         assert command(*options(shared), "--bind", mesh.address).code == 78

@@ -34,7 +34,7 @@ def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
     file.write_text(API_KEY + "\n")
     file.chmod(0o600)
     verifier = mesh.verifier("step_ms=1", "--keys", folder.path, "--http", f"127.0.0.1:{port}", "--api-key-file", file,
-                             "--log-level", "debug", "--log-decisions", mesh.folder / "decisions")  # fmt: skip
+                             "--log-level", "debug")  # fmt: skip
     drafter = mesh.drafter("", "--keys", folder.path, "--log-level", "debug")
     told = []
     for daemon in (verifier, drafter):
@@ -50,7 +50,6 @@ def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
     words = ["ps", "-wwo", "args", "-p", f"{verifier.pid},{drafter.pid}"]
     listed = subprocess.run(words, capture_output=True, text=True, check=True)
     everything = "\n".join(map(str, [*told, listed.stdout, verifier.text(), drafter.text()]))
-    everything += (mesh.folder / "decisions").read_text()
     assert "sim-target" in everything
     stored = (folder.path / SECRET).read_text().split()[-1]
     assert [what for what in (stored, secret.hex(), API_KEY, PROMPT) if what in everything] == []

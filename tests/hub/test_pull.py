@@ -265,7 +265,7 @@ class TestRefused:
     @pytest.mark.fault("E7.85")
     @pytest.mark.fault(
         "E5.54",
-        "a disk that is full: for the log, the log of decisions, a model",
+        "a disk that is full: for the log, a model",
         "daemons live; what came of the model stays for the next run",
     )
     def test_disk_full(self, hub: HubServer, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:

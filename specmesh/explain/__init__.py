@@ -1,1 +1,0 @@
-"""`specmesh explain`: a log of decisions in words and pictures."""
