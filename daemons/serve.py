@@ -1,17 +1,15 @@
 """The two daemons: load the model while the API already answers, serve, stop cleanly on a signal."""
 
 import hashlib
-import platform
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from specmesh import discovery
 from specmesh.api.port import Port
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.costs import StepCosts
@@ -31,9 +29,7 @@ from specmesh.engines.load import load_drafter, load_verifier
 from specmesh.errors import about
 from specmesh.keys import KeyFolder, find_keys
 from specmesh.logs import leave
-from specmesh.privacy import is_loopback
 from specmesh.requests import ClientOrder
-from specmesh.ways import endpoint
 
 log = structlog.get_logger("specmesh")
 
@@ -80,8 +76,6 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
         loop.stats.publish(loop.snapshot(time.monotonic()))
         backend.ready(loop, engine)
-        if settings.announce:
-            ends.enter_context(_announced(settings.bind, engine.info.model, keys))
         log.info(
             "ready",
             role="verifier",
@@ -164,15 +158,6 @@ def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
         return None
     with about("keys"):
         return find_keys(settings.keys)
-
-
-def _announced(bind: str, model: str, keys: KeyFolder | None) -> AbstractContextManager[None]:
-    """Others in the network of the address can find this verifier, while the context is open."""
-    host, port = endpoint(bind)
-    if is_loopback(host):
-        log.warning("announced_to_nobody", bind=bind, meaning="only programs of this machine can find it")
-    key = discovery.fingerprint(keys.identity().public) if keys is not None else ""
-    return discovery.announced(discovery.Announcement(platform.node() or "unknown", model, host, port or 0, key))
 
 
 def _opened(port: Port | None) -> dict[str, object]:

@@ -17,7 +17,6 @@ from specmesh.client_options import json_option, model_option, print_json, socke
 from specmesh.config_cli import bad_variable, blamed, config
 from specmesh.daemons_cli import drafter, verifier
 from specmesh.default_options import given
-from specmesh.discover_cli import discover
 from specmesh.doctor.cli import doctor
 from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
 from specmesh.keys_cli import keys
@@ -134,7 +133,6 @@ main.add_command(keys)
 main.add_command(pair)
 main.add_command(plan)
 main.add_command(rpc_server)
-main.add_command(discover)
 
 
 _SOCKET = socket_option("The daemon's local socket (default: found in the user's, then the system's runtime folder).")

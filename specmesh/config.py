@@ -68,7 +68,6 @@ class VerifierSettings:
     grace:         seconds that a text is kept whose drafter went away.
     max_queue:     most requests that wait for a free session.
     defaults:      fields of a request's body that are used where it leaves them out.
-    announce:      let others in the network find it.
     second_drafter: two drafters may draft for one session at once, where that pays.
     drain:         seconds that running texts get after SIGTERM.
     """
@@ -82,7 +81,6 @@ class VerifierSettings:
     grace: float = 30.0
     max_queue: int = 256
     defaults: Mapping[str, object] = field(default_factory=dict)
-    announce: bool = False
     second_drafter: bool = False
     drain: float = 10.0
 

@@ -203,12 +203,6 @@ def _daemon_options(command: F) -> F:
     help="Put layers on these machines too, where `specmesh rpc-server` or llama.cpp's ggml-rpc-server runs.",
 )
 @insecure_rpc_option
-@click.option(
-    "--announce",
-    is_flag=True,
-    help="Let machines in the network of --bind find this verifier with `specmesh discover`: its name, model, port and "
-    "key's fingerprint. Nobody gets in by that.",
-)
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
 @default_options
@@ -223,7 +217,6 @@ def verifier(
     second_drafter: bool,
     rpc: str | None,
     insecure_rpc: bool,
-    announce: bool,
     engine: str,
     defaults: dict[str, object],
     **shared: Unpack[_Shared],
@@ -248,7 +241,7 @@ def verifier(
         told = VerifierSettings(settings, bind, where, insecure, port, keys, grace, queue, defaults)
         from specmesh.daemons.serve import serve_verifier  # not before: what is wrong so far is told at once
 
-        serve_verifier(replace(told, announce=announce, second_drafter=second_drafter, drain=shared["drain"]), reread)
+        serve_verifier(replace(told, second_drafter=second_drafter, drain=shared["drain"]), reread)
 
 
 @click.command()
