@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from specmesh.chat import Conversation, run
+from specmesh.cli.chat import Conversation, run
 from specmesh.client import Json
 from specmesh.errors import Busy, RequestError, WentAway
 

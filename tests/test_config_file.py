@@ -12,9 +12,8 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh import config_file
 from specmesh.api.defaults import DEFAULTS
-from specmesh.cli import main
+from specmesh.cli import config_file, main
 from specmesh.config import DrafterSettings, VerifierSettings
 from specmesh.daemons import serve
 from specmesh.errors import ConfigError

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
-from specmesh import errors, generate
+from specmesh import errors
 from specmesh.api.app import create_app
-from specmesh.cli import INTERRUPTED, NOT_WRITTEN, SYSTEM_REFUSED, main
+from specmesh.cli import generate, main
+from specmesh.cli.main import INTERRUPTED, NOT_WRITTEN, SYSTEM_REFUSED
 from specmesh.daemons.notify import STUCK
 
 ROOT = Path(__file__).parents[1]

@@ -5,9 +5,9 @@ from collections.abc import Generator
 
 import pytest
 
+from specmesh.cli.generate import SEEDS, Output, run, run_several, summary
 from specmesh.client import Json
 from specmesh.errors import DaemonUnreachable
-from specmesh.generate import SEEDS, Output, run, run_several, summary
 
 REPORT = {
     "prompt_tokens": 3,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner, Result
 
-from specmesh import keys_cli
+from specmesh.cli import keys as keys_cli
 from specmesh.cli import main
 from specmesh.keys import KeyFolder, Listing
 

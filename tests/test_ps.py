@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from specmesh import ps
-from specmesh.cli import main
+from specmesh.cli import main, ps
 from specmesh.daemons.instance import Instance
 
 STATS = {

@@ -1,5 +1,6 @@
 """A snapshot as lines for people."""
 
+from specmesh.cli.stats_lines import lines, rows
 from specmesh.core import events as ev
 from specmesh.core.costs import StepCosts
 from specmesh.daemons.drafter_stats import DrafterStats
@@ -7,7 +8,6 @@ from specmesh.daemons.peers import DrafterPeer, Link
 from specmesh.daemons.transport import Traffic
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.engines.base import EngineInfo
-from specmesh.stats_lines import lines, rows
 from specmesh.wire.messages import Hello, Welcome
 
 INFO = EngineInfo("big.gguf", 4096, 512, 8, trimming="removal", backend="CPU, 1 thread")

@@ -6,9 +6,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from specmesh import stats_view
+from specmesh.cli import stats_view
+from specmesh.cli.stats_screen import PLAIN, one_line, screen
 from specmesh.errors import DaemonUnreachable
-from specmesh.stats_screen import PLAIN, one_line, screen
 
 
 def drawn(snapshot, width=80, height=24, trouble="", **marks):

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from specmesh import __version__, ps
+from specmesh import __version__
+from specmesh.cli import ps
 from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.snapshot import Fields, printable
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from specmesh.cli.models import model_path
 from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.doctor.settings import RoleSettings
 from specmesh.errors import ConfigError
@@ -11,7 +12,6 @@ from specmesh.gguf_header import parts
 from specmesh.gguf_vet import vet
 from specmesh.hf_directory import read_directory
 from specmesh.model_store import entries, human_bytes
-from specmesh.models_cli import model_path
 from specmesh.paths import bundled, models_dir
 
 GROUP = "models"

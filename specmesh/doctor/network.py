@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from specmesh.cli.ps import Found
 from specmesh.client import Json
 from specmesh.core.costs import StepCosts
 from specmesh.core.policy import PolicyInputs, solve
@@ -15,7 +16,6 @@ from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.doctor.settings import RoleSettings
 from specmesh.errors import ConfigError
 from specmesh.keys import find_keys
-from specmesh.ps import Found
 from specmesh.snapshot import printable
 from specmesh.ways import Way, endpoint, way
 

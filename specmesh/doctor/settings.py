@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specmesh.api.port import parse_port
-from specmesh.config_cli import ROLES, effective
-from specmesh.config_file import config_folders, read
+from specmesh.cli.config import ROLES, effective
+from specmesh.cli.config_file import config_folders, read
 from specmesh.doctor.check import Check, fail, ok
 from specmesh.errors import BadVariable, ConfigError
 

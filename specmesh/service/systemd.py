@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import specmesh
-from specmesh.config_file import config_folders
+from specmesh.cli.config_file import config_folders
 from specmesh.errors import ConfigError
 from specmesh.service.plan import Command, File, Scope, Service
 

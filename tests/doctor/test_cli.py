@@ -8,9 +8,9 @@ from click.testing import CliRunner, Result
 
 from specmesh import logs
 from specmesh.cli import main
+from specmesh.cli.doctor import coloured
 from specmesh.doctor import examine
 from specmesh.doctor.check import Check, fail, ok, warn
-from specmesh.doctor.cli import coloured
 
 
 @pytest.fixture(autouse=True)

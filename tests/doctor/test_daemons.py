@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from specmesh import __version__
+from specmesh.cli.ps import Found
 from specmesh.doctor import daemons
 from specmesh.doctor.daemons import DaemonFacts, facts_of, judge
-from specmesh.ps import Found
 
 GOOD = DaemonFacts("verifier", Path("/s/v.sock"), "running", 7, "big.gguf", "0.1.0", "0.1.0", 1)
 

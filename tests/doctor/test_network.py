@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from specmesh.cli.ps import Found
 from specmesh.doctor import network
 from specmesh.doctor.network import LinkFacts, Reach, ReachFacts, judge_link, judge_reach, judge_wire, links, reach_of
 from specmesh.doctor.settings import RoleSettings
 from specmesh.keys import KeyFolder
-from specmesh.ps import Found
 from specmesh.ways import Way
 
 LAN = ReachFacts("tcp://192.168.1.5:7071", Reach.OPEN, Way.LOCAL)

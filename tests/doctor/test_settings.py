@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
-from specmesh import config_file
-from specmesh.cli import main
+from specmesh.cli import config_file, main
 from specmesh.doctor import settings
 from specmesh.doctor.settings import FileFacts, RoleSettings, judge_file, ports
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from specmesh import config_file
-from specmesh.cli import main
+from specmesh.cli import config_file, main
 from specmesh.errors import ConfigError, EngineError
 from specmesh.service.launchd import launchd_service
 from specmesh.service.plan import Hand, Scope, Service

@@ -36,7 +36,7 @@ def _common(command: F) -> F:
 
 def _planned(role: str, system: bool, dry_run: bool, root: Path | None) -> "tuple[Service, Hand]":
     """The service and a hand that carries it out."""
-    from specmesh.config_file import template
+    from specmesh.cli.config_file import template
     from specmesh.service.plan import Hand, Scope
 
     command = click.get_current_context().find_root().command

@@ -15,7 +15,7 @@ from specmesh.errors import BadVariable, ConfigError
 
 if TYPE_CHECKING:
     from specmesh.api.port import Port
-    from specmesh.config_file import ConfigFile
+    from specmesh.cli.config_file import ConfigFile
 
 ROLES = ("verifier", "drafter")
 CONFIG = "specmesh.config"
@@ -55,7 +55,7 @@ def config_option(command: F) -> F:
 
 
 def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
-    from specmesh import config_file
+    from specmesh.cli import config_file
 
     path = value if value is not None else config_file.find(ctx.info_name or "")
     file = config_file.read(path, ctx.command) if path is not None else None
@@ -91,7 +91,7 @@ def blamed(error: ConfigError, ctx: click.Context) -> str:
 
 def bad_variable(error: click.BadParameter) -> BadVariable | None:
     """What click says of a value, as an error of the variable that it came from; None where it is a flag's."""
-    from specmesh.config_file import example
+    from specmesh.cli.config_file import example
 
     ctx, option = error.ctx, error.param
     if ctx is None or not isinstance(option, click.Option) or option.name is None:
@@ -118,8 +118,9 @@ def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
     """
 
     def reread() -> str:
-        from specmesh import config_file, logs
+        from specmesh import logs
         from specmesh.api.port import read_keys
+        from specmesh.cli import config_file
 
         known: _Sources = ctx.meta[CONFIG]
         file = config_file.read(known.file.path, ctx.command) if known.file is not None else None
@@ -168,7 +169,7 @@ def effective(root: click.Context, role: str, path: Path | None) -> dict[str, tu
 
     Raises ConfigError for a file of settings, BadVariable for the environment.
     """
-    from specmesh import config_file
+    from specmesh.cli import config_file
 
     assert isinstance(root.command, click.Group)
     command = root.command.commands[role]
@@ -197,7 +198,7 @@ def _as_toml(value: Any) -> Any:
 @_role
 def path_command(role: str) -> None:
     """Print the file that the daemon reads; exit code 1 where there is none, after naming where it would be."""
-    from specmesh import config_file
+    from specmesh.cli import config_file
 
     found = config_file.find(role)
     if found is None:
@@ -215,7 +216,7 @@ def path_command(role: str) -> None:
 @click.pass_context
 def init(ctx: click.Context, role: str, system: bool, path: Path | None, force: bool) -> None:
     """Write a file with every setting in it, each explained and commented out."""
-    from specmesh import config_file
+    from specmesh.cli import config_file
 
     root = ctx.find_root().command
     assert isinstance(root, click.Group)

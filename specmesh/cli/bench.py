@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import click
 
-from specmesh.client_options import FOUND, json_option, print_json, print_result, prompts_option, socket_option
+from specmesh.cli.imagined_pair_options import STEPS_FILE, draft_ms_option, rtt_ms_option
+from specmesh.cli.options import FOUND, json_option, print_json, print_result, prompts_option, socket_option
+from specmesh.cli.sampling_options import draft_n_option
 from specmesh.core.strategy import THRESHOLD
-from specmesh.imagined_pair_options import STEPS_FILE, draft_ms_option, rtt_ms_option
-from specmesh.sampling_options import draft_n_option
 
 _SOCKET = socket_option(f"The daemon's local socket (default: {FOUND}).")
 F = TypeVar("F", bound=Callable[..., object])

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 
+from specmesh.cli.paced_output import PacedOutput
 from specmesh.client import Client, Json
 from specmesh.errors import SpecmeshError
-from specmesh.paced_output import PacedOutput
 from specmesh.resuming import Answer
 
 _REPORT_KEYS = (

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from specmesh.client_options import FOUND, json_option, print_result, socket_option
-from specmesh.imagined_pair_options import STEPS_FILE, draft_ms_option, rtt_ms_option
+from specmesh.cli.imagined_pair_options import STEPS_FILE, draft_ms_option, rtt_ms_option
+from specmesh.cli.options import FOUND, json_option, print_result, socket_option
 
 
 def _users(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:

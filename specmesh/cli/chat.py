@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
+from specmesh.cli.standard_input import read_text
 from specmesh.client import Client, Json
 from specmesh.errors import RequestError, SpecmeshError
 from specmesh.resuming import RECONNECT_TIMEOUT, Answer
-from specmesh.standard_input import read_text
 
 HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an answer"
 
@@ -61,7 +61,7 @@ def run(client: Client, conversation: Conversation, options: Json) -> None:
         _answer(client, conversation, conversation.said(text) | options)
         return
     with suppress(ImportError):
-        import readline  # noqa: F401, PLC0415  (input() then edits lines and remembers them)
+        import readline  # noqa: F401  (input() then edits lines and remembers them)
     print(HELP, file=sys.stderr)
     for line in _lines():
         match line.strip():

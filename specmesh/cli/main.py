@@ -11,22 +11,22 @@ from typing import NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
-from specmesh.audit.cli import audit
-from specmesh.bench.cli import bench
-from specmesh.client_options import json_option, model_option, print_json, socket_option
-from specmesh.config_cli import bad_variable, blamed, config
-from specmesh.daemons_cli import drafter, verifier
-from specmesh.default_options import given
-from specmesh.doctor.cli import doctor
+from specmesh.cli.audit import audit
+from specmesh.cli.bench import bench
+from specmesh.cli.config import bad_variable, blamed, config
+from specmesh.cli.daemons import drafter, verifier
+from specmesh.cli.default_options import given
+from specmesh.cli.doctor import doctor
+from specmesh.cli.keys import keys
+from specmesh.cli.models import models
+from specmesh.cli.options import json_option, model_option, print_json, socket_option
+from specmesh.cli.pair import pair
+from specmesh.cli.plan import plan
+from specmesh.cli.rpc import rpc_server
+from specmesh.cli.sampling_options import draft_n_option, sampling_options
+from specmesh.cli.service import service
+from specmesh.cli.structure_options import structure_options
 from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
-from specmesh.keys_cli import keys
-from specmesh.models_cli import models
-from specmesh.pair_cli import pair
-from specmesh.plan_cli import plan
-from specmesh.rpc_cli import rpc_server
-from specmesh.sampling_options import draft_n_option, sampling_options
-from specmesh.service.cli import service
-from specmesh.structure_options import structure_options
 
 SYSTEM_REFUSED, NOT_WRITTEN, INTERRUPTED = 71, 74, 130
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -206,9 +206,9 @@ def generate(
     socket_path: Path | None,
 ) -> None:
     """Generate text from PROMPT ('-' reads it from standard input)."""
+    from specmesh.cli.generate import Output, run, run_several
+    from specmesh.cli.standard_input import read_text
     from specmesh.client import Client
-    from specmesh.generate import Output, run, run_several
-    from specmesh.standard_input import read_text
 
     if (prompt is None) == (resume is None):
         raise click.UsageError("give either PROMPT or --resume ID")
@@ -259,7 +259,7 @@ def chat(
     socket_path: Path | None,
 ) -> None:
     """Talk to the target model; what is piped in is one message."""
-    from specmesh.chat import Conversation, run
+    from specmesh.cli.chat import Conversation, run
     from specmesh.client import Client
 
     if system and raw:
@@ -302,7 +302,7 @@ def stats(ctx: click.Context, as_json: bool, watch: bool, interval: float, socke
     if watch and as_json:
         raise click.UsageError("--watch and --json do not go together: leave one out")
     if watch:
-        from specmesh.stats_view import watch as show
+        from specmesh.cli.stats_view import watch as show
 
         show(Client(socket_path, timeout=max(3.0, 2 * interval)), interval)
         return
@@ -310,7 +310,7 @@ def stats(ctx: click.Context, as_json: bool, watch: bool, interval: float, socke
     if as_json:
         print_json(snapshot)
         return
-    from specmesh.stats_lines import lines
+    from specmesh.cli.stats_lines import lines
 
     click.echo("\n".join(lines(snapshot)))
 
@@ -329,8 +329,8 @@ def stats(ctx: click.Context, as_json: bool, watch: bool, interval: float, socke
 @_SOCKET
 def ping(count: int, interval: float, as_json: bool, socket_path: Path | None) -> None:
     """Have a daemon measure the way to each of its peers; exit code 69 where none answers."""
+    from specmesh.cli.ping import run
     from specmesh.client import Client
-    from specmesh.ping import run
 
     run(Client(socket_path), count, interval, as_json=as_json)
 
@@ -340,7 +340,7 @@ def ping(count: int, interval: float, as_json: bool, socket_path: Path | None) -
 @click.pass_context
 def ps(ctx: click.Context, as_json: bool) -> None:
     """List the daemons that run here; exit code 69 where none does."""
-    from specmesh import ps as daemons
+    from specmesh.cli import ps as daemons
 
     found = daemons.find()
     if as_json:

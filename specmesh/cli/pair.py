@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specmesh.keys_cli import folder_of, folder_options, with_key
+from specmesh.cli.keys import folder_of, folder_options, with_key
 
 if TYPE_CHECKING:
     from specmesh.keys import KeyFolder
@@ -29,7 +29,7 @@ def pair(
 ) -> None:
     """Introduce two machines to each other. On the verifier's, without arguments: shows a code. On the drafter's, with
     the HOST and CODE shown there. Keys are made where there are none."""
-    from specmesh.config_cli import effective
+    from specmesh.cli.config import effective
 
     if host is not None and address is not None:
         raise click.UsageError("--address is for the verifier's machine, which takes no HOST")

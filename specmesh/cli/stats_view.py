@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.live import Live
 
+from specmesh.cli.stats_screen import BLOCKS, PLAIN, one_line, screen
 from specmesh.client import Client, Json
 from specmesh.errors import SpecmeshError
-from specmesh.stats_screen import BLOCKS, PLAIN, one_line, screen
 
 
 def watch(client: Client, interval: float) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import click
 
+from specmesh.cli.default_options import given
 from specmesh.core.strategy import THRESHOLD, Strategy
-from specmesh.default_options import given
 
 MAX_DRAFT_N = 16
 

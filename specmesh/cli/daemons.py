@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 import click
 from click.core import ParameterSource
 
-from specmesh.config_cli import config_option, rereader
-from specmesh.default_options import default_options
+from specmesh.cli.config import config_option, rereader
+from specmesh.cli.default_options import default_options
+from specmesh.cli.models import complete_model, model_path
+from specmesh.cli.rpc import insecure_rpc_option
 from specmesh.errors import ConfigError, about
-from specmesh.models_cli import complete_model, model_path
-from specmesh.rpc_cli import insecure_rpc_option
 
 if TYPE_CHECKING:
     from specmesh.api.port import Port

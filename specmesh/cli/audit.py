@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from specmesh.client_options import FOUND, json_option, print_result, prompts_option, socket_option
-from specmesh.sampling_options import sampling_options
+from specmesh.cli.options import FOUND, json_option, print_result, prompts_option, socket_option
+from specmesh.cli.sampling_options import sampling_options
 
 
 def _ways(_: click.Context, __: click.Parameter, text: str) -> tuple[int | str, ...]:
