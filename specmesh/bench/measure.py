@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 from specmesh.bench.run import VARIANTS, Sample, Variant, sample
@@ -15,14 +15,12 @@ WARM_UP_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run: each prompt with each variant in each iteration, `max_tokens` tokens, greedily or as `sampling` has
-    it, fields of a body. The seed is the prompt's number, so that texts can be compared."""
+    """What to run: each prompt with each variant in each iteration, greedily, `max_tokens` tokens."""
 
     prompts: tuple[str, ...]
     iterations: int
     max_tokens: int
     variants: tuple[Variant, ...] = VARIANTS
-    sampling: Json = field(default_factory=dict)
 
     @property
     def texts(self) -> int:
@@ -31,10 +29,13 @@ class Plan:
 
     def body(self, prompt: int, variant: Variant) -> Json:
         """What is asked for."""
-        strategy: Json = {} if variant.strategy is None else {"strategy": variant.strategy}
-        told: Json = {"prompt": self.prompts[prompt], "max_tokens": self.max_tokens, "temperature": 0}
-        told |= {"cache_prompt": False}  # else whichever comes second finds its prompt in memory
-        return told | {"draft_n": variant.draft_n, "seed": prompt} | self.sampling | strategy
+        return {
+            "prompt": self.prompts[prompt],
+            "max_tokens": self.max_tokens,
+            "temperature": 0,
+            "draft_n": variant.draft_n,
+            "cache_prompt": False,  # else whichever comes second finds its prompt in memory
+        }
 
     def order(self, iteration: int, prompt: int) -> tuple[Variant, ...]:
         """The variants in this iteration's order: rotated, so that none always follows the same one."""

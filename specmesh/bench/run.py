@@ -9,11 +9,10 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to generate: its name in tables, the draft_n asked for, and the strategy where one is."""
+    """A way to generate: its name in tables, and the draft_n asked for."""
 
     name: str
     draft_n: int | str
-    strategy: str | None = None
 
 
 ALONE = Variant("alone", 0)
@@ -121,14 +120,14 @@ def sample(variant: Variant, prompt: int, iteration: int, ids: list[int], latenc
     )
 
 
-def aggregate(samples: list[Sample], variants: tuple[Variant, ...] = VARIANTS) -> list[Outcome]:
-    """Sum up each variant, in the order of `variants`; those without samples are left out."""
+def aggregate(samples: list[Sample]) -> list[Outcome]:
+    """Sum up each variant, in the order of VARIANTS; those without samples are left out."""
     alone = [one for one in samples if one.variant == ALONE.name]
     truth: dict[int, tuple[int, ...]] = {}
     for one in alone:
         truth.setdefault(one.prompt, one.ids)
     outcomes = []
-    for variant in variants:
+    for variant in VARIANTS:
         own = [one for one in samples if one.variant == variant.name]
         if own:
             outcomes.append(_outcome(variant, own, _rates(alone), truth))

@@ -11,7 +11,6 @@ import click
 from specmesh.cli.imagined_pair_options import STEPS_FILE, draft_ms_option, rtt_ms_option
 from specmesh.cli.options import FOUND, json_option, print_json, print_result, prompts_option, socket_option
 from specmesh.cli.sampling_options import draft_n_option
-from specmesh.core.strategy import THRESHOLD
 
 _SOCKET = socket_option(f"The daemon's local socket (default: {FOUND}).")
 F = TypeVar("F", bound=Callable[..., object])
@@ -102,60 +101,6 @@ def run(
     with bar(plan.texts) as advance:
         samples = measure.measure(client, plan, advance)
     result = report.Result(plan, samples, client.get("/stats"))
-    print_result(result, as_json=as_json)
-
-
-@bench.command()
-@_plan_options(iterations=2)
-@click.option(
-    "--temperature",
-    type=click.FloatRange(0.0, 100.0),
-    default=0.8,
-    show_default=True,
-    metavar="T",
-    help="Of all texts.",
-)
-@click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, metavar="K", help="0: off.")
-@click.option("--top-p", type=click.FloatRange(0.0, 1.0), default=1.0, show_default=True, metavar="P", help="1: off.")
-@click.option(
-    "--threshold",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    default=THRESHOLD,
-    show_default=True,
-    metavar="P",
-    help="Of the strategy of that name.",
-)
-@draft_n_option("4")
-@_SOCKET
-@json_option("SPECMESH_BENCH_STRATEGIES_JSON")
-def strategies(
-    prompts: Path | None,
-    num_prompts: int | None,
-    iterations: int,
-    max_tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    threshold: float,
-    draft_n: int | str,
-    socket_path: Path | None,
-    as_json: bool,
-) -> None:
-    """Compare the strategies on a live pair: the same prompts and seeds, one text at a time, in rotating order."""
-    from specmesh.bench import measure
-    from specmesh.bench.progress import bar
-    from specmesh.bench.prompts import BUILT_IN, read_prompts
-    from specmesh.bench.strategies import Result, variants
-    from specmesh.client import Client
-
-    texts = read_prompts(prompts) if prompts is not None else list(BUILT_IN[: num_prompts or 4])
-    client = Client(socket_path)
-    if not measure.has_drafter(client.get("/stats")):
-        click.echo("specmesh: no drafter is attached: nothing will be drafted", err=True)
-    sampling: dict[str, object] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "threshold": threshold}
-    plan = measure.Plan(tuple(texts[:num_prompts]), iterations, max_tokens, variants(draft_n), sampling)
-    with bar(plan.texts) as advance:
-        result = Result(plan, measure.measure(client, plan, advance))
     print_result(result, as_json=as_json)
 
 

@@ -224,26 +224,6 @@ def test_run_without_a_drafter(verifier: type[FakeClient]):
     assert {body["draft_n"] for body in verifier.asked} == {0}
 
 
-def test_strategies_are_asked_for(verifier: type[FakeClient]):
-    """Every prompt alone and with every strategy, with the same seed and sampling; the table says which are exact."""
-    done = bench("strategies", "--num-prompts", 2, "--iterations", 1, "--top-k", 40, "--json")
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    names = ["alone", "deterministic", "probabilistic", "threshold", "greedy"]
-    assert [one["variant"] for one in told["strategies"]] == names
-    assert [one["variant"] for one in told["strategies"] if not one["exact"]] == ["threshold"]
-    measured = verifier.asked[2:]
-    assert len(measured) == 10
-    assert {(body["prompt"], body["seed"]) for body in measured} == set(zip(BUILT_IN[:2], (0, 1), strict=True))
-    assert {(body["temperature"], body["top_k"], body["threshold"]) for body in measured} == {(0.8, 40, 0.3)}
-    assert {(body.get("strategy"), body["draft_n"]) for body in measured} == {
-        (None, 0), *((name, 4) for name in names[1:])
-    }  # fmt: skip
-    shown = bench("strategies", "--num-prompts", 1, "--iterations", 1, "--draft-n", "auto").stdout
-    assert [line.split()[0] for line in shown.splitlines()[3:8]] == names
-    assert bench("strategies", "--draft-n", "17").exit_code == 2
-
-
 def test_at_a_drafter(verifier: type[FakeClient]):
     """A drafter's socket serves runs, and has no step table."""
     verifier.snapshot = {"role": "drafter", "model": {"name": "small", "backend": "cpu"}, "verifier": {"name": "box"}}
