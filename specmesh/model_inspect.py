@@ -80,10 +80,8 @@ def _gguf(path: Path) -> Report:
 def _by_llama(path: Path) -> tuple[int | None, str | None, bool | None, tuple[str, ...]]:
     """Vocabulary's size and fingerprint, whether it can trim, and notes; as much of it as llama.cpp can tell here."""
     from specmesh.engines.llama_facts import probe_trim, read_vocabulary
-    from specmesh.engines.llama_trial import try_file
 
     try:
-        try_file(path)
         vocabulary = read_vocabulary(path)
     except (ConfigError, EngineError) as error:
         return None, None, None, (f"fingerprint and trimming are unknown: {error}",)

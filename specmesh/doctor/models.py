@@ -8,8 +8,7 @@ from specmesh.cli.models import model_path
 from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.doctor.settings import RoleSettings
 from specmesh.errors import ConfigError
-from specmesh.gguf_header import parts
-from specmesh.gguf_vet import vet
+from specmesh.gguf_header import parts, read_headers
 from specmesh.hf_directory import read_directory
 from specmesh.model_store import entries, human_bytes
 from specmesh.paths import bundled, models_dir
@@ -95,7 +94,7 @@ def _told(path: Path) -> str:
         words = directory.architecture, directory.quantisation, human_bytes(directory.size_bytes)
     else:
         files = parts(path)
-        first, *_ = vet(path)
+        first, *_ = read_headers(path)
         words = first.architecture, first.quantisation, human_bytes(sum(file.stat().st_size for file in files))
     return ", ".join(word for word in words if word)
 

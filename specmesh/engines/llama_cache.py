@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.engines.base import Span
-from specmesh.engines.llama_bounds import Bounds
 from specmesh.engines.llama_model import LlamaModel, quoted_errors
 from specmesh.errors import ConfigError, EngineError
 
 _NO_SLOT = 1
-_MAX_CELLS = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +39,6 @@ class CacheSizes:
     width: int | None = None
     unified: bool = True
 
-    def __post_init__(self) -> None:
-        least = min(self.n_ctx, self.n_seq, self.rows, self.outputs, self.threads, self.snapshots + 1)
-        if least < 1 or self.cells > _MAX_CELLS or self.outputs > self.rows:
-            raise ConfigError(f"{self.n_ctx} ids x {self.n_seq} sequences, {self.rows} rows: choose a smaller context")
-
     @property
     def cells(self) -> int:
         """Ids that are held at most."""
@@ -60,7 +53,7 @@ class CacheSizes:
 class LlamaCache:
     """Sequences of one model in one unified memory; used from one thread.
 
-    Nothing reaches llama.cpp that `Bounds` has not passed: each call raises EngineError for what cannot be.
+    Callers check what they are asked (`Sequences`): llama.cpp trusts them with sequences, positions and ids.
 
     `snapshots` is what llama.cpp granted: 0 where the architecture does not know how.
     `partial`: whether `save` and `load` leave attention's part out, which can be cut by `remove`.
@@ -71,7 +64,6 @@ class LlamaCache:
         self.lib = model.lib
         self.partial = True
         self._n_vocab = model.n_vocab
-        self._bounds = Bounds(sizes.n_seq, sizes.per_seq, model.n_vocab, sizes.rows, sizes.outputs)
         self._handle = _create(model, sizes)
         self._memory = self.lib.llama_get_memory(self._handle)
         self._batch = _Batch(self.lib, sizes.rows)
@@ -83,7 +75,6 @@ class LlamaCache:
     def run(self, spans: Sequence[Span]) -> None:
         """One llama_decode over all spans; raises EngineError, with any number of the rows taken in."""
         self._check_open()
-        self._bounds.run(spans)
         code = self.lib.llama_decode(self._handle, self._batch.fill(spans)) if spans else 0
         if code != 0:
             raise EngineError(_decode_failure(code, sum(span.rows for span in spans)))
@@ -96,7 +87,6 @@ class LlamaCache:
     def logits(self, rows: int) -> NDArray[np.float32]:
         """The wanted logits of the last run: llama.cpp's own memory, valid until the next."""
         self._check_open()
-        self._bounds.logits(rows)
         if rows == 0:
             # A step without logits may still be running on a GPU; callers time steps.
             self.lib.llama_synchronize(self._handle)
@@ -112,26 +102,18 @@ class LlamaCache:
         With `snapshots`, True for up to so many recurrent ids, whether or not the last run wrote that many states.
         """
         self._check_open()
-        self._bounds.cut(seq, length)
-        if not self.lib.llama_memory_seq_rm(self._memory, seq, length, -1):
-            return False
-        self._bounds.was_cut(seq, length)
-        return True
+        return bool(self.lib.llama_memory_seq_rm(self._memory, seq, length, -1))
 
     def forget(self, seq: int) -> None:
         """Empty a sequence, which works for every model."""
         self._check_open()
-        self._bounds.cut(seq, 0)
         self.lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
-        self._bounds.was_cut(seq, 0)
 
     def share(self, seq: int, source: int, length: int) -> None:
         """Let an empty sequence have the first `length` ids of another too: the cells are the same ones. For a unified
         memory of attention only; llama.cpp copies whole ones otherwise, or ends the process."""
         self._check_open()
-        self._bounds.share(seq, source, length)
         self.lib.llama_memory_seq_cp(self._memory, source, seq, 0, length)
-        self._bounds.was_cut(seq, length)
 
     def save(self, seq: int, reuse: "SavedState | None" = None) -> "SavedState":
         """A copy of a sequence's state, in `reuse`'s memory where it fits; raises EngineError."""
@@ -139,7 +121,6 @@ class LlamaCache:
 
     def _saved(self, seq: int, flags: int, reuse: "SavedState | None" = None) -> "SavedState":
         self._check_open()
-        self._bounds.seq(seq)
         size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, flags)
         state = reuse if reuse is not None and len(reuse) == size else SavedState(size)
         if size == 0 or self.lib.llama_state_seq_get_data_ext(self._handle, state.pointer, size, seq, flags) != size:
@@ -149,7 +130,6 @@ class LlamaCache:
     def size(self, seq: int) -> int:
         """Bytes of all that is held of a sequence."""
         self._check_open()
-        self._bounds.seq(seq)
         return int(self.lib.llama_state_seq_get_size_ext(self._handle, seq, 0))
 
     def take_out(self, seq: int) -> "SavedState":
@@ -158,14 +138,12 @@ class LlamaCache:
         self.forget(seq)
         return state
 
-    def put_back(self, seq: int, length: int, state: "SavedState") -> None:
-        """Fill an empty sequence with what was taken out, `length` ids; raises EngineError, and it is empty then."""
+    def put_back(self, seq: int, state: "SavedState") -> None:
+        """Fill an empty sequence with what was taken out; raises EngineError, and it is empty then."""
         self._check_open()
-        self._bounds.refill(seq, length)
         if not self.lib.llama_state_seq_set_data_ext(self._handle, state.pointer, len(state), seq, 0):
             self.forget(seq)
             raise EngineError(f"llama.cpp did not take the state of sequence {seq} back ({quoted_errors()})")
-        self._bounds.was_cut(seq, length)
 
     def load(self, seq: int, length: int, state: "SavedState | None") -> None:
         """Bring a sequence back to the `length` ids it held when `state` was saved (None: to nothing).
@@ -176,7 +154,6 @@ class LlamaCache:
             self.forget(seq)
             return
         self._check_open()
-        self._bounds.cut(seq, length)
         done = self.lib.llama_state_seq_set_data_ext(self._handle, state.pointer, len(state), seq, self._flags)
         if not done or not self.remove(seq, length):
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")

@@ -19,8 +19,7 @@ from specmesh.engines.llama_chat import ChatTemplate
 from specmesh.engines.llama_library import LOG, PINNED, gpu_devices, library
 from specmesh.engines.llama_rpc import add_servers
 from specmesh.errors import ConfigError, EngineError, RequestError
-from specmesh.gguf_header import parts
-from specmesh.gguf_vet import check_start
+from specmesh.gguf_header import parts, read_headers
 from specmesh.logs import flush
 
 log = structlog.get_logger("specmesh.engines.llama")
@@ -43,7 +42,6 @@ class LlamaSettings:
     n_batch:      most rows of one step.
     max_draft:    most drafts per sequence a verifier step will carry; bounds the rows of logits kept.
     vocab_only:   load the vocabulary and tokenizer without weights.
-    weights:      False: only pretend to load them, so that their shapes are checked; nothing can be run.
     chat_template: a Jinja template instead of the model's own.
     reproducible: all steps of a verifier have the same number of rows, see `llama_width`.
     kv_unified:   sequences share one memory; else each has its own, see `CacheSizes.unified`.
@@ -59,7 +57,6 @@ class LlamaSettings:
     n_batch: int = 512
     max_draft: int = 31
     vocab_only: bool = False
-    weights: bool = True
     chat_template: str | None = None
     reproducible: bool = False
     kv_unified: bool = True
@@ -82,7 +79,7 @@ class LlamaModel:
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
         """Load the file; raises ConfigError for a file or machine that cannot, EngineError when cancelled."""
         self.lib = library()
-        check_start(settings.path)
+        read_headers(settings.path)
         if settings.rpc:
             add_servers(settings.rpc)
         gpus = _gpus(settings)
@@ -204,9 +201,6 @@ def _load(lib: Any, settings: LlamaSettings, progress: Progress | None) -> Any:
     params = lib.llama_model_default_params()
     params.n_gpu_layers = settings.gpu_layers
     params.vocab_only = settings.vocab_only
-    if not settings.weights:
-        params.no_alloc = True
-        params.load_mode = lib.LLAMA_LOAD_MODE_NONE  # what is mapped cannot be pretended
     params.progress_callback = callback
     LOG.errors.clear()
     for part in parts(settings.path):

@@ -48,7 +48,7 @@ class Resting:
         if state is None:
             return
         try:
-            self._cache.put_back(seq, self._sequences.held(seq), state)
+            self._cache.put_back(seq, state)
         except EngineError:
             self._sequences.set(seq, 0)
             raise

@@ -126,9 +126,7 @@ def load_tokenizer(path: Path) -> TokenizerFile:
         found = load_hf_vocabulary(path)
         return TokenizerFile(found.vocabulary, found.encode)
     from specmesh.engines.llama_model import LlamaModel, LlamaSettings
-    from specmesh.engines.llama_trial import try_file
 
-    try_file(path)
     model = LlamaModel(LlamaSettings(path, threads=1, gpu_layers=0, vocab_only=True))
     return TokenizerFile(model.vocabulary, model.encode)
 
@@ -136,11 +134,9 @@ def load_tokenizer(path: Path) -> TokenizerFile:
 def _llama(settings: ModelSettings) -> "LlamaSettings":
     from specmesh.engines.llama import LlamaSettings
     from specmesh.engines.llama_chat import read_template
-    from specmesh.engines.llama_trial import try_file
 
-    path = Path(settings.model or "")
-    found = LlamaSettings(
-        path=path,
+    return LlamaSettings(
+        path=Path(settings.model or ""),
         n_ctx=settings.ctx,
         n_seq=settings.max_sessions,
         threads=settings.threads,
@@ -152,5 +148,3 @@ def _llama(settings: ModelSettings) -> "LlamaSettings":
         kv_unified=settings.kv_unified,
         rpc=settings.rpc,
     )
-    try_file(path)
-    return found

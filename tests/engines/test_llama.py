@@ -1,9 +1,6 @@
 """llama.cpp: loading, its errors, its vocabulary and what it logs."""
 
 import itertools
-import platform
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,26 +23,6 @@ GREEDY = Sampler(SamplingParams())
 
 def settings(path: Path, **changes: object) -> LlamaSettings:
     return LlamaSettings(**{"path": path, "n_ctx": 64, "n_seq": 2, "threads": 1, "gpu_layers": 0, **changes})
-
-
-STEPS = """
-import sys
-from pathlib import Path
-from specmesh.engines.base import Span
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
-
-def own():
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
-
-engine = LlamaVerifier(LlamaSettings(Path(sys.argv[1]), n_ctx=2048, n_seq=2, threads=1, gpu_layers=0, n_batch=512))
-engine.decode([Span(0, 0, (1,), logits=True), Span(1, 0, (1,), logits=True)])
-before = own()
-for step in range(4):
-    prompt = Span(0, 1 + 503 * step, (1,) * 503, logits=False)
-    engine.decode([prompt, Span(1, 1 + 9 * step, (1,) * 9, logits=True)])
-print("kilobytes", own() - before)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +96,9 @@ class TestFiles:
         "an error that names file and reason, no crash",
     )
     def test_truncated(self, refused: Callable[[bytes | None], str], tiny_gguf: Path, share: float) -> None:
-        """A download that broke off anywhere: llama.cpp's reason is quoted."""
+        """A download that broke off anywhere."""
         content = tiny_gguf.read_bytes()
         message = refused(content[: max(int(len(content) * share), 8)])
-        assert "could not be loaded" in message
         assert "download it again" in message
         assert "gave no reason" not in message
 
@@ -202,13 +178,6 @@ class TestSettings:
         rows = engine.decode([Span(seq, 0, (seq,), logits=True) for seq in range(8)])
         assert len(rows) == engine.info.n_batch == 8
         engine.close()
-
-    @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library claims pages as it likes")
-    def test_memory_is_claimed_at_the_start(self, tiny_gguf: Path) -> None:
-        """Wide steps over ever more cells take hardly more of it; they took 5.3 MB otherwise."""
-        command = [sys.executable, "-c", STEPS, tiny_gguf]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert int(told.split()[-1]) < 1_500
 
 
 class TestProgress:

