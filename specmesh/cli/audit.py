@@ -47,7 +47,8 @@ def audit(
     Where two texts part, the verifier is asked again: a near tie is a choice so close that kernels of another width,
     as their logits differ on these very texts, can turn it. Everything else is an error.
     """
-    from specmesh.audit import report, run
+    from specmesh.bench.audit import Plan
+    from specmesh.bench.audit import audit as run
     from specmesh.bench.measure import has_drafter
     from specmesh.bench.progress import bar
     from specmesh.bench.prompts import BUILT_IN, read_prompts
@@ -61,9 +62,8 @@ def audit(
     snapshot = client.get("/stats")
     if not has_drafter(snapshot):
         raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
-    plan = run.Plan(tuple(texts), tokens, ways, sampling)
+    plan = Plan(tuple(texts), tokens, ways, sampling)
     with bar(plan.texts) as advance:
-        found = run.audit(client, plan, advance, reproducible=report.promises_bits(snapshot))
-    result = report.Result(found, client.get("/stats"))
+        result = run(client, plan, snapshot, advance)
     print_result(result, as_json=as_json)
     ctx.exit(int(result.failed))

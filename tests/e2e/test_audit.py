@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from processes import Daemon, Json, Mesh, command
 
-from specmesh.audit.report import Result
-from specmesh.audit.run import Plan, audit
+from specmesh.bench.audit import Plan, audit
 from specmesh.paths import bundled
 
 pytest.importorskip("llama_cpp")
@@ -100,13 +99,12 @@ def test_fifty_ways_to_sample_with_other_bits(mesh: Mesh):
     """Of a verifier as it is: where a text is another than alone, the audit finds a near tie."""
     verifier = mesh.verifier(Path(bundled("target.gguf")), *SMALL, engine="llama")
     mesh.drafter(Path(bundled("drafter.gguf")), *SMALL, engine="llama")
-    found = audit(verifier.client, FiftyWays((PROMPT,) * 50, 24, (3,), {}), lambda: None)
-    result = Result(found, verifier.stats())
-    [row] = result.rows()
+    result = audit(verifier.client, FiftyWays((PROMPT,) * 50, 24, (3,), {}), verifier.stats(), lambda: None)
+    [way] = result.ways
     assert not result.failed, result.lines()
-    assert (row.errors, row.texts) == (0, 50)
-    assert row.accepted > 120
-    assert 0 < found.noise < 0.1  # else it shows no more than the test above
+    assert (way["errors"], way["texts"]) == (0, 50)
+    assert int(way["accepted"]) > 120
+    assert 0 < result.noise < 0.1  # else it shows no more than the test above
 
 
 @pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])

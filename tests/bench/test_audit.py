@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specmesh.audit.report import Result
-from specmesh.audit.run import Plan, audit
+from specmesh.bench.audit import MIN_PLACES, Plan, Result, Text, audit, noise_of
 from specmesh.client import Client, Json
 from specmesh.core.logprobs import logprobs_of
 from specmesh.core.penalties import biased
@@ -78,20 +77,21 @@ class Daemon:
         return row
 
 
-def audited(daemon: Daemon, *, reproducible: bool = False, **sampling: object) -> Result:
+def audited(daemon: Daemon, snapshot: Json | None = None, *, reproducible: bool = False, **sampling: object) -> Result:
     plan = Plan(PROMPTS, 40, ("auto", 4), sampling)
     texts: list[None] = []
-    found = audit(cast("Client", daemon), plan, lambda: texts.append(None), reproducible=reproducible)
+    told = snapshot or {"model": {"name": "m", "backend": "CPU", "reproducible": reproducible}}
+    result = audit(cast("Client", daemon), plan, told, lambda: texts.append(None))
     assert len(texts) == plan.texts == 9
-    return Result(found, {"model": {"name": "m", "backend": "CPU", "reproducible": reproducible}})
+    return result
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 0.8, "logit_bias": [(7, 1.0)]}])
 def test_a_quiet_pair(sampling: dict[str, object]):
     """Texts that are the same to the last bit: nothing is found, and the noise is none."""
     result = audited(Daemon(), reproducible=True, **sampling)
-    assert (result.failed, result.found.noise, result.found.divergences) == (False, 0.0, ())
-    assert [(row.way, row.texts, row.identical, row.drafted) for row in result.rows()] == [
+    assert (result.failed, result.noise, result.divergences) == (False, 0.0, [])
+    assert [(way["draft_n"], way["texts"], way["identical"], way["drafted"]) for way in result.ways] == [
         ("auto", 3, 3, 9),
         (4, 3, 3, 9),
     ]
@@ -102,23 +102,21 @@ def test_a_quiet_pair(sampling: dict[str, object]):
 def test_noisy_kernels(sampling: dict[str, object]):
     """Texts part, also at their ends, and each parting is within what the logits were seen to differ by."""
     result = audited(Daemon(noise=0.05), **sampling)
-    told = result.as_json()
     assert not result.failed
-    assert len(result.found.divergences) >= 2
-    assert {one.verdict for one in result.found.divergences} == {"near tie"}
-    assert 0.02 < result.found.noise < 0.1
-    assert all(one.margin is not None and one.margin <= 2 * one.noise for one in result.divergences)
-    assert all(0.02 < one.noise < 0.2 for one in result.divergences)
-    assert sum(way["near_ties"] for way in told["ways"]) == len(result.found.divergences)  # type: ignore[attr-defined, index, misc]
+    assert len(result.divergences) >= 2
+    assert {one.verdict for one in result.divergences} == {"near tie"}
+    assert 0.02 < result.noise < 0.1
+    assert all(0.04 < one.near_tie_up_to < 0.4 for one in result.divergences)
+    assert sum(int(way["near_ties"]) for way in result.ways) == len(result.divergences)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_errors(noise: float):
     """A token that the target would not say is an error, however noisy the kernels; the report names the place."""
     result = audited(Daemon(noise, wrong=frozenset({3})))
-    errors = [one for one in result.found.divergences if one.verdict == "error"]
+    errors = [one for one in result.divergences if one.verdict == "error"]
     assert result.failed
-    assert {one.parting.position for one in errors} == {2}
+    assert {one.position for one in errors} == {2}
     assert len(errors) == 6
     assert any(line.startswith("error: prompt 0, draft_n auto, token 2: ") for line in result.lines())
 
@@ -129,27 +127,22 @@ def test_the_noise_of_one_text_excuses_no_other():
     quiet = audited(Daemon(noise=0.2, wrong=frozenset({39}), second=True, quiet="a"))
     assert not excused.failed
     errors = [one for one in quiet.divergences if one.verdict == "error"]
-    assert {(one.prompt, one.parting.position, one.noise) for one in errors} == {(0, 38, 0.0)}
-    assert all(one.margin is not None and one.margin < 2 * quiet.found.noise for one in errors)
+    assert {(one.prompt, one.position, one.near_tie_up_to) for one in errors} == {(0, 38, 0.0)}
     assert quiet.failed
 
 
 def test_asked_at_the_drafter():
     """It is the verifier's texts that are audited, as far as the drafter knows of it."""
-    result = audited(Daemon())
     verifier = {"name": "box:7", "model": "big", "stuck": False}
     for told, head in ((verifier, "big at box:7"), (None, "unknown model")):
-        result = replace(
-            result, snapshot={"role": "drafter", "model": {"name": "small", "backend": "GPU"}, "verifier": told}
-        )
+        result = audited(Daemon(), {"role": "drafter", "model": {"name": "small", "backend": "GPU"}, "verifier": told})
         assert result.lines()[0].startswith(f"{head}: 3 prompts")
         assert result.as_json()["model"] == told
 
 
 def test_too_much_noise():
     """Logits that differ by more than kernels explain are an error, whatever divergences are by them."""
-    quiet = audited(Daemon())
-    result = replace(quiet, found=replace(quiet.found, noise=0.6))
+    result = replace(audited(Daemon()), noise=0.6)
     assert result.failed
     assert "ERROR: kernels do not differ by more than 0.5" in result.lines()
 
@@ -158,7 +151,7 @@ def test_what_is_promised_to_the_last_bit():
     """Of a reproducible verifier no divergence is a near tie, and logits that differ are an error without one."""
     result = audited(Daemon(noise=0.05), reproducible=True)
     assert {one.verdict for one in result.divergences} == {"error"}
-    agreeing = replace(result, found=replace(result.found, divergences=()))
+    agreeing = replace(result, divergences=[])
     assert agreeing.failed
     assert "ERROR: the verifier is reproducible, and yet its log-probabilities differ" in agreeing.lines()
 
@@ -170,3 +163,12 @@ def test_nothing_was_drafted(undrafted: tuple[object, ...], failed: list[object]
     assert (result.undrafted, result.failed) == (failed, bool(failed))
     assert sum("nothing was drafted" in line for line in result.lines()) == len(failed)
     assert any("ask for more --tokens" in line for line in result.lines()) == bool(failed)
+
+
+@pytest.mark.parametrize(("places", "expected"), [(MIN_PLACES, 0.25), (MIN_PLACES - 1, 2.0), (0, 2.0)])
+def test_noise_of_a_prompt(places: int, expected: float):
+    """Its own where its texts agree at enough places, else the largest; never the place where they part."""
+    one, other = [{5: -1.0, 6: -2.0}], [{5: -1.0, 6: -2.25}]
+    alone = Text([1], [5] * places + [6], one * places + [{6: -1.0}])
+    drafted = Text([1], [5] * places + [7], other * places + [{6: -9.0, 7: -1.0}])
+    assert noise_of([(alone, drafted)], 2.0) == expected

@@ -1,1 +1,0 @@
-"""The verifier alone against speculation, token by token."""

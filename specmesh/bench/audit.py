@@ -1,0 +1,249 @@
+"""`specmesh audit`: the verifier's texts alone and with drafts, compared token by token.
+
+Before two texts part, the same ids precede each of their tokens, so their log-probabilities differ only by what kernels
+of another width do. A divergence is a near tie where differences of that size can turn the choice, else an error.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Literal, NamedTuple, cast
+
+from specmesh.client import Client, Json
+from specmesh.errors import EngineError
+
+LIKELIEST = 10
+"""Tokens of a row that are compared: less likely ones move more, and a temperature lets them be chosen."""
+MIN_PLACES = 16
+"""Places at which a prompt's texts must agree to tell how noisy they are; below, the noise of all prompts counts."""
+MAX_NOISE = 0.5
+"""Kernels change the log-probability of a token by less than this; a memory that holds wrong ids may not."""
+MAX_DIVERGENCES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run: each prompt alone and with each draft_n of `ways`. sampling: fields of the requests' bodies."""
+
+    prompts: tuple[str, ...]
+    tokens: int
+    ways: tuple[int | str, ...]
+    sampling: Json
+
+    @property
+    def texts(self) -> int:
+        """Number of texts to generate."""
+        return len(self.prompts) * (1 + len(self.ways))
+
+    def body(self, number: int) -> Json:
+        """Return the request for a prompt, without its draft_n. The seed is the prompt's number if none is given."""
+        asked = {"prompt": self.prompts[number], "max_tokens": self.tokens, "logprobs": LIKELIEST}
+        return {"seed": number} | self.sampling | asked | {"cache_prompt": False}
+
+
+class Text(NamedTuple):
+    """A generated text. likeliest: for each id, log-probabilities by id, its own among them."""
+
+    prompt_ids: list[int]
+    ids: list[int]
+    likeliest: list[dict[int, float]]
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where two texts part; alone and drafted: the ids there, None at a text's end."""
+
+    prompt: int
+    draft_n: int | str
+    position: int
+    alone: int | None
+    drafted: int | None
+    near_tie_up_to: float
+    verdict: Literal["near tie", "error"]
+
+    def __str__(self) -> str:
+        said = " and ".join("the end" if token is None else str(token) for token in (self.alone, self.drafted))
+        where = f"prompt {self.prompt}, draft_n {self.draft_n}, token {self.position}"
+        return f"{self.verdict}: {where}: {said}; near tie up to a margin of {self.near_tie_up_to:.2g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished audit. ways: counts for each draft_n. noise: the largest difference between log-probabilities of the
+    same token after the same ids. reproducible: the verifier promises the same bits, so the noise must be 0."""
+
+    plan: Plan
+    model: Json | None
+    reproducible: bool
+    noise: float
+    ways: list[dict[str, int | str]]
+    divergences: list[Divergence]
+
+    @property
+    def too_noisy(self) -> bool:
+        """Whether log-probabilities differ by more than kernels explain."""
+        return self.noise > (0.0 if self.reproducible else MAX_NOISE)
+
+    @property
+    def undrafted(self) -> list[int | str]:
+        """The ways in which nothing was drafted; adaptive draft_n may do so, unless nobody drafted at all."""
+        none = [way["draft_n"] for way in self.ways if not way["drafted"]]
+        return [way for way in none if way != "auto" or len(none) == len(self.ways)]
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything is an error."""
+        return bool(self.undrafted or self.too_noisy or any(one.verdict == "error" for one in self.divergences))
+
+    def lines(self) -> list[str]:
+        """Return a table with a row for each way, and the divergences."""
+        shown = [str(one) for one in self.divergences[:MAX_DIVERGENCES_SHOWN]]
+        hidden = len(self.divergences) - len(shown)
+        table = [[name.replace("_", " ") for name in self.ways[0]], *(way.values() for way in self.ways)]
+        noisy = f"kernels do not differ by more than {MAX_NOISE:g}"
+        if self.reproducible:
+            noisy = "the verifier is reproducible, and yet its log-probabilities differ"
+        return [
+            f"{self._model()}: {len(self.plan.prompts)} prompts, at most {self.plan.tokens} tokens",
+            "",
+            *("  ".join(f"{cell:>9}" for cell in row) for row in table),
+            "",
+            f"noise {self.noise:.2g}: log-probabilities of the same tokens differ so much, at most",
+            f"near ties are within twice what the {LIKELIEST} likeliest differ by in the texts of one prompt",
+            *([f"ERROR: {noisy}"] if self.too_noisy else []),
+            *(f"ERROR: nothing was drafted with draft_n {way}, so nothing was compared" for way in self.undrafted),
+            *(["the drafter did not keep up with the verifier: ask for more --tokens"] if self.undrafted else []),
+            *shown,
+            *([f"and {hidden} more: see --json"] if hidden else []),
+        ]
+
+    def as_json(self) -> Json:
+        """Return everything but the texts."""
+        return {
+            "schema_version": 1,
+            "model": self.model,
+            "prompts": len(self.plan.prompts),
+            "max_tokens": self.plan.tokens,
+            "sampling": self.plan.sampling,
+            "noise": self.noise,
+            "too_noisy": self.too_noisy,
+            "failed": self.failed,
+            "ways": self.ways,
+            "undrafted": self.undrafted,
+            "divergences": [asdict(one) for one in self.divergences],
+        }
+
+    def _model(self) -> str:
+        match self.model:
+            case {"name": name, "backend": backend}:
+                return f"{name} on {backend}{', reproducible' if self.reproducible else ''}"
+            case {"name": name, "model": model}:
+                return f"{model} at {name}"
+        return "unknown model"
+
+
+def audit(client: Client, plan: Plan, snapshot: Json, advance: Callable[[], None]) -> Result:
+    """Run `plan`, one text at a time, calling `advance` after each. snapshot: the daemon's /stats. Raise what it does.
+
+    Asked at a drafter, it knows of the verifier's model only what that has said, and not whether it is reproducible.
+    """
+    texts: dict[int | str, list[Text]] = {way: [] for way in (0, *plan.ways)}
+    for number in range(len(plan.prompts)):
+        for way, made in texts.items():
+            made.append(_generate(client, plan.body(number) | {"draft_n": way}))
+            advance()
+    alone = texts.pop(0)
+    pairs = [[(one, made[number]) for made in texts.values()] for number, one in enumerate(alone)]
+    every = [pair for own in pairs for pair in own]
+    model = snapshot.get("verifier" if snapshot.get("role") == "drafter" else "model")
+    known = model if isinstance(model, dict) else None
+    reproducible = known is not None and bool(known.get("reproducible"))
+    largest = max(_differences(every), default=0.0)
+    noises = [0.0 if reproducible else noise_of(own, largest) for own in pairs]
+    divergences, ways = list[Divergence](), list[dict[str, int | str]]()
+    for way, made in texts.items():
+        found = [
+            _divergence(client, plan, number, way, (alone[number], text), noises[number])
+            for number, text in enumerate(made)
+            if text.ids != alone[number].ids
+        ]
+        divergences += found
+        errors = sum(one.verdict == "error" for one in found)
+        ways.append(
+            {
+                "draft_n": way,
+                "texts": len(made),
+                "tokens": sum(len(text.ids) for text in made),
+                "drafted": sum(text.drafted for text in made),
+                "accepted": sum(text.accepted for text in made),
+                "identical": len(made) - len(found),
+                "near_ties": len(found) - errors,
+                "errors": errors,
+            }
+        )
+    noise = max((abs(one[token] - other[token]) for token, one, other in _agreeing(every)), default=0.0)
+    return Result(plan, known, reproducible, noise, ways, divergences)
+
+
+def noise_of(pairs: Iterable[tuple[Text, Text]], largest: float) -> float:
+    """Return the largest difference between log-probabilities of the likeliest tokens in the texts of one prompt.
+
+    The largest of all prompts would excuse errors of quiet ones. `largest`, which that is, counts only where these
+    texts agree at fewer than MIN_PLACES places: one more of n such differences exceeds them with probability 1/(n + 1).
+    """
+    found = _differences(pairs)
+    return max(found if len(found) >= MIN_PLACES else [*found, largest])
+
+
+def _differences(pairs: Iterable[tuple[Text, Text]]) -> list[float]:
+    return [
+        max(abs(one[token] - other[token]) for token in one.keys() & other.keys()) for _, one, other in _agreeing(pairs)
+    ]
+
+
+def _agreeing(pairs: Iterable[tuple[Text, Text]]) -> Iterator[tuple[int, dict[int, float], dict[int, float]]]:
+    """The tokens up to where each pair parts, with the log-probabilities of both rows."""
+    for one, other in pairs:
+        for token, theirs, row, their_row in zip(one.ids, other.ids, one.likeliest, other.likeliest, strict=False):
+            if token != theirs:
+                break
+            yield token, row, their_row
+
+
+def _divergence(
+    client: Client, plan: Plan, number: int, way: int | str, pair: tuple[Text, Text], noise: float
+) -> Divergence:
+    """Ask the target alone where two texts part: does a bias of twice the noise make it say what it said with drafts?
+
+    Two tokens change places where each moves by half of their margin.
+    """
+    alone, drafted = pair
+    at = len(list(_agreeing([pair])))
+    tokens = [text.ids[at] if at < len(text.ids) else None for text in pair]
+    body = plan.body(number) | {"prompt": [*alone.prompt_ids, *alone.ids[:at]], "max_tokens": 1, "draft_n": 0}
+    given = cast("list[tuple[int, float]]", body.get("logit_bias", []))
+    # Away from its token alone too: that may have been the last one that a filter let in.
+    biases = [(token, bias) for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True) if token is not None]
+    tie = noise > 0 and any(
+        _generate(client, body | {"logit_bias": [*given, bias]}).ids == drafted.ids[at : at + 1] for bias in biases
+    )
+    return Divergence(number, way, at, tokens[0], tokens[1], 2 * noise, "near tie" if tie else "error")
+
+
+def _generate(client: Client, body: Json) -> Text:
+    ids, entries = list[int](), list[Json]()
+    last: Json = {}
+    with closing(client.complete(body)) as chunks:
+        for chunk in chunks:
+            last = cast("Json", chunk["specmesh"])
+            ids += cast("list[int]", last.get("token_ids", []))
+            entries += cast("list[Json]", last.get("logprobs", []))
+    report = last.get("report")
+    if not isinstance(report, dict) or len(entries) != len(ids):
+        raise EngineError("the daemon ended a text without its report or its log-probabilities: see its log")
+    rows = [[*cast("list[Json]", entry["top_logprobs"]), entry] for entry in entries]
+    likeliest = [{cast("int", one["id"]): cast("float", one["logprob"]) for one in row} for row in rows]
+    prompt_ids = cast("list[int]", last["prompt_token_ids"])
+    return Text(prompt_ids, ids, likeliest, int(report["drafted"]), int(report["accepted"]))
