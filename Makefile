@@ -21,7 +21,7 @@ AS_WANTED = $(BIN)/python -c 'import llama_cpp as l; \
 COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
 	--no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep '^llama_cpp_python==')"
 
-.PHONY: demo setup test law faults check fmt bench fuzz soak docs clean
+.PHONY: demo setup test golden law faults check fmt bench fuzz soak docs clean
 
 demo: $(STAMP)  ## generate with the bundled pair: verifier and drafter on loopback (PROMPT='class Stack:' ENGINE=mlx)
 	@$(BIN)/python tools/demo.py '$(subst ','\'',$(PROMPT))' '$(ENGINE)'
@@ -39,7 +39,10 @@ $(STAMP): pyproject.toml
 # End to end, processes wait for each other half of the time: three tests at once keep two cores busy.
 test: $(STAMP)  ## the whole suite: unit, property, and end to end with the real daemons
 	$(BIN)/python -m pytest -m 'not e2e and not slow' --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest -m 'e2e and not slow' --numprocesses 3 --dist loadfile tests/e2e tests/faults
+	$(BIN)/python -m pytest -m 'e2e and not slow' --numprocesses 3 --dist loadfile tests/e2e tests/faults tests/contract
+
+golden: $(STAMP)  ## record anew what users build on: JSON, metrics, API, options, exit codes
+	REWRITE_GOLDEN=1 $(BIN)/python -m pytest -n 0 tests/contract/test_golden.py
 
 law: $(STAMP)  ## 200,000 sampled tokens through the real daemons, held against the target's law
 	$(BIN)/python -m pytest -n 0 -m slow tests/e2e/test_law.py

@@ -1,0 +1,219 @@
+"""What users and other programs build on has the schema that golden/ records: keys and types, not numbers."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from http.client import HTTPConnection
+
+import click
+import pytest
+from golden import check, check_facts
+from processes import PATIENCE, Daemon, Mesh, Stream, body, command, free_port, generate, request_raw, until
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from specmesh import errors
+from specmesh.cli import main
+
+KEY = "sk-of-the-golden-files"
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 30, "ignore_eos": True}
+TEXT = {"prompt": "def f(", "max_tokens": 30, "ignore_eos": True}
+EVENTS = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A verifier and its drafter, and the verifier's TCP port."""
+
+    verifier: Daemon
+    drafter: Daemon
+    port: int
+
+    def __iter__(self) -> Iterator[Daemon]:
+        return iter((self.verifier, self.drafter))
+
+
+@pytest.fixture(scope="module")
+def pair(shared: Mesh) -> Pair:
+    """The bundled models on llama.cpp, with a chat template; warm, so that nothing is null for lack of a round."""
+    pytest.importorskip("llama_cpp")
+    keys, template = shared.folder / "api-keys", shared.folder / "chat.jinja"
+    keys.write_text(KEY + "\n")
+    keys.chmod(0o600)
+    template.write_text("{% for message in messages %}{{ message.content }}\n{% endfor %}")
+    port = free_port()
+    options = ("--http", f"127.0.0.1:{port}", "--api-key-file", keys, "--chat-template", template)
+    verifier = shared.verifier("bundled", *options, engine="llama")
+    made = Pair(verifier, shared.drafter("bundled", engine="llama"), port)
+    for daemon in made:
+        assert generate(daemon, "def f(", "--ignore-eos").code == 0
+    return made
+
+
+def ask(daemon: Daemon, resource: str, request: object = None) -> tuple[int, bytes]:
+    """An answer at the daemon's socket; a request is sent as JSON, or as it is where it is bytes."""
+    raw = request if isinstance(request, bytes | None) else json.dumps(request).encode()
+    status, _, answer = request_raw(daemon.socket, "GET" if raw is None else "POST", resource, raw)
+    return status, answer
+
+
+def answered(daemon: Daemon, resource: str, request: object = None) -> object:
+    """A good answer."""
+    status, answer = ask(daemon, resource, request)
+    assert status == 200, answer
+    return apart(json.loads(answer))
+
+
+def apart(answer: dict[str, dict[str, object]]) -> object:
+    """The same without the report, which is the same everywhere and recorded once."""
+    reports = answer.get("specmesh", {}).pop("report", [])
+    check("report", [reports] if isinstance(reports, dict) else reports)
+    return answer
+
+
+def streamed(daemon: Daemon, resource: str, request: object) -> dict[str, object]:
+    """The chunks of a stream: the first, those with text, the one that ends the text, the usage."""
+    status, answer = ask(daemon, resource, request)
+    assert status == 200, answer
+    *events, done, rest = answer.decode().split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    first, *chunks = [apart(json.loads(event.removeprefix("data: "))) for event in events]
+    ends = [chunk for chunk in chunks if chunk["choices"] and chunk["choices"][0]["finish_reason"] is not None]
+    usage = [chunk for chunk in chunks if not chunk["choices"]]
+    between = [chunk for chunk in chunks if chunk not in ends and chunk not in usage]
+    return {"first": first, "text": between, "end": ends, "usage": usage}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("plain", ()), ("logprobs", ("--logprobs", 2)), ("several", ("--n", 2)), ("alone", ("--no-draft",))],
+)
+def test_generate_json(pair: Pair, name: str, options: tuple[object, ...]):
+    """`generate --json`, the same at both daemons."""
+    for daemon in pair:
+        done = generate(daemon, "def f(", "--json", "--max-tokens", 30, "--ignore-eos", *options)
+        check(f"generate-{name}", done.json)
+
+
+def test_stats_and_metrics(pair: Pair):
+    """`stats --json` and /metrics of both, while they draft."""
+    with Stream(pair.verifier, body("def f(", 900, ignore_eos=True)) as stream:
+        stream.read(while_=lambda: sum(stream.accepted) < 20)
+        until(lambda: pair.verifier.stats()["draft_n"] is not None and pair.drafter.live(), "the snapshots have it")
+        for daemon in pair:
+            check(f"stats-{daemon.role}", command("stats", "--json", "--socket", daemon.socket).json)
+            status, answer = ask(daemon, "/metrics")
+            assert status == 200
+            families = text_string_to_metric_families(answer.decode())
+            check_facts(f"metrics-{daemon.role}", dict(sorted((family.name, described(family)) for family in families)))
+
+
+def described(family: Metric) -> str:
+    """A metric's type and the names of its labels."""
+    return f"{family.type} of {', '.join(sorted({label for sample in family.samples for label in sample.labels}))}"
+
+
+def test_resources(pair: Pair):
+    """/health, /v1/models, and `ping --json`."""
+    for daemon in pair:
+        check("health", answered(daemon, "/health"))
+        check("models", answered(daemon, "/v1/models"))
+        check("ping", command("ping", "--json", "--count", 1, "--socket", daemon.socket).json)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        ("plain", {}),
+        ("several", {"n": 2}),
+        ("logprobs", {"logprobs": 2}),
+        ("rounds", {"rounds": True}),
+    ],
+)
+def test_completions(pair: Pair, name: str, request_: dict[str, object]):
+    """/v1/completions, whole and streamed."""
+    for daemon in pair:
+        check(f"completion-{name}", answered(daemon, "/v1/completions", TEXT | request_))
+        check(f"completion-{name}-stream", streamed(daemon, "/v1/completions", TEXT | request_ | EVENTS))
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"), [("plain", {}), ("several", {"n": 2}), ("logprobs", {"logprobs": True, "top_logprobs": 2})]
+)
+def test_chat_completions(pair: Pair, name: str, request_: dict[str, object]):
+    """/v1/chat/completions, whole and streamed."""
+    for daemon in pair:
+        check(f"chat-{name}", answered(daemon, "/v1/chat/completions", CHAT | request_))
+        check(f"chat-{name}-stream", streamed(daemon, "/v1/chat/completions", CHAT | request_ | EVENTS))
+
+
+ERRORS = {
+    "not JSON": ("/v1/completions", b"{"),
+    "no prompt": ("/v1/completions", {}),
+    "a bad field": ("/v1/completions", {"prompt": "x", "temperature": "hot"}),
+    "an unknown field": ("/v1/completions", {"prompt": "x", "suffix": "y"}),
+    "a prompt too long": ("/v1/completions", {"prompt": [1] * 9000}),
+    "another model's text": ("/v1/completions", {"resume": {"id": "cmpl-unknown"}}),
+    "no messages": ("/v1/chat/completions", {"messages": []}),
+    "a body too large": ("/v1/completions", b" " * (2 * 2**20 + 1)),
+    "an unknown model": ("/v1/models/unknown", None),
+    "an unknown resource": ("/nothing", None),
+    "another method": ("/health", {}),
+}
+
+
+def test_errors(pair: Pair, mesh: Mesh):
+    """What a refused request is answered with: the status, and the error object's fields but for its sentence."""
+    told = {name: fields(*ask(pair.verifier, *request)) for name, request in ERRORS.items()}
+    assert told == {name: fields(*ask(pair.drafter, *request)) for name, request in ERRORS.items()}
+    told["no key"] = fields(*asked_over_tcp(pair.port))
+    port = free_port()
+    alone = mesh.drafter("", "--http", f"127.0.0.1:{port}", ready=False)
+    until(lambda: alone.client.get("/stats"), "it answers")
+    told["no verifier"] = fields(*ask(alone, "/v1/completions", TEXT))
+    told["another site"] = fields(*asked_over_tcp(port, Origin="https://evil.example"))
+    check_facts("errors", told)
+
+
+def asked_over_tcp(port: int, **headers: str) -> tuple[int, bytes]:
+    """The answer to a request for the models."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+        connection.request("GET", "/v1/models", headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def fields(status: int, answer: bytes) -> dict[str, object]:
+    """What is recorded of an error."""
+    error = json.loads(answer)["error"]
+    assert error.pop("message")
+    return {"status": status, **error}
+
+
+def test_exit_codes():
+    """Exit code and code in the API of every error class."""
+    classes = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.SpecmeshError)]
+    check_facts("exit-codes", {cls.__name__: {"exit_code": cls.exit_code, "code": cls.code} for cls in classes})
+
+
+def test_settings():
+    """Names of the settings that each daemon's file may have."""
+    told = {role: command("config", "show", role, "--json").json["settings"] for role in ("verifier", "drafter")}
+    check_facts("settings", {role: sorted(settings) for role, settings in told.items()})  # type: ignore[call-overload]
+
+
+def test_command_line():
+    """Names of every command, its arguments and options."""
+    check_facts("command-line", dict(commands(main, "specmesh")))
+
+
+def commands(command: click.Command, name: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command with its arguments and its options' spellings."""
+    yield (
+        name,
+        sorted(spelling for parameter in command.params for spelling in (*parameter.opts, *parameter.secondary_opts)),
+    )
+    if isinstance(command, click.Group):
+        for child in sorted(command.commands):
+            yield from commands(command.commands[child], f"{name} {child}")
