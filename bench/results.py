@@ -1,4 +1,4 @@
-"""Writes bench/RESULTS.md: simulated pairs through the real daemons, and what `bench/padded.py --json` found.
+"""Writes simulated_pairs.md: simulated pairs through the real daemons, and what `bench/padded.py` printed.
 
     python bench/results.py [--padded FILE] [--tokens N] [--only NAME] [--out FILE]
 
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--padded", type=Path, help="what bench/padded.py printed")
     parser.add_argument("--tokens", type=int, default=600)
     parser.add_argument("--only", help="cases whose group begins so")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("RESULTS.md"))
+    parser.add_argument("--out", type=Path, default=Path("simulated_pairs.md"))
     args = parser.parse_args()
     padded = (
         f"```text\n{args.padded.read_text().strip()}\n```" if args.padded else "Not run: `bench/padded.py` says how."

@@ -18,11 +18,14 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),
-    *(ROOT / folder / "README.md" for folder in ("systemd", "launchd", "fuzz", "soak")),
+    *(ROOT / folder / "README.md" for folder in ("bench", "fuzz", "soak")),
+    ROOT / "bench" / "RESULTS.md",
     ROOT / "wire" / "PROTOCOL.md",
 ]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+USAGE, HTTP_API, OPERATIONS = (
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("usage", "http-api", "operations")
+)
+GENERATED = [ROOT / "docs" / name for name in ("cli.md", "faults.md")]
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -120,9 +123,9 @@ def test_flags_in_sentences_exist(path):
 
 
 def test_generate_options_are_all_told():
-    """README's table of generate's options is complete, and shows the defaults."""
+    """The table of generate's options is complete, and shows the defaults."""
     generate_command = main.commands["generate"]
-    table = section(README, "Generating").partition("| option |")[2].partition("\n\n")[0]
+    table = section(USAGE, "Generating").partition("| option |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(--[a-z-]+)", table)) >= flags(generate_command) - {"--help"}
     for param in generate_command.params:
         shown = re.search(rf"`{param.opts[0]} (\w+)`", table)
@@ -131,8 +134,8 @@ def test_generate_options_are_all_told():
 
 
 def test_environment_variables_exist():
-    """Each SPECMESH_ variable in README stands for the option its row names; the socket's is one for all clients."""
-    rows = re.findall(r"^\| `(SPECMESH_\w+)` \| `specmesh (\w+) (--[a-z-]+)` \|$", README, re.MULTILINE)
+    """Each SPECMESH_ variable in the table stands for the option its row names; the socket's is one for all clients."""
+    rows = re.findall(r"^\| `(SPECMESH_\w+)` \| `specmesh (\w+) (--[a-z-]+)` \|$", OPERATIONS, re.MULTILINE)
     assert rows
     for variable, name, flag in rows:
         assert variable == f"SPECMESH_{name}_{flag[2:]}".upper().replace("-", "_")
@@ -187,15 +190,13 @@ def test_files_named_exist():
         assert [name for name in shown if not (ROOT / name).exists()] == []
 
 
-def test_modules_are_those_that_exist():
-    """ARCHITECTURE's table names each module once, and none besides."""
-    told = re.findall(r"^\| `([\w/]+\.py)` \|", section(ARCHITECTURE, "Modules"), re.MULTILINE)
-    there = [
-        path.relative_to(ROOT)
-        for folder in ("specmesh", "wire", "daemons")
-        for path in (ROOT / folder).rglob("[!_]*.py")
-    ]
-    assert sorted(told) == sorted(map(str, there))
+def test_they_are_short():
+    """README and all documents written by hand stay below what a newcomer reads."""
+    by_hand = [*DOCUMENTS, ROOT / "specmesh" / "models" / "README.md"]
+    words = {path: len(path.read_text(encoding="utf-8").split()) for path in by_hand if path not in GENERATED}
+    assert words[ROOT / "README.md"] <= 1200
+    assert words[ROOT / "ARCHITECTURE.md"] <= 3000
+    assert sum(words.values()) <= 20_000
 
 
 def test_promises_are_shown_by_tests_that_exist():
@@ -212,14 +213,14 @@ def test_promises_are_shown_by_tests_that_exist():
 
 
 def test_json_fields_are_those_printed():
-    """README's table of `generate --json` has each field, and none besides."""
-    told = [name for cell in first_cells(section(README, "`--json`")) for name in re.findall(r"`(\w+)`", cell)]
+    """The table of `generate --json` has each field, and none besides."""
+    told = [name for cell in first_cells(section(USAGE, "`--json`")) for name in re.findall(r"`(\w+)`", cell)]
     assert sorted(told) == sorted(generate._as_json(generate._Text(), None))
 
 
 def test_exit_codes_are_those_left_with():
-    """README's exit codes are those of our errors, and what click and the shell add."""
-    told = {int(cell) for cell in first_cells(section(README, "Exit codes")) if cell.isdecimal()}
+    """The exit codes are those of our errors, and what click and the shell add."""
+    told = {int(cell) for cell in first_cells(section(OPERATIONS, "Exit codes")) if cell.isdecimal()}
     ours = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.SpecmeshError)]
     assert told == {cls.exit_code for cls in ours} | {
         0,
@@ -232,9 +233,9 @@ def test_exit_codes_are_those_left_with():
 
 
 def test_resources_exist():
-    """The API serves what README asks of it with curl."""
+    """The API serves what the examples ask of it with curl."""
     paths = {route.path for route in create_app(None).routes if "{" not in route.path}
-    shown = set(re.findall(r"http://localhost(/[\w/]+)", README))
+    shown = set(re.findall(r"http://localhost(/[\w/]+)", HTTP_API))
     assert shown == paths
 
 

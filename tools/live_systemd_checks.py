@@ -275,10 +275,10 @@ def user_units() -> None:
     check("a user's systemd", started.returncode == 0, started.stderr)
     service("stop", "drafter")
     run("journalctl", "--flush")  # what is kept is kept by user, as on most machines, and each may read their own
-    readme = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
-    recipe = readme.partition("## Running as a service")[2].partition("```sh\n")[2].partition("```")[0]
+    document = (Path(__file__).parent / "operations.md").read_text(encoding="utf-8")
+    recipe = document.partition("## Services")[2].partition("```sh\n")[2].partition("```")[0]
     done = run("sh", "-ec", recipe, user="other")
-    check("README's recipe, word for word, as a user", done.returncode == 0, done.stderr)
+    check("the recipe of docs/operations.md, word for word, as a user", done.returncode == 0, done.stderr)
     check("and the pair drafts", until(lambda: drafted(user="other")))
     doctored = run("specmesh", "doctor", user="other").stdout
     check(

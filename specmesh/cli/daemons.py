@@ -182,7 +182,7 @@ def _daemon_options(command: F) -> F:
     "--reproducible",
     is_flag=True,
     help="Give every step the same number of rows, so that the text is the same to the last bit with and without "
-    "drafts, whoever else asks; steps cost more, see the README.",
+    "drafts, whoever else asks; steps cost more, see docs/usage.md.",
 )
 @click.option(
     "--kv-unified/--no-kv-unified",
