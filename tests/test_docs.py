@@ -196,7 +196,7 @@ def test_they_are_short():
     words = {path: len(path.read_text(encoding="utf-8").split()) for path in by_hand if path not in GENERATED}
     assert words[ROOT / "README.md"] <= 1200
     assert words[ROOT / "ARCHITECTURE.md"] <= 3000
-    assert sum(words.values()) <= 20_000
+    assert sum(words.values()) <= 22_000
 
 
 def test_promises_are_shown_by_tests_that_exist():
