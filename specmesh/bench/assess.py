@@ -133,5 +133,5 @@ def _texts(drafting: list[Outcome]) -> str:
         return f"All {compared} texts with drafts are those of the verifier alone."
     return (
         f"{same} of {compared} texts with drafts are those of the verifier alone; the others differ, as a "
-        "rule where two tokens nearly tie: steps of another width round differently (docs/usage.md, What is guaranteed)."
+        "rule where two tokens nearly tie: steps of another width round differently (docs/usage.md tells more)."
     )
