@@ -4,16 +4,17 @@ Its own download functions drop what came of a broken transfer; so the listing, 
 are its, and the transfer is ours.
 """
 
-import importlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 from specmesh.errors import ConfigError, HubUnreachable, PullError, RequestError, SpecmeshError, TransferInterrupted
 
 _INSTALL = 'pip install "specmesh[hub]"'
+_MODULES = (".errors", ".utils", ".constants")
 _TIMEOUT = 30.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
@@ -26,14 +27,6 @@ class RemoteFile:
     name: str
     size: int | None
     checksum: str
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A repository's files at one commit."""
-
-    commit: str
-    files: tuple[RemoteFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +43,21 @@ class Hub:
     def __init__(self) -> None:
         """Raise ConfigError where huggingface_hub is not installed."""
         try:
-            self._library: Any = importlib.import_module("huggingface_hub")
-            self._errors: Any = importlib.import_module("huggingface_hub.errors")
-            self._utils: Any = importlib.import_module("huggingface_hub.utils")
-            constants: Any = importlib.import_module("huggingface_hub.constants")
+            modules: list[Any] = [import_module(f"huggingface_hub{name}") for name in ("", *_MODULES)]
         except ImportError as error:
             raise ConfigError(f"huggingface_hub is not installed: {_INSTALL}") from error
+        self._library, self._errors, self._utils, constants = modules
         self._utils.logging.set_verbosity_error()  # what goes wrong is told once, by our errors
         self.endpoint: str = constants.ENDPOINT
         self.offline = bool(constants.HF_HUB_OFFLINE)
 
-    def listing(self, hub_id: str, revision: str | None) -> Listing:
-        """The files of a repository at a branch, tag or commit (None: its main branch)."""
+    def listing(self, hub_id: str, revision: str | None) -> tuple[str, list[RemoteFile]]:
+        """Return the commit of a branch, tag or commit (None: the main branch), and the files of the repository."""
         with self._told(hub_id, revision):
             info = self._library.HfApi(self.endpoint, library_name="specmesh").model_info(
                 hub_id, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT
             )
-        return Listing(info.sha or "main", tuple(_remote(sibling) for sibling in info.siblings or ()))
+        return info.sha or "main", [_remote(sibling) for sibling in info.siblings or ()]
 
     def completed(self, hub_id: str, commit: str, file: RemoteFile) -> RemoteFile:
         """The file with size and checksum from its own headers where the listing did not tell them."""

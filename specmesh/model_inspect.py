@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from specmesh.errors import ConfigError, EngineError
-from specmesh.gguf_header import parts, read_header
-from specmesh.hf_directory import read_directory
+from specmesh.gguf_header import GgufHeader, parts, read_header
+from specmesh.hf_directory import HfDirectory, read_directory
 from specmesh.model_store import human_bytes
 
 
@@ -30,10 +30,32 @@ class Report:
 
 
 def inspect(path: Path) -> Report:
-    """Look at a GGUF file or a model directory; raises ConfigError where it is neither, or damaged."""
+    """Look at a GGUF file or a model directory. Raise ConfigError where it is neither, or damaged."""
     if not path.exists():
         raise ConfigError(f"no model at {path}: check the path")
-    return _directory(path) if path.is_dir() else _gguf(path)
+    found: GgufHeader | HfDirectory
+    if path.is_dir():
+        found = read_directory(path)
+        kind, parameters, size_bytes = "hf", found.parameters, found.size_bytes
+        size, fingerprint, can_trim, notes = _by_files(path, found)
+    else:
+        headers = [read_header(part) for part in parts(path)]
+        found, kind = headers[0], "gguf"
+        parameters, size_bytes = sum(one.parameters for one in headers), sum(one.file_size for one in headers)
+        size, fingerprint, can_trim, notes = _by_llama(path)
+    return Report(
+        path=str(path),
+        kind=kind,
+        architecture=found.architecture,
+        parameters=parameters,
+        size_bytes=size_bytes,
+        quantisation=found.quantisation,
+        context=found.context,
+        vocabulary_size=size or found.vocabulary_size,
+        vocabulary_fingerprint=fingerprint,
+        can_trim=can_trim,
+        notes=tuple(notes),
+    )
 
 
 def as_json(report: Report) -> dict[str, object]:
@@ -58,69 +80,32 @@ def lines(report: Report) -> list[str]:
     return [f"{name:<14}{value}" for name, value in rows.items()] + [f"{'note':<14}{note}" for note in report.notes]
 
 
-def _gguf(path: Path) -> Report:
-    headers = [read_header(part) for part in parts(path)]
-    first = headers[0]
-    size, fingerprint, can_trim, notes = _by_llama(path)
-    return Report(
-        path=str(path),
-        kind="gguf",
-        architecture=first.architecture,
-        parameters=sum(header.parameters for header in headers),
-        size_bytes=sum(part.stat().st_size for part in parts(path)),
-        quantisation=first.quantisation,
-        context=first.context,
-        vocabulary_size=size or first.vocabulary_size,
-        vocabulary_fingerprint=fingerprint,
-        can_trim=can_trim,
-        notes=notes,
-    )
-
-
-def _by_llama(path: Path) -> tuple[int | None, str | None, bool | None, tuple[str, ...]]:
-    """Vocabulary's size and fingerprint, whether it can trim, and notes; as much of it as llama.cpp can tell here."""
+def _by_llama(path: Path) -> tuple[int | None, str | None, bool | None, list[str]]:
+    """Size and fingerprint of the vocabulary, whether the context can be trimmed, and notes."""
     from specmesh.engines.llama_facts import probe_trim, read_vocabulary
 
+    size = fingerprint = None
     try:
         vocabulary = read_vocabulary(path)
+        size, fingerprint = len(vocabulary), vocabulary.fingerprint()
+        return size, fingerprint, probe_trim(path), []
     except (ConfigError, EngineError) as error:
-        return None, None, None, (f"fingerprint and trimming are unknown: {error}",)
-    size, fingerprint = len(vocabulary), vocabulary.fingerprint()
-    try:
-        return size, fingerprint, probe_trim(path), ()
-    except (ConfigError, EngineError) as error:
-        return size, fingerprint, None, (f"whether it can trim is unknown: {error}",)
+        unknown = "fingerprint and trimming are" if size is None else "whether it can trim is"
+        return size, fingerprint, None, [f"{unknown} unknown: {error}"]
 
 
-def _directory(path: Path) -> Report:
-    found = read_directory(path)
-    fingerprint, notes = _hf_fingerprint(path)
-    if found.can_trim is None:
-        notes.append(
-            f"whether it can trim is unknown for architecture {found.architecture or 'unnamed'}, or for its window"
-        )
-    elif found.can_trim:
-        notes.append("that it can trim is told by its architecture, not tried")
-    return Report(
-        path=str(path),
-        kind="hf",
-        architecture=found.architecture,
-        parameters=found.parameters,
-        size_bytes=found.size_bytes,
-        quantisation=found.quantisation,
-        context=found.context,
-        vocabulary_size=found.vocabulary_size,
-        vocabulary_fingerprint=fingerprint,
-        can_trim=found.can_trim,
-        notes=tuple(notes),
-    )
-
-
-def _hf_fingerprint(path: Path) -> tuple[str | None, list[str]]:
-    """The fingerprint of a directory's vocabulary, or a note why it has none."""
+def _by_files(path: Path, found: HfDirectory) -> tuple[int | None, str | None, bool | None, list[str]]:
+    """The same of a directory."""
     from specmesh.engines.hf_vocabulary import load_hf_vocabulary
 
+    fingerprint, notes = None, list[str]()
     try:
-        return load_hf_vocabulary(path).vocabulary.fingerprint(), []
+        fingerprint = load_hf_vocabulary(path).vocabulary.fingerprint()
     except ConfigError as error:
-        return None, [f"the fingerprint is unknown: {error}"]
+        notes.append(f"the fingerprint is unknown: {error}")
+    if found.can_trim is None:
+        name = found.architecture or "unnamed"
+        notes.append(f"whether it can trim is unknown for architecture {name}, or for its window")
+    elif found.can_trim:
+        notes.append("that it can trim is told by its architecture, not tried")
+    return None, fingerprint, found.can_trim, notes

@@ -46,9 +46,11 @@ def fetch(file: RemoteFile, opened: Open, partial: Path, advance: Advance) -> No
 
 
 def matches(path: Path, file: RemoteFile) -> bool:
-    """Whether a file on the disk has the size and checksum of the hub's; without a checksum, False."""
-    if not file.checksum or not path.is_file() or path.stat().st_size != file.size:
+    """Whether a file on the disk has the hub's size, and its checksum where the hub tells one."""
+    if not path.is_file() or path.stat().st_size != file.size:
         return False
+    if not file.checksum:
+        return True
     with _disk_errors(path), path.open("rb") as held:
         digest = _digest(file.checksum, file.size or 0)
         while chunk := held.read(_CHUNK):

@@ -30,23 +30,20 @@ class Answer:
     def chunks(self) -> Generator[Json, None, None]:
         """The chunks of all connections. Raises what Client.complete does; DaemonUnreachable says how to go on with an
         answer that has begun."""
-        deadline, pause, over = None, FIRST_PAUSE, False
-        while not over:
+        deadline, pause = None, FIRST_PAUSE
+        while True:
             try:
-                for chunk in self._connection():
-                    deadline, pause = None, FIRST_PAUSE
-                    yield chunk
-                over = True
+                with closing(self._client.complete(self._next_body())) as chunks:
+                    for chunk in chunks:
+                        self._take(chunk)
+                        deadline, pause = None, FIRST_PAUSE
+                        yield chunk
             except (DaemonUnreachable, Busy) as error:
                 deadline = self._deadline(error, deadline)
                 time.sleep(min(pause, max(deadline - time.monotonic(), 0.0)))
                 pause = min(2 * pause, LONGEST_PAUSE)
-
-    def _connection(self) -> Generator[Json, None, None]:
-        with closing(self._client.complete(self._next_body())) as chunks:
-            for chunk in chunks:
-                self._take(chunk)
-                yield chunk
+            else:
+                return
 
     def _deadline(self, error: DaemonUnreachable | Busy, before: float | None) -> float:
         """Until when to try again; raises the error where that is not wanted, or was long enough."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from specmesh.cli.options import print_json
 from specmesh.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -97,9 +98,7 @@ def list_(as_json: bool, folder: Path | None) -> None:
     root = (folder or models_dir()).absolute()
     found = model_store.entries(root)
     if as_json:
-        import json
-
-        click.echo(json.dumps(model_store.as_json(root, found), indent=2))
+        print_json(model_store.as_json(root, found))
     elif found:
         click.echo("\n".join(model_store.lines(found)))
     else:
@@ -126,8 +125,6 @@ def inspect(model: str, as_json: bool, folder: Path | None) -> None:
     if model == "bundled":
         report = replace(report, notes=(*report.notes, f"the drafter's: {bundled('drafter.gguf')} and drafter-hf"))
     if as_json:
-        import json
-
-        click.echo(json.dumps(model_inspect.as_json(report), indent=2))
-        return
-    click.echo("\n".join(model_inspect.lines(report)))
+        print_json(model_inspect.as_json(report))
+    else:
+        click.echo("\n".join(model_inspect.lines(report)))

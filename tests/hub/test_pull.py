@@ -98,7 +98,7 @@ class TestDirectory:
         hub.repos["me/dir"] = Repo(hf_files | dict.fromkeys(others, b"x" * 300))
         done = models("pull", "me/dir")
         assert (done.code, done.out, done.err) == (0, f"{root / 'me/dir'}\n", "")
-        here = {path.name: path.read_bytes() for path in (root / "me/dir").iterdir() if path.name != ".specmesh.json"}
+        here = {path.name: path.read_bytes() for path in (root / "me/dir").iterdir()}
         assert here == hf_files
 
     def test_nothing_is_placed_before_all_is_there(
@@ -120,8 +120,8 @@ class TestDirectory:
         assert "neither" in done.err
 
     def test_names_that_leave_the_folder(self, hub: HubServer, models: Models, root: Path) -> None:
-        """A hub that tells names with .. or our own record's name gets nothing written there."""
-        hub.repos["me/evil"] = Repo({"../../evil.gguf": RAW, "/evil.gguf": RAW, ".specmesh.json/x.gguf": RAW})
+        """A hub that tells names with .. or hidden ones gets nothing written there."""
+        hub.repos["me/evil"] = Repo({"../../evil.gguf": RAW, "/evil.gguf": RAW, ".hidden/x.gguf": RAW})
         assert models("pull", "me/evil").code == 2
         assert not list(root.rglob("*.gguf"))
 
