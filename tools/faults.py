@@ -28,7 +28,7 @@ GROUPS = {
     "E5": ("What runs out", range(51, 59)),
     "E6": ("Strangers and secrets", range(59, 74)),
     "E7": ("Settings and models", range(74, 86)),
-    "E8": ("Starting, running, stopping", range(86, 99)),
+    "E8": ("Starting, running, stopping", range(86, 100)),
 }
 
 WITHOUT_A_TEST = {
