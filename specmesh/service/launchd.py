@@ -34,23 +34,20 @@ def launchd_service(role: str, scope: Scope, settings: str, domain: str | None =
     logs = home / "Library/Logs/specmesh"
     config = config_folders()[int(system)] / f"{role}.toml"
     job, log = jobs / f"{label}.plist", logs / f"{role}.log"
-    ended: tuple[Command, ...] = (("launchctl", "bootout", f"{where}/{label}"), ("sh", "-c", _WAIT, f"{where}/{label}"))
+    bootout: Command = ("launchctl", "bootout", f"{where}/{label}")
+    ended: tuple[Command, ...] = (bootout, ("sh", "-c", _WAIT, f"{where}/{label}"))
     begun: tuple[Command, ...] = (("launchctl", "bootstrap", where, str(job)),)
     return Service(
         name=label,
         files=(File(job, plist(role, scope, config, logs)), File(config, settings, kept=True)),
-        settings=config,
         shared=(logs,),
         other=jobs / f"org.specmesh.{other}.plist",
-        empties=(config.parent,),
         prepare=(("mkdir", "-p", str(logs)),),
-        reload=(),
-        enable=(),
         unload=ended,
         uninstalled=ended,
         start=begun,
         restart=begun,
-        stop=(("launchctl", "bootout", f"{where}/{label}"),),
+        stop=(bootout,),
         status=("launchctl", "print", f"{where}/{label}"),
         logs=("sh", "-c", 'cat "$0.1" "$0" 2>/dev/null | tail -n 200', str(log)),
     )

@@ -33,22 +33,16 @@ class File:
 class Service:
     """A daemon as a service.
 
-    files:   the first says what to run; `settings` is among them.
+    files:   what says what to run, and the settings.
     shared:  what both daemons' services have, and the last one takes with it; `other` is there while the other has one.
-    empties: folders that are removed where nothing is left in them.
     prepare, reload, enable: what installing runs, in this order; reload also after uninstalling.
     unload:  run before `start` and `restart`, and may fail.
     """
 
     name: str
-    files: tuple[File, ...]
-    settings: Path
+    files: tuple[File, File]
     shared: tuple[File | Path, ...]
     other: Path
-    empties: tuple[Path, ...]
-    prepare: tuple[Command, ...]
-    reload: tuple[Command, ...]
-    enable: tuple[Command, ...]
     unload: tuple[Command, ...]
     uninstalled: tuple[Command, ...]
     start: tuple[Command, ...]
@@ -56,16 +50,21 @@ class Service:
     stop: tuple[Command, ...]
     status: Command
     logs: Command
+    prepare: tuple[Command, ...] = ()
+    reload: tuple[Command, ...] = ()
+    enable: tuple[Command, ...] = ()
 
-
-Say = Callable[[str], None]
+    @property
+    def settings(self) -> Path:
+        """The file of settings."""
+        return self.files[1].path
 
 
 @dataclass(frozen=True, slots=True)
 class Hand:
     """Carries a plan out. dry: only says what it would do. root: files lie under it, and no command is run."""
 
-    say: Say
+    say: Callable[[str], None]
     dry: bool = False
     root: Path | None = None
 
@@ -79,15 +78,10 @@ class Hand:
             self.say(f"{service.name} is installed already: nothing to change")
         self.run([*service.prepare, *service.reload, *service.enable])
 
-    def start(self, service: Service) -> None:
-        """Start it. Raises EngineError where the manager refuses."""
-        self.run(service.unload, may_fail=True)
-        self.run(service.start)
-
-    def restart(self, service: Service) -> None:
-        """Stop it if it runs, and start it. Raises EngineError where the manager refuses."""
-        self.run(service.unload, may_fail=True)
-        self.run(service.restart)
+    def start(self, unload: Sequence[Command], start: Sequence[Command]) -> None:
+        """Start or restart a service. Raise EngineError where the manager refuses."""
+        self.run(unload, may_fail=True)
+        self.run(start)
 
     def uninstall(self, service: Service) -> None:
         """Stop it and remove everything that it had; what is not there is no error."""
@@ -97,8 +91,9 @@ class Hand:
         if not self.at(service.other).exists():
             for one in service.shared:
                 self._remove(self.at(one.path if isinstance(one, File) else one))
-        for folder in service.empties:
-            self._remove_if_empty(self.at(folder))
+        folder = self.at(service.settings.parent)
+        if folder.is_dir() and not any(folder.iterdir()):
+            self._remove(folder)
         self.run(service.reload, may_fail=True)
 
     def run(self, commands: Sequence[Command], *, may_fail: bool = False) -> None:
@@ -159,7 +154,3 @@ class Hand:
                 path.unlink()
         except OSError as error:
             raise ConfigError(f"{path} cannot be removed ({error.strerror})") from None
-
-    def _remove_if_empty(self, path: Path) -> None:
-        if path.is_dir() and not any(path.iterdir()):
-            self._remove(path)

@@ -19,7 +19,7 @@ _HIDDEN = ("/home", "/root", "/run/user")
 _FLEETING = ("/tmp", "/var/tmp")  # noqa: S108 - not written to
 """What PrivateTmp hides, and a restart of the machine removes."""
 
-_GPU_GROUPS = ("render", "video")
+_GPU_GROUPS = {"render", "video"}
 
 
 def systemd_service(role: str, scope: Scope, settings: str) -> Service:
@@ -30,7 +30,6 @@ def systemd_service(role: str, scope: Scope, settings: str) -> Service:
     units = Path("/etc/systemd/system") if system else Path.home() / ".config/systemd/user"
     control: Command = ("systemctl",) if system else ("systemctl", "--user")
     forgiven: Command = (*control, "reset-failed", name)  # a person's starts count towards StartLimitBurst too
-    files = (File(units / f"{name}.service", unit(role, scope, config)), File(config, settings, kept=True))
     prepare: tuple[Command, ...] = ()
     shared: list[File | Path] = []
     if system:
@@ -40,11 +39,9 @@ def systemd_service(role: str, scope: Scope, settings: str) -> Service:
     other = "drafter" if role == "verifier" else "verifier"
     return Service(
         name=name,
-        files=files,
-        settings=config,
+        files=(File(units / f"{name}.service", unit(role, scope, config)), File(config, settings, kept=True)),
         shared=tuple(shared),
         other=units / f"specmesh-{other}.service",
-        empties=(config.parent,),
         prepare=prepare,
         reload=((*control, "daemon-reload"),),
         enable=((*control, "enable", name),),
@@ -66,7 +63,7 @@ def unit(role: str, scope: Scope, config: Path) -> str:
         "CONFIG": str(config),
         "CONFIG_ARGUMENT": quoted(str(config)),
         "HOME": _protect_home(),
-        "GROUPS": " ".join(group for group in _GPU_GROUPS if _exists(group)),
+        "GROUPS": " ".join(sorted(_GPU_GROUPS & {group.gr_name for group in grp.getgrall()})),
     }
     text = (TEMPLATES / f"{scope}.service").read_text(encoding="utf-8")
     rendered = re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], text)
@@ -125,11 +122,3 @@ def _open_to_all(folder: Path) -> bool:
         return bool(folder.stat().st_mode & stat.S_IXOTH)
     except FileNotFoundError:
         return True
-
-
-def _exists(group: str) -> bool:
-    try:
-        grp.getgrnam(group)
-    except KeyError:
-        return False
-    return True

@@ -99,7 +99,7 @@ def test_restart(make):
     """Whatever ran before has ended when it is started again, and that it did not run is no error."""
     said: list[str] = []
     service: Service = make("drafter", Scope.USER, "# settings\n")
-    Hand(said.append, dry=True).restart(service)
+    Hand(said.append, dry=True).start(service.unload, service.restart)
     if service.name == "specmesh-drafter":
         forgiven = "$ systemctl --user reset-failed specmesh-drafter"  # or the fifth within minutes is refused
         assert said == [forgiven, "$ systemctl --user restart specmesh-drafter"]
