@@ -132,7 +132,7 @@ def test_a_place_that_the_service_may_not_read(monkeypatch: pytest.MonkeyPatch, 
 
 def test_no_group_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
     """systemd would not start the service."""
-    monkeypatch.setattr(systemd, "_GPU_GROUPS", ("no-such-group-here",))
+    monkeypatch.setattr(systemd, "_GPU_GROUPS", {"no-such-group-here"})
     assert "SupplementaryGroups" not in unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
 
 
