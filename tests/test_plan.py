@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 from specmesh.bench.steps import costs_of
 from specmesh.cli import main
-from specmesh.core.forecast import Forecast, Site, Texts
-from specmesh.plan import Level, Plan, simulate
+from specmesh.cli.plan import Level, Plan, forecast
+from specmesh.core.simulation import Forecast, Site, Texts
 
-SITE = Site(costs_of({0: {1: 30.0, 9: 40.0}}), draft=0.005, round_trip=0.005, alpha=0.75)
+SITE = Site(costs_of({0: {1: 30.0, 9: 40.0}}), draft=0.005, round_trip=0.005)
 
 
 def told(users: int, total: float) -> Forecast:
@@ -21,7 +21,7 @@ def told(users: int, total: float) -> Forecast:
 def plan(*speedups: float) -> Plan:
     """2, 4, 8, ... users with these speed-ups."""
     levels = [Level(told(2**n, 100 * speedup), told(2**n, 100)) for n, speedup in enumerate(speedups, 1)]
-    return Plan(SITE, Texts(64, 128), levels)
+    return Plan(SITE, Texts(64, 128), 0.75, levels)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_lines_are_aligned():
 def test_each_is_simulated_with_drafts_and_without():
     """Fewest users first, however they were named."""
     done: list[int] = []
-    found = simulate(SITE, Texts(8, 16), (2, 1), lambda: done.append(1))
+    found = forecast(SITE, Texts(8, 16), 0.75, (2, 1), lambda: done.append(1))
     assert [level.users for level in found.levels] == [1, 2]
     assert len(done) == 4
     assert all(level.alone.drafts == 0 < level.drafting.drafts for level in found.levels)

@@ -1,7 +1,7 @@
 """`specmesh bench sim`: would a drafter help a verifier of this speed, at this distance?
 
 The real daemons, as processes, over real sockets, with engines that sleep for as long as the models would take and a
-proxy that delays each frame; beside them what the same pair would do if nothing else took time (specmesh.core.ideal).
+proxy that delays each frame; beside them the ideal pair: the same in virtual time, where nothing else takes any.
 """
 
 import socket
@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from specmesh.bench.steps import read_costs
+from specmesh.bench.steps import costs_of, read_costs
 from specmesh.client import Client
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.ideal import Pair, ideal_seconds, solved
-from specmesh.core.policy import Policy
+from specmesh.core.policy import Policy, PolicyInputs, solve
+from specmesh.core.simulation import Site, Texts
+from specmesh.core.simulation import simulate as in_virtual_time
 from specmesh.engines.sim import SimSettings, luck
 from specmesh.errors import EngineError, SpecmeshError
 
@@ -43,13 +43,8 @@ class SimPair:
     period: int
 
     def alpha(self, position: int) -> float:
-        """The probability for the token at `position` of the text."""
-        length = len(PROMPT) + position
-        return self.alphas[length // self.period % len(self.alphas)] if self.period else self.alphas[0]
-
-    def ideal(self) -> Pair:
-        """The same pair for the discrete-event simulation."""
-        return Pair(self.steps, self.draft, self.round_trip + self.jitter)
+        """The probability for the token at `position`, prompt included."""
+        return self.alphas[position // self.period % len(self.alphas)] if self.period else self.alphas[0]
 
 
 def steps_of(step_ms: float, row_ms: float, file: Path | None) -> tuple[float, ...]:
@@ -136,37 +131,34 @@ def simulate(
         alone=mean[0],
         fixed={n: mean[n] for n in fixed},
         specmesh=mean[None],
-        ideal=tokens / ideal_time(pair, tokens, fixed),
-        oracle=tokens / oracle_time(pair, tokens),
+        ideal=ideal(pair, tokens),
+        oracle=oracle(pair, tokens),
         ideal_alone=1 / pair.steps[0],
         acceptance=acceptance,
         round_trip_ms=round_trip,
     )
 
 
-def ideal_time(pair: SimPair, tokens: int, fixed: tuple[int, ...]) -> float:
-    """Seconds that the ideal pair takes for the very text that the daemons generate, with the same right guesses.
+def ideal(pair: SimPair, tokens: int, policy: Callable[[int], Policy] | None = None) -> float:
+    """Tokens per second of the very text that the daemons generate, in virtual time, with the same right drafts.
 
-    It has learned from the same texts with fixed draft_n before as the daemons have.
+    The prompt is of one token: the daemons' rates leave prompts out.
     """
-    acceptance, guesses = RollingAcceptance(), _luck(pair, tokens)
-    for draft_n in fixed:
-        ideal_seconds(pair.ideal(), guesses, draft_n=draft_n, acceptance=acceptance)
-    return ideal_seconds(pair.ideal(), guesses, acceptance=acceptance)
+    costs = costs_of({0: {drafts + 1: seconds * 1e3 for drafts, seconds in enumerate(pair.steps)}})
+    site = Site(costs, pair.draft, pair.round_trip + pair.jitter, solving=0.0)
+    guesses = luck(SimSettings(alpha=pair.alphas, period=pair.period, n_ctx=len(PROMPT) + tokens), PROMPT, tokens)
+    found = in_virtual_time(site, Texts(1, tokens), 1, lambda position: any(guesses[position - 1 : position]), policy)
+    return found.total
 
 
-def oracle_time(pair: SimPair, tokens: int) -> float:
+def oracle(pair: SimPair, tokens: int) -> float:
     """The same where the acceptance need not be learned."""
-    known = {alpha: solved(pair.ideal(), alpha) for alpha in set(pair.alphas)}
-
-    def policy(position: int) -> Policy:
-        return known[pair.alpha(position)]
-
-    return ideal_seconds(pair.ideal(), _luck(pair, tokens), policy)
-
-
-def _luck(pair: SimPair, tokens: int) -> list[bool]:
-    return luck(SimSettings(alpha=pair.alphas, period=pair.period, n_ctx=len(PROMPT) + tokens), PROMPT, tokens)
+    restart = pair.round_trip + pair.jitter + 1.5 * pair.draft
+    known = {
+        alpha: solve(PolicyInputs(pair.steps, (alpha,) * len(pair.steps), pair.draft, restart, pair.steps[0]))
+        for alpha in set(pair.alphas)
+    }
+    return ideal(pair, tokens, lambda position: known[pair.alpha(len(PROMPT) + position - 1)])
 
 
 @contextmanager

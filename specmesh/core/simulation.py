@@ -1,9 +1,9 @@
-"""What many users of one verifier would get: a discrete-event simulation of the machines that the daemons run.
+"""What users of one verifier would get: a discrete-event simulation, in virtual time, of what the daemons run.
 
-Scheduler, sessions at both ends, learned costs and acceptance, and the policies are the real ones (core.scheduler,
-core.verifier_session, core.drafter_session, core.costs, core.policy); only models, wire and clocks are imagined: a step
-takes what the cost table says, a draft its interval, a frame half a round trip. A text is a row of zeros, and a draft
-that stands is a zero. Left out is what handling a session costs within a step: `pause` is the same for all of them.
+Scheduler, sessions, learned costs and acceptance, and policies are the real ones; only models, network and clocks are
+imagined: a step takes what the cost table says, a draft its interval, a frame half a round trip. A text is a row of
+zeros, and a right draft is a zero. With many users it is the forecast of `specmesh plan`; with one, and no other
+overhead, the ideal pair that `specmesh bench sim` holds the daemons against.
 """
 
 import heapq
@@ -22,7 +22,7 @@ from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.costs import StepCosts
 from specmesh.core.drafter_session import DrafterSession
-from specmesh.core.policy import PolicyInputs, solve
+from specmesh.core.policy import Policy, PolicyInputs, solve
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.scheduler import Idle, Scheduler, Step
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
@@ -30,13 +30,10 @@ from specmesh.core.verifier_session import VerifierSession
 
 VOCABULARY = 2
 RIGHT, WRONG = 0, 1
-"""What the target says at each place, and what it never does."""
+"""What the target says at each position, and what it never does."""
 
 ENDLESS = 2**30
 """Ids of context: more than any text needs."""
-
-SOLVING = 5e-3
-"""Seconds of a policy; one thread solves them all, one after the other."""
 
 WARM_UP = 0.5
 """Texts per user that pass before anything is counted."""
@@ -46,19 +43,20 @@ ROWS = np.tile(np.array([1.0, 0.0], np.float32), (MAX_DRAFTS + 1, 1))
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A verifier, its drafters and the way between them.
+    """A verifier, its drafters and the network between them; times in seconds.
 
-    costs:    what steps take, as measured; n_batch: most rows of one. pause: seconds between two steps.
+    costs:    step times, as measured; n_batch: most rows of a step. pause: between two steps.
+    solving:  of one policy; one thread solves them all.
     places:   sessions the verifier holds at once; the others wait in order. None: all of them.
-    draft:    seconds of a guess; round_trip: seconds. alpha: how often a guess stands.
-    drafters: how many there are, each guessing for its sessions in turn; None: one for each user.
+    draft:    of one draft token.
+    drafters: how many there are, each drafting for its sessions in turn; None: one for each user.
     """
 
     costs: StepCosts
     draft: float
     round_trip: float
-    alpha: float
     pause: float = 0.0
+    solving: float = 5e-3
     drafters: int | None = None
     places: int | None = None
     n_batch: int = 512
@@ -66,7 +64,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What every user asks for, one text after the other: ids of the prompt and of the text. draft_n: None adapts."""
+    """What every user asks for, one text after the other: tokens of prompt and text. draft_n: None adapts."""
 
     prompt: int
     tokens: int
@@ -75,10 +73,10 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the users got while each, on the average, had a whole text, after the first of them were through.
+    """What the users got while each, on average, had one whole text, after a warm-up.
 
-    total, mean, slowest: tokens per second of all, per user and of the slowest user. rows: of a step; drafts: verified
-    per token; acceptance: of them, None without any; busy: share of the time that steps took.
+    total, mean, slowest: tokens per second of all, per user and of the slowest user. rows: mean of a step; drafts:
+    verified per token; acceptance: acceptance rate, None without drafts; busy: share of time spent in steps.
     """
 
     users: int
@@ -92,14 +90,23 @@ class Forecast:
     busy: float
 
 
-def forecast(site: Site, texts: Texts, users: int, chance: Callable[[], float]) -> Forecast:
-    """Simulate so many users; chance() gives numbers from [0, 1), by which guesses are right or not."""
-    return _Simulation(site, texts, users, chance).run()
+def simulate(
+    site: Site,
+    texts: Texts,
+    users: int,
+    right: Callable[[int], bool],
+    policy: Callable[[int], Policy] | None = None,
+) -> Forecast:
+    """Simulate `users` at once. right(position) says whether a draft for that position, prompt included, is right.
+
+    policy(position): the policy to decide by there, from an oracle; None: sessions learn acceptance and solve theirs.
+    """
+    return _Simulation(site, texts, users, right, policy).run()
 
 
 @dataclass(slots=True)
 class _Drafter:
-    """A drafter: its sessions in their order, what it is told while it guesses, and when its drafts arrive."""
+    """told: what arrived while it drafts. sessions: the next to draft for comes first."""
 
     arrivals: Arrivals
     sessions: dict[int, DrafterSession] = field(default_factory=dict)
@@ -121,8 +128,16 @@ class _Counts:
 
 
 class _Simulation:
-    def __init__(self, site: Site, texts: Texts, users: int, chance: Callable[[], float]) -> None:
-        self._site, self._texts, self._users, self._chance = site, texts, users, chance
+    def __init__(
+        self,
+        site: Site,
+        texts: Texts,
+        users: int,
+        right: Callable[[int], bool],
+        policy: Callable[[int], Policy] | None,
+    ) -> None:
+        self._site, self._texts, self._users = site, texts, users
+        self._right, self._policy = right, policy
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self._costs = site.costs.copy()
@@ -146,7 +161,6 @@ class _Simulation:
         return _Drafter(arrivals)
 
     def run(self) -> Forecast:
-        """Until every user, on the average, has had a text that counts."""
         self._at(0.0, self._turn)
         now, each = 0.0, self._texts.tokens * self._users
         while sum(self._counts.tokens) < each * (1.0 if self._warm else WARM_UP):
@@ -177,14 +191,13 @@ class _Simulation:
     # --- users
 
     def _admit(self, now: float) -> None:
-        """Give those who wait the places that are free."""
         while self._waiting and len(self._live) < (self._site.places or self._users):
             self._begin(self._waiting.popleft(), now)
 
     def _begin(self, user: int, now: float) -> None:
         texts = self._texts
-        # The first texts are of any length, so that users are not at the same place of theirs for ever.
-        tokens = texts.tokens if self._warm or now > 0 else 1 + int(self._chance() * texts.tokens)
+        # The first texts differ in length, or all users would be at the same position of theirs for ever.
+        tokens = texts.tokens if self._warm or now > 0 else 1 + texts.tokens * (user + 1) // (self._users + 1)
         params = SessionParams(SamplingParams(), tokens, texts.draft_n)
         number = next(self._numbers)
         ids = [RIGHT] * texts.prompt
@@ -274,16 +287,19 @@ class _Simulation:
                     assert_never(effect)
 
     def _finished(self, number: int) -> None:
-        """The user asks for the next text at once, behind those who wait."""
+        """The user asks for the next text at once."""
         self._drafter_of(number).sessions.pop(number, None)
         del self._live[number]
         self._waiting.append(self._owner.pop(number))
 
     def _reconsider(self, number: int, now: float) -> None:
         session = self._live.get(number)
-        inputs = session.unsolved(now) if session is not None else None
-        if inputs is not None:
-            self._solver_free = max(self._solver_free, now) + SOLVING
+        if session is None:
+            return
+        if self._policy is not None:
+            session.adopt(self._policy(self._texts.prompt + session.generated))
+        elif (inputs := session.unsolved(now)) is not None:
+            self._solver_free = max(self._solver_free, now) + self._site.solving
             self._at(self._solver_free, partial(self._solved, number, inputs))
 
     def _solved(self, number: int, inputs: PolicyInputs, now: float) -> None:
@@ -309,7 +325,7 @@ class _Simulation:
         self._draft(drafter, now)
 
     def _draft(self, drafter: _Drafter, now: float) -> None:
-        """What a drafter does between two guesses: hear what it was told, take in ids, begin the next guess."""
+        """Between two drafts: handle what arrived, take tokens in, begin the next draft."""
         if drafter.busy:
             return
         told, drafter.told = drafter.told, []
@@ -343,7 +359,7 @@ class _Simulation:
         drafter.busy = False
         session = drafter.sessions.get(number)
         if session is not None:
-            token = RIGHT if self._chance() < self._site.alpha else WRONG
+            token = RIGHT if self._right(session.end(plan)) else WRONG
             self._send(number, session.handle(ev.Predicted(len(plan.ids), token, started), now), now)
         self._draft(drafter, now)
 
