@@ -24,8 +24,8 @@ from pathlib import Path
 import zmq
 from zmq.utils import z85
 
-from specmesh.cli.config_file import config_folders
 from specmesh.errors import ConfigError, InsecureKeys
+from specmesh.paths import config_folders
 from specmesh.privacy import host_of, is_loopback
 from specmesh.ways import endpoint
 

@@ -76,6 +76,14 @@ def models_dir() -> Path:
     return user_cache_path("specmesh") / "models"
 
 
+def config_folders() -> list[Path]:
+    """Where files of settings are looked for: the user's folder, then the system's."""
+    from platformdirs import user_config_path
+
+    system = Path("/Library/Application Support/specmesh" if sys.platform == "darwin" else "/etc/specmesh")
+    return [user_config_path("specmesh"), system]
+
+
 def check_socket_path(path: Path) -> None:
     """Raise ConfigError where the path is too long for a socket, or none."""
     if path.name in ("", ".."):

@@ -12,8 +12,10 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specmesh import paths
 from specmesh.api.defaults import DEFAULTS
-from specmesh.cli import config_file, main
+from specmesh.cli import config as config_file
+from specmesh.cli import main
 from specmesh.config import DrafterSettings, VerifierSettings
 from specmesh.daemons import serve
 from specmesh.errors import ConfigError
@@ -25,7 +27,7 @@ VERIFIER, DRAFTER = main.commands["verifier"], main.commands["drafter"]
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """A user's and a system's folder of this test's own."""
     found = [tmp_path / "user", tmp_path / "system"]
-    monkeypatch.setattr(config_file, "config_folders", lambda: found)
+    monkeypatch.setattr(paths, "config_folders", lambda: found)
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specmesh.cli import main
-from specmesh.cli.ping import Tallies
+from specmesh.cli.status import Tallies
 
 
 def event(time_ms: float | None, number: int = 1, peer: str = "mac:1", address: str = "tcp://127.0.0.1") -> bytes:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from specmesh.cli import main, ps
+from specmesh.cli import main
+from specmesh.cli import status as ps
 from specmesh.daemons.instance import Instance
 
 STATS = {

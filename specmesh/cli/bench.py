@@ -1,19 +1,52 @@
-"""`specmesh bench`: what drafting brings and what it costs, measured. Thin functions, like those of cli.py."""
+"""`specmesh bench` and `audit`: what drafting brings and costs, measured and checked."""
 
 import signal
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import click
 
-from specmesh.cli.imagined_pair_options import STEPS_FILE, draft_ms_option, rtt_ms_option
-from specmesh.cli.options import FOUND, json_option, print_json, print_result, prompts_option, socket_option
-from specmesh.cli.sampling_options import draft_n_option
+from specmesh import client as daemon
+from specmesh.bench.progress import bar
+from specmesh.bench.prompts import BUILT_IN, read_prompts
+from specmesh.cli.options import (
+    COUNT,
+    MAX_DRAFT_N,
+    STEPS_FILE,
+    Decorator,
+    combined,
+    draft_ms_option,
+    draft_n_option,
+    json_option,
+    list_option,
+    number,
+    path_option,
+    print_json,
+    print_result,
+    prompts_option,
+    rtt_ms_option,
+    sampling_options,
+    socket_option,
+)
+from specmesh.errors import DaemonUnreachable
 
-_SOCKET = socket_option(f"The daemon's local socket (default: {FOUND}).")
-F = TypeVar("F", bound=Callable[..., object])
+_MS, _POSITIVE_MS = click.FloatRange(0), click.FloatRange(0, min_open=True)
+_first_prompts = click.option("--num-prompts", type=COUNT, metavar="N", help="Use the first N prompts only.")
+
+
+def _plan_options(iterations: int) -> Decorator:
+    """Return the options of what to run, and how often."""
+    return combined(
+        prompts_option,
+        _first_prompts,
+        number("--iterations", COUNT, iterations, "N", "Number of runs of each prompt."),
+        number("--max-tokens", COUNT, 64, "N", "Tokens per completion."),
+    )
+
+
+def _prompts(path: Path | None, count: int | None, default: int | None = None) -> tuple[str, ...]:
+    """Return the first `count` prompts of the file; without a file, of the built-in ones `default` where not told."""
+    texts = read_prompts(path) if path is not None else BUILT_IN[: count or default]
+    return tuple(texts[:count])
 
 
 @click.group()
@@ -21,48 +54,16 @@ def bench() -> None:
     """Measure what drafting brings, and what it costs."""
 
 
-def _plan_options(iterations: int) -> Callable[[F], F]:
-    """What to run, and how often."""
-    options = (
-        prompts_option,
-        click.option(
-            "--num-prompts",
-            type=click.IntRange(1),
-            metavar="N",
-            help="The first N only (default: 4 of ours, or all).",
-        ),
-        click.option(
-            "--iterations",
-            type=click.IntRange(1),
-            default=iterations,
-            show_default=True,
-            metavar="N",
-            help="Times each prompt is run.",
-        ),
-        click.option(
-            "--max-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Per text."
-        ),
-    )
-
-    def decorate(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
 @bench.command()
-@_SOCKET
-@json_option("SPECMESH_BENCH_STEPS_JSON")
-def steps(socket_path: Path | None, as_json: bool) -> None:
-    """Show what the running verifier's steps cost by their width; `!` marks a width dearer than a wider one."""
+@socket_option
+@json_option
+def steps(socket_path: Path | None, json: bool) -> None:
+    """Show how long the running verifier's steps take by number of rows; `!` marks one slower than a wider one."""
     from specmesh.bench import steps as step_tables
-    from specmesh.client import Client
 
-    snapshot = Client(socket_path).get("/stats")
+    snapshot = daemon.Client(socket_path).get("/stats")
     tables = step_tables.step_tables(snapshot)
-    if as_json:
+    if json:
         print_json(step_tables.as_json(snapshot, tables))
     else:
         click.echo("\n".join(step_tables.lines(tables)))
@@ -70,73 +71,48 @@ def steps(socket_path: Path | None, as_json: bool) -> None:
 
 @bench.command()
 @_plan_options(iterations=3)
-@_SOCKET
-@json_option("SPECMESH_BENCH_RUN_JSON")
+@socket_option
+@json_option
 def run(
     prompts: Path | None,
     num_prompts: int | None,
     iterations: int,
     max_tokens: int,
     socket_path: Path | None,
-    as_json: bool,
+    json: bool,
 ) -> None:
     """Compare, on a live pair: the verifier alone, fixed draft_n 2, 4 and 8, and adaptive draft_n.
 
-    The same prompts, greedily, one text at a time, in an order that rotates. Without a drafter only the verifier alone
+    The same prompts, greedily, one completion at a time, in rotating order. Without a drafter only the verifier alone
     is run.
     """
     from specmesh.bench import measure, report
-    from specmesh.bench.progress import bar
-    from specmesh.bench.prompts import BUILT_IN, read_prompts
     from specmesh.bench.run import ALONE, VARIANTS
-    from specmesh.client import Client
 
-    texts = read_prompts(prompts) if prompts is not None else list(BUILT_IN[: num_prompts or 4])
-    client = Client(socket_path)
+    client = daemon.Client(socket_path)
     drafted = measure.has_drafter(client.get("/stats"))
-    variants = VARIANTS if drafted else (ALONE,)
     if not drafted:
         click.echo("specmesh: no drafter is attached: only the verifier alone is run", err=True)
-    plan = measure.Plan(tuple(texts[:num_prompts]), iterations, max_tokens, variants)
+    variants = VARIANTS if drafted else (ALONE,)
+    plan = measure.Plan(_prompts(prompts, num_prompts, 4), iterations, max_tokens, variants)
     with bar(plan.texts) as advance:
         samples = measure.measure(client, plan, advance)
-    result = report.Result(plan, samples, client.get("/stats"))
-    print_result(result, as_json=as_json)
-
-
-def _numbers(
-    _: click.Context, __: click.Parameter, text: str, separator: str, least: float, most: float, optional: bool = False
-) -> list[float]:
-    """Numbers out of an option's list; raises BadParameter."""
-    if optional and not text:
-        return []
-    try:
-        values = [float(part) for part in text.split(separator)]
-    except ValueError:
-        values = []
-    if not values or not all(least <= value <= most for value in values):
-        raise click.BadParameter(f"{text!r} is no list of numbers from {least:g} to {most:g} like 1{separator}2")
-    return values
+    print_result(report.Result(plan, samples, client.get("/stats")), as_json=json)
 
 
 @bench.command()
-@click.option(
-    "--sessions",
-    default="1,2,4,8,16,32",
-    show_default=True,
-    metavar="N[,N...]",
-    callback=partial(_numbers, separator=",", least=1, most=1024),
-    help="Clients at once, one count after the other.",
+@list_option(
+    "--sessions", "1,2,4,8,16,32", "N[,N...]", "Numbers of concurrent clients to run with.", least=1, most=1024
 )
 @_plan_options(iterations=1)
-@draft_n_option("auto")
+@draft_n_option
 @click.option(
     "--url",
     metavar="URL",
-    help="Another OpenAI-compatible server instead of a daemon, such as http://127.0.0.1:8080.",
+    help="Measure another OpenAI-compatible server instead of a daemon, such as http://127.0.0.1:8080.",
 )
-@_SOCKET
-@json_option("SPECMESH_BENCH_LOAD_JSON")
+@socket_option
+@json_option
 def load(
     sessions: list[float],
     prompts: Path | None,
@@ -146,21 +122,17 @@ def load(
     draft_n: int | str,
     url: str | None,
     socket_path: Path | None,
-    as_json: bool,
+    json: bool,
 ) -> None:
-    """Ask for many texts at once: throughput, time to the first token, gaps, acceptance and fairness.
+    """Run concurrent clients: throughput, time to the first token, gaps, acceptance and fairness.
 
-    Clients begin together, each with a prompt of its own as far as there are; the texts are greedy, and all as long.
+    Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
+    equally long.
     """
     from specmesh.bench import crowd
     from specmesh.bench.load import Load, Result
-    from specmesh.bench.progress import bar
-    from specmesh.bench.prompts import BUILT_IN, read_prompts
     from specmesh.bench.server import Server
-    from specmesh.client import Client
 
-    texts = read_prompts(prompts) if prompts is not None else list(BUILT_IN)
-    counts = tuple(map(int, sessions))
     if url is not None:
         server = Server(url)
         source: crowd.Source = server
@@ -168,55 +140,27 @@ def load(
         options: dict[str, object] = {"model": server.model()} | ({} if draft_n == "auto" else {"draft_n": draft_n})
         about: dict[str, object] = {"url": url, "model": {"name": options["model"]}}
     else:
-        client = source = Client(socket_path)
+        client = source = daemon.Client(socket_path)
         options, about = {"draft_n": draft_n}, client.get("/stats")
-    plan = Load(counts, tuple(texts[:num_prompts]), iterations, max_tokens, options)
+    plan = Load(tuple(map(int, sessions)), _prompts(prompts, num_prompts), iterations, max_tokens, options)
     with bar(plan.texts) as advance:
         result = Result(plan, crowd.measure(source, plan, advance), about)
-    print_result(result, as_json=as_json)
+    print_result(result, as_json=json)
 
 
 @bench.command()
-@click.option(
-    "--step-ms",
-    type=click.FloatRange(0, min_open=True),
-    default=34.2,
-    show_default=True,
-    metavar="MS",
-    help="A step of one row.",
-)
-@click.option("--row-ms", type=click.FloatRange(0), default=1.0, show_default=True, metavar="MS", help="Per extra row.")
+@number("--step-ms", _POSITIVE_MS, 34.2, "MS", "Time of a step of one row.")
+@number("--row-ms", _MS, 1.0, "MS", "Time of each further row.")
 @draft_ms_option
-@click.option(
-    "--alpha",
-    default="0.75",
-    show_default=True,
-    metavar="P[/P...]",
-    callback=partial(_numbers, separator="/", least=0.0, most=1.0),
-    help="Probability that a draft stands.",
-)
-@click.option("--period", type=click.IntRange(0), default=0, metavar="N", help="Tokens after which alpha is the next.")
+@list_option("--alpha", "0.75", "P[/P...]", "Probability that a draft is accepted.", separator="/", least=0.0, most=1.0)
+@number("--period", click.IntRange(0), 0, "N", "Number of tokens after which the next alpha applies; 0: never.")
 @rtt_ms_option(0.3)
-@click.option("--jitter-ms", type=click.FloatRange(0), default=0.0, metavar="MS", help="On top of the round trip.")
-@click.option(
-    "--steps-file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help=f"{STEPS_FILE}; in place of --step-ms and --row-ms.",
-)
-@click.option("--tokens", type=click.IntRange(8), default=600, show_default=True, metavar="N", help="Per text.")
-@click.option(
-    "--lockstep",
-    default="4",
-    show_default=True,
-    metavar="N[,N...]",
-    callback=partial(_numbers, separator=",", least=1, most=16, optional=True),
-    help="Fixed draft_n to compare with.",
-)
-@click.option(
-    "--repeats", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Texts of each kind."
-)
-@json_option("SPECMESH_BENCH_SIM_JSON")
+@number("--jitter-ms", _MS, 0.0, "MS", "Jitter of the round trip.")
+@path_option("--steps-file", "FILE", f"{STEPS_FILE}; replaces --step-ms and --row-ms.")
+@number("--tokens", click.IntRange(8), 600, "N", "Tokens per completion.")
+@list_option("--lockstep", "4", "N[,N...]", "Fixed draft_n to compare with.", least=1, most=MAX_DRAFT_N, optional=True)
+@number("--repeats", COUNT, 1, "N", "Number of completions of each kind.")
+@json_option
 @click.pass_context
 def sim(
     ctx: click.Context,
@@ -231,14 +175,13 @@ def sim(
     tokens: int,
     lockstep: list[float],
     repeats: int,
-    as_json: bool,
+    json: bool,
 ) -> None:
-    """Would a drafter help a verifier of this speed, at this distance? Real daemons, models that only sleep.
+    """Would a drafter help a verifier of this speed, at this distance? Real daemons with models that only sleep.
 
-    Fixed draft_n is each step's number of drafts, the drafter working ahead: a little better than plain lock-step.
+    With a fixed draft_n each step has that many drafts while the drafter works ahead: a little better than lock-step.
     """
     from specmesh.bench import sim as simulation
-    from specmesh.bench.progress import bar
 
     steps = simulation.steps_of(step_ms, row_ms, steps_file)
     fixed = tuple(map(int, lockstep))
@@ -246,4 +189,59 @@ def sim(
     pair = simulation.SimPair(steps, draft_ms / 1e3, rtt_ms / 1e3, jitter_ms / 1e3, tuple(alpha), period)
     with bar((2 + len(fixed)) * repeats) as advance:
         result = simulation.simulate(pair, tokens, fixed, repeats, advance)
-    print_result(result, as_json=as_json)
+    print_result(result, as_json=json)
+
+
+def _ways(_: click.Context, __: click.Parameter, text: str) -> tuple[int | str, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part == "auto" or (part.isdecimal() and 0 < int(part) <= MAX_DRAFT_N) for part in parts):
+        raise click.BadParameter(f"{text!r} is no list of auto and numbers from 1 to {MAX_DRAFT_N} like auto,4,8")
+    return tuple(dict.fromkeys(part if part == "auto" else int(part) for part in parts))
+
+
+@click.command()
+@prompts_option
+@_first_prompts
+@number("--tokens", COUNT, 128, "N", "Tokens per completion.")
+@click.option(
+    "--draft-n",
+    "ways",
+    default="auto,4,8",
+    metavar="auto|N[,...]",
+    callback=_ways,
+    help="Numbers of drafts per step to check.",
+)
+@sampling_options(temperature=0.0)
+@socket_option
+@json_option
+@click.pass_context
+def audit(
+    ctx: click.Context,
+    prompts: Path | None,
+    num_prompts: int | None,
+    tokens: int,
+    ways: tuple[int | str, ...],
+    sampling: dict[str, object],
+    socket_path: Path | None,
+    json: bool,
+) -> None:
+    """Compare the texts of a live pair with the verifier's alone, token by token; exit code 1 where one is wrong.
+
+    Where two texts differ, the verifier is asked again: a near tie is a choice so close that the kernels of another
+    batch width, whose logits differ slightly, can turn it. Everything else is an error.
+    """
+    from specmesh.bench.audit import Plan
+    from specmesh.bench.audit import audit as run
+    from specmesh.bench.measure import has_drafter
+
+    if sampling.get("strategy", "deterministic") not in ("deterministic", "greedy"):
+        raise click.UsageError(f"--strategy {sampling['strategy']} does not promise the same text: audit another")
+    client = daemon.Client(socket_path)
+    snapshot = client.get("/stats")
+    if not has_drafter(snapshot):
+        raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
+    plan = Plan(_prompts(prompts, num_prompts), tokens, ways, sampling)
+    with bar(plan.texts) as advance:
+        result = run(client, plan, snapshot, advance)
+    print_result(result, as_json=json)
+    ctx.exit(int(result.failed))

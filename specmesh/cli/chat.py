@@ -1,11 +1,16 @@
-"""`specmesh chat`: a conversation in the terminal. Answers to stdout, everything else to stderr."""
+"""`specmesh chat`: a conversation in the terminal. Answers go to stdout, everything else to stderr."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from specmesh.cli.standard_input import read_text
+import click
+
+from specmesh import client as daemon
+from specmesh.cli.generate import read_stdin, say, say_waiting
+from specmesh.cli.options import COUNT, request_options
 from specmesh.client import Client, Json
 from specmesh.errors import RequestError, SpecmeshError
 from specmesh.resuming import RECONNECT_TIMEOUT, Answer
@@ -49,13 +54,35 @@ class Conversation:
             self.messages.pop()
 
 
+@click.command()
+@click.option("--system", metavar="TEXT", help="System prompt of the conversation.")
+@click.option("--raw", is_flag=True, help="Use no chat template: the model continues the text itself.")
+@click.option("--max-tokens", type=COUNT, metavar="N", help="Most tokens of an answer.")
+@request_options(temperature=0.7)
+def chat(
+    system: str | None,
+    raw: bool,
+    max_tokens: int | None,
+    sampling: Json,
+    structure: Json,
+    model: str | None,
+    socket_path: Path | None,
+) -> None:
+    """Talk to the target model; what is piped in is one message."""
+    if system and raw:
+        raise click.UsageError("--system needs a chat template, and --raw uses none")
+    more = {"max_tokens": max_tokens, "model": model}
+    options = sampling | structure | {name: value for name, value in more.items() if value is not None}
+    run(daemon.Client(socket_path, waits=say_waiting), Conversation(system, raw), options)
+
+
 def run(client: Client, conversation: Conversation, options: Json) -> None:
     """Talk until the user ends it; where stdin is no terminal, its whole text is the one message.
 
     Raises the daemon's error then; in a terminal errors are told and the conversation goes on.
     """
     if not sys.stdin.isatty():
-        text = read_text().removesuffix("\n")
+        text = read_stdin().removesuffix("\n")
         if not text:
             raise RequestError("nothing was said: standard input is empty")
         _answer(client, conversation, conversation.said(text) | options)
@@ -98,7 +125,7 @@ def _turn(client: Client, conversation: Conversation, line: str, options: Json) 
     except SpecmeshError as error:
         conversation.unsaid()
         conversation.text = before
-        print(f"specmesh: {error}", file=sys.stderr)
+        say(str(error))
 
 
 def _answer(client: Client, conversation: Conversation, body: Json) -> None:

@@ -1,27 +1,127 @@
-"""`specmesh config`: where settings come from. Thin functions, like those of cli.py."""
+"""`specmesh config`, and the settings of a daemon: flags, environment, and a TOML file with keys named as the flags.
 
-import json
+A flag beats the environment (SPECMESH_VERIFIER_BIND), which beats the file, which beats the default. click does that
+by itself once the file's values are its `default_map`; what is here finds the file and checks every value while it is
+known on which line it stands.
+"""
+
+import json as json_module
 import os
-from collections.abc import Callable
+import re
+import textwrap
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from specmesh import paths
+from specmesh.cli.options import FILE, json_option, path_option, print_json
 from specmesh.errors import BadVariable, ConfigError
 
 if TYPE_CHECKING:
     from specmesh.api.port import Port
-    from specmesh.cli.config_file import ConfigFile
 
-ROLES = ("verifier", "drafter")
-CONFIG = "specmesh.config"
+SOURCES = "specmesh.config"
 """Where a daemon's context keeps its `_Sources`."""
 
-F = TypeVar("F", bound=Callable[..., object])
+MAX_SIZE = 2**20
+"""Bytes of a file of settings; a larger one is something else."""
+
+ROLE = click.argument("role", type=click.Choice(paths.ROLES))
+
+
+@click.group()
+def config() -> None:
+    """Show the settings of a daemon, or write a file with them."""
+
+
+@config.command()
+@ROLE
+@path_option("--config", "FILE", "Read this file instead of the usual one.", "path")
+@click.option("--origin", is_flag=True, help="Show where each value comes from.")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, role: str, path: Path | None, origin: bool, json: bool) -> None:
+    """Show every setting that the daemon would start with now, as a file of settings."""
+    values = effective(ctx.find_root(), role, path)
+    if json:
+        told = {key: {"value": value, "origin": source} for key, (value, source) in values.items()}
+        print_json({"schema_version": 1, "settings": told})
+        return
+    for key, (value, source) in values.items():
+        line = f"# {key} = (not set)" if value is None else f"{key} = {json_module.dumps(value, ensure_ascii=False)}"
+        click.echo(f"{line:<40}  # {source}" if origin else line)
+
+
+@config.command("path")
+@ROLE
+def path_command(role: str) -> None:
+    """Print the file that the daemon reads; exit code 1 where there is none."""
+    found = find(role)
+    if found is None:
+        places = ", ".join(str(folder / f"{role}.toml") for folder in paths.config_folders())
+        click.echo(f"specmesh: no file of settings: {places}; `specmesh config init {role}` writes one", err=True)
+        raise SystemExit(1)
+    click.echo(found)
+
+
+@config.command()
+@ROLE
+@click.option("--system", is_flag=True, help="Write the file of the system's daemon instead of this user's.")
+@path_option("--file", "FILE", "Write this file instead.", "path")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.pass_context
+def init(ctx: click.Context, role: str, system: bool, path: Path | None, force: bool) -> None:
+    """Write a file with every setting in it, each explained and commented out."""
+    where = path or paths.config_folders()[int(system)] / f"{role}.toml"
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True)
+        with where.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(template(role, ctx.find_root()))
+    except FileExistsError:
+        raise ConfigError(f"{where} is there already: edit it, or replace it with --force") from None
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be written ({error.strerror})") from None
+    click.echo(where)
+
+
+def command_of(root: click.Context, role: str) -> click.Command:
+    """Return the command that runs a daemon."""
+    assert isinstance(root.command, click.Group)
+    return root.command.commands[role]
+
+
+def effective(root: click.Context, role: str, path: Path | None) -> dict[str, tuple[Any, str]]:
+    """Return each key's value and where it came from, as the daemon's own command finds them.
+
+    Raises ConfigError for a file of settings, BadVariable for the environment.
+    """
+    command = command_of(root, role)
+    try:
+        ctx = command.make_context(role, ["--config", str(path)] if path is not None else [], parent=root)
+    except click.BadParameter as error:
+        raise bad_variable(error) or error from None
+    sources: _Sources = ctx.meta[SOURCES]
+    return {
+        key: (_as_toml(ctx.params[name]), sources.of(name) or "default")
+        for key, option in keys(command).items()
+        if (name := option.name or key)
+    }
+
+
+def _as_toml(value: Any) -> Any:
+    """A setting's value as a file of settings has it."""
+    if isinstance(value, tuple):
+        return value[0] if len(value) == 1 else list(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+# --- a daemon's settings, and who is to blame for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +132,31 @@ class _Sources:
     file: "ConfigFile | None"
 
     def of(self, name: str) -> str | None:
-        """What was written where, for a setting by its parameter's name; None for a flag and a default."""
+        """Return the place of a setting, by its parameter's name; None for a flag and a default."""
         source = self.command.get_parameter_source(name)
         if source is ParameterSource.DEFAULT_MAP and self.file is not None:
             return f"{self.file.path}:{self.file.lines[name]}"
-        if source is ParameterSource.ENVIRONMENT:
-            return _variable(self.command, name)
-        return None
-
-
-def config_option(command: F) -> F:
-    """The file of settings that stands behind a daemon's flags."""
-    return click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        is_eager=True,
-        expose_value=False,
-        callback=_load,
-        help="Settings in TOML, keys named as these flags (default: the user's, then the system's; see `config`).",
-    )(command)
+        return _variable(self.command, name) if source is ParameterSource.ENVIRONMENT else None
 
 
 def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
-    from specmesh.cli import config_file
-
-    path = value if value is not None else config_file.find(ctx.info_name or "")
-    file = config_file.read(path, ctx.command) if path is not None else None
+    path = value if value is not None else find(ctx.info_name or "")
+    file = read(path, ctx.command) if path is not None else None
     if file is not None:
         ctx.default_map = dict(file.values)
-    ctx.meta[CONFIG] = _Sources(ctx, file)
+    ctx.meta[SOURCES] = _Sources(ctx, file)
     _check_variables(ctx)
+
+
+config_option = click.option(
+    "--config",
+    type=FILE,
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_load,
+    help="File of settings in TOML, keys named as these flags (default: the user's, then the system's; see `config`).",
+)
 
 
 def _check_variables(ctx: click.Context) -> None:
@@ -83,24 +177,22 @@ def _check_variables(ctx: click.Context) -> None:
 
 
 def blamed(error: ConfigError, ctx: click.Context) -> str:
-    """The error's sentence, with file and line, or the variable, before it where the setting came from there."""
-    known: _Sources | None = ctx.meta.get(CONFIG)
+    """Return the error's sentence, after the file and line or the variable that its setting came from."""
+    known: _Sources | None = ctx.meta.get(SOURCES)
     place = known.of(error.option) if known is not None and error.option is not None else None
     return str(error) if place is None else f"{place}: {error}"
 
 
 def bad_variable(error: click.BadParameter) -> BadVariable | None:
-    """What click says of a value, as an error of the variable that it came from; None where it is a flag's."""
-    from specmesh.cli.config_file import example
-
+    """Return what click says of a value as an error of the variable that it came from; None where it is a flag's."""
     ctx, option = error.ctx, error.param
     if ctx is None or not isinstance(option, click.Option) or option.name is None:
         return None
     if ctx.get_parameter_source(option.name) is not ParameterSource.ENVIRONMENT:
         return None
     name = _variable(ctx, option.name)
-    why = f"{error.message.rstrip('.')}; for example {name}={example(option)}"
-    return BadVariable(name, os.environ[name], why)
+    example = _kind(option)[1].strip('"')
+    return BadVariable(name, os.environ[name], f"{error.message.rstrip('.')}; for example {name}={example}")
 
 
 def _variable(ctx: click.Context, name: str) -> str:
@@ -110,8 +202,8 @@ def _variable(ctx: click.Context, name: str) -> str:
 
 
 def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
-    """What reads a running daemon's files again, and takes over what can change while it runs: the log level, and the
-    API's keys in the file that was named at the start.
+    """Return what reads a running daemon's files again, and takes over what can change while it runs: the log level,
+    and the API's keys in the file that was named at the start.
 
     A flag and the environment go before the file of settings then too. Where one of the files is wrong it raises
     ConfigError, and what held goes on.
@@ -120,10 +212,9 @@ def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
     def reread() -> str:
         from specmesh import logs
         from specmesh.api.port import read_keys
-        from specmesh.cli import config_file
 
-        known: _Sources = ctx.meta[CONFIG]
-        file = config_file.read(known.file.path, ctx.command) if known.file is not None else None
+        known: _Sources = ctx.meta[SOURCES]
+        file = read(known.file.path, ctx.command) if known.file is not None else None
         told = []
         if port is not None and port.keys.file is not None:
             port.keys.current = read_keys(port.keys.file)
@@ -138,88 +229,155 @@ def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
     return reread
 
 
-@click.group()
-def config() -> None:
-    """Show the settings of a daemon, or begin a file of them."""
+# --- the file
 
 
-_role = click.argument("role", type=click.Choice(ROLES))
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """The settings of one file, and the line of each, by the names of the command's parameters."""
+
+    path: Path
+    values: Mapping[str, Any]
+    lines: Mapping[str, int]
 
 
-@config.command()
-@_role
-@click.option("--config", "path", type=click.Path(path_type=Path), metavar="FILE", help="Instead of the usual file.")
-@click.option("--origin", is_flag=True, help="Say behind each value where it came from.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-@click.pass_context
-def show(ctx: click.Context, role: str, path: Path | None, origin: bool, as_json: bool) -> None:
-    """Show every setting that the daemon would start with now, as a file of settings."""
-    values = effective(ctx.find_root(), role, path)
-    if as_json:
-        told = {key: {"value": value, "origin": source} for key, (value, source) in values.items()}
-        click.echo(json.dumps({"schema_version": 1, "settings": told}, indent=2))
-        return
-    for key, (value, source) in values.items():
-        line = f"# {key} = (not set)" if value is None else f"{key} = {json.dumps(value, ensure_ascii=False)}"
-        click.echo(f"{line:<40}  # {source}" if origin else line)
+def find(role: str) -> Path | None:
+    """Return the file of settings for `specmesh ROLE` where none was named; None where there is none."""
+    candidates = (folder / f"{role}.toml" for folder in paths.config_folders())
+    return next((path for path in candidates if path.is_file()), None)
 
 
-def effective(root: click.Context, role: str, path: Path | None) -> dict[str, tuple[Any, str]]:
-    """Each key's value and where it came from, as the command itself finds them.
+def keys(command: click.Command) -> dict[str, click.Option]:
+    """Return the keys that a command's file may hold: the longest flag of each option, without its dashes."""
+    options = (parameter for parameter in command.params if isinstance(parameter, click.Option))
+    named = {max(option.opts, key=len).lstrip("-"): option for option in options}
+    return {key: option for key, option in named.items() if key not in ("help", "config")}
 
-    Raises ConfigError for a file of settings, BadVariable for the environment.
-    """
-    from specmesh.cli import config_file
 
-    assert isinstance(root.command, click.Group)
-    command = root.command.commands[role]
-    arguments = ["--config", str(path)] if path is not None else []
+def read(path: Path, command: click.Command) -> ConfigFile:
+    """Return a file's settings; raise ConfigError with the file, the line, the key and what to write instead."""
     try:
-        ctx = command.make_context(role, arguments, parent=root)
-    except click.BadParameter as error:
-        raise bad_variable(error) or error from None
-    sources: _Sources = ctx.meta[CONFIG]
-    found: dict[str, tuple[Any, str]] = {}
-    for key, option in config_file.keys(command).items():
-        name = option.name or key
-        value = ctx.params[name]
-        found[key] = _as_toml(value), sources.of(name) or "default"
+        with path.open("rb") as file:
+            raw = file.read(MAX_SIZE + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}): name a readable file with --config") from None
+    if len(raw) > MAX_SIZE:
+        raise ConfigError(f"{path}: longer than {MAX_SIZE} bytes: is this a file of settings?")
+    try:
+        return parse(path, raw.decode("utf-8-sig"), command)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8: save the file as UTF-8 text") from None
+
+
+def parse(path: Path, text: str, command: click.Command) -> ConfigFile:
+    """Return the settings in a text; `path` is for the errors."""
+    try:
+        told = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _broken(path, text, error) from None
+    except RecursionError:
+        raise ConfigError(f"{path}: brackets within brackets, too many: write lines like key = value") from None
+    known, written_at = keys(command), _lines(text)
+    values, lines = {}, {}
+    for written, value in told.items():
+        key = written.replace("_", "-")
+        line = written_at.get(written, 1)
+        if key not in known:
+            raise ConfigError(f"{path}:{line}: unknown key {written}{_advice(written, value, known)}")
+        if (name := known[key].name or key) in values:
+            raise ConfigError(f"{path}:{line}: {key} is given twice: remove one")
+        values[name], lines[name] = _checked(value, key, known[key], f"{path}:{line}"), line
+    return ConfigFile(path, values, lines)
+
+
+def _lines(text: str) -> dict[str, int]:
+    """The line of each key and table."""
+    found: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.match(r"""\s*\[?\s*["']?([\w-]+)["']?\s*(?:=|\]|\.)""", line)
+        if match:
+            found.setdefault(match[1], number)
     return found
 
 
-def _as_toml(value: Any) -> Any:
-    """A setting's value as a file of settings has it."""
-    if isinstance(value, tuple):
-        return value[0] if len(value) == 1 else list(value)
-    return str(value) if isinstance(value, Path) else value
+def _broken(path: Path, text: str, error: tomllib.TOMLDecodeError) -> ConfigError:
+    """What the parser says, and the commonest reason for it: a text without quotes."""
+    lines = text.splitlines()
+    place = re.search(r"\(at line (\d+), column \d+\)", str(error))
+    line = int(place[1]) if place else len(lines) or 1
+    content = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+    said = re.sub(r" \(at .*\)$", "", str(error))
+    key, equals, value = (part.strip() for part in content.partition("="))
+    if said.startswith("Cannot overwrite"):
+        hint = f"{key} is given twice: remove one"
+    elif equals and value and value[0] not in "\"'[{+-.0123456789" and value not in ("true", "false"):
+        hint = f'{said}: texts need quotes, like {key} = "{value}"'
+    else:
+        hint = f'{said}: write lines like key = value, texts in quotes: bind = "tcp://127.0.0.1:7071"'
+    return ConfigError(f"{path}:{line}: {hint}")
 
 
-@config.command("path")
-@_role
-def path_command(role: str) -> None:
-    """Print the file that the daemon reads; exit code 1 where there is none, after naming where it would be."""
-    from specmesh.cli import config_file
-
-    found = config_file.find(role)
-    if found is None:
-        places = ", ".join(str(folder / f"{role}.toml") for folder in config_file.config_folders())
-        click.echo(f"specmesh: no file of settings: {places}; `specmesh config init {role}` writes one", err=True)
-        raise SystemExit(1)
-    click.echo(found)
+def _advice(written: str, value: object, known: Mapping[str, click.Option]) -> str:
+    """What an unknown key was probably meant to be."""
+    if isinstance(value, dict):
+        inside = next(iter(value), "key")
+        return f": there are no tables in this file, write {inside} = ... without [{written}]"
+    close = get_close_matches(written.replace("_", "-").lower(), known, n=1, cutoff=0.5)
+    return f": did you mean {close[0]}?" if close else f": the keys are {', '.join(sorted(known))}"
 
 
-@config.command()
-@_role
-@click.option("--system", is_flag=True, help="For the system's daemon instead of this user's.")
-@click.option("--file", "path", type=click.Path(path_type=Path), metavar="FILE", help="Somewhere else.")
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
-@click.pass_context
-def init(ctx: click.Context, role: str, system: bool, path: Path | None, force: bool) -> None:
-    """Write a file with every setting in it, each explained and commented out."""
-    from specmesh.cli import config_file
+def _checked(value: object, key: str, option: click.Option, where: str) -> Any:
+    """The value, or list of values, as the flag's own type makes it; TOML's types must fit first, so that "4" is no
+    number."""
+    if option.multiple:
+        return [_checked_one(one, key, option, where) for one in (value if isinstance(value, list) else [value])]
+    return _checked_one(value, key, option, where)
 
-    root = ctx.find_root().command
-    assert isinstance(root, click.Group)
-    where = path or config_file.config_folders()[int(system)] / f"{role}.toml"
-    config_file.write(where, config_file.template(role, root.commands[role]), replace=force)
-    click.echo(where)
+
+_FITTING = {"true or false": (bool,), "a whole number": (int,), "a number": (int, float), "a text": (str,)}
+
+
+def _checked_one(value: object, key: str, option: click.Option, where: str) -> Any:
+    kind, example = _kind(option)
+    if type(value) not in _FITTING[kind]:
+        raise ConfigError(f"{where}: {key} must be {kind}, not {_shown(value)}: write {key} = {example}")
+    try:
+        return option.type.convert(value, None, None)
+    except click.BadParameter as error:
+        said = f"{key} = {_shown(value)} cannot be: {error.message.rstrip('.')}"
+        raise ConfigError(f"{where}: {said}; for example {key} = {example}") from None
+
+
+def _kind(option: click.Option) -> tuple[str, str]:
+    """What TOML value an option takes, and an example of one."""
+    default = option.default[0] if option.multiple and isinstance(option.default, list) else option.default
+    default = default if isinstance(default, int | float | str) else None
+    if option.is_flag:
+        return "true or false", "true"
+    if isinstance(option.type, click.types.IntParamType):
+        return "a whole number", str(4 if default is None else default)
+    if isinstance(option.type, click.types.FloatParamType):
+        return "a number", str(0.5 if default is None else default)
+    choices = getattr(option.type, "choices", ())
+    return "a text", f'"{default or (choices[0] if choices else option.metavar or "...")}"'
+
+
+def _shown(value: object) -> str:
+    """A value as TOML writes it, shortened."""
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    text = '"' + text[1:-1] + '"' if isinstance(value, str) else text
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def template(role: str, root: click.Context) -> str:
+    """Return a file of settings in which every key is explained, shown with its default, and commented out."""
+    parts = [f"# Settings of `specmesh {role}`. Flags and SPECMESH_{role.upper()}_* go before what is written here."]
+    for key, option in keys(command_of(root, role)).items():
+        if option.hidden:
+            continue
+        choices = getattr(option.type, "choices", ())
+        one_of = f" One of {', '.join(choices)}." if choices and not option.metavar else ""
+        words = textwrap.wrap(f"{option.help or ''}{one_of}", 100)
+        parts.append("\n".join([*(f"# {line}" for line in words), f"# {key} = {_kind(option)[1]}"]))
+    return "\n\n".join(parts) + "\n"

@@ -1,38 +1,122 @@
-"""`specmesh verifier` and `specmesh drafter`. Nothing of a daemon is imported before one is run."""
+"""`specmesh verifier`, `drafter` and `rpc-server`. Nothing of a daemon is imported before one is run."""
 
 import resource
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from specmesh import paths
 from specmesh.cli.config import config_option, rereader
-from specmesh.cli.default_options import default_options
 from specmesh.cli.models import complete_model, model_path
-from specmesh.cli.rpc import insecure_rpc_option
+from specmesh.cli.options import (
+    COUNT,
+    POSITIVE_SHARE,
+    Decorator,
+    combined,
+    default_options,
+    gathered,
+    number,
+    path_option,
+)
 from specmesh.errors import ConfigError, about
+from specmesh.privacy import check_rpc
 
 if TYPE_CHECKING:
     from specmesh.api.port import Port
     from specmesh.config import ModelSettings
     from specmesh.daemons.instance import Instance
 
-F = TypeVar("F", bound=Callable[..., object])
-
-_LEAST = ((resource.RLIMIT_NOFILE, 64, "open files", "-n"), (resource.RLIMIT_AS, 2**28, "bytes of memory", "-v"))
+_LIMITS = ((resource.RLIMIT_NOFILE, 64, "open files", "-n"), (resource.RLIMIT_AS, 2**28, "bytes of memory", "-v"))
 """What a daemon and a few clients need; libraries crash where they have less."""
 
+_SECONDS = click.FloatRange(0.0, 86_400.0)
 
-class _Shared(TypedDict):
-    """What the options that both daemons share bring."""
+_SHARED: dict[str, Decorator] = {
+    "socket": path_option("--socket", "PATH", "Socket of the local API (default: in this user's runtime folder)."),
+    "http": click.option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Serve the OpenAI-compatible API there too; beyond this machine only with --api-key-file.",
+    ),
+    "api_key_file": path_option(
+        "--api-key-file", "FILE", "API keys for --http, one per line; the file must be readable by you only."
+    ),
+    "allow_origin": click.option(
+        "--allow-origin",
+        multiple=True,
+        metavar="ORIGIN",
+        help="Let web pages of this origin use --http; '*' for any, with --api-key-file only.",
+    ),
+    "keys": path_option(
+        "--keys", "DIR", "Folder with this machine's keys (default: the user's, then the system's; see `keys`)."
+    ),
+    "insecure_no_auth": click.option(
+        "--insecure-no-auth",
+        is_flag=True,
+        help="Use no keys, even beyond this machine: anybody on the network path can read and change everything.",
+    ),
+    "threads": click.option("--threads", type=int, metavar="N", help="Number of CPU threads (default: one per core)."),
+    "gpu_layers": number("--gpu-layers", click.INT, -1, "N", "Number of model layers to put on a GPU; -1 for all."),
+    "gpu": click.option(
+        "--gpu",
+        type=click.Choice(["auto", "required"]),
+        default="auto",
+        help="required: do not start where no GPU takes the layers.",
+    ),
+    "max_sessions": number("--max-sessions", click.INT, 8, "N", "Most sessions at a time."),
+    "max_queue": number(
+        "--max-queue",
+        click.INT,
+        256,
+        "N",
+        "Most requests that wait for a free session; more are refused (exit code 75).",
+    ),
+    "ctx": number(
+        "--ctx",
+        click.INT,
+        4096,
+        "N",
+        "Most tokens of a session; memory is reserved for all sessions. If not set, at most what the model was trained "
+        "with.",
+    ),
+    "drain": number(
+        "--drain",
+        _SECONDS,
+        10.0,
+        "SECONDS",
+        "Time that running requests get after SIGTERM to finish; a second SIGTERM ends at once.",
+    ),
+    "log_level": click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        help="Least severity to log; debug includes the engines' own lines.",
+    ),
+    "log_format": click.option(
+        "--log-format",
+        type=click.Choice(["auto", "console", "json"]),
+        default="auto",
+        help="auto: console on a terminal, JSON lines elsewhere.",
+    ),
+    "log_file": path_option(
+        "--log-file", "FILE", "Log to this file instead of stderr; at 16 MiB it is rotated to FILE.1."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """The values of `_SHARED`."""
 
     socket: Path | None
     http: str | None
     api_key_file: Path | None
     allow_origin: tuple[str, ...]
+    keys: Path | None
+    insecure_no_auth: bool
     threads: int | None
     gpu_layers: int
     gpu: str
@@ -43,117 +127,65 @@ class _Shared(TypedDict):
     log_level: str
     log_format: str
     log_file: Path | None
-    keys: Path | None
-    insecure_no_auth: bool
+
+    def api(self, role: str) -> "tuple[Path, Port | None]":
+        """Return where the API listens: its socket, and its port if there is one. Raises ConfigError."""
+        from specmesh.api.port import parse_port
+
+        port = parse_port(self.http, self.api_key_file, self.allow_origin)
+        return self.socket or paths.default_socket(role), port
+
+    def configure_log(self) -> None:
+        """Begin to log. Raises ConfigError."""
+        from specmesh import logs
+        from specmesh.log_file import LogFile
+
+        file = None
+        if self.log_file is not None:
+            with about("log_file"):
+                file = LogFile(self.log_file)
+            click.get_current_context().call_on_close(file.close)
+            click.get_current_context().call_on_close(logs.flush)  # called first
+        logs.configure(self.log_level, self.log_format, file)
+
+    def model(self, engine: str, path: str | None, **more: Any) -> "ModelSettings":
+        """Return which model is run, and how; `more`: the verifier's own. Raises ConfigError."""
+        from specmesh.config import ModelSettings
+
+        unset = click.get_current_context().get_parameter_source("ctx") is ParameterSource.DEFAULT
+        return ModelSettings(
+            engine,
+            path,
+            ctx=None if unset else self.ctx,
+            max_sessions=self.max_sessions,
+            threads=self.threads,
+            gpu_layers=self.gpu_layers,
+            gpu_required=self.gpu == "required",
+            **more,
+        )
+
+    def settings(self, defaults: dict[str, object]) -> dict[str, Any]:
+        """Return what both daemons' settings have in common."""
+        return {
+            "insecure": self.insecure_no_auth,
+            "keys": self.keys,
+            "max_queue": self.max_queue,
+            "drain": self.drain,
+            "defaults": defaults,
+        }
 
 
-def _daemon_options(command: F) -> F:
-    """Options that both daemons share."""
-    for option in reversed(
-        [
-            click.option(
-                "--socket",
-                type=click.Path(path_type=Path),
-                metavar="PATH",
-                help="Where the local API listens (default: in this user's runtime folder).",
-            ),
-            click.option(
-                "--http",
-                metavar="HOST:PORT",
-                help="Serve the OpenAI-compatible API there too; beyond this machine only with --api-key-file.",
-            ),
-            click.option(
-                "--api-key-file",
-                type=click.Path(path_type=Path),
-                metavar="FILE",
-                help="Keys for --http, one per line, one of which clients must send; only you may be able to read it.",
-            ),
-            click.option(
-                "--allow-origin",
-                multiple=True,
-                metavar="ORIGIN",
-                help="Let pages of this origin use --http in a browser; '*' for any, with --api-key-file only.",
-            ),
-            click.option(
-                "--keys",
-                type=click.Path(path_type=Path),
-                metavar="DIR",
-                help="The folder with this machine's keys (default: the user's, then the system's; see `keys`).",
-            ),
-            click.option(
-                "--insecure-no-auth",
-                is_flag=True,
-                help="Use no keys, also beyond this machine: whoever is in between reads and changes everything.",
-            ),
-            click.option("--threads", type=int, metavar="N", help="CPU threads (default: one per core)."),
-            click.option(
-                "--gpu-layers",
-                type=int,
-                default=-1,
-                show_default=True,
-                metavar="N",
-                help="Model layers to put on a GPU, where there is one; -1 for all.",
-            ),
-            click.option(
-                "--gpu",
-                type=click.Choice(["auto", "required"]),
-                default="auto",
-                show_default=True,
-                help="required: refuse to start where no GPU takes the layers.",
-            ),
-            click.option(
-                "--max-sessions", type=int, default=8, show_default=True, metavar="N", help="Sessions held at once."
-            ),
-            click.option(
-                "--max-queue",
-                type=int,
-                default=256,
-                show_default=True,
-                metavar="N",
-                help="Requests that wait, in order, while all sessions are taken; those beyond are refused with exit "
-                "code 75.",
-            ),
-            click.option(
-                "--ctx",
-                type=int,
-                default=4096,
-                show_default=True,
-                metavar="N",
-                help="Tokens one session can hold; memory is reserved for all sessions. Where it is not given and the "
-                "model was trained with fewer, that many.",
-            ),
-            click.option(
-                "--drain",
-                type=click.FloatRange(0.0, 86_400.0),
-                default=10.0,
-                show_default=True,
-                metavar="SECONDS",
-                help="After SIGTERM, let running texts go on so long, then cut them; a second SIGTERM ends at once.",
-            ),
-            click.option(
-                "--log-level",
-                type=click.Choice(["debug", "info", "warning", "error"]),
-                default="info",
-                show_default=True,
-                help="What is logged; debug has the engines' own lines.",
-            ),
-            click.option(
-                "--log-format",
-                type=click.Choice(["auto", "console", "json"]),
-                default="auto",
-                show_default=True,
-                help="auto: for people on a terminal, JSON lines elsewhere.",
-            ),
-            click.option(
-                "--log-file",
-                type=click.Path(path_type=Path),
-                metavar="FILE",
-                help="Log there instead of to stderr; at 16 MiB it is begun anew, and what it held is FILE.1.",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
+_daemon_options = combined(
+    gathered("shared", _SHARED, lambda values: _Shared(**values)),
+    default_options,
+    config_option,
+)
+_insecure_rpc_option = click.option(
+    "--insecure-rpc",
+    is_flag=True,
+    help="Use RPC beyond this machine: it has neither keys nor encryption. Anybody who reaches the port, or is on the "
+    "network path, can read and change weights and texts, and may take over the machine.",
+)
 
 
 @click.command()
@@ -161,33 +193,26 @@ def _daemon_options(command: F) -> F:
     "--model",
     metavar="FILE",
     shell_complete=complete_model,
-    help="The target model: a GGUF file, a name of `models list`, or `bundled`.",
+    help="Target model: a GGUF file, a name in `models list`, or `bundled`.",
 )
-@click.option("--bind", default="tcp://127.0.0.1:7071", show_default=True, help="Where drafters connect.")
-@click.option(
-    "--chat-template",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A Jinja template for chats (default: the model's own).",
-)
-@click.option(
+@click.option("--bind", default="tcp://127.0.0.1:7071", help="Address where drafters connect.")
+@path_option("--chat-template", "FILE", "Jinja template for chats (default: the model's own).")
+@number(
     "--grace",
-    type=click.FloatRange(0.0, 86_400.0),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Go on so long with a text whose drafter went away, and keep it for `generate --resume`.",
+    _SECONDS,
+    30.0,
+    "SECONDS",
+    "Time to continue a completion whose drafter went away, and to keep it for `generate --resume`.",
 )
 @click.option(
     "--reproducible",
     is_flag=True,
-    help="Give every step the same number of rows, so that the text is the same to the last bit with and without "
-    "drafts, whoever else asks; steps cost more, see docs/usage.md.",
+    help="Give every step the same number of rows: the text is then the same to the last bit with and without drafts, "
+    "whatever else runs. Steps cost more, see docs/usage.md.",
 )
 @click.option(
     "--kv-unified/--no-kv-unified",
     default=True,
-    show_default=True,
     help="Let sessions share one memory. Without, each has its own: less work for a CPU with many sessions, but what "
     "two prompts begin with is read twice, and drafts pay less.",
 )
@@ -200,13 +225,11 @@ def _daemon_options(command: F) -> F:
 @click.option(
     "--rpc",
     metavar="HOST:PORT[,...]",
-    help="Put layers on these machines too, where `specmesh rpc-server` or llama.cpp's ggml-rpc-server runs.",
+    help="Put layers on these machines too, which run `specmesh rpc-server` or llama.cpp's ggml-rpc-server.",
 )
-@insecure_rpc_option
+@_insecure_rpc_option
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
-@default_options
-@config_option
 def verifier(
     model: str | None,
     bind: str,
@@ -219,29 +242,31 @@ def verifier(
     insecure_rpc: bool,
     engine: str,
     defaults: dict[str, object],
-    **shared: Unpack[_Shared],
+    shared: _Shared,
 ) -> None:
     """Run the verifier: it holds the target model and decides every token."""
-    from specmesh.paths import bundled
-
-    where, port = _api("verifier", shared)
+    where, port = shared.api("verifier")
     with _instance(where):
         from specmesh.config import VerifierSettings
 
-        _log(shared)
+        shared.configure_log()
         with about("model"):
-            path = bundled("target.gguf") if model == "bundled" else model_path(model, engine)
-        servers = tuple(address.strip() for address in rpc.split(",")) if rpc else ()
-        settings = _model(engine, path, shared, chat_template)
-        settings = replace(settings, reproducible=reproducible, kv_unified=kv_unified)
-        settings = replace(settings, rpc=servers, insecure_rpc=insecure_rpc)
+            path = paths.bundled("target.gguf") if model == "bundled" else model_path(model, engine)
+        target = shared.model(
+            engine,
+            path,
+            chat_template=chat_template,
+            reproducible=reproducible,
+            kv_unified=kv_unified,
+            rpc=tuple(address.strip() for address in rpc.split(",")) if rpc else (),
+            insecure_rpc=insecure_rpc,
+        )
         reread = rereader(click.get_current_context(), port)
-        insecure, keys = shared["insecure_no_auth"], shared["keys"]
-        queue = shared["max_queue"]
-        told = VerifierSettings(settings, bind, where, insecure, port, keys, grace, queue, defaults)
+        more: dict[str, Any] = shared.settings(defaults) | {"second_drafter": second_drafter}
+        settings = VerifierSettings(target, bind, where, port=port, grace=grace, **more)
         from specmesh.daemons.serve import serve_verifier  # not before: what is wrong so far is told at once
 
-        serve_verifier(replace(told, second_drafter=second_drafter, drain=shared["drain"]), reread)
+        serve_verifier(settings, reread)
 
 
 @click.command()
@@ -249,10 +274,9 @@ def verifier(
     "--connect",
     multiple=True,
     default=["tcp://127.0.0.1:7071"],
-    show_default=True,
     metavar="ADDRESS,...",
     callback=lambda _ctx, _option, told: tuple(one.strip() for text in told for one in text.split(",") if one.strip()),
-    help="The verifier's address. Of several each text goes to the one where it should be finished first, and on to "
+    help="Address of the verifier. With several, each request goes to the one that should finish it first, and on to "
     "another where one is busy or goes away.",
 )
 @click.option(
@@ -260,34 +284,30 @@ def verifier(
     type=click.Choice(["auto", "mlx", "llama", "ngram", "sim"]),
     metavar="auto|mlx|llama|ngram",
     default="auto",
-    show_default=True,
-    help="mlx: a Hugging Face model; llama: a GGUF model; ngram: guesses from the text so far, needs no model; "
+    help="mlx: a Hugging Face model; llama: a GGUF model; ngram: no model, repeats what the text has said before; "
     "auto: MLX on Apple Silicon, elsewhere what fits the model.",
 )
 @click.option(
     "--model",
     metavar="FILE|DIR|HUB_ID",
     shell_complete=complete_model,
-    help="The draft model: a GGUF file, a Hugging Face directory or hub id, a name of `models list`, or `bundled`.",
+    help="Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",
 )
-@click.option(
+@number(
     "--min-vocab-overlap",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    default=0.9,
-    show_default=True,
-    metavar="SHARE",
-    help="Refuse to draft where fewer of the tokens have a counterpart in the verifier's vocabulary.",
+    POSITIVE_SHARE,
+    0.9,
+    "SHARE",
+    "Least share of the draft model's tokens that the verifier's vocabulary must have.",
 )
 @click.option(
     "--draft-temperature",
     type=click.FloatRange(0.0, 100.0),
     metavar="T",
-    help="Draft at this temperature for texts that are sampled (default: theirs). It changes how many drafts stand, "
-    "and no text.",
+    help="Temperature of the drafts for sampled requests (default: the request's). It changes the acceptance rate, "
+    "never the text.",
 )
 @_daemon_options
-@default_options
-@config_option
 def drafter(
     connect: tuple[str, ...],
     engine: str,
@@ -295,31 +315,30 @@ def drafter(
     min_vocab_overlap: float,
     draft_temperature: float | None,
     defaults: dict[str, object],
-    **shared: Unpack[_Shared],
+    shared: _Shared,
 ) -> None:
     """Run a drafter: it guesses the verifier's next tokens."""
-    where, port = _api("drafter", shared)
+    where, port = shared.api("drafter")
     with _instance(where):
         from specmesh.config import DrafterSettings
 
-        _log(shared)
+        shared.configure_log()
         with about("model"):
             path = model_path(model, engine)
-        settings = _model(engine, path, shared)
+        draft = shared.model(engine, path)
         reread = rereader(click.get_current_context(), port)
-        insecure, keys = shared["insecure_no_auth"], shared["keys"]
-        access, sampling = (port, insecure, keys), (defaults, draft_temperature, shared["drain"])
+        more: dict[str, Any] = shared.settings(defaults) | {"draft_temperature": draft_temperature}
+        settings = DrafterSettings(draft, connect, where, min_vocab_overlap, port, **more)
         from specmesh.daemons.serve import serve_drafter  # as above
 
-        told = DrafterSettings(settings, connect, where, min_vocab_overlap, *access, *sampling)
-        serve_drafter(replace(told, max_queue=shared["max_queue"]), reread)
+        serve_drafter(settings, reread)
 
 
 def _instance(path: Path) -> "Instance":
     """The only daemon at this socket, known to clients before the rest is imported. Raises Busy, ConfigError."""
     from specmesh.daemons.instance import Instance
 
-    for limit, least, what, flag in _LEAST:
+    for limit, least, what, flag in _LIMITS:
         allowed = resource.getrlimit(limit)[0]
         if allowed != resource.RLIM_INFINITY and allowed < least:
             raise ConfigError(f"the limit is {allowed} {what}, a daemon needs {least}: raise it (ulimit {flag})")
@@ -327,40 +346,18 @@ def _instance(path: Path) -> "Instance":
         return Instance(path)
 
 
-def _log(shared: _Shared) -> None:
-    from specmesh import logs
-    from specmesh.log_file import LogFile
+@click.command("rpc-server")
+@click.option("--bind", default="127.0.0.1:50052", metavar="HOST:PORT", help="Address to listen on.")
+@click.option("--threads", type=COUNT, metavar="N", help="Number of CPU threads (default: one per core).")
+@_insecure_rpc_option
+def rpc_server(bind: str, threads: int | None, insecure_rpc: bool) -> None:
+    """Lend this machine's GPUs, or its CPU, to `specmesh verifier --rpc`, one verifier at a time.
 
-    file = None
-    if shared["log_file"] is not None:
-        with about("log_file"):
-            file = LogFile(shared["log_file"])
-        click.get_current_context().call_on_close(file.close)
-        click.get_current_context().call_on_close(logs.flush)  # called first
-    logs.configure(shared["log_level"], shared["log_format"], file)
+    This is llama.cpp's own server; both machines need a llama.cpp built with RPC. When it ends, by Ctrl-C, so does the
+    verifier that uses it.
+    """
+    from specmesh.engines.llama_rpc import serve
+    from specmesh.host import physical_cores
 
-
-def _model(engine: str, path: str | None, shared: _Shared, template: Path | None = None) -> "ModelSettings":
-    """Which model is run, and how. Raises ConfigError."""
-    from specmesh.config import ModelSettings
-
-    source = click.get_current_context().get_parameter_source("ctx")
-    return ModelSettings(
-        engine,
-        path,
-        ctx=None if source is ParameterSource.DEFAULT else shared["ctx"],
-        max_sessions=shared["max_sessions"],
-        threads=shared["threads"],
-        gpu_layers=shared["gpu_layers"],
-        gpu_required=shared["gpu"] == "required",
-        chat_template=template,
-    )
-
-
-def _api(role: str, shared: _Shared) -> "tuple[Path, Port | None]":
-    """Where the API listens: its socket, and its port if there is one. Raises ConfigError."""
-    from specmesh.api.port import parse_port
-    from specmesh.paths import default_socket
-
-    port = parse_port(shared["http"], shared["api_key_file"], shared["allow_origin"])
-    return shared["socket"] or default_socket(role), port
+    check_rpc(bind, "--bind", insecure=insecure_rpc)
+    serve(bind, threads or physical_cores())

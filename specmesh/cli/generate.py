@@ -1,17 +1,22 @@
-"""`specmesh generate`: a completion's chunks onto the terminal. Text to stdout and nothing else there."""
+"""`specmesh generate`: one completion, or several, streamed to stdout; everything else goes to stderr."""
 
-import json
+import json as json_module
 import os
 import secrets
 import sys
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import click
+
+from specmesh import client as daemon
+from specmesh.cli.options import COUNT, draft_n_option, given, json_option, number, request_options
 from specmesh.cli.paced_output import PacedOutput
 from specmesh.client import Client, Json
-from specmesh.errors import SpecmeshError
-from specmesh.resuming import Answer
+from specmesh.errors import RequestError, SpecmeshError
+from specmesh.resuming import RECONNECT_TIMEOUT, Answer
 
 _REPORT_KEYS = (
     "prompt_tokens",
@@ -72,6 +77,111 @@ class _Text:
     logprobs: list[object] = field(default_factory=list)
 
 
+@click.command()
+@click.argument("prompt", required=False)
+@number("--max-tokens", COUNT, 128, "N", "Most tokens to generate.")
+@request_options(temperature=0.0)
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text.")
+@click.option("--ignore-eos", is_flag=True, help="Go on after the model's end-of-text token.")
+@number("--n", click.IntRange(1, 8), 1, "N", "Number of completions to generate in parallel.")
+@draft_n_option
+@click.option("--no-draft", is_flag=True, help="Generate with the verifier alone.")
+@click.option(
+    "--logprobs",
+    type=click.IntRange(0, 20),
+    metavar="N",
+    help="Add the log probability of each token and of the N most likely ones (with --json).",
+)
+@click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
+@json_option
+@click.option("--pace", is_flag=True, help="Print at an even pace instead of a round at a time.")
+@click.option("--verbose", is_flag=True, help="Print a line per round and a summary to stderr.")
+@number(
+    "--reconnect-timeout",
+    click.FloatRange(0.0, 86_400.0),
+    RECONNECT_TIMEOUT,
+    "SECONDS",
+    "Time to wait for a daemon that went away before giving up.",
+)
+@click.option(
+    "--resume",
+    metavar="ID",
+    help="Instead of PROMPT: print an interrupted completion from its beginning, and finish it. The error message of "
+    "the interruption shows the ID.",
+)
+def generate(
+    prompt: str | None,
+    max_tokens: int,
+    sampling: Json,
+    structure: Json,
+    stop: tuple[str, ...],
+    ignore_eos: bool,
+    n: int,
+    draft_n: int | str,
+    no_draft: bool,
+    logprobs: int | None,
+    show_drafts: bool,
+    json: bool,
+    pace: bool,
+    verbose: bool,
+    reconnect_timeout: float,
+    resume: str | None,
+    model: str | None,
+    socket_path: Path | None,
+) -> None:
+    """Generate text from PROMPT ('-' reads it from standard input)."""
+    for wrong, message in (
+        ((prompt is None) == (resume is None), "give either PROMPT or --resume ID"),
+        (logprobs is not None and not json, "--logprobs needs --json: give both"),
+        (pace and (json or show_drafts), "--pace is for plain text: leave out --json and --show-drafts"),
+        (n > 1 and (resume is not None or pace or show_drafts), "--n works without --resume, --pace and --show-drafts"),
+        (model is not None and resume is not None, "--resume keeps its model: leave out --model"),
+    ):
+        if wrong:
+            raise click.UsageError(message)
+    body: Json = {
+        **({"prompt": read_stdin() if prompt == "-" else prompt} if resume is None else {"resume": {"id": resume}}),
+        **({} if model is None else {"model": model}),
+        **given({"max_tokens": max_tokens}),
+        **sampling,
+        **structure,
+        "stop": list(stop),
+        **({"ignore_eos": True} if ignore_eos else {}),
+        "draft_n": 0 if no_draft else draft_n,
+        **({} if logprobs is None else {"logprobs": logprobs}),
+        "rounds": (verbose or show_drafts) and n == 1,
+    }
+    output = Output(as_json=json, verbose=verbose, show_drafts=show_drafts, pace=pace)
+    client = daemon.Client(socket_path, waits=say_waiting)
+    if n > 1:
+        run_several(client, body, output, n, reconnect_timeout, say)
+    else:
+        run(client, body, output, reconnect_timeout, say)
+
+
+def say(what: str) -> None:
+    """Tell the user something on stderr."""
+    click.echo(f"specmesh: {what}", err=True)
+
+
+def say_waiting(why: str) -> None:
+    """Tell the user that the command waits."""
+    say(f"{why}: waiting")
+
+
+def read_stdin() -> str:
+    """Read standard input; raise RequestError where it is not UTF-8."""
+    raw = sys.stdin.buffer.read()
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise RequestError(
+            f"standard input is not UTF-8: byte {error.start + 1}, in line {line}, is 0x{raw[error.start]:02x}; "
+            "convert it first, for example with iconv -f ISO-8859-1 -t UTF-8"
+        ) from None
+
+
 def run(
     client: Client, body: Json, output: Output, timeout: float = 0.0, say: Callable[[str], None] = lambda _: None
 ) -> None:
@@ -88,12 +198,12 @@ def run(
                 _take(chunk, so_far, output, pace)
     except (SpecmeshError, KeyboardInterrupt):
         if output.as_json:
-            print(json.dumps(_as_json(so_far, "interrupted")))
+            print(json_module.dumps(_as_json(so_far, "interrupted")))
         elif so_far.text:
             print(flush=True)
         raise
     if output.as_json:
-        print(json.dumps(_as_json(so_far, so_far.finish_reason)))
+        print(json_module.dumps(_as_json(so_far, so_far.finish_reason)))
         return
     print(flush=True)
     if output.verbose:
@@ -124,7 +234,7 @@ def run_several(
         shown.end()
         if output.as_json:
             choices = [_as_json(text, text.finish_reason or "interrupted") for text in texts]
-            print(json.dumps({"schema_version": 1, "choices": choices}))
+            print(json_module.dumps({"schema_version": 1, "choices": choices}))
 
 
 class _InOrder:

@@ -1,19 +1,23 @@
-"""`specmesh keys`: this machine's key, and whom it trusts. Thin functions, like those of cli.py."""
+"""`specmesh keys` and `specmesh pair`: this machine's key, whom it trusts, and how two machines are introduced."""
 
 import os
+import pwd
+import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from specmesh.errors import ConfigError, InsecureKeys
+from specmesh.cli.config import effective
+from specmesh.cli.options import combined, json_option, path_option, print_json
+from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
+from specmesh.privacy import check_one_network, host_of, is_loopback
+from specmesh.ways import endpoint
 
 if TYPE_CHECKING:
     from specmesh.keys import KeyFolder
-
-F = TypeVar("F", bound=Callable[..., object])
+    from specmesh.pairing import Introduction
 
 SERVICE_USER = "specmesh"
 """Who runs the machine's own service; on a Mac it is the user who installs it with sudo."""
@@ -21,23 +25,13 @@ SERVICE_USER = "specmesh"
 
 @click.group()
 def keys() -> None:
-    """Make this machine's key, and say which others may connect. Running daemons follow within a second."""
+    """Make this machine's key, and list which others may connect. Running daemons follow within a second."""
 
 
-def folder_options(command: F) -> F:
-    """Which folder of keys a command is about."""
-    for option in (
-        click.option("--system", is_flag=True, help="The keys of the machine's own service instead of this user's."),
-        click.option(
-            "--keys",
-            "path",
-            type=click.Path(path_type=Path),
-            metavar="DIR",
-            help="Another folder, as the daemons' --keys.",
-        ),
-    ):
-        command = option(command)
-    return command
+_folder_options = combined(
+    path_option("--keys", "DIR", "Use this folder of keys, as with the daemons' --keys.", "path"),
+    click.option("--system", is_flag=True, help="Use the keys of the machine's own service instead of this user's."),
+)
 
 
 def folder_of(path: Path | None, system: bool) -> "KeyFolder":
@@ -63,10 +57,12 @@ def with_key(folder: "KeyFolder", system: bool) -> "tuple[KeyFolder, bool]":
 
 
 @keys.command()
-@click.option("--force", is_flag=True, help="Replace the key that is there: nobody who knows that one lets this in.")
-@folder_options
+@click.option(
+    "--force", is_flag=True, help="Replace an existing key; peers that know the old one will refuse this machine."
+)
+@_folder_options
 def new(force: bool, path: Path | None, system: bool) -> None:
-    """Make this machine's key and print its public half, which others are told."""
+    """Make this machine's key pair and print the public key."""
     folder = folder_of(path, system)
     made = folder.new(replace=force, owner=_service_user() if system else None)
     click.echo(f"wrote {folder.path}", err=True)
@@ -76,25 +72,24 @@ def new(force: bool, path: Path | None, system: bool) -> None:
 
 
 @keys.command()
-@folder_options
+@_folder_options
 def show(path: Path | None, system: bool) -> None:
-    """Print this machine's public key, and nothing else."""
+    """Print this machine's public key."""
     click.echo(folder_of(path, system).identity().public.hex())
 
 
 @keys.command()
 @click.argument("key")
-@click.option("--name", metavar="NAME", help="What to call a drafter's machine (default: how its key begins).")
+@click.option("--name", metavar="NAME", help="Name for the drafter (default: the beginning of its key).")
 @click.option(
     "--verifier",
     metavar="tcp://HOST:PORT",
-    help="It is the key of the verifier at this address, which a drafter here may trust.",
+    help="Trust KEY as the key of the verifier at this address.",
 )
-@folder_options
+@_folder_options
 def allow(key: str, name: str | None, verifier: str | None, path: Path | None, system: bool) -> None:
-    """Let the drafter with this public KEY connect to the verifier here; or with --verifier, trust that verifier."""
+    """Allow the drafter with this public KEY to connect here; or, with --verifier, trust that verifier."""
     from specmesh.keys import Listing, parse_key
-    from specmesh.privacy import host_of
 
     if name and verifier:
         raise click.UsageError("--name is for a drafter's key, --verifier for a verifier's: leave one out")
@@ -108,9 +103,9 @@ def allow(key: str, name: str | None, verifier: str | None, path: Path | None, s
 
 @keys.command()
 @click.argument("who", metavar="NAME|KEY")
-@folder_options
+@_folder_options
 def revoke(who: str, path: Path | None, system: bool) -> None:
-    """Take back what was allowed, by a name, an address or a key; a connection that is up is cut."""
+    """Revoke what was allowed, by name, address or key; open connections are cut."""
     folder = folder_of(path, system)
     gone = folder.revoke(who)
     if not gone:
@@ -120,19 +115,17 @@ def revoke(who: str, path: Path | None, system: bool) -> None:
 
 
 @keys.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-@folder_options
-def list_command(as_json: bool, path: Path | None, system: bool) -> None:
-    """List the drafters that are let in here, and the verifiers that are trusted."""
+@json_option
+@_folder_options
+def list_command(json: bool, path: Path | None, system: bool) -> None:
+    """List the drafters that are allowed here, and the verifiers that are trusted."""
     from specmesh.keys import Listing
 
     folder = folder_of(path, system)
     found = {listing: folder.entries(listing) for listing in Listing}
-    if as_json:
-        import json
-
+    if json:
         told = {str(listing): [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
-        click.echo(json.dumps({"schema_version": 1, "folder": str(folder.path), **told}, indent=2))
+        print_json({"schema_version": 1, "folder": str(folder.path), **told})
         return
     for listing, one in found.items():
         for key, label in one:
@@ -143,8 +136,6 @@ def list_command(as_json: bool, path: Path | None, system: bool) -> None:
 
 def _service_user() -> tuple[int, int] | None:
     """User and group id of the machine's own service; None where root does not ask, or there is none yet."""
-    import pwd
-
     if os.geteuid() != 0:
         return None
     name = os.environ.get("SUDO_USER", "root") if sys.platform == "darwin" else SERVICE_USER
@@ -153,3 +144,128 @@ def _service_user() -> tuple[int, int] | None:
     except KeyError:
         return None
     return found.pw_uid, found.pw_gid
+
+
+# --- pairing
+
+
+@click.command()
+@click.argument("host", required=False)
+@click.argument("code", required=False)
+@click.option(
+    "--address",
+    metavar="HOST[:PORT]",
+    help="On the verifier's machine: address to listen on (default: where the verifier's settings listen, or else this "
+    "machine's address in its network; port 7072).",
+)
+@_folder_options
+@click.pass_context
+def pair(
+    ctx: click.Context, host: str | None, code: str | None, address: str | None, path: Path | None, system: bool
+) -> None:
+    """Introduce two machines to each other. On the verifier's, without arguments: shows a code. On the drafter's, with
+    the HOST and CODE shown there. Keys are made where there are none."""
+    if host is not None and address is not None:
+        raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
+    settings = effective(ctx.find_root(), "verifier" if host is None else "drafter", None)
+    configured = None if system else settings["keys"][0]
+    folder, made = with_key(folder_of(path or (Path(configured) if configured else None), system), system)
+    if host is None:
+        _wait(folder, str(settings["bind"][0]), address, made)
+    else:
+        _ask(folder, host, code or click.prompt("Code", err=True))
+
+
+def _wait(folder: "KeyFolder", bind: str, address: str | None, made: bool) -> None:
+    """The verifier's side; `bind` is where the verifier itself listens, `made` whether its key is new."""
+    from specmesh.keys import Listing
+    from specmesh.pairing import PORT, Introduction, new_code, wait
+
+    listens, wire_port = endpoint(bind)
+    alone = is_loopback(listens)
+    host, port = _endpoint(address or (_own_address() if alone else listens), PORT)
+    mine = Introduction("verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0)
+    with _listener(host, port) as listener:
+        code, shown = new_code(), _bracketed(host) + (f":{port}" if port != PORT else "")
+        click.echo(f"On the drafter's machine, within five minutes:\n\n  specmesh pair {shown} {code}\n")
+        theirs = wait(listener, code, mine, lambda theirs: _admit(folder, theirs), _told_failure)
+    name = folder.listed(Listing.DRAFTERS)[theirs.key]
+    click.echo(f"Paired with {name}. To take it back: specmesh keys revoke {name}")
+    if made:
+        click.echo("This machine has a key now, which a verifier that runs already uses from its next start on.")
+    if alone:
+        start = f"--bind tcp://{_bracketed(host)}:{wire_port}"
+        click.echo(f"The verifier listens on this machine only: start it with {start}")
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Where the drafter is waited for; raises ConfigError."""
+    check_one_network(f"tcp://{_bracketed(host)}:{port}", "--address")
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigError(f"cannot wait at {host}:{port} ({error.strerror}): name another --address") from None
+
+
+def _ask(folder: "KeyFolder", host: str, code: str) -> None:
+    """The drafter's side."""
+    from specmesh.keys import Listing
+    from specmesh.pairing import PORT, Introduction, WrongCode, ask
+
+    name, port = _endpoint(host, PORT)
+    mine = Introduction("drafter", folder.identity().public.hex(), socket.gethostname())
+    try:
+        with socket.create_connection((name, port), 5.0) as connection:
+            theirs = ask(connection, code, mine)
+    except WrongCode:
+        raise Refused(
+            "that is not the code shown there: look again, and mind that it is good for three tries"
+        ) from None
+    except OSError as error:
+        raise DaemonUnreachable(
+            f"nobody waits at {name}:{port} ({error.strerror or error}): run `specmesh pair` on the verifier's machine "
+            "first; a code is good once, for five minutes"
+        ) from None
+    address = f"tcp://{_bracketed(name)}:{theirs.port}"
+    same = [key for key, known in folder.entries(Listing.VERIFIERS) if Listing.VERIFIERS.same(known, address)]
+    folder.allow(Listing.VERIFIERS, theirs.key, address, replace=True)
+    click.echo(f"Paired with {theirs.name}. Start the drafter with --connect {address}")
+    for key in set(same) - {theirs.key}:
+        click.echo(f"The key known there before stays trusted. If it was replaced: specmesh keys revoke {key}")
+
+
+def _admit(folder: "KeyFolder", theirs: "Introduction") -> None:
+    """Allow the drafter, under a name that is no other key's."""
+    from specmesh.keys import Listing
+
+    taken = {label for key, label in folder.listed(Listing.DRAFTERS).items() if key != theirs.key}
+    names = (theirs.name if number == 1 else f"{theirs.name}-{number}" for number in range(1, len(taken) + 2))
+    name = next(name for name in names if name not in taken)
+    folder.allow(Listing.DRAFTERS, theirs.key, name)
+
+
+def _told_failure(what: str, left: int) -> None:
+    click.echo(f"specmesh: {what}; {left} tries left", err=True)
+
+
+def _endpoint(text: str, port: int) -> tuple[str, int]:
+    """HOST or HOST:PORT; raises ConfigError."""
+    bare = text.count(":") > 1 and not text.startswith("[")
+    host, told = endpoint(f"tcp://[{text}]" if bare else f"tcp://{text}")
+    if not host:
+        raise ConfigError(f"{text!r} is no address: write HOST or HOST:PORT")
+    return host, told or port
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _own_address() -> str:
+    """The address by which this machine reaches others; nothing is sent for it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

@@ -1,68 +1,59 @@
-"""Options of commands that ask a running daemon, and what they print in the end."""
+"""Options that several commands share, each declared once, and how results are printed."""
 
+import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 import click
+from click.core import ParameterSource
 
-F = TypeVar("F", bound=Callable[..., object])
+from specmesh.core.strategy import THRESHOLD, Strategy
 
-FOUND = "found as `specmesh generate` does"
+Command = Callable[..., None]
+Decorator = Callable[[Command], Command]
+
+MAX_DRAFT_N = 16
+STEPS_FILE = "Step costs as `bench steps --json` prints them, or a JSON list of milliseconds for 1, 2, ... rows"
+
+FILE = click.Path(path_type=Path)
+COUNT, SHARE, POSITIVE_SHARE = click.IntRange(1), click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 1.0, min_open=True)
+_TEMPERATURE, _PENALTY = click.FloatRange(0.0, 100.0), click.FloatRange(-100.0, 100.0)
+
+_SAMPLING: dict[str, tuple[click.ParamType[Any], str, Any, str]] = {
+    "temperature": (_TEMPERATURE, "T", 1.0, "Sampling temperature; 0 always takes the most likely token."),
+    "top_k": (click.IntRange(0), "K", 0, "Sample from the K most likely tokens only; 0: off."),
+    "top_p": (SHARE, "P", 1.0, "Sample from the most likely tokens that together have probability P; 1: off."),
+    "min_p": (SHARE, "P", 0.0, "Drop tokens less likely than P times the most likely one; 0: off."),
+    "typical_p": (SHARE, "P", 1.0, "Locally typical sampling with probability mass P; 1: off."),
+    "repeat_penalty": (
+        click.FloatRange(0.0, 100.0, min_open=True),
+        "X",
+        1.0,
+        "Make tokens that occurred recently less likely; 1: off.",
+    ),
+    "repeat_last_n": (click.IntRange(-1), "N", 64, "Number of recent tokens that penalties look at; 0: none, -1: all."),
+    "frequency_penalty": (_PENALTY, "X", 0.0, "Penalize a token for each time it occurred recently; 0: off."),
+    "presence_penalty": (_PENALTY, "X", 0.0, "Penalize a token once if it occurred recently; 0: off."),
+}
+"""By the field of a request: type, metavar, default, help."""
 
 
 class Printable(Protocol):
-    """What came of a command."""
+    """The result of a command."""
 
     def lines(self) -> list[str]:
-        """In words."""
+        """Return it as text."""
         ...
 
     def as_json(self) -> object:
-        """The same for programs."""
+        """Return it as a JSON value."""
         ...
 
 
-def socket_option(told: str) -> Callable[[F], F]:
-    """Give a command --socket, as `socket_path`; told: whose it is, and which one is asked without it."""
-    return click.option(
-        "--socket",
-        "socket_path",
-        type=click.Path(path_type=Path),
-        metavar="PATH",
-        envvar="SPECMESH_SOCKET",
-        help=told,
-    )
-
-
-def model_option(command: F) -> F:
-    """Give a command --model, as `model`."""
-    return click.option(
-        "--model",
-        metavar="NAME",
-        help="Where a drafter has verifiers with several models: this one, as `specmesh ps` shows it (default: the "
-        "first one's).",
-    )(command)
-
-
-def json_option(envvar: str, told: str = "Print one JSON object instead.") -> Callable[[F], F]:
-    """Give a command --json, as `as_json`."""
-    return click.option("--json", "as_json", envvar=envvar, is_flag=True, help=told)
-
-
-def prompts_option(command: F) -> F:
-    """Give a command --prompts."""
-    return click.option(
-        "--prompts",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help='One prompt per line, or JSON lines with "prompt" (default: a few of our own).',
-    )(command)
-
-
 def print_result(result: Printable, *, as_json: bool) -> None:
-    """Print it for people, or for programs."""
+    """Print a result as text or as JSON."""
     if as_json:
         print_json(result.as_json())
     else:
@@ -70,5 +61,235 @@ def print_result(result: Printable, *, as_json: bool) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print a JSON object for people to read too."""
+    """Print an indented JSON value."""
     click.echo(json.dumps(value, indent=2))
+
+
+def combined(*options: Decorator) -> Decorator:
+    """Return one decorator that applies several, listed in this order by --help."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def given(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the values that the user set, by a flag, the environment or a file."""
+    ctx = click.get_current_context()
+    return {
+        name: value for name, value in values.items() if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+
+
+def path_option(flag: str, metavar: str, told: str, name: str | None = None) -> Decorator:
+    """Return an option that takes a path."""
+    return click.option(flag, *([name] if name else []), type=FILE, metavar=metavar, help=told)
+
+
+def gathered(name: str, fields: Mapping[str, Decorator], make: Callable[[dict[str, Any]], object]) -> Decorator:
+    """Give a command the options `fields`, by their parameters, as one argument: what `make` makes of their values."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def call(**values: Any) -> None:
+            own = {field: values.pop(field) for field in fields}
+            command(**values, **{name: make(own)})
+
+        return combined(*fields.values())(call)
+
+    return decorate
+
+
+# --- asking a daemon
+
+socket_option = click.option(
+    "--socket",
+    "socket_path",
+    type=FILE,
+    metavar="PATH",
+    envvar="SPECMESH_SOCKET",
+    help="Local socket of the daemon (default: found in the user's, then the system's runtime folder).",
+)
+json_option = click.option("--json", is_flag=True, help="Print JSON instead of text.")
+prompts_option = path_option(
+    "--prompts", "FILE", 'One prompt per line, or JSON lines with "prompt" (default: built-in prompts).'
+)
+
+
+def number(flag: str, kind: click.ParamType[Any], default: object, metavar: str, told: str) -> Decorator:
+    """Return an option for a number that has a default."""
+    return click.option(flag, type=kind, default=default, metavar=metavar, help=told)
+
+
+def list_option(
+    flag: str,
+    default: str,
+    metavar: str,
+    told: str,
+    *,
+    least: float,
+    most: float,
+    separator: str = ",",
+    optional: bool = False,
+) -> Decorator:
+    """Return an option for a list of numbers."""
+
+    def numbers(_: click.Context, __: click.Parameter, text: str) -> list[float]:
+        try:
+            values = [float(part) for part in text.split(separator) if text]
+        except ValueError:
+            values = []
+        if not (values or (optional and not text)) or not all(least <= value <= most for value in values):
+            raise click.BadParameter(f"{text!r} is no list of numbers from {least:g} to {most:g} like 1{separator}2")
+        return values
+
+    return click.option(flag, default=default, metavar=metavar, callback=numbers, help=told)
+
+
+def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
+    if value == "auto":
+        return value
+    if value.isdecimal() and int(value) <= MAX_DRAFT_N:
+        return int(value)
+    raise click.BadParameter(f"give auto or a number from 0 to {MAX_DRAFT_N}")
+
+
+draft_n_option = click.option(
+    "--draft-n",
+    default="auto",
+    metavar="auto|N",
+    callback=_draft_n,
+    help=f"Number of drafts per step, at most {MAX_DRAFT_N}; auto adapts it.",
+)
+draft_ms_option = number("--draft-ms", click.FloatRange(0, min_open=True), 5.2, "MS", "Drafter's time per draft.")
+
+
+def rtt_ms_option(default: float) -> Decorator:
+    """Return --rtt-ms."""
+    return number("--rtt-ms", click.FloatRange(0), default, "MS", "Network round trip.")
+
+
+# --- requests
+
+
+def _bias(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[tuple[int, float]]:
+    """ID+BIAS and ID-BIAS, as llama.cpp has them."""
+    found = []
+    for value in values:
+        token, sign, bias = value.partition("+" if "+" in value else "-")
+        try:
+            found.append((int(token), float(sign + bias)))
+        except ValueError:
+            raise click.BadParameter(f"give ID+BIAS or ID-BIAS, as in 198-2.5, not {value}") from None
+    return found
+
+
+def sampling_options(temperature: float) -> Decorator:
+    """Give a command the sampling options as one argument `sampling`: fields of a request.
+
+    What the user did not set is left to the daemon's defaults; `temperature` counts where it has none.
+    """
+
+    def sampling(values: dict[str, object]) -> dict[str, object]:
+        own = given(values)
+        return own if "temperature" in own else own | {"fallback": {"temperature": temperature}}
+
+    fields: dict[str, Decorator] = {
+        name: number(f"--{name.replace('_', '-')}", kind, temperature if name == "temperature" else default, mark, told)
+        for name, (kind, mark, default, told) in _SAMPLING.items()
+    }
+    seed: Decorator = click.option(
+        "--seed", type=click.IntRange(0, 2**32 - 1), metavar="S", help="Seed of the sampling (default: random)."
+    )
+    return gathered(
+        "sampling",
+        {"temperature": fields.pop("temperature"), "seed": seed}
+        | fields
+        | {
+            "logit_bias": click.option(
+                "--logit-bias",
+                multiple=True,
+                metavar="ID±BIAS",
+                callback=_bias,
+                help="Make a token more likely (198+1) or less likely (198-1).",
+            ),
+            "strategy": click.option(
+                "--strategy",
+                type=click.Choice([strategy.value for strategy in Strategy]),
+                help="Which drafts are accepted: those that the target would sample itself (deterministic, the "
+                "default); the most that keep the target's distribution (probabilistic); those that are likely "
+                "enough, which changes the text (threshold); none, so nothing is drafted (greedy).",
+            ),
+            "threshold": click.option(
+                "--threshold",
+                type=POSITIVE_SHARE,
+                metavar="P",
+                help=f"Least probability of an accepted draft with --strategy threshold ({THRESHOLD:g} if not given).",
+            ),
+        },
+        sampling,
+    )
+
+
+def default_options(command: Command) -> Command:
+    """Give a daemon options for what requests leave out, as one argument `defaults`: fields of a request."""
+    otherwise = {
+        "max_tokens": "128 for a completion; a chat may fill its context",
+        "temperature": "1; `generate` 0, `chat` 0.7",
+    }
+    tokens = (COUNT, "N", None, "Most tokens to generate.")
+    fields: dict[str, Decorator] = {
+        name: click.option(
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            metavar=metavar,
+            help=f"For requests that do not set it: {told[0].lower()}{told[1:].rstrip('.')} "
+            f"(default: {otherwise.get(name, default)}).",
+        )
+        for name, (kind, metavar, default, told) in ({"max_tokens": tokens} | _SAMPLING).items()
+    }
+    return gathered("defaults", fields, lambda own: {name: value for name, value in own.items() if value is not None})(
+        command
+    )
+
+
+def _structure(values: dict[str, Any]) -> dict[str, object]:
+    grammar, schema = values["grammar_file"], values["json_schema"]
+    if grammar is not None and schema is not None:
+        raise click.UsageError("give --grammar-file or --json-schema, not both")
+    if grammar is not None:
+        return {"grammar": _read("--grammar-file", grammar)}
+    if schema is None:
+        return {}
+    text = schema if schema.lstrip().startswith("{") else _read("--json-schema", schema)
+    try:
+        return {"json_schema": json.loads(text)}
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"--json-schema is not JSON: {error}") from None
+
+
+def _read(option: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise click.UsageError(f"{option} {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise click.UsageError(f"{option} {path} is not UTF-8") from None
+
+
+def request_options(temperature: float) -> Decorator:
+    """Give a command the options of a request: `sampling`, `structure` (both fields of it), `model`, `socket_path`."""
+    grammar = click.option("--grammar-file", metavar="FILE", help="Generate only text of this GBNF grammar.")
+    schema = click.option(
+        "--json-schema", metavar="FILE|JSON", help="Generate only JSON of this schema: the schema itself, or a file."
+    )
+    model = click.option(
+        "--model",
+        metavar="NAME",
+        help="Model to ask, as `specmesh ps` names it, where a drafter has verifiers for several (default: first).",
+    )
+    structure = gathered("structure", {"grammar_file": grammar, "json_schema": schema}, _structure)
+    return combined(sampling_options(temperature), structure, model, socket_option)

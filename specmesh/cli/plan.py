@@ -8,8 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specmesh.cli.imagined_pair_options import STEPS_FILE, draft_ms_option, rtt_ms_option
-from specmesh.cli.options import FOUND, json_option, print_result, socket_option
+from specmesh import client as daemon
+from specmesh.bench.progress import bar
+from specmesh.cli.options import (
+    COUNT,
+    SHARE,
+    STEPS_FILE,
+    draft_ms_option,
+    json_option,
+    list_option,
+    number,
+    path_option,
+    print_result,
+    rtt_ms_option,
+    socket_option,
+)
 
 if TYPE_CHECKING:
     from specmesh.core.simulation import Forecast, Site, Texts
@@ -144,66 +157,29 @@ def _luck(alpha: float) -> Callable[[int], bool]:
     return lambda _: chance.random() < alpha
 
 
-def _users(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
-    found = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
-    if not all(1 <= count <= 10_000 for count in found):
-        raise click.BadParameter(f"{text!r} is no list of numbers from 1 to 10000 like 1,16,256")
-    return found
-
-
 @click.command()
-@click.option(
-    "--steps",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help=f"{STEPS_FILE} (default: as the running verifier has measured them).",
-)
-@click.option(
-    "--users",
-    default="1,2,4,8,16,32,64,128,256",
-    show_default=True,
-    metavar="N[,N...]",
-    callback=_users,
-    help="How many ask at once, each for one text after the other.",
-)
-@click.option(
-    "--tokens", type=click.IntRange(8, 100_000), default=128, show_default=True, metavar="N", help="Of each text."
-)
-@click.option(
-    "--prompt-tokens", type=click.IntRange(1, 100_000), default=64, show_default=True, metavar="N", help="Before it."
-)
-@click.option(
-    "--alpha",
-    type=click.FloatRange(0.0, 1.0),
-    default=0.75,
-    show_default=True,
-    metavar="P",
-    help="Probability that a draft stands.",
-)
+@path_option("--steps", "FILE", f"{STEPS_FILE} (default: as the running verifier has measured them).")
+@list_option("--users", "1,2,4,8,16,32,64,128,256", "N[,N...]", "Numbers of concurrent users.", least=1, most=10_000)
+@number("--tokens", click.IntRange(8, 100_000), 128, "N", "Tokens per completion.")
+@number("--prompt-tokens", click.IntRange(1, 100_000), 64, "N", "Tokens per prompt.")
+@number("--alpha", SHARE, 0.75, "P", "Probability that a draft is accepted.")
 @draft_ms_option
 @rtt_ms_option(5.0)
+@number("--pause-ms", click.FloatRange(0), 0.5, "MS", "Time between two steps; `stats --json` has it as gap_ms.")
 @click.option(
-    "--pause-ms",
-    type=click.FloatRange(0),
-    default=0.5,
-    show_default=True,
-    metavar="MS",
-    help="Between two steps; `stats --json` has it as gap_ms.",
-)
-@click.option(
-    "--drafters", type=click.IntRange(1), metavar="N", help="That all users share (default: each has their own)."
+    "--drafters", type=COUNT, metavar="N", help="Number of drafters that all users share (default: one each)."
 )
 @click.option(
     "--max-sessions",
-    type=click.IntRange(1),
+    type=COUNT,
     metavar="N",
-    help="The verifier's; users beyond wait for a place (default: it has places for all).",
+    help="Most sessions of the verifier; further users wait (default: enough for all).",
 )
-@socket_option(f"The verifier's local socket, without --steps (default: {FOUND}).")
-@json_option("SPECMESH_PLAN_JSON")
+@socket_option
+@json_option
 def plan(
     steps: Path | None,
-    users: tuple[int, ...],
+    users: list[float],
     tokens: int,
     prompt_tokens: int,
     alpha: float,
@@ -213,20 +189,18 @@ def plan(
     drafters: int | None,
     max_sessions: int | None,
     socket_path: Path | None,
-    as_json: bool,
+    json: bool,
 ) -> None:
     """How many users can one verifier serve, how fast, and up to how many do drafts pay? A simulation.
 
-    The verifier's own scheduler, sessions and policies decide; only models, network and clocks are imagined. A step of
-    more rows than were measured costs as much more as the widest measured ones say.
+    The verifier's own scheduler, sessions and policies decide; models, network and clocks are simulated. Steps of more
+    rows than were measured are extrapolated.
     """
-    from specmesh.bench.progress import bar
     from specmesh.bench.steps import costs_of, measured, read_costs
-    from specmesh.client import Client
     from specmesh.core.simulation import Site, Texts
 
-    costs = costs_of(measured(Client(socket_path).get("/stats"))) if steps is None else read_costs(steps)
+    costs = costs_of(measured(daemon.Client(socket_path).get("/stats"))) if steps is None else read_costs(steps)
     site = Site(costs, draft_ms / 1e3, rtt_ms / 1e3, pause_ms / 1e3, drafters=drafters, places=max_sessions)
     with bar(2 * len(users)) as advance:
-        found = forecast(site, Texts(prompt_tokens, tokens), alpha, users, advance)
-    print_result(found, as_json=as_json)
+        found = forecast(site, Texts(prompt_tokens, tokens), alpha, tuple(map(int, users)), advance)
+    print_result(found, as_json=json)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specmesh.cli.config import ROLE, template
+
 if TYPE_CHECKING:
     from specmesh.service.plan import Hand, Service
 
@@ -21,22 +23,19 @@ def _command(run: "Callable[[Service, Hand], None]") -> click.Command:
     """Make a subcommand of what does something to a daemon's service."""
 
     @service.command(run.__name__, help=run.__doc__)
-    @click.argument("role", type=click.Choice(["verifier", "drafter"]))
-    @click.option("--system/--user", default=False, help="The machine's own service, or (default) one of this user.")
-    @click.option("--dry-run", is_flag=True, help="Only say what would be written and run.")
+    @ROLE
+    @click.option("--system/--user", default=False, help="The machine's own service, or this user's.")
+    @click.option("--dry-run", is_flag=True, help="Only print what would be written and run.")
     @click.option("--root", type=click.Path(path_type=Path), hidden=True)
     @click.pass_context
     def command(ctx: click.Context, role: str, system: bool, dry_run: bool, root: Path | None) -> None:
-        from specmesh.cli.config_file import template
         from specmesh.service.plan import Hand, Scope
 
         if sys.platform == "darwin":
             from specmesh.service.launchd import launchd_service as planned
         else:
             from specmesh.service.systemd import systemd_service as planned
-        main = ctx.find_root().command
-        assert isinstance(main, click.Group)
-        settings = template(role, main.commands[role])
+        settings = template(role, ctx.find_root())
         run(planned(role, Scope.SYSTEM if system else Scope.USER, settings), Hand(click.echo, dry_run, root))
 
     return command
@@ -77,19 +76,19 @@ def stop(planned: "Service", hand: "Hand") -> None:
 
 @_command
 def restart(planned: "Service", hand: "Hand") -> None:
-    """Stop the service if it runs, and start it: what has changed in its settings holds then."""
+    """Start the service again, with its settings as they are now."""
     hand.start(planned.unload, planned.restart)
 
 
 @_command
 def status(planned: "Service", hand: "Hand") -> None:
-    """Show what the service manager knows of it."""
+    """Show what the service manager knows about the service."""
     _replace(planned.status, hand)
 
 
 @_command
 def logs(planned: "Service", hand: "Hand") -> None:
-    """Show its newest log lines."""
+    """Show the service's newest log lines."""
     _replace(planned.logs, hand)
 
 

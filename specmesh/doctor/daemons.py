@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specmesh import __version__
-from specmesh.cli import ps
+from specmesh.cli import status as ps
 from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.snapshot import Fields, printable
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from specmesh.cli import ps
+from specmesh.cli import status as ps
 from specmesh.doctor import daemons, keys, models, network, services, settings, sockets, software
 from specmesh.doctor.check import Check
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from specmesh.cli.ps import Found
+from specmesh.cli.status import Found
 from specmesh.client import Json
 from specmesh.core.costs import StepCosts
 from specmesh.core.policy import PolicyInputs, solve

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specmesh import paths
 from specmesh.api.port import parse_port
-from specmesh.cli.config import ROLES, effective
-from specmesh.cli.config_file import config_folders, read
+from specmesh.cli.config import effective, read
 from specmesh.doctor.check import Check, fail, ok
 from specmesh.errors import BadVariable, ConfigError
+from specmesh.paths import ROLES
 
 if TYPE_CHECKING:
     import click
@@ -105,7 +106,7 @@ def _files(root: "click.Context", role: str) -> list[FileFacts]:
 
     assert isinstance(root.command, click.Group)
     found: list[FileFacts] = []
-    for path in (folder / f"{role}.toml" for folder in config_folders()):
+    for path in (folder / f"{role}.toml" for folder in paths.config_folders()):
         if not path.is_file():
             continue
         first = found[0].path if found else None

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from specmesh.cli.config_file import config_folders
+from specmesh.paths import config_folders
 from specmesh.service.plan import Command, File, Scope, Service
 
 TEMPLATE = Path(__file__).parents[1] / "launchd/job.plist"

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import specmesh
-from specmesh.cli.config_file import config_folders
 from specmesh.errors import ConfigError
+from specmesh.paths import config_folders
 from specmesh.service.plan import Command, File, Scope, Service
 
 TEMPLATES = Path(__file__).parents[1] / "systemd"

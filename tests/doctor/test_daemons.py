@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specmesh import __version__
-from specmesh.cli.ps import Found
+from specmesh.cli.status import Found
 from specmesh.doctor import daemons
 from specmesh.doctor.daemons import DaemonFacts, facts_of, judge
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.cli.ps import Found
+from specmesh.cli.status import Found
 from specmesh.doctor import network
 from specmesh.doctor.network import LinkFacts, Reach, ReachFacts, judge_link, judge_reach, judge_wire, links, reach_of
 from specmesh.doctor.settings import RoleSettings

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 import pytest
 
-from specmesh.cli import config_file, main
+from specmesh import paths
+from specmesh.cli import main
 from specmesh.doctor import settings
 from specmesh.doctor.settings import FileFacts, RoleSettings, judge_file, ports
 
@@ -34,8 +35,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> click.Context:
     folders = [tmp_path / "user", tmp_path / "system"]
     for folder in folders:
         folder.mkdir()
-    monkeypatch.setattr(config_file, "config_folders", lambda: folders)
-    monkeypatch.setattr(settings, "config_folders", lambda: folders)
+    monkeypatch.setattr(paths, "config_folders", lambda: folders)
     for name in ("SPECMESH_VERIFIER_CTX", "SPECMESH_DRAFTER_CONNECT"):
         monkeypatch.delenv(name, raising=False)
     return click.Context(main, info_name="specmesh", **main.context_settings)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from specmesh.cli import config_file, main
+from specmesh.cli import main
 from specmesh.errors import ConfigError, EngineError
 from specmesh.service.launchd import launchd_service
 from specmesh.service.plan import Hand, Scope, Service
@@ -29,7 +29,7 @@ def everything(root: Path) -> dict[str, str]:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(config_file, "user_config_path", lambda name: Path("/home/ada/.config") / name)
+    monkeypatch.setattr("platformdirs.user_config_path", lambda name: Path("/home/ada/.config") / name)
     monkeypatch.setenv("HOME", "/home/ada")
     return tmp_path / "a root"
 

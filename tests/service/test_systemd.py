@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from specmesh.cli import main
-from specmesh.cli.config_file import keys
+from specmesh.cli.config import keys
 from specmesh.service import systemd
 from specmesh.service.plan import Scope
 from specmesh.service.systemd import quoted, systemd_service, unit
