@@ -27,4 +27,4 @@ def drafted(frame: m.DraftProbs) -> ev.Drafted:
     for size in frame.sizes:
         begin, end = end, end + size
         proposals.append(Proposal(frame.support[begin:end], frame.weights[begin:end]) if size else None)
-    return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, 0, tuple(proposals))
+    return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, tuple(proposals))

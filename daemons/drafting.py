@@ -2,16 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import assert_never
 
 import structlog
 
 from specmesh.core import events as ev
 from specmesh.core.policy import PolicyInputs
-from specmesh.core.pool import SHOWN, Change, Offer, Why, choose
+from specmesh.core.pool import Change, Offer, Why, choose
 from specmesh.core.standby import Standby
-from specmesh.core.usefulness import second_pays, usefulness
+from specmesh.core.usefulness import usefulness
 from specmesh.daemons.drafters import Drafters
 from specmesh.daemons.live import Live
 from specmesh.daemons.peers import DrafterPeer
@@ -31,8 +30,7 @@ CANDIDATES = 4
 class Drafting:
     """The drafters of all `sessions`; `carry_out` does what a session's machine wants done, `changes` counts.
 
-    A session that a drafter's own client asked for is drafted for by that drafter, which follows it anyway. second:
-    the standby of a session may be asked for drafts besides, where that pays.
+    A session that a drafter's own client asked for is drafted for by that drafter, which follows it anyway.
     """
 
     def __init__(
@@ -43,13 +41,10 @@ class Drafting:
         policies: PolicySolver,
         changes: dict[Why, int],
         carry_out: Callable[[Live, Effects], None],
-        *,
-        second: bool = False,
     ) -> None:
         self._sessions, self._router, self._drafters = sessions, router, drafters
         self._policies, self._carry_out = policies, carry_out
         self._changes = changes
-        self._second = second
         self._turn = 0
 
     # --- who drafts
@@ -129,7 +124,6 @@ class Drafting:
     def _nobody_stands_by(self, live: Live) -> None:
         live.standby = None
         live.casting.stands_by(None)
-        live.machine.assist(None)
 
     def finished(self, live: Live, reason: str, now: float) -> None:
         """A session has ended: its standby is told, with what it misses of the text."""
@@ -150,7 +144,6 @@ class Drafting:
             return
         identity = live.casting.standby
         if identity is not None and live.standby is not None:
-            live.standby.draft_n = live.machine.draft_n if live.machine.assisted else 0
             self._tell(live, identity, live.standby.follow(now))
         peer = self._drafters.get(live.drafter)
         if peer is None:
@@ -160,10 +153,8 @@ class Drafting:
         if live.casting.due(now) and len(self._drafters) > 1:
             silent = live.machine.pacing.silent(now)
             shown = live.standby.shown if live.standby is not None else 0
-            offers, assists = self._offers(live, now, CANDIDATES), live.machine.assisted
-            for change in live.casting.look(offers, shown, now, silent=silent, assists=assists):
+            for change in live.casting.look(self._offers(live, now, CANDIDATES), shown, now, silent=silent):
                 self._change(live, change, now)
-            self._consider(live, now)
 
     def heard(self, live: Live, peer: DrafterPeer, event: ev.VerifierEvent, size: int, now: float) -> None:
         """A frame of a session's standby."""
@@ -175,12 +166,10 @@ class Drafting:
             case ev.Shadowed():
                 if not peer.record.barred(now):
                     shown = standby.shadowed(event, peer.arrivals.round_trip, now)
-                    live.casting.guessed(shown.right, shown.rescued)
+                    live.casting.guessed(shown.right)
                     peer.record.shadowed(shown.interval, now)
             case ev.Nacked(base, crc):
                 self._tell(live, peer.identity, standby.nacked(base, crc, now))
-            case ev.Drafted() if standby.draft_n:
-                self._carry_out(live, live.machine.handle(replace(event, second=True), now))
             case _:
                 pass  # drafts that were on their way when it was relieved
 
@@ -197,33 +186,11 @@ class Drafting:
         if relieved is not None:
             self._stand_by(live, relieved, told, now)
 
-    def _consider(self, live: Live, now: float) -> None:
-        """Whether the standby is to draft beside the drafter: by what it has shown, and does since."""
-        machine, peer = live.machine, self._drafters.get(live.drafter)
-        second = machine.second or live.casting.second()
-        pays = False
-        if second is not None and peer is not None and self._may_assist(live, now):
-            inputs = self._inputs(live, peer, 1)
-            pays = inputs is not None and second_pays(inputs, second.rescue, asked=machine.assisted)
-        if pays != machine.assisted:
-            machine.assist(second if pays else None)
-            self._weigh()
-
-    def _may_assist(self, live: Live, now: float) -> bool:
-        """Whether it has shown guesses, drafts for nobody else and has broken no promise of late."""
-        identity, standby = live.casting.standby, live.standby
-        peer = self._drafters.get(identity)
-        if not self._second or not live.machine.may_be_assisted or standby is None or peer is None:
-            return False
-        others = [other for other in self._sessions.values() if other is not live]
-        busy = any(identity in (other.drafter, other.assistant) for other in others)
-        return standby.shown >= SHOWN and not busy and not peer.record.barred(now)
-
     def _stand_by(self, live: Live, identity: bytes, known: int, now: float) -> None:
         peer = self._drafters.get(identity)
         if peer is None:
             return
-        live.standby = Standby(live.machine.prefix, now, known, live.machine.rejections)
+        live.standby = Standby(live.machine.prefix, now, known)
         live.casting.stands_by(identity, peer.record)
         self._tell(live, identity, live.standby.begin(now))
 
@@ -303,7 +270,6 @@ class Drafting:
         for live in self._sessions.values():
             live.asked = live.machine.drafting
         loads = Counter(live.drafter for live in self._sessions.values() if live.asked)
-        loads += Counter(live.assistant for live in self._sessions.values())
         for peer in self._drafters:
             peer.arrivals.share(loads[peer.identity])
 

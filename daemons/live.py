@@ -42,11 +42,6 @@ class Live:
     asked: bool = False
     unguided: bool = False
 
-    @property
-    def assistant(self) -> bytes | None:
-        """The drafter that drafts beside its own; None where none does."""
-        return self.casting.standby if self.machine.assisted else None
-
     def started(self) -> Started:
         """What its client is told first."""
         machine = self.machine

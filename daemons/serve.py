@@ -68,7 +68,6 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
             guard,
             settings.grace,
             settings.max_queue,
-            second_drafter=settings.second_drafter,
             drain=settings.drain,
             explicit_threads=settings.model.threads is not None,
         )

@@ -50,15 +50,13 @@ class Sessions:
         policies: PolicySolver,
         stats: VerifierStats,
         grace: float,
-        *,
-        second: bool = False,
     ) -> None:
         self.live: dict[int, Live] = {}
         self._limits, self._costs = limits, costs
         self._router, self._drafters, self._stepper = router, drafters, stepper
         self._stats = stats
         changes = stats.drafter_changes
-        self.drafting = Drafting(self.live, router, drafters, policies, changes, self.carry_out, second=second)
+        self.drafting = Drafting(self.live, router, drafters, policies, changes, self.carry_out)
         self._closing, self._kept = Closing(), Kept(grace)
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
 

@@ -2,7 +2,6 @@
 sequences, from one session to the next."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 import structlog
@@ -12,10 +11,10 @@ from specmesh.core import events as ev
 from specmesh.core.contest import SharedStep
 from specmesh.core.costs import StepCosts
 from specmesh.core.places import NOTHING, Cut, Places
-from specmesh.core.scheduler import PREFILL_ROWS, Idle, Part, Scheduler, Step
+from specmesh.core.scheduler import PREFILL_ROWS, Idle, Scheduler, Step
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job
 from specmesh.daemons.live import Live
-from specmesh.engines.base import Fork, Span, VerifyEngine
+from specmesh.engines.base import Span, VerifyEngine
 
 STEP_PATIENCE = 180.0
 """Seconds after which a step is stuck: a chunk of a prompt takes a minute where a large model runs on a slow CPU."""
@@ -47,7 +46,6 @@ class Stepper:
         self.places = Places(info.n_seq, info.reuse, info.n_ctx * (1 if info.reuse == "whole" else info.n_seq), part)
         self._step: Step | None = None
         self._behind: set[int] = set()  # sequences whose next step decodes ids again
-        self._aside: dict[int, int] = {}  # by session, the sequence that is lent for its side chain
         self._begun = 0.0  # when the step that runs was handed over
         self._redoes = False
         self._last_ended: float | None = None  # of the step before, where sessions have gone on since
@@ -78,11 +76,8 @@ class Stepper:
                 assert_never(step)
 
     def _begin(self, step: Step, sessions: Mapping[int, Live], now: float) -> None:
-        step = replace(
-            step, parts=tuple((session, self._placed(sessions[session], part)) for session, part in step.parts)
-        )
-        seqs, spans = [sessions[session].seq for session, _ in step.parts], list[Span]()
-        orders = self.places.orders((*seqs, *self._aside.values()))
+        spans = list[Span]()
+        orders = self.places.orders(sessions[session].seq for session, _ in step.parts)
         self._behind -= {order.seq for order in orders if order == Cut(order.seq, 0)}
         self._redoes, waited = False, 0.0
         for session, part in step.parts:
@@ -91,28 +86,13 @@ class Stepper:
             self._behind.discard(live.seq)
             if isinstance(part, ev.Verify):
                 waited += live.machine.begin(now)
-                spans.append(self._span(live, part))
+                spans.append(Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
             else:
                 spans.append(Span(live.seq, part.position, part.ids, logits=part.stepwise))
         self._step, self._begun = step, now
         self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
         self._engine.submit(Job(orders, tuple(spans), self._threads))
         self._threads = None
-
-    def _placed(self, live: Live, part: Part) -> Part:
-        """A part as it can be run: without its side chain where no sequence is left for that."""
-        if isinstance(part, ev.Prefill) or part.side is None:
-            return part
-        seq = self.places.lend(live.seq, part.position)
-        if seq is None:
-            return replace(part, side=None)
-        self._aside[live.id] = seq
-        return part
-
-    def _span(self, live: Live, part: ev.Verify) -> Span:
-        side = part.side
-        fork = Fork(self._aside[live.id], 1 + side.fork, side.ids) if side is not None else None
-        return Span(live.seq, part.position, (part.last, *part.drafts), logits=True, fork=fork)
 
     def use_threads(self, threads: int) -> None:
         """Take so many CPU threads from the next step on; what steps cost is learned anew."""
@@ -145,13 +125,9 @@ class Stepper:
             if isinstance(part, ev.Prefill):
                 outcomes.append((live, live.machine.handle(ev.Prefilled(len(part.ids)), now)))
             elif logits is not None:
-                # Without the side chain where another session has got its sequence meanwhile.
-                side = part.side if self.places.is_lent(self._aside.get(session, -1)) else None
-                stepped = ev.Stepped(part.drafts, logits, seconds, sharing, side)
-                outcomes.append((live, live.machine.handle(stepped, now)))
+                outcomes.append((live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds, sharing), now)))
         for live, effects in outcomes:
             self._trim(live, effects)
-        self._return()
         if logs.debugging():
             _log_step(step, outcomes, seconds)
         if step.pure:
@@ -167,30 +143,15 @@ class Stepper:
     def abandon(self, sessions: Mapping[int, Live]) -> list[Live]:
         """The step has failed; those of the sessions whose sequences are in doubt."""
         self._step = None
-        self._return()
         doubtful = self.places.fail()
         return [live for live in sessions.values() if live.seq in doubtful]
 
     def _trim(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
         for effect in effects:
-            match effect:
-                case ev.Trim(length, aside=True):
-                    lent = self._aside.pop(live.id)
-                    self.places.swapped(live.seq, lent, length)
-                    live.seq = lent
-                case ev.Trim(length):
-                    self.places.cut(live.seq, length)
-                    if self._restores:
-                        self._behind.add(live.seq)
-                case _:
-                    pass
-
-    def _return(self) -> None:
-        """Give the sequences of side chains back that the text did not go along."""
-        for seq in self._aside.values():
-            if self.places.is_lent(seq):
-                self.places.returned(seq)
-        self._aside.clear()
+            if isinstance(effect, ev.Trim):
+                self.places.cut(live.seq, effect.length)
+                if self._restores:
+                    self._behind.add(live.seq)
 
     def rest(self) -> None:
         """No session is left: what passes until the next step says nothing about pauses, nor do those that were here of

@@ -56,7 +56,7 @@ class VerifierLoop:
     """One verifier: its sockets, sessions and drafters. Everything runs on the thread that calls `run`.
 
     grace: seconds that a session is kept for a drafter which went away. max_queue: most requests that wait for one.
-    second_drafter: two drafters may draft for one session. drain: seconds that sessions get to finish after `stop`.
+    drain: seconds that sessions get to finish after `stop`.
     """
 
     def __init__(
@@ -70,7 +70,6 @@ class VerifierLoop:
         grace: float = GRACE,
         max_queue: int = MAX_QUEUE,
         *,
-        second_drafter: bool = False,
         drain: float = 10.0,
         explicit_threads: bool = False,
     ) -> None:
@@ -102,7 +101,6 @@ class VerifierLoop:
             self._policies,
             self.stats,
             grace,
-            second=second_drafter,
         )
 
     # --- the loop
@@ -284,8 +282,8 @@ class VerifierLoop:
 
     def _message(self, peer: DrafterPeer, message: m.Message, size: int, now: float) -> None:
         match message:
-            case m.Draft(session, base, crc, ids, branch):
-                self._sessions.heard(peer, session, ev.Drafted(base, crc, ids, branch), size, now)
+            case m.Draft(session, base, crc, ids):
+                self._sessions.heard(peer, session, ev.Drafted(base, crc, ids), size, now)
             case m.DraftProbs(session):
                 self._sessions.heard(peer, session, drafted(message), size, now)
             case m.Shadow(session, base, crc, ids):
@@ -393,6 +391,4 @@ def _limits(engine: VerifyEngine) -> TargetLimits:
     info, vocabulary = engine.info, engine.vocabulary
     most = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
     drafts = most if info.can_trim else 0
-    return TargetLimits(
-        info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width, info.trees
-    )
+    return TargetLimits(info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width)

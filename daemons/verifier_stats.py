@@ -60,16 +60,8 @@ class VerifierStats:
 
     def round(self, told: ev.Emit, now: float) -> None:
         """Count a verification round of some session."""
-        drafted, generated = len(told.drafts) + told.beside, len(told.ids)
-        self.totals.record(
-            drafted,
-            told.tested,
-            told.accepted,
-            generated,
-            told.forced,
-            side_drafted=told.side_drafted,
-            side_accepted=told.side_accepted,
-        )
+        drafted, generated = len(told.drafts), len(told.ids)
+        self.totals.record(drafted, told.tested, told.accepted, generated, told.forced)
         drafted, accepted = max(drafted - told.forced, 0), max(told.accepted - told.forced, 0)
         self._recent.append((drafted, accepted))
         self.minute.record(now, drafted, accepted, generated)
@@ -202,8 +194,6 @@ class VerifierStats:
             "accepted": totals.accepted,
             "forced_drafted": totals.forced_drafted,
             "forced_accepted": totals.forced_accepted,
-            "side_drafted": totals.side_drafted,
-            "side_accepted": totals.side_accepted,
             "generated": totals.generated,
             "accept_histogram": list(totals.accept_histogram),
             "tested_at": list(totals.tested_at),
@@ -231,7 +221,6 @@ def _session_row(live: Live, names: Mapping[bytes, str], now: float) -> dict[str
         "drafted": session.attached,
         "drafter": names.get(live.drafter) if live.drafter is not None else None,
         "standby": names.get(live.casting.standby) if live.casting.standby is not None else None,
-        "second": names.get(live.assistant) if live.assistant is not None else None,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,
         "lead": session.lead,

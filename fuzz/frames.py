@@ -41,6 +41,8 @@ def _message(
         return m.Nack(session, base, crc)
     if kind is m.Shadow:
         return m.Shadow(session, base, crc, ids)
+    if kind is m.Draft:
+        return m.Draft(session, base, crc, ids)
     if kind is m.DraftProbs:
         return _with_laws(session, base, crc, ids, number)
     made: Callable[..., m.TokenMessage] = kind

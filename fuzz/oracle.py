@@ -14,7 +14,6 @@ from specmesh.core.prefix import Prefix
 from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler
 from specmesh.core.session_params import SessionParams
-from specmesh.core.side import Side
 
 N_VOCAB = 16
 END = 0
@@ -62,7 +61,7 @@ class Memory:
     """The ids that a model holds; asserts what an engine would refuse."""
 
     def __init__(self, n_ctx: int) -> None:
-        self.held, self._aside = Prefix(), Prefix()
+        self.held = Prefix()
         self._n_ctx = n_ctx
 
     def append(self, ids: Sequence[int]) -> None:
@@ -71,25 +70,15 @@ class Memory:
         self.held.extend(ids)
         assert len(self.held) <= self._n_ctx, "the model's memory is full"
 
-    def trim(self, length: int, *, aside: bool = False) -> None:
-        """Keep the first `length` ids; aside: of the side chain's sequence, and go on there."""
-        if aside:
-            self.held, self._aside = self._aside, Prefix()
+    def trim(self, length: int) -> None:
+        """Keep the first `length` ids."""
         assert 0 <= length <= len(self.held), "a trim cannot add ids"
         self.held.truncate(length)
 
-    def rows(self, ids: Sequence[int], side: Side | None = None) -> NDArray[np.float32]:
-        """Take ids in, and give the row after each; then the same of the side chain, in another sequence."""
-        begin, rows = len(self.held), self._rows(ids)
-        if side is not None:
-            first, self.held = self.held, Prefix(self.held[0 : begin + 1 + side.fork])
-            rows += self._rows(side.ids)
-            self.held, self._aside = first, self.held
-        return np.stack(rows)
-
-    def _rows(self, ids: Sequence[int]) -> list[NDArray[np.float32]]:
+    def rows(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Take ids in, and give the row after each."""
         rows = []
         for token in ids:
             self.append((token,))
             rows.append(row(self.held.crc))
-        return rows
+        return np.stack(rows)

@@ -19,7 +19,6 @@ from specmesh.core.policy import Policy, PolicyInputs, solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.core.second import Second, rescues
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.strategy import Strategy
 from specmesh.core.verifier_session import VerifierSession
@@ -29,7 +28,7 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import decode
 
 SESSION = 7
-MOST_NODES = 256
+MOST_HELD = 256
 """Drafts that a session keeps, at most."""
 
 BEGUN = 3
@@ -71,7 +70,7 @@ class _World:
             stop=tape.choice(((), (), ("de",), ("b", "gh"))),
         )
         n_ctx = tape.choice((64, 64, len(PROMPT) + 1, 20))
-        limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), tape.choice((8, 16, 1, 0)), PIECES, trees=True)
+        limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), tape.choice((8, 16, 1, 0)), PIECES)
         self.most = limits.max_drafts
         self.costs = StepCosts()
         self.params, self.n_ctx = params, n_ctx
@@ -115,8 +114,6 @@ class _World:
         arrivals = Arrivals()
         arrivals.record_round_trip(self.tape.choice(ROUND_TRIPS))
         self.perform(self.session.attach(arrivals))
-        if self.session.may_be_assisted:
-            self.session.assist(Second(RollingAcceptance(), rescues()))
 
     def hear(self, frame: bytes) -> None:
         """A frame from the drafter, as the verifier's loop hands it over."""
@@ -126,8 +123,8 @@ class _World:
             self.seen[error.reason] += 1
             return
         match message:
-            case m.Draft(_, base, crc, ids, branch):
-                self.handle(ev.Drafted(base, crc, ids, branch, second=branch == 1))
+            case m.Draft(_, base, crc, ids):
+                self.handle(ev.Drafted(base, crc, ids))
             case m.DraftProbs():
                 self.handle(drafted(message))
             case m.Shadow(_, base, crc, ids):
@@ -152,10 +149,9 @@ class _World:
         if self.step is not None:
             part, began = self.step
             self.step = None
-            logits = self.memory.rows((part.last, *part.drafts), part.side)
+            logits = self.memory.rows((part.last, *part.drafts))
             self.costs.record(len(logits), self.now - began)
-            self.seen["two chains"] += part.side is not None
-            self.handle(ev.Stepped(part.drafts, logits, self.now - began, 1 + self.tape.byte() % 4, part.side))
+            self.handle(ev.Stepped(part.drafts, logits, self.now - began, 1 + self.tape.byte() % 4))
             return
         plan = self.session.plan(self.now)
         match plan:
@@ -178,10 +174,6 @@ class _World:
         """A step begins; frames may come before it ends."""
         assert part.position == len(self.memory.held), "the plan is not where the memory ends"
         assert len(part.drafts) <= self.most, "more drafts than the target takes"
-        side = part.side
-        assert side is None or (side.fork < len(part.drafts) and side.fork + len(side.ids) <= self.most), (
-            "too far aside"
-        )
         assert self.session.begin(self.now) >= 0
         self.until = None
         self.step = part, self.now
@@ -204,7 +196,7 @@ class _World:
             self.truth = Prefix(truth)
         self.perform(effects)
         assert committed[0 : len(committed)] == self.truth[0 : len(committed)], "not what the target says"
-        assert self.session._drafts.nodes <= MOST_NODES
+        assert len(self.session._drafts) <= MOST_HELD
         assert 0 <= self.session.draft_n <= max(self.most, 30)
 
     def refereed(self, step: ev.Stepped) -> list[int]:
@@ -235,9 +227,8 @@ class _World:
                     assert list(ids) == self.truth[base : len(self.session.prefix)]
                 case ev.SendNack(base, crc):
                     assert (base, crc) == (len(self.session.prefix), self.session.prefix.crc)
-                case ev.Trim(length, aside):
-                    self.seen["went aside"] += aside
-                    self.memory.trim(length, aside=aside)
+                case ev.Trim(length):
+                    self.memory.trim(length)
                 case ev.Emit(ids, accepted, drafts):
                     assert self.reason is None, "a round after the end"
                     self.seen["accepted"] += accepted

@@ -68,7 +68,6 @@ class VerifierSettings:
     grace:         seconds that a text is kept whose drafter went away.
     max_queue:     most requests that wait for a free session.
     defaults:      fields of a request's body that are used where it leaves them out.
-    second_drafter: two drafters may draft for one session at once, where that pays.
     drain:         seconds that running texts get after SIGTERM.
     """
 
@@ -81,7 +80,6 @@ class VerifierSettings:
     grace: float = 30.0
     max_queue: int = 256
     defaults: Mapping[str, object] = field(default_factory=dict)
-    second_drafter: bool = False
     drain: float = 10.0
 
     def __post_init__(self) -> None:

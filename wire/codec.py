@@ -10,7 +10,7 @@ One ZMTP frame per message, little-endian: a 20-byte header, a payload, the CRC-
     8      4    base        u32
     12     4    prefix_crc  u32   token plane: CRC-32 of the ids before base; control plane: 0
     16     2    count       u16   token plane: ids that follow; control plane: 0
-    18     2    draft_n     u16   TRUTH, SYNC: drafts wanted; DRAFT: branch number; else 0
+    18     2    draft_n     u16   TRUTH, SYNC: drafts wanted; else 0
 """
 
 import struct
@@ -56,8 +56,8 @@ def encode(message: Message) -> bytes:
     Raises ValueError when the caller asks for more than a frame holds (ids over MAX_TOKENS, a field out of range).
     """
     match message:
-        case m.Draft(session, base, crc, ids, branch):
-            return _encode_ids(Kind.DRAFT, session, base, crc, ids, branch)
+        case m.Draft(session, base, crc, ids):
+            return _encode_ids(Kind.DRAFT, session, base, crc, ids, 0)
         case m.Truth(session, base, crc, ids, draft_n):
             return _encode_ids(Kind.TRUTH, session, base, crc, ids, draft_n)
         case m.Sync(session, base, crc, ids, draft_n):
@@ -96,7 +96,7 @@ def decode(frame: bytes) -> Message:
     ids = _decode_ids(frame, count)
     match kind:
         case Kind.DRAFT:
-            return m.Draft(session, base, crc, ids, extra)
+            return m.Draft(session, base, crc, ids)
         case Kind.TRUTH:
             return m.Truth(session, base, crc, ids, extra)
         case Kind.SYNC:

@@ -69,12 +69,11 @@ class Draft:
     base: int
     prefix_crc: int
     ids: tuple[int, ...]
-    branch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DraftProbs:
-    """Drafts of the main chain, as in DRAFT, each with the law that it was sampled from.
+    """Drafts as in DRAFT, each with the law that it was sampled from.
 
     For each id `sizes` has how many tokens its law has, 0 where it is not told; these stand in `support`, their weights
     in `weights`, one draft's after the other's.

@@ -217,12 +217,6 @@ _insecure_rpc_option = click.option(
     "two prompts begin with is read twice, and drafts pay less.",
 )
 @click.option(
-    "--second-drafter",
-    is_flag=True,
-    help="Where several drafters are attached, let a second one draft for a session too, if it has shown that it is "
-    "right where the first is wrong; both chains are verified in one step where that pays.",
-)
-@click.option(
     "--rpc",
     metavar="HOST:PORT[,...]",
     help="Put layers on these machines too, which run `specmesh rpc-server` or llama.cpp's ggml-rpc-server.",
@@ -237,7 +231,6 @@ def verifier(
     grace: float,
     reproducible: bool,
     kv_unified: bool,
-    second_drafter: bool,
     rpc: str | None,
     insecure_rpc: bool,
     engine: str,
@@ -262,8 +255,7 @@ def verifier(
             insecure_rpc=insecure_rpc,
         )
         reread = rereader(click.get_current_context(), port)
-        more: dict[str, Any] = shared.settings(defaults) | {"second_drafter": second_drafter}
-        settings = VerifierSettings(target, bind, where, port=port, grace=grace, **more)
+        settings = VerifierSettings(target, bind, where, port=port, grace=grace, **shared.settings(defaults))
         from specmesh.daemons.serve import serve_verifier  # not before: what is wrong so far is told at once
 
         serve_verifier(settings, reread)

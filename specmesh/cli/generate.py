@@ -29,8 +29,6 @@ _REPORT_KEYS = (
     "accepted",
     "forced_drafted",
     "forced_accepted",
-    "side_drafted",
-    "side_accepted",
     "acceptance_rate",
     "mean_acceptance_length",
     "time_s",

@@ -1,9 +1,8 @@
 """The accept rule: which drafts stand, and what is said where they end."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from specmesh.core.side import Side
 from specmesh.errors import RequestError
 
 
@@ -16,7 +15,6 @@ class Verdict:
     tested:    how many drafts were compared; the last of them failed where accepted < tested.
     ended:     the last committed id ends the text, and is none of it.
     stopped:   the last committed id completes a stop string.
-    aside:     how many of the accepted, the last ones, were drafts of a side chain.
     """
 
     committed: tuple[int, ...]
@@ -24,7 +22,6 @@ class Verdict:
     tested: int
     ended: bool
     stopped: bool = False
-    aside: int = 0
 
 
 def accept(
@@ -62,36 +59,3 @@ def accept(
             tested = min(index + 1, len(drafts))
             return Verdict(tuple(committed), index + matches, tested, ended, stopped)
     raise AssertionError("the row after the last draft always ends the walk")
-
-
-def accept_tree(
-    drafts: Sequence[int],
-    side: Side | None,
-    choose: Callable[[int], int],
-    choose_aside: Callable[[int], int],
-    *,
-    end_ids: Collection[int],
-    room: int,
-    stops: Callable[[int], bool] = lambda _: False,
-) -> Verdict:
-    """`accept`, which goes on along `side` where the choice that ends the first chain is how the side chain begins.
-
-    `choose_aside(i)` gives the token after the committed prefix, the drafts before the fork and 1 + i ids of the side
-    chain. Each choice is the target's own on its path, so what is committed does not depend on any chain.
-    """
-    first = accept(drafts, choose, end_ids=end_ids, room=room, stops=stops)
-    fork = first.accepted
-    if side is None or fork != side.fork or first.committed[fork:] != side.ids[:1]:
-        return first
-    left = room - len(first.committed)
-    if first.ended or first.stopped or left == 0:
-        return replace(first, accepted=fork + 1, aside=1)
-    rest = accept(side.ids[1:], choose_aside, end_ids=end_ids, room=left, stops=stops)
-    return Verdict(
-        first.committed + rest.committed,
-        fork + 1 + rest.accepted,
-        fork + 1 + rest.tested,
-        rest.ended,
-        rest.stopped,
-        1 + rest.accepted,
-    )

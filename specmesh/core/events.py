@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from specmesh.core.logprobs import Logprob
 from specmesh.core.proposal import Proposal
-from specmesh.core.side import Side
 from specmesh.errors import SpecmeshError
 
 # --- events of a verifier session
@@ -15,17 +14,12 @@ from specmesh.errors import SpecmeshError
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """Drafts arrived: `ids` from `base`, built on the prefix with this CRC; sampled from `proposals`, all or none.
-
-    second: of the drafter that drafts beside the session's own.
-    """
+    """Drafts arrived: `ids` from `base`, built on the prefix with this CRC; sampled from `proposals`, all or none."""
 
     base: int
     crc: int
     ids: tuple[int, ...]
-    branch: int
     proposals: tuple[Proposal | None, ...] = ()
-    second: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +53,7 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A step over [last committed id, *drafts] is done: one row of logits for each, float32 (k + 1, n_vocab), and then
-    for each id of its `side` chain.
+    """A step over [last committed id, *drafts] is done: one row of logits for each, float32 (k + 1, n_vocab).
 
     sessions: how many had rows in it.
     """
@@ -69,24 +62,6 @@ class Stepped:
     logits: NDArray[np.float32]
     seconds: float
     sessions: int = 1
-    side: Side | None = None
-
-    @property
-    def drafted(self) -> int:
-        """Drafts of both chains."""
-        return len(self.drafts) + (len(self.side.ids) if self.side is not None else 0)
-
-    def path(self, *, aside: bool) -> tuple[int, ...]:
-        """The drafts of the first chain, or of the one that goes aside."""
-        side = self.side
-        return self.drafts if side is None or not aside else self.drafts[: side.fork] + side.ids
-
-    def rows(self, *, aside: bool) -> list[NDArray[np.float32]]:
-        """The row before each draft of that chain, and the one after the last."""
-        side, end = self.side, len(self.drafts) + 1
-        if side is None or not aside:
-            return list(self.logits[:end])
-        return [*self.logits[: side.fork + 1], *self.logits[end:]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +108,7 @@ class SendNack:
 class Emit:
     """Give the client a round: `ids` are new, the first `accepted` of them were drafts; `drafts` were verified and the
     first `tested` of them compared. An end id is counted where it was an accepted draft, and never shown. logprobs:
-    of each id, where asked for. The first `forced` drafts were a grammar's own. `drafts` are those of the chain that
-    the text went along; `beside` more were verified on the other one. Of all these `side_drafted` were the side
-    chain's, and `side_accepted` of them stood."""
+    of each id, where asked for. The first `forced` drafts were a grammar's own."""
 
     ids: tuple[int, ...]
     accepted: int
@@ -143,17 +116,13 @@ class Emit:
     tested: int
     logprobs: tuple[Logprob | None, ...] = ()
     forced: int = 0
-    beside: int = 0
-    side_drafted: int = 0
-    side_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Keep the first `length` ids in the model's memory; `aside`: of the sequence that the step's side chain is in."""
+    """Keep the first `length` ids in the model's memory."""
 
     length: int
-    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,21 +152,11 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Decode [last committed id, *drafts] at `position`, and a `side` chain beside them, logits on every row."""
+    """Decode [last committed id, *drafts] at `position`, logits on every row."""
 
     position: int
     last: int
     drafts: tuple[int, ...]
-    side: Side | None = None
-
-    def with_rows(self, drafts: int, aside: int) -> "Verify":
-        """The same with so many drafts, and ids of the side chain where these reach beyond its fork."""
-        side = self.side
-        if side is not None:
-            side = Side(side.fork, side.ids[:aside]) if aside and side.fork < drafts else None
-        if drafts == len(self.drafts) and side == self.side:
-            return self
-        return Verify(self.position, self.last, self.drafts[:drafts], side)
 
 
 @dataclass(frozen=True, slots=True)

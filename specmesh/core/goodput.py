@@ -20,12 +20,10 @@ class Bid:
 
     stands: the probability that its first 1, 2, ... drafts are all committed, one for each draft in hand, falling.
     chosen: how many is decided already, so they all come if there is room.
-    aside:  these are of another bidder's second chain, and have no row besides.
     """
 
     stands: tuple[float, ...]
     chosen: bool = False
-    aside: bool = False
 
 
 def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[Sequence[int]], float], first: int = 0) -> list[int]:
@@ -40,24 +38,19 @@ def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[Sequence[int]]
         if bid.chosen:
             counts[bidder] = min(len(bid.stands), room)
             room -= counts[bidder]
-    own = sum(not bid.aside for bid in bids)
-    tokens = own + sum(sum(bid.stands[:count]) for bid, count in zip(bids, counts, strict=True))
+    tokens = len(bids) + sum(sum(bid.stands[:count]) for bid, count in zip(bids, counts, strict=True))
     size = max(len(bids), 1)
-    offered = [
-        (-p, bid.aside, (bidder - first) % size, bidder)
-        for bidder, bid in enumerate(bids)
-        if not bid.chosen
-        for p in bid.stands
-    ]
-    offered.sort()
+    offered = sorted(
+        (-p, (bidder - first) % size, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.stands
+    )
     del offered[room:]
-    depths = [own] + [0] * max((len(bid.stands) for bid in bids), default=0)
-    for bid, count in zip(bids, counts, strict=True):
+    depths = [len(bids)] + [0] * max((len(bid.stands) for bid in bids), default=0)
+    for count in counts:
         for row in range(count):
-            depths[row + (not bid.aside)] += 1
+            depths[row + 1] += 1
     best, taken, brought = LEAST_GAIN * tokens / max(seconds(depths), 1e-9), 0, list(counts)
-    for number, (minus, aside, _, bidder) in enumerate(offered, 1):
-        depths[brought[bidder] + (not aside)] += 1
+    for number, (minus, _, bidder) in enumerate(offered, 1):
+        depths[brought[bidder] + 1] += 1
         brought[bidder] += 1
         tokens -= minus
         rate = tokens / max(seconds(depths), 1e-9)

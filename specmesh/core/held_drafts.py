@@ -1,22 +1,27 @@
 """What a session has of drafts beyond its text, and what those tell that came too late to be verified."""
 
+from collections.abc import Iterable
+from itertools import zip_longest
 from typing import assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.accept import Verdict
 from specmesh.core.guided import Guided
 from specmesh.core.pacing import Pacing
-from specmesh.core.prefix import Prefix, common_length
+from specmesh.core.prefix import Prefix, common_length, extend_crc
 from specmesh.core.proposal import Offer
-from specmesh.core.side import Side
-from specmesh.core.tree import MAIN, OTHER, SECOND, DraftTree
 
 NACK_INTERVAL = 0.1
 """Seconds between two NACKs, or two answers to NACKs, of one session."""
 
+MOST_HELD = 192
+"""Most drafts in hand, whatever a peer sends."""
+
 
 class HeldDrafts:
-    """Drafts in hand beyond `prefix`, which is the session's and grows before `moved` is called.
+    """A chain of drafts beyond `prefix`, which is the session's and grows before `moved` is called.
+
+    Each place in it is known by the CRC-32 of the whole prefix before it, which is what a DRAFT frame carries: drafts
+    of a rejected chain cannot follow the next one.
 
     stale: drafts that came too late, did not fit or were forbidden. cut: the drafter goes on with what the grammar
     forbids, until it hears the next truth.
@@ -26,52 +31,34 @@ class HeldDrafts:
         self.stale = 0
         self.cut = False
         self._prefix, self._n_vocab, self._guided, self._pacing = prefix, n_vocab, guided, pacing
-        self._tree = DraftTree(len(prefix), prefix.crc)
+        self._chain = list[Offer]()
+        self._crcs = [prefix.crc]  # of all ids before each draft, and after the last one
         self._forgotten = False
         self._judged = len(prefix)  # up to here it is known whether drafts stood, or there were none
         self._nacked = float("-inf")
         self._orphaned: float | None = None  # since when drafts come that hang on nothing here
 
     def __len__(self) -> int:
-        """How many the main chain has."""
-        return self._tree.lead()
-
-    @property
-    def nodes(self) -> int:
-        """How many there are on all branches; bounded, whatever a peer sends."""
-        return len(self._tree)
-
-    @property
-    def flushed(self) -> bool:
-        """Whether none of the session's own drafter is left."""
-        return self._tree.flushed
+        return len(self._chain)
 
     def forget(self, *, stepping: bool) -> None:
         """Hold none any more, nor what those of a step under way were sampled from: what comes from now on may be the
         same drafts, by chance, of another law."""
-        self._tree = DraftTree(len(self._prefix), self._prefix.crc)
+        self._chain, self._crcs = [], [self._prefix.crc]
         self._forgotten = stepping
 
     def chain(self, most: int) -> tuple[int, ...]:
-        """The first drafts of the main chain."""
-        return self._tree.best_chain(most)
-
-    def side(self, drafts: tuple[int, ...], most: int) -> Side | None:
-        """The second drafter's chain beside these of the main chain; with those before its fork `most` at most."""
-        return self._tree.side(drafts, most)
-
-    def own(self, drafts: tuple[int, ...], verdict: Verdict) -> tuple[int, int]:
-        """How many drafts of the session's own drafter were tested in a step, and how many stood; before `moved`."""
-        accepted = verdict.accepted - verdict.aside
-        tested, told = accepted + 1 if verdict.aside else verdict.tested, self._tree.others(drafts)
-        return min(tested, told), min(accepted, told)
+        """The first drafts."""
+        return _tokens(self._chain[:most])
 
     def offers(self, drafts: tuple[int, ...]) -> tuple[Offer, ...]:
-        """These of the main chain with what they were sampled from, and the one after them if it is here by now; of
-        those that were forgotten since, nothing but what they are."""
+        """These drafts with what they were sampled from, and the one after them if it is here by now; of those that
+        are not, or were forgotten since, nothing but what they are."""
         if self._forgotten:
             return tuple(map(Offer, drafts))
-        return self._tree.offers(drafts)
+        here = common_length(drafts, _tokens(self._chain))
+        rest = map(Offer, drafts[here:]) if here < len(drafts) else self._chain[here : here + 1]
+        return (*self._chain[:here], *rest)
 
     def take(self, event: ev.Drafted | ev.Shadowed, now: float) -> list[ev.VerifierEffect]:
         """Take in what the session's own drafter has said."""
@@ -84,34 +71,31 @@ class HeldDrafts:
             case _:
                 assert_never(event)
 
-    def moved(self, ids: tuple[int, ...], tested: int, *, over: bool) -> tuple[bool, ...]:
-        """`ids` were committed by a step that compared `tested` drafts of the session's own drafter; what still agrees
-        is kept. over: with the text's end, so that nothing more may follow. Whether the second drafter was right about
-        them, as far as it had drafts."""
+    def moved(self, ids: tuple[int, ...], tested: int, *, over: bool) -> None:
+        """`ids` were committed by a step that compared `tested` drafts; what still agrees is kept. over: with the
+        text's end, so that nothing more may follow."""
         if tested:
             self._judged = len(self._prefix) - len(ids) + tested
-        seconded = self._tree.seconded(ids)
-        self._tree.reroot(ids, self._prefix.crc)
+        if self.chain(len(ids)) == ids:
+            del self._chain[: len(ids)], self._crcs[: len(ids)]
+        else:
+            self._chain, self._crcs = [], [self._prefix.crc]
         self._forgotten = self.cut = False
         if not over:
             self._prune()
-        return seconded
 
     def _drafted(self, event: ev.Drafted, now: float) -> list[ev.VerifierEffect]:
         if not self._possible(event):
             self.stale += 1
             return []
         known = self._prefix.holds(event.base, event.crc)
-        if event.second:
-            self.stale += self._insert(event, known=known) is None
-            return []
         if event.base > len(self._prefix):
-            if self._insert(event, known=known) is None:
+            if not self._insert(event, known=known):
                 return self._orphan(now)
         else:
             if known:
                 self._judge(event.base, event.ids, chain=True)
-            if self._insert(event, known=known) is None:
+            if not self._insert(event, known=known):
                 self.stale += 1
                 # Overtaken by steps that did not wait: it is alive, and a client's own draft_n is worth waiting for.
                 if known:
@@ -128,28 +112,38 @@ class HeldDrafts:
         fits = all(one is None or one.fits(token, n_vocab) for token, one in zip(event.ids, proposals, strict=False))
         return fits and len(proposals) in (0, len(event.ids)) and all(0 <= token < n_vocab for token in event.ids)
 
-    def _insert(self, event: ev.Drafted, *, known: bool) -> int | None:
-        """Hang a path into the tree; None where it hangs on nothing, or disagrees with the ids that are committed where
-        it starts in these, `known` to be the same before it."""
-        branch = SECOND if event.second else MAIN if event.branch == MAIN else OTHER
-        if event.base > len(self._prefix):
-            return self._tree.insert(event.base, event.crc, event.ids, branch, event.proposals)
+    def _insert(self, event: ev.Drafted, *, known: bool) -> bool:
+        """Let the chain go on as told; False where the ids follow nothing that is here, or disagree with those that are
+        committed where they start in these, `known` to be the same before them. Of a draft that is here what it was
+        sampled from stays as it was first told."""
+        at = event.base - len(self._prefix)
+        if at > 0:
+            known = at < len(self._crcs) and self._crcs[at] == event.crc
         said = self._prefix[event.base : event.base + len(event.ids)]
         if not known or common_length(event.ids, said) < len(said):
-            return None
-        ids, proposals = event.ids[len(said) :], event.proposals[len(said) :]
-        return self._tree.insert(len(self._prefix), self._prefix.crc, ids, branch, proposals)
+            return False
+        told = [Offer(*one) for one in zip_longest(event.ids[len(said) :], event.proposals[len(said) :])]
+        at = max(at, 0)
+        agreed = common_length(_tokens(told), _tokens(self._chain[at:]))
+        if agreed < len(told):
+            self._truncate(at + agreed)
+            for offer in told[agreed : MOST_HELD - at]:
+                self._chain.append(offer)
+                self._crcs.append(extend_crc(self._crcs[-1], offer.token))
+        return True
+
+    def _truncate(self, length: int) -> None:
+        del self._chain[length:], self._crcs[length + 1 :]
 
     def _prune(self) -> None:
         """Drop the drafts that the grammar forbids: they are not verified, so no rejection either. That a chain ended
         is known all the same, and counts where it is decided how many drafts pay."""
         if not self._guided:
             return
-        chain = self._tree.best_chain(len(self._tree))
-        fitting = self._guided.fitting(chain)
-        if fitting < len(chain):
-            self._tree.cut(fitting)
-            self.stale += len(chain) - fitting
+        dropped = len(self) - self._guided.fitting(_tokens(self._chain))
+        if dropped:
+            self._truncate(len(self) - dropped)
+            self.stale += dropped
             self.cut = True
             self._pacing.judged(right=False)
 
@@ -187,3 +181,7 @@ class HeldDrafts:
             return []
         self._nacked = now
         return [ev.SendNack(len(self._prefix), self._prefix.crc)]
+
+
+def _tokens(offers: Iterable[Offer]) -> tuple[int, ...]:
+    return tuple(offer.token for offer in offers)

@@ -278,23 +278,21 @@ class Pacing:
         now: float,
         sessions: int = 1,
         forced: bool = False,
-        beside: int = 0,
     ) -> None:
         """A step of so many sessions has moved the frontier.
 
-        flushed: no draft of the drafter's is left beyond it. forced: it had drafts of a grammar's own. beside: how many
-        stood that were not the drafter's.
+        flushed: no draft of the drafter's is left beyond it. forced: it had drafts of a grammar's own.
         """
         self._company = max(self._company + (sessions - self._company) * COMPANY, float(sessions))
         self.acceptance.record(tested, accepted)
-        self._accepted += accepted + beside
+        self._accepted += accepted
         if self._probing and tested:
             self._probing, self._rounds_off = False, self._probe_every() if accepted else 0
         if self._outlook is not None:
             self._outlook.moved(frontier, self.draft_n, now, flushed=flushed)
         self._silence.round(asked=self.draft_n > 0, now=now)
         if self._fixed is None and self.arrivals is not None:
-            self._try(accepted + beside + 1, now, counts=sessions == 1 and not forced)
+            self._try(accepted + 1, now, counts=sessions == 1 and not forced)
             self._set_draft_n()
 
     def _try(self, tokens: int, now: float, *, counts: bool) -> None:

@@ -83,13 +83,12 @@ class Places:
         self._rests = dict.fromkeys(range(n_seq), 0)  # ... and when it was used last
         self._step: frozenset[int] = frozenset()  # the sequences of the step that runs
         self._unsettled: set[int] = set()  # those of them that are free again
-        self._lent = set[int]()  # for side chains of the step that runs
         self._orders: list[Order] = []
         self._hits = self._saved = 0
 
     def __bool__(self) -> bool:
-        """Whether a sequence is free, or lent."""
-        return bool(self._free or self._lent)
+        """Whether a sequence is free."""
+        return bool(self._free)
 
     def picture(self) -> dict[str, int]:
         """Sessions that found ids in memory and how many; sequences that hold some for others, and how many."""
@@ -104,11 +103,9 @@ class Places:
         """A sequence for a session that begins with these ids, the first `prompt` of them to be read as a prompt, and
         how many of them it holds by the next step; never the last one, as its logits are needed.
 
-        A sequence must be free, or lent. live: what sequences of other sessions hold for certain. cached: False for
+        A sequence must be free. live: what sequences of other sessions hold for certain. cached: False for
         none held.
         """
-        if not self._free:
-            self.returned(next(iter(self._lent)))
         victim = self._next()
         cold = _Way(victim, victim, 0, len(self._free[victim].ids))
         ways = self._ways(ids[:-1], prompt, live, victim) if cached else ()
@@ -192,36 +189,6 @@ class Places:
         self._free[seq] = NOTHING
         self._unsettled.discard(seq)
         self._orders.append(Cut(seq, 0))
-
-    # --- a side chain
-
-    def lend(self, source: int, length: int) -> int | None:
-        """A sequence for the step to come that begins as a session's, which holds so many ids, for its side chain; the
-        one that would be emptied next. None where there is none."""
-        if self._reuse != "copied" or not self._free:
-            return None
-        seq = self._next()
-        if self._free.pop(seq).ids:
-            self._orders.append(Cut(seq, 0))
-        if length:
-            self._orders.append(Copy(seq, source, length))
-        self._lent.add(seq)
-        return seq
-
-    def is_lent(self, seq: int) -> bool:
-        """Whether it is still; a session that begins meanwhile may have got it."""
-        return seq in self._lent
-
-    def returned(self, seq: int) -> None:
-        """It is not needed any more, and emptied."""
-        self._lent.remove(seq)
-        self._forget(seq)
-
-    def swapped(self, seq: int, lent: int, length: int) -> None:
-        """The session of `seq` goes on in the lent one, in the first `length` ids there; its own is emptied."""
-        self._lent.remove(lent)
-        self._orders.append(Cut(lent, length))
-        self._forget(seq)
 
     # --- the engine
 

@@ -15,7 +15,6 @@ from typing import Generic, Literal, TypeVar, get_args
 
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import LEAST_INTERVAL, Arrivals
-from specmesh.core.second import Second, rescues
 
 D = TypeVar("D", bound=Hashable)
 Why = Literal["first", "alone", "gone", "silent", "better"]
@@ -147,13 +146,11 @@ def choose(offers: Sequence[Offer[D]], alone: float, standby: D | None = None) -
 
 @dataclass(slots=True)
 class _Seen:
-    """A drafter in one session: its guesses, beyond them its drafts since it took over, and how often its guesses were
-    right where drafts of another one were not."""
+    """A drafter in one session: its guesses, and beyond them its drafts since it took over."""
 
     record: DrafterRecord
     guesses: RollingAcceptance
     drafts: RollingAcceptance
-    rescued: RollingAcceptance = field(default_factory=rescues)
 
 
 @dataclass(slots=True)
@@ -197,19 +194,12 @@ class Casting(Generic[D]):
         """It has gone."""
         self._seen.pop(drafter, None)
 
-    def guessed(self, right: Sequence[bool], rescued: Sequence[bool] = ()) -> None:
-        """Whether guesses of the standby were right, and those where the drafter was wrong."""
+    def guessed(self, right: Sequence[bool]) -> None:
+        """Whether guesses of the standby were right."""
         assert self.standby is not None, "a standby guesses"
-        seen = self._seen[self.standby]
+        guesses = self._seen[self.standby].guesses
         for one in right:
-            seen.guesses.record(1, int(one))
-        for one in rescued:
-            seen.rescued.record(1, int(one))
-
-    def second(self) -> Second | None:
-        """The standby as it would draft beside the drafter, by what it has shown; None without one."""
-        seen = self._seen.get(self.standby) if self.standby is not None else None
-        return None if seen is None else Second(seen.guesses, seen.rescued)
+            guesses.record(1, int(one))
 
     def broke(self, now: float) -> None:
         """The drafter is left because it is not as good as it seemed."""
@@ -254,17 +244,15 @@ class Casting(Generic[D]):
         self._looked = (self._rounds, now)
         return True
 
-    def look(
-        self, offers: Sequence[Offer[D]], shown: int, now: float, *, silent: bool, assists: bool = False
-    ) -> list[Change[D]]:
+    def look(self, offers: Sequence[Offer[D]], shown: int, now: float, *, silent: bool) -> list[Change[D]]:
         """What should change. `offers` are of all that could draft, the present one's too; `shown` is how many guesses
-        the standby has shown; silent: the drafter was asked and says nothing; assists: the standby drafts beside it."""
+        the standby has shown; silent: the drafter was asked and says nothing."""
         of = {offer.drafter: offer for offer in offers}
         standby = of.get(self.standby) if self.standby is not None else None
         drafter = of.get(self.drafter) if self.drafter is not None else None
         if standby is not None and drafter is not None and self._is_better(standby, drafter, shown, silent=silent):
             return [Change(standby.drafter, "silent" if silent else "better")]
-        return [] if assists else self._successor(of, standby, shown, now)
+        return self._successor(of, standby, shown, now)
 
     def _is_better(self, standby: Offer[D], drafter: Offer[D], shown: int, *, silent: bool) -> bool:
         """Whether the standby is to draft, by this look and the one before."""

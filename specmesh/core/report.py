@@ -29,8 +29,6 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
         "accepted": counts.accepted,
         "forced_drafted": counts.forced_drafted,
         "forced_accepted": counts.forced_accepted,
-        "side_drafted": counts.side_drafted,
-        "side_accepted": counts.side_accepted,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "mean_acceptance_length": round(counts.mean_acceptance_length, 4),
         "accept_histogram": list(counts.accept_histogram),

@@ -76,8 +76,7 @@ class Scheduler:
 
     As soon as one session is ready, every session that could step joins, and nobody waits for another's drafts: waiting
     through the others' step would cost more than any draft brings. Each has its own row; where they are several, as
-    many drafts come with them as raise what all of them get for the time by `costs`, and so do the rows of second
-    chains.
+    many drafts come with them as raise what all of them get for the time by `costs`.
 
     What room is left prefills; where others verify or wait only `prefill_rows` of it, or ROWS_BESIDE for each of them,
     so that no one's tokens stall, times as many as there are prompts for each of the others: prompts in small parts
@@ -142,11 +141,10 @@ class Scheduler:
     def _verifying(
         self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, VerifierSession], kept: int
     ) -> list[tuple[int, ev.Verify]]:
-        """Each with its own row, and with the drafts, of both its chains, that there is room for and that pay. `kept`
-        rows are a prompt's: drafts of many could leave none."""
+        """Each with its own row, and with the drafts that there is room for and that pay. `kept` rows are a prompt's:
+        drafts of many could leave none."""
         decided, room = len(wants) == 1 or self._constant, max(self._n_batch - len(wants) - kept, 0)
-        beside = {key: sessions[key].bid_aside(want) for key, want in wants.items() if want.side is not None}
-        if decided and not beside:
+        if decided:
             counts = []
             for want in wants.values():
                 counts.append(min(len(want.drafts), room))
@@ -154,14 +152,11 @@ class Scheduler:
         else:
             context = sum(want.position for want in wants.values())
             bids = [sessions[key].bid(want) for key, want in wants.items()]
-            bids = [replace(bid, chosen=True) for bid in bids] if decided else bids
-            bids += beside.values()
             first = self._turn % len(wants)
             counts = share_rows(bids, room, lambda depths: self._seconds(depths, context), first)
-        aside = dict(zip(beside, counts[len(wants) :], strict=True))
         return [
-            (key, want.with_rows(count, aside.get(key, 0)))
-            for (key, want), count in zip(wants.items(), counts, strict=False)
+            (key, want if count == len(want.drafts) else replace(want, drafts=want.drafts[:count]))
+            for (key, want), count in zip(wants.items(), counts, strict=True)
         ]
 
     def _seconds(self, depths: Sequence[int], context: int) -> float:
@@ -207,6 +202,4 @@ def _wanted(plan: ev.Verify | ev.Wait, session: VerifierSession) -> ev.Verify:
 
 
 def _rows(part: Part) -> int:
-    if isinstance(part, ev.Prefill):
-        return len(part.ids)
-    return 1 + len(part.drafts) + (len(part.side.ids) if part.side is not None else 0)
+    return len(part.ids) if isinstance(part, ev.Prefill) else 1 + len(part.drafts)

@@ -44,7 +44,6 @@ class TargetLimits:
     """What the target allows.
 
     max_drafts: 0 for a model that cannot trim. pieces: the bytes of each id. width: rows of every step, where constant.
-    trees: whether a step may have a second chain.
     """
 
     n_ctx: int
@@ -53,4 +52,3 @@ class TargetLimits:
     max_drafts: int = MAX_DRAFTS
     pieces: Sequence[bytes] = ()
     width: int | None = None
-    trees: bool = False

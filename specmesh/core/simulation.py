@@ -367,7 +367,7 @@ class _Simulation:
         for effect in effects:
             match effect:
                 case ev.SendDraft(base, crc, ids):
-                    self._reach(number, ev.Drafted(base, crc, ids, 0), now)
+                    self._reach(number, ev.Drafted(base, crc, ids), now)
                 case ev.SendShadow(base, crc, ids):
                     self._reach(number, ev.Shadowed(base, crc, ids), now)
                 case ev.SendNack(base, crc):

@@ -1,11 +1,9 @@
 """A drafter that follows a session: measured by its guesses, and ready to take over at once.
 
 It is told the text as it grows, and shows in SHADOWs what it would have drafted. Nothing of it is verified, so nothing
-is waited for; it costs a frame per TELL_EVERY ids and fewer back. Or it drafts beside the session's own drafter
-(specmesh.core.second), and is told each round.
+is waited for; it costs a frame per TELL_EVERY ids and fewer back.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from specmesh.core import events as ev
@@ -19,25 +17,20 @@ SYNC_INTERVAL = 0.1
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What guesses have shown: of each whether it was right, and the seconds from one to the next, None where nothing
-    tells them; and the same of those only for which the session's own drafter was wrong."""
+    tells them."""
 
     right: tuple[bool, ...]
     interval: float | None
-    rescued: tuple[bool, ...] = ()
 
 
 class Standby:
     """One drafter beside the one that drafts, following `prefix`, which is the session's and grows.
 
     `known` ids it knows already, as it has drafted for this session. `told` is how many it has been told; `shown` how
-    many of its guesses have been compared. `draft_n` is how many drafts it is asked for. `rejections`, the session's
-    too, are positions where that one's drafter was wrong.
+    many of its guesses have been compared.
     """
 
-    def __init__(self, prefix: Prefix, now: float, known: int = 0, rejections: Collection[int] = ()) -> None:
-        self.draft_n = 0
-        self._asked = 0  # as it was told last
-        self._rejections = rejections
+    def __init__(self, prefix: Prefix, now: float, known: int = 0) -> None:
         self.told = known
         self.shown = 0
         self.since = now
@@ -53,14 +46,11 @@ class Standby:
         return self._sync(0, now)
 
     def follow(self, now: float) -> ev.SendTruth | None:
-        """What to tell it now that the text has grown, if there is enough of it or it has something to do."""
-        new = len(self._prefix) - self.told
-        due = new >= TELL_EVERY or (new and (self.draft_n or self._asked))
-        return self._truth(now) if due else None
+        """What to tell it now that the text has grown, if there is enough of it."""
+        return self._truth(now) if len(self._prefix) - self.told >= TELL_EVERY else None
 
     def rest(self, now: float) -> ev.SendTruth | None:
         """What it has not been told yet, as the text has ended; None for nothing."""
-        self.draft_n = 0
         return self._truth(now) if len(self._prefix) > self.told else None
 
     def nacked(self, base: int, crc: int, now: float) -> ev.SendSync | None:
@@ -88,14 +78,12 @@ class Standby:
         self._judged = event.base + new + len(right)
         self.shown += len(right)
         seconds = max(now - self._sent_at - round_trip, 0.0) / (len(right) + 1)
-        begin = event.base + new
-        rescued = tuple(one for at, one in enumerate(right, begin) if at in self._rejections)
-        return Shown(right, seconds if timed else None, rescued)
+        return Shown(right, seconds if timed else None)
 
     def _truth(self, now: float) -> ev.SendTruth:
-        base, self.told, self._sent_at, self._asked = self.told, len(self._prefix), now, self.draft_n
-        return ev.SendTruth(base, self._prefix.crc_at(base), tuple(self._prefix[base : self.told]), self.draft_n)
+        base, self.told, self._sent_at = self.told, len(self._prefix), now
+        return ev.SendTruth(base, self._prefix.crc_at(base), tuple(self._prefix[base : self.told]), 0)
 
     def _sync(self, base: int, now: float) -> ev.SendSync:
-        self.told, self._sent_at, self._asked = len(self._prefix), now, self.draft_n
-        return ev.SendSync(base, self._prefix.crc_at(base), tuple(self._prefix[base : self.told]), self.draft_n)
+        self.told, self._sent_at = len(self._prefix), now
+        return ev.SendSync(base, self._prefix.crc_at(base), tuple(self._prefix[base : self.told]), 0)

@@ -15,7 +15,7 @@ from math import floor
 class RoundCounts:
     """What verification rounds did. A round is one step that committed at least one token.
 
-    Drafts of a grammar's own are counted apart: nobody guessed them. Those of a side chain are among the others.
+    Drafts of a grammar's own are counted apart: nobody guessed them.
     """
 
     rounds: int = 0
@@ -27,27 +27,13 @@ class RoundCounts:
     accept_histogram: list[int] = field(default_factory=list)
     forced_drafted: int = 0
     forced_accepted: int = 0
-    side_drafted: int = 0
-    side_accepted: int = 0
 
-    def record(
-        self,
-        drafted: int,
-        tested: int,
-        accepted: int,
-        generated: int,
-        forced: int = 0,
-        *,
-        side_drafted: int = 0,
-        side_accepted: int = 0,
-    ) -> None:
+    def record(self, drafted: int, tested: int, accepted: int, generated: int, forced: int = 0) -> None:
         """Count a round that verified `drafted` drafts, compared `tested` along the text and committed `generated`
         tokens.
 
-        The first `forced` of the drafts were a grammar's own; so many were a side chain's.
+        The first `forced` of the drafts were a grammar's own.
         """
-        self.side_drafted += side_drafted
-        self.side_accepted += side_accepted
         self.forced_drafted += forced
         self.forced_accepted += min(accepted, forced)
         drafted, tested, accepted = (max(count - forced, 0) for count in (drafted, tested, accepted))

@@ -4,12 +4,11 @@
 depends on the target's logits, the sampler and the prompt only; events from a drafter change how soon it comes.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from typing import assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.accept import Verdict, accept_tree
+from specmesh.core.accept import Verdict, accept
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.constraint import Constraint
@@ -22,23 +21,17 @@ from specmesh.core.pacing import Pacing
 from specmesh.core.places import NOTHING, Memory
 from specmesh.core.policy import Policy, PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
-from specmesh.core.rules import proposes
+from specmesh.core.rules import Choose, Rows, proposes, rule_of
 from specmesh.core.sampling import Sampler
-from specmesh.core.second import Second
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.session_times import SessionTimes
 from specmesh.core.stats import RoundCounts
 from specmesh.core.stop import StopScan
-from specmesh.core.strategy import Strategy
 from specmesh.core.telling import Telling
-from specmesh.core.walk import Walk
 from specmesh.errors import RequestError
 
 SESSION_MEMORY = 8.0
 """Rounds after which what a session saw of acceptance counts half: texts change, and a policy must follow."""
-
-REJECTIONS = 64
-"""Newest positions that are remembered where its drafter was wrong."""
 
 
 class VerifierSession:
@@ -50,7 +43,6 @@ class VerifierSession:
     `constraint` is the grammar's, at the beginning of the text, and allows what was generated before.
     The target's memory holds the first `held` ids already, the last one never among them. `company`: how many sessions
     there are with this one.
-    `rejections` are the positions of late where drafts of its drafter were rejected.
     """
 
     def __init__(
@@ -78,14 +70,12 @@ class VerifierSession:
         self.times = SessionTimes(now)
         self.finished: str | None = None
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
-        self.rejections: deque[int] = deque(maxlen=REJECTIONS)
-        self._second: Second | None = None
         self._limits, self._costs = limits, costs
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times, company)
         self._telling = Telling(self.prefix, self._pacing)
         self._drafts = HeldDrafts(self.prefix, limits.n_vocab, self._guided, self._pacing)
-        self._walk = Walk(self.prefix, self.sampler, self._guided, self._drafts)
+        self._rule = rule_of(params.sampling)
         self._held = held  # ids in the target's memory
         self._stepping = False
         self.cached = min(held, self.n_prompt)
@@ -118,7 +108,6 @@ class VerifierSession:
                 return [*self._telling.nacked(base, crc, now)]
             case ev.Detached():
                 self._pacing.detach()
-                self._second = None
                 return []
             case ev.Cancelled(reason):
                 self.finished = reason
@@ -148,30 +137,9 @@ class VerifierSession:
         """
         if proposes(self.params.sampling):
             self._drafts.forget(stepping=self._stepping)
-        self._second = None
         own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing.attach(arrivals, own, proven=proven)
         return [self._telling.begin(known)]
-
-    def assist(self, second: Second | None) -> None:
-        """Another drafter drafts beside the session's own from now on; None: nobody does."""
-        self._second = second
-
-    @property
-    def second(self) -> Second | None:
-        """What is seen of that one."""
-        return self._second
-
-    @property
-    def assisted(self) -> bool:
-        """Whether there is one."""
-        return self._second is not None
-
-    @property
-    def may_be_assisted(self) -> bool:
-        """Whether one may: where any draft may stand that is the target's own choice."""
-        free = self.params.draft_n is None and not self._guided
-        return free and self.params.sampling.strategy == Strategy.DETERMINISTIC and self.drafting
 
     @property
     def told(self) -> int:
@@ -271,22 +239,13 @@ class VerifierSession:
         drafts, forced = self._drafts.chain(limit), self._forced()
         if common_length(drafts, forced) < len(forced):
             drafts = forced
-        beside = self._second is not None and self._limits.trees
-        side = self._drafts.side(drafts, self._max_drafts()) if beside else None
-        return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts, side)
+        return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts)
 
     def bid(self, verify: ev.Verify) -> Bid:
         """What its drafts offer to a step: those of the grammar's own stand for certain."""
         forced = self._guided.of_grammar(verify.drafts)
         stands = (1.0,) * forced + self._pacing.stands(len(verify.drafts) - forced)
         return Bid(stands, chosen=self.params.drafts is not None)
-
-    def bid_aside(self, verify: ev.Verify) -> Bid:
-        """What its second chain offers."""
-        side, second = verify.side, self._second
-        if side is None or second is None:
-            return Bid((), aside=True)
-        return Bid(second.stands(self._pacing.stands(len(verify.drafts)), side.fork, len(side.ids)), aside=True)
 
     def _forced(self) -> tuple[int, ...]:
         """What of the next step's drafts is the grammar's own."""
@@ -314,11 +273,9 @@ class VerifierSession:
         self._stepping = False
         base, forced = len(self.prefix), self._guided.of_grammar(event.drafts)
         try:
-            verdict = accept_tree(
+            verdict = accept(
                 event.drafts,
-                event.side,
-                self._walk.along(event),
-                self._walk.aside(event),
+                self._choices(event),
                 end_ids=self._limits.end_ids,
                 room=self._room(),
                 stops=self._stops_with,
@@ -326,13 +283,12 @@ class VerifierSession:
         except RequestError as error:  # the grammar's, when it is too late to refuse it
             self.finished = "error"
             return [ev.Finish(self.finished, error)]
-        path = event.path(aside=verdict.aside > 0)
-        self.logprobs.take(event.rows(aside=verdict.aside > 0), verdict.committed)
-        self._commit(verdict, forced, event, len(path), now)
+        self.logprobs.take(event.logits, verdict.committed)
+        self._commit(verdict, forced, event, now)
         effects: list[ev.VerifierEffect] = []
-        if verdict.aside or self._held > len(self.prefix) - 1:
-            self._held = min(self._held, len(self.prefix) - 1)
-            effects.append(ev.Trim(self._held, aside=verdict.aside > 0))
+        if self._held > len(self.prefix) - 1:
+            self._held = len(self.prefix) - 1
+            effects.append(ev.Trim(self._held))
         if verdict.ended or verdict.stopped or self._room() == 0:
             self.finished = "stop" if verdict.ended or verdict.stopped else "length"
         if self.attached:
@@ -340,19 +296,7 @@ class VerifierSession:
             effects[:0] = self._telling.grown(base, now, idle=idle)
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
         logprobs = self.logprobs.between(base, base + len(shown))
-        effects.append(
-            ev.Emit(
-                shown,
-                verdict.accepted,
-                path,
-                verdict.tested,
-                logprobs,
-                forced,
-                beside=event.drafted - len(path),
-                side_drafted=event.drafted - len(event.drafts),
-                side_accepted=verdict.aside,
-            )
-        )
+        effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs, forced))
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
         return effects
@@ -362,26 +306,31 @@ class VerifierSession:
         whole = self._guided.took(token)
         return self._stops.completes(token) or whole
 
-    def _commit(self, verdict: Verdict, forced: int, event: ev.Stepped, drafts: int, now: float) -> None:
-        """Let the text grow; the path that it went along in memory has so many drafts."""
-        base, (tested, accepted) = len(self.prefix), self._drafts.own(event.drafts, verdict)
-        self._held = base + drafts
+    def _choices(self, event: ev.Stepped) -> Choose:
+        """The token after the first i drafts: by the rule, or out of what the grammar allows."""
+        base = len(self.prefix)
+        if self._guided:
+            return lambda i: self._guided.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
+        offers = self._drafts.offers(event.drafts)
+        rows = Rows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
+        return self._rule.choices(rows)
+
+    def _after(self, drafts: tuple[int, ...]) -> Sampler:
+        """The sampler after what is committed and these drafts, which stand: earlier rows have chosen them."""
+        back = self.sampler.looks_back
+        if not back:
+            return self.sampler
+        begin = 0 if back < 0 else max(len(self.prefix) - back, 0)
+        return self.sampler.after((*self.prefix[begin : len(self.prefix)], *drafts))
+
+    def _commit(self, verdict: Verdict, forced: int, event: ev.Stepped, now: float) -> None:
+        """Let the text grow."""
+        tested, accepted = verdict.tested, verdict.accepted
+        self._held = len(self.prefix) + len(event.drafts)
         self.prefix.extend(verdict.committed)
-        seconded = self._drafts.moved(verdict.committed, tested, over=verdict.ended or verdict.stopped)
-        if accepted < tested:
-            self.rejections.append(base + accepted)
-        if self._second is not None:
-            self._second.judged(seconded, accepted if accepted < tested else None)
+        self._drafts.moved(verdict.committed, tested, over=verdict.ended or verdict.stopped)
         generated = len(verdict.committed) - verdict.ended
-        self.counts.record(
-            event.drafted,
-            verdict.tested,
-            verdict.accepted,
-            generated,
-            forced,
-            side_drafted=event.drafted - len(event.drafts),
-            side_accepted=verdict.aside,
-        )
+        self.counts.record(len(event.drafts), tested, accepted, generated, forced)
         self.times.verify += event.seconds
         self.times.last_token = now
         if self.times.first_token is None:
@@ -390,8 +339,7 @@ class VerifierSession:
             len(self.prefix),
             max(tested - forced, 0),
             max(accepted - forced, 0),
-            beside=verdict.accepted - accepted,
-            flushed=self._drafts.flushed,
+            flushed=not self._drafts,
             now=now,
             sessions=event.sessions,
             forced=forced > 0,

@@ -49,7 +49,6 @@ class EngineInfo:
     width:    rows that each span with logits is computed in, whatever it holds, so that its logits do not depend on
               what else is in the step; it takes no more. None: a step is as wide as what is asked of it.
     reuse:    what of a sequence another session may go on from, long after it was decoded.
-    trees:    whether a span may have a fork.
     separate: whether each sequence has a memory of its own, and rows of a step are computed together only of
               neighbours, as many of each.
     n_outputs: most rows with logits of one step; None: as many as `n_batch`.
@@ -65,7 +64,6 @@ class EngineInfo:
     width: int | None = None
     reuse: Reuse = "whole"
     batches: bool = False
-    trees: bool = False
     separate: bool = False
     n_outputs: int | None = None
     threads: int = 0
@@ -77,48 +75,21 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
-    """A second ending of a span: `ids`, at least one, follow its first `shared` >= 1 rows in the sequence `seq`.
-
-    That one must hold the same ids as the span's before it; afterwards it holds the shared rows too, and these.
-    """
-
-    seq: int
-    shared: int
-    ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Span:
     """Consecutive rows of one sequence: `ids` at absolute positions `position`, `position` + 1, ...
 
-    logits: whether a row of logits is wanted for each id (else for none), and then for each of the `fork`'s, which only
-    a span with logits may have, and only with an engine whose `info.trees` is true.
+    logits: whether a row of logits is wanted for each id, else for none.
     """
 
     seq: int
     position: int
     ids: tuple[int, ...]
     logits: bool
-    fork: Fork | None = None
 
     @property
-    def rows(self) -> int:
-        """How many rows it is in a step."""
-        return len(self.ids) + (len(self.fork.ids) if self.fork is not None else 0)
-
-    @property
-    def seqs(self) -> tuple[int, ...]:
-        """The sequences that it extends."""
-        return (self.seq,) if self.fork is None else (self.seq, self.fork.seq)
-
-    @property
-    def ends(self) -> dict[int, int]:
-        """How many ids each of these holds after it."""
-        ends = {self.seq: self.position + len(self.ids)}
-        if self.fork is not None:
-            ends[self.fork.seq] = self.position + self.fork.shared + len(self.fork.ids)
-        return ends
+    def end(self) -> int:
+        """How many ids the sequence holds after it."""
+        return self.position + len(self.ids)
 
 
 class VerifyEngine(Protocol):

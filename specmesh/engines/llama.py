@@ -90,7 +90,7 @@ class LlamaVerifier:
         start = 0
         for index in order:
             span = spans[index]
-            end = start + span.rows * span.logits
+            end = start + len(span.ids) * span.logits
             rows[index] = block[start:end] if span.logits else None
             start = end
         return rows

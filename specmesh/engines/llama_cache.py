@@ -77,7 +77,7 @@ class LlamaCache:
         self._check_open()
         code = self.lib.llama_decode(self._handle, self._batch.fill(spans)) if spans else 0
         if code != 0:
-            raise EngineError(_decode_failure(code, sum(span.rows for span in spans)))
+            raise EngineError(_decode_failure(code, sum(len(span.ids) for span in spans)))
 
     def use_threads(self, threads: int) -> None:
         """Take so many CPU threads from the next run on."""
@@ -229,18 +229,17 @@ def _decode_failure(code: int, rows: int) -> str:
 
 
 class _Batch:
-    """One llama_batch over arrays of `capacity` rows, each in one sequence, or in two where a span forks; refilled for
-    every step."""
+    """One llama_batch over arrays of `capacity` rows, each in one sequence; refilled for every step."""
 
     def __init__(self, lib: Any, capacity: int) -> None:
         self._ids = np.zeros(capacity, np.int32)
         self._positions = np.zeros(capacity, np.int32)
-        self._seqs = np.zeros((capacity, 2), np.int32)
+        self._seqs = np.zeros(capacity, np.int32)
         self._counts = np.ones(capacity, np.int32)
         self._wanted = np.zeros(capacity, np.int8)
         start = self._seqs.ctypes.data
         self._seq_pointers = (ctypes.POINTER(ctypes.c_int32) * capacity)(
-            *(ctypes.cast(start + 8 * row, ctypes.POINTER(ctypes.c_int32)) for row in range(capacity))
+            *(ctypes.cast(start + 4 * row, ctypes.POINTER(ctypes.c_int32)) for row in range(capacity))
         )
         self._batch = lib.llama_batch(
             0,
@@ -254,24 +253,12 @@ class _Batch:
 
     def fill(self, spans: Sequence[Span]) -> Any:
         """The llama_batch of these spans, valid until the next call."""
-        row = 0
+        end = 0
         for span in spans:
-            first = row
-            row = self._fill(row, span.seq, span.position, span.ids, wanted=span.logits)
-            if span.fork is not None:
-                at, fork = span.position + span.fork.shared, span.fork
-                self._seqs[first : first + fork.shared, 1] = fork.seq
-                self._counts[first : first + fork.shared] = 2
-                row = self._fill(row, fork.seq, at, fork.ids, wanted=span.logits)
-        self._batch.n_tokens = row
+            row, end = end, end + len(span.ids)
+            self._ids[row:end] = span.ids
+            self._positions[row:end] = range(span.position, span.end)
+            self._seqs[row:end] = span.seq
+            self._wanted[row:end] = span.logits
+        self._batch.n_tokens = end
         return self._batch
-
-    def _fill(self, row: int, seq: int, position: int, ids: Sequence[int], *, wanted: bool) -> int:
-        """Rows of one sequence from `row` on; the row after them."""
-        end = row + len(ids)
-        self._ids[row:end] = ids
-        self._positions[row:end] = range(position, position + len(ids))
-        self._seqs[row:end, 0] = seq
-        self._counts[row:end] = 1
-        self._wanted[row:end] = wanted
-        return end

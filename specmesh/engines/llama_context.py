@@ -51,7 +51,7 @@ class LlamaContext:
         self._constant = self._of_width(width, rows) if width is not None else None
         trimming, reuse = self.rewind.trimming, self._reuse(unified)
         here = reuse == "copied" and not settings.rpc  # cells of other machines would cross the network twice
-        self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab, trees=here)
+        self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab)
         self.resting = Resting(self.cache, self.sequences, settings.n_seq) if here else None
         separate = not unified and width is None and trimming == "removal"
         self.info = EngineInfo(
@@ -63,7 +63,6 @@ class LlamaContext:
             model.backend if model.on_gpu else _on_cpu(threads),
             width,
             reuse,
-            trees=here,
             separate=separate,
             n_outputs=self._n_outputs,
             threads=0 if model.on_gpu else threads,
@@ -99,17 +98,16 @@ class LlamaContext:
         self._check_open()
         self.sequences.check_step(spans, self.info.n_batch, self._n_outputs)
         if self.resting is not None:
-            self.resting.step({seq for span in spans for seq in span.seqs})
+            self.resting.step({span.seq for span in spans})
         try:
             logits = self._run(spans)
         except EngineError:
-            for seq in {seq for span in spans for seq in span.seqs}:
+            for seq in {span.seq for span in spans}:
                 self.sequences.set(seq, self.rewind.recover(seq, self.sequences.held(seq)))
             raise
         self.rewind.done(spans)
         for span in spans:
-            for seq, length in span.ends.items():
-                self.sequences.set(seq, length)
+            self.sequences.set(span.seq, span.end)
         return logits
 
     def _run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
@@ -120,7 +118,7 @@ class LlamaContext:
             self._separate.run(prepared)
         else:
             self.cache.run(prepared)
-        return self.cache.logits(sum(span.rows for span in spans if span.logits))
+        return self.cache.logits(sum(len(span.ids) for span in spans if span.logits))
 
     def use_threads(self, threads: int) -> None:
         """Take so many CPU threads from the next step on."""

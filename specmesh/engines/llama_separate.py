@@ -39,11 +39,11 @@ class SeparateMemories:
         wanted = [span.seq for span in spans if span.logits]
         if wanted != sorted(wanted):
             raise LocalProtocolError(f"logits of sequences {wanted}: give spans in the order of their sequences")
-        alone = [span for span in spans if not span.logits and span.rows >= _ALONE]
-        together = [span for span in spans if span.logits or span.rows < _ALONE]
+        alone = [span for span in spans if not span.logits and len(span.ids) >= _ALONE]
+        together = [span for span in spans if span.logits or len(span.ids) < _ALONE]
         for span in alone:
             self._cache.run([span])
-        bridges = self._bridges(together, {span.seq: span.position + span.rows for span in alone})
+        bridges = self._bridges(together, {span.seq: span.end for span in alone})
         try:
             self._cache.run(sorted((*together, *bridges), key=lambda span: span.seq))
         finally:
@@ -64,5 +64,5 @@ class SeparateMemories:
             held = [ends.get(seq, self._sequences.held(seq)) for seq in gap]
             if len(gap) <= _BRIDGE and all(length <= longest for length in held):
                 bridges += [Span(seq, length, (0,), logits=False) for seq, length in zip(gap, held, strict=True)]
-        fits = sum(span.rows for span in spans) + len(bridges) <= self._rows
+        fits = sum(len(span.ids) for span in spans) + len(bridges) <= self._rows
         return bridges if fits else []

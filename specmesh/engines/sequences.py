@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specmesh.engines.base import Fork, Span
+from specmesh.engines.base import Span
 from specmesh.errors import LocalProtocolError
 
 ANY_ID = 2**31
@@ -10,13 +10,12 @@ ANY_ID = 2**31
 
 
 class Sequences:
-    """Lengths of sequences 0 .. n_seq - 1; every check raises LocalProtocolError and changes nothing. trees: whether
-    spans may have forks."""
+    """Lengths of sequences 0 .. n_seq - 1; every check raises LocalProtocolError and changes nothing."""
 
-    __slots__ = ("_held", "_trees", "n_ctx", "n_vocab")
+    __slots__ = ("_held", "n_ctx", "n_vocab")
 
-    def __init__(self, n_seq: int, n_ctx: int, n_vocab: int, *, trees: bool = False) -> None:
-        self._held, self._trees = [0] * n_seq, trees
+    def __init__(self, n_seq: int, n_ctx: int, n_vocab: int) -> None:
+        self._held = [0] * n_seq
         self.n_ctx = n_ctx
         self.n_vocab = n_vocab
 
@@ -40,8 +39,8 @@ class Sequences:
 
     def check_step(self, spans: Sequence[Span], n_batch: int, n_outputs: int) -> None:
         """Whether `spans` fit one step of at most n_batch rows, n_outputs of them with logits."""
-        rows = sum(span.rows for span in spans)
-        outputs = sum(span.rows for span in spans if span.logits)
+        rows = sum(len(span.ids) for span in spans)
+        outputs = sum(len(span.ids) for span in spans if span.logits)
         if rows > n_batch or outputs > n_outputs:
             raise LocalProtocolError(
                 f"a step of {rows} rows, {outputs} with logits: {n_batch} and {n_outputs} are the most"
@@ -52,20 +51,7 @@ class Sequences:
             if span.position != held:
                 raise LocalProtocolError(f"a span at {span.position} of sequence {span.seq} with {held} ids")
             self._check_ids(span.seq, held, span.ids)
-            ends |= span.ends
-        for span in spans:
-            if span.fork is not None:
-                self._check_fork(span, span.fork, [seq for other in spans for seq in other.seqs])
-
-    def _check_fork(self, span: Span, fork: Fork, seqs: Sequence[int]) -> None:
-        if not self._trees:
-            raise LocalProtocolError("this engine takes one chain of each sequence")
-        at, alone = span.position + fork.shared, seqs.count(span.seq) == seqs.count(fork.seq) == 1
-        if not span.logits or not 0 < fork.shared <= len(span.ids) or self.held(fork.seq) != span.position or not alone:
-            raise LocalProtocolError(
-                f"a fork of sequence {span.seq} at {at} into sequence {fork.seq} with {self.held(fork.seq)} ids"
-            )
-        self._check_ids(fork.seq, at, fork.ids)
+            ends[span.seq] = span.end
 
     def check_trim(self, seq: int, length: int) -> int:
         """Whether `seq` may be cut to `length`, 0 <= length <= held; returns how many it holds."""

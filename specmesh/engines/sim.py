@@ -132,7 +132,7 @@ class SimVerifier:
         self._state.sequences.check_step(spans, n_batch, n_batch)
         logits = [self._rows(span) for span in spans]
         if spans:
-            _wait_until(started + self._settings.step_seconds(sum(span.rows for span in spans)))
+            _wait_until(started + self._settings.step_seconds(sum(len(span.ids) for span in spans)))
         return logits
 
     def trim(self, seq: int, length: int) -> None:
@@ -153,10 +153,6 @@ class SimVerifier:
 
     def _rows(self, span: Span) -> NDArray[np.float32] | None:
         tokens = [self._state.append(span.seq, token) for token in span.ids]
-        if span.fork is not None:
-            fork = span.fork
-            chain = [self._state.append(fork.seq, token) for token in (*span.ids[: fork.shared], *fork.ids)]
-            tokens += chain[fork.shared :]
         return _one_hot(tokens, self._settings.n_vocab) if span.logits else None
 
 
@@ -248,12 +244,11 @@ class _State:
         trimming: Trimming = "removal" if settings.can_trim else "none"
         sizes = settings.n_ctx, settings.n_batch, settings.n_seq
         reuse: Reuse = "copied" if settings.can_trim else "whole"
-        trees = settings.can_trim
-        self.info = EngineInfo(model, *sizes, trimming, backend="simulation", reuse=reuse, trees=trees)
+        self.info = EngineInfo(model, *sizes, trimming, backend="simulation", reuse=reuse)
         pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
         pieces[END_ID] = b""
         self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
-        self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab, trees=trees)
+        self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab)
         self.prefixes = [Prefix() for _ in range(settings.n_seq)]
         self._end_after = settings.end_after
 

@@ -190,7 +190,7 @@ class HostileDrafter:
         elif kind > 6:
             frame = encode(self.lie(base, crc, ids))
         else:
-            frame = encode(m.Draft(session, base, crc, ids, rng.choice([0, 0, 1, 65535])))
+            frame = encode(m.Draft(session, base, crc, ids))
         self.said.append(frame)
         self.up.send_raw(frame)
 

@@ -67,18 +67,4 @@ class Memory:
         for token in (part.last, *part.drafts):
             self.append([token])
             rows.append(self.logits())
-        self.aside = None
-        if part.side is not None:
-            main, shared = self.held, part.position + 1 + part.side.fork
-            assert part.side.ids[:1] != part.drafts[part.side.fork :][:1]
-            self.held = Prefix(main[0:shared])
-            for token in part.side.ids:
-                self.append([token])
-                rows.append(self.logits())
-            self.held, self.aside = main, self.held
         return np.stack(rows)
-
-    def go_aside(self, length):
-        """Go on in the side chain's sequence."""
-        self.held, self.aside = self.aside, None
-        self.trim(length)

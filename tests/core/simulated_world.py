@@ -15,7 +15,6 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.policy import solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.scheduler import Idle, Scheduler
-from specmesh.core.second import Second, rescues
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.standby import Standby
 from specmesh.core.verifier_session import VerifierSession
@@ -36,7 +35,6 @@ class Served:
         self.down = None
         self.drafter = None
         self.standby, self.second, self.second_down = None, None, None
-        self.beside = False  # the second drafts, too
         self.shown, self.reason = [], None
         self.rounds = []
         self.past = []
@@ -69,7 +67,7 @@ class World:
         self.costs, self.acceptance = StepCosts(), RollingAcceptance()
         self.costs.record_pause(0.0, drafting=False)
         self.scheduler = Scheduler(self.n_batch, self.costs, prefill_rows=8)
-        self.limits = TargetLimits(self.n_ctx, N_VOCAB, frozenset({END}), max_drafts=8, trees=True)
+        self.limits = TargetLimits(self.n_ctx, N_VOCAB, frozenset({END}), max_drafts=8)
         self.stepping, self.inbox, self.alarm = False, [], None
 
     @property
@@ -108,31 +106,17 @@ class World:
         if setup.life != float("inf"):
             self.clock.at(self.clock.now + setup.life, lambda: self.attach(key))
 
-    def stand_by(self, key, setup, swaps=float("inf"), *, beside=False):
-        """Have a drafter follow the session, or draft beside the one that drafts; the two change places every `swaps`
-        seconds."""
+    def stand_by(self, key, setup, swaps=float("inf")):
+        """Have a drafter follow the session; the two change places every `swaps` seconds."""
         served = self.sessions[key]
-        served.beside = beside
         cls = HostileDrafter if setup.hostile or setup.silent else HonestDrafter
         second = served.second = cls(self, setup, key, served.params)
         second.up = Link(self, lambda message: self.receive(key, message, second), self.faults, self.lose_up)
         served.second_down = Link(self, second.receive, self.faults, self.lose_down)
-        served.standby = Standby(served.session.prefix, self.clock.now, rejections=served.session.rejections)
+        served.standby = Standby(served.session.prefix, self.clock.now)
         self.tell_standby(key, served.standby.begin(self.clock.now))
         if swaps != float("inf"):
             self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
-
-    def assist(self, served):
-        """Have the second drafter draft, as far as the session lets it."""
-        session = served.session
-        wanted = served.beside and served.standby is not None and session.may_be_assisted
-        if wanted != session.assisted:
-            trusted = rescues()
-            for _ in range(8):
-                trusted.record(1, 1)
-            session.assist(Second(RollingAcceptance(), trusted) if wanted else None)
-        if served.standby is not None:
-            served.standby.draft_n = session.draft_n if wanted else 0
 
     def swap(self, key, swaps):
         """The one that stands by drafts from now on; with nobody to relieve, nobody stands by."""
@@ -146,7 +130,7 @@ class World:
         self.seen["swaps"] += 1
         served.standby = None
         if relieved is not None:
-            served.standby = Standby(served.session.prefix, now, told, served.session.rejections)
+            served.standby = Standby(served.session.prefix, now, told)
             self.tell_standby(key, served.standby.begin(now))
             self.clock.at(now + swaps, lambda: self.swap(key, swaps))
 
@@ -154,10 +138,10 @@ class World:
         served = self.sessions[key]
         match effect:
             case ev.SendTruth(base, crc, ids, draft_n):
-                assert draft_n == 0 or served.beside
+                assert draft_n == 0
                 served.second_down.send(m.Truth(key, base, crc, ids, draft_n))
             case ev.SendSync():
-                assert effect.draft_n == 0 or served.beside
+                assert effect.draft_n == 0
                 self.send_sync(key, effect, served.second_down)
 
     def heard_standby(self, key, message):
@@ -169,10 +153,6 @@ class World:
                 assert shown.interval is None or shown.interval >= 0
             case m.Nack(_, base, crc):
                 self.tell_standby(key, standby.nacked(base, crc, self.clock.now))
-            case m.Draft(_, base, crc, ids, branch) if standby.draft_n:
-                event = ev.Drafted(base, crc, ids, branch, second=True)
-                assert self.sessions[key].session.handle(event, self.clock.now) == []
-                self.seen["drafts beside"] += 1
             case _:
                 pass
 
@@ -186,8 +166,8 @@ class World:
             self.heard_standby(key, message)
             return
         match message:
-            case m.Draft(_, base, crc, ids, branch):
-                event = ev.Drafted(base, crc, ids, branch)
+            case m.Draft(_, base, crc, ids):
+                event = ev.Drafted(base, crc, ids)
             case m.DraftProbs():
                 event = drafted(message)
             case m.Shadow(_, base, crc, ids):
@@ -198,8 +178,7 @@ class World:
                 return
         served = self.sessions[key]
         self.perform(key, served.session.handle(event, self.clock.now))
-        self.assist(served)
-        assert served.session._drafts.nodes <= 256
+        assert len(served.session._drafts) <= 256
         served.given_up = False
         if not self.stepping:
             self.turn()
@@ -250,10 +229,9 @@ class World:
             if isinstance(part, ev.Prefill):
                 event = ev.Prefilled(len(part.ids))
             else:
-                event = ev.Stepped(part.drafts, logits, seconds, side=part.side)
+                event = ev.Stepped(part.drafts, logits, seconds)
             session = self.sessions[key].session
             self.happened(key, event)
-            self.assist(self.sessions[key])
             if self.sessions[key].standby is not None:
                 self.tell_standby(key, self.sessions[key].standby.follow(self.clock.now))
             inputs = session.unsolved(self.clock.now)
@@ -279,15 +257,10 @@ class World:
                 case ev.SendNack(base, crc):
                     self.seen["verifier nacks"] += 1
                     served.down.send(m.Nack(key, base, crc))
-                case ev.Trim(length, aside=True):
-                    assert length > served.memory.begun
-                    served.memory.go_aside(length)
                 case ev.Trim(length):
                     assert length > served.memory.begun, "engines can be asked back into the last step only"
                     served.memory.trim(length)
                 case ev.Emit(ids=ids, accepted=accepted, drafts=drafts):
-                    self.seen["aside"] += effect.side_drafted
-                    self.seen["stood aside"] += effect.side_accepted
                     assert served.reason is None
                     assert accepted <= len(drafts)
                     assert ids[:accepted] == tuple(token for token in drafts[:accepted] if token != END)

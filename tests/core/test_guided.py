@@ -110,7 +110,7 @@ def finish(made, drafter=None):
     while made.finished is None:
         if drafter is not None:
             drafts = tuple(drafter(made))
-            made.handle(ev.Drafted(len(made.prefix), made.prefix.crc, drafts, 0), 0.0)
+            made.handle(ev.Drafted(len(made.prefix), made.prefix.crc, drafts), 0.0)
         plan = made.plan(1e9)
         assert not isinstance(plan, ev.Wait)
         if isinstance(plan, ev.Prefill):
@@ -229,7 +229,7 @@ def test_nothing_is_waited_for_where_something_is_forced():
     for constraint in (None, Texts(b"ddddd")):
         made = session(constraint, draft_n=4)
         made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
-        made.handle(ev.Drafted(2, made.prefix.crc, (8,), 0), 0.0)
+        made.handle(ev.Drafted(2, made.prefix.crc, (8,)), 0.0)
         plans.append(made.plan(0.0))
     assert isinstance(plans[0], ev.Wait)
     assert plans[1] == ev.Verify(1, 8, (8,) * 4)
@@ -280,7 +280,7 @@ def test_a_forbidden_draft_is_neither_verified_nor_waited_for():
     made = session(Texts(b"aaaa", b"abab", b"bbbb"), draft_n=6)
     made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
     before = made.pacing.acceptance.rates()[0]
-    made.handle(ev.Drafted(2, made.prefix.crc, (1, 8, 1), 0), 0.0)
+    made.handle(ev.Drafted(2, made.prefix.crc, (1, 8, 1)), 0.0)
     assert made.plan(0.0) == ev.Verify(1, 8, (1,))
     assert made.lead == 1
     assert made.pacing.acceptance.rates()[0] < before
@@ -294,9 +294,9 @@ def test_a_forbidden_draft_is_neither_verified_nor_waited_for():
 def test_drafts_that_hang_on_a_forbidden_one_find_nothing():
     """They are stale, like those of any rejected chain."""
     made = session(Texts(b"aaaa"), draft_n=6)
-    made.handle(ev.Drafted(2, made.prefix.crc, (1, 8), 0), 0.0)
+    made.handle(ev.Drafted(2, made.prefix.crc, (1, 8)), 0.0)
     chain = Prefix((*PROMPT, 1, 8))
-    made.handle(ev.Drafted(4, chain.crc, (1,), 0), 0.0)
+    made.handle(ev.Drafted(4, chain.crc, (1,)), 0.0)
     assert (made.lead, made.stale_drafts) == (1, 2)
 
 
@@ -417,12 +417,3 @@ def test_after_the_end_nothing_guides():
     """A drafter may guess on beyond an end."""
     drafts, plain = GuidedDrafts(Texts(b"a"), {END}), Sampler(GREEDY)
     assert drafts.sampler(plain, 2, lambda _: [1, END]) is plain
-
-
-@pytest.mark.parametrize("count", [0, 1, 4])
-def test_a_chain_is_cut_where_asked(count):
-    """The rest of it is gone, for what comes later too."""
-    made = session(None, draft_n=8)
-    made.handle(ev.Drafted(2, made.prefix.crc, (1, 2, 3, 1), 0), 0.0)
-    made._drafts._tree.cut(count)
-    assert made.lead == count

@@ -92,10 +92,10 @@ def said(params, luck=None, ids=PROMPT):
     while made.finished is None:
         known, drafts = Prefix(made.prefix[0:]), []
         for _ in range(4 if luck is not None else 0):
-            right = made._walk.after(tuple(drafts)).choose(target(known.crc), len(known))
+            right = made.sampler.after((*made.prefix[0:], *drafts)).choose(target(known.crc), len(known))
             drafts.append(right if luck.random() < 0.8 else luck.randrange(1, N_VOCAB))
             known.extend(drafts[-1:])
-        made.handle(ev.Drafted(len(made.prefix), made.prefix.crc, tuple(drafts), 0), 0.0)
+        made.handle(ev.Drafted(len(made.prefix), made.prefix.crc, tuple(drafts)), 0.0)
         plan = made.plan(1e9)
         if isinstance(plan, ev.Prefill):
             made.handle(ev.Prefilled(len(plan.ids)), 0.0)

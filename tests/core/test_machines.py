@@ -6,7 +6,6 @@ position or a missed trim changes the text and is caught by the oracle: the targ
 """
 
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -44,15 +43,6 @@ def test_output_with_a_standby_is_the_targets_own(world, params, first, second, 
     check(world.run())
 
 
-@settings(PROFILE, max_examples=60)
-@given(worlds, session_params, drafters, drafters, st.sampled_from([0.3, 1.0, float("inf")]))
-def test_output_with_two_drafters_at_once_is_the_targets_own(world, params, first, second, swaps):
-    """Whatever either does, while both draft for one session and steps have two chains."""
-    world.open(params, [first, first])
-    world.stand_by(1, replace(second, luck=1), swaps, beside=True)
-    check(world.run())
-
-
 def endless(**options):
     """A world whose target goes on until its tokens are spent."""
     return World(n_ctx=4096, end_bias=-100.0, **options)
@@ -79,42 +69,6 @@ def test_simulation_is_not_vacuous():
     expected = {"lost", "waits", "syncs", "drafts sent", "shadows sent", "drafter nacks", "verifier nacks"}
     assert expected | {"magic", "checksum"} <= set(seen)
     assert accepted > 50
-
-
-def test_two_drafters_are_faster_than_one():
-    """Where they are wrong at different places; by less where each row takes longer, and then with fewer beside."""
-    seconds, aside = {}, {}
-    for row in (0.0, 0.1):
-        for beside in (False, True):
-            world = endless(seed=1, round_trip=0.005, row=row)
-            world.open(SessionParams(SamplingParams(), 400), [Drafter(accuracy=0.6)])
-            if beside:
-                world.stand_by(1, Drafter(accuracy=0.6, luck=1), beside=True)
-            check(world.run())
-            seconds[row, beside] = world.clock.now
-        aside[row] = world.seen["aside"]
-        assert world.seen["stood aside"] > 0
-        assert seconds[row, True] < (0.9 if row == 0 else 0.97) * seconds[row, False]
-    assert aside[0.1] < aside[0.0]
-
-
-@pytest.mark.parametrize("row", [0.0, 0.1])
-@pytest.mark.parametrize(
-    "second",
-    [Drafter(accuracy=0.6), Drafter(accuracy=0.0, luck=1), Drafter(hostile=True), Drafter(silent=True)],
-    ids=["the same", "wrong", "hostile", "silent"],
-)
-def test_a_useless_second_costs_little(second, row):
-    """Even one that is never found out: 3 % at most."""
-    seconds = []
-    for beside in (False, True):
-        world = endless(seed=1, round_trip=0.005, row=row)
-        world.open(SessionParams(SamplingParams(), 300), [Drafter(accuracy=0.6)])
-        if beside:
-            world.stand_by(1, second, beside=True)
-        check(world.run())
-        seconds.append(world.clock.now)
-    assert seconds[1] <= 1.03 * seconds[0]
 
 
 @pytest.mark.parametrize("draft_n", ADAPTIVE_AND_FIXED)

@@ -250,7 +250,6 @@ class Machine(RuleBasedStateMachine):
         self.engine = [[] for _ in range(3)]
         self.sessions = {}  # seq: [ids, held]
         self.running = None  # seq: what the step adds
-        self.aside = {}  # seq: the one lent beside it
 
     def _orders(self, step):
         for order in self.places.orders(step):
@@ -282,17 +281,8 @@ class Machine(RuleBasedStateMachine):
     def step(self, data):
         """Some sessions decode a few of their ids, and some that come to nothing."""
         seqs = data.draw(st.sets(st.sampled_from(sorted(self.sessions)), min_size=1))
-        for seq in sorted(seqs):
-            lent = self.places.lend(seq, self.sessions[seq][1]) if data.draw(st.booleans()) else None
-            if lent is not None:
-                assert lent not in self.sessions
-                assert lent not in self.aside.values()
-                self.aside[seq] = lent
-        self._orders({*seqs, *self.aside.values()})
+        self._orders(seqs)
         self.running = {}
-        for seq, lent in self.aside.items():
-            assert self.engine[lent] == self.engine[seq], "it begins as the session's does"
-            self.engine[lent] = self.engine[lent] + [8] * data.draw(st.integers(1, 3))
         for seq in seqs:
             ids, held = self.sessions[seq]
             assert self.engine[seq] == ids[:held], "a session's sequence holds what it believes"
@@ -301,42 +291,25 @@ class Machine(RuleBasedStateMachine):
             self.engine[seq] = self.engine[seq] + self.running[seq][1] + wrong
 
     @precondition(lambda self: self.running is not None)
-    @rule(data=st.data())
-    def end(self, data):
-        """What was wrong is cut off; sessions that are over hear nothing. Texts may have gone along a side chain."""
+    @rule()
+    def end(self):
+        """What was wrong is cut off; sessions that are over hear nothing."""
         self.places.end()
         for seq, (session, right, wrong) in self.running.items():
             if self.sessions.get(seq) is session:
-                lent = self.aside.get(seq, -1)
-                if self.places.is_lent(lent) and data.draw(st.booleans()):
-                    self.places.swapped(seq, lent, session[1] + 1)
-                    session[0] = [*session[0][: session[1]], 8, 4]
-                    session[1] += 1
-                    self.sessions[lent] = self.sessions.pop(seq)
-                    continue
                 session[1] += len(right)
                 if wrong:
                     self.places.cut(seq, session[1])
                 if session[1] == len(session[0]):
                     session[0] = [*session[0], 4]
-        self._return()
-
-    def _return(self):
         self.running = None
-        for lent in self.aside.values():
-            if self.places.is_lent(lent):
-                self.places.returned(lent)
-        self.aside = {}
 
     @precondition(lambda self: self.running is not None)
     @rule(data=st.data())
     def fail(self, data):
         """The engine's sequences hold anything then."""
-        for seq in (*self.running, *self.aside.values()):
+        for seq in self.running:
             self.engine[seq] = self.engine[seq][: data.draw(st.integers(0, len(self.engine[seq])))]
-        running = self.running
-        self._return()
-        self.running = running
         doubtful = self.places.fail()
         stepping = {seq for seq, one in self.running.items() if self.sessions.get(seq) is one[0]}
         assert stepping <= doubtful <= set(self.sessions)

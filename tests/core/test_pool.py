@@ -107,7 +107,6 @@ class Session:
         self.casting: Casting[str] = Casting()
         self.casting.took_over(drafter, self.records[drafter])
         self.shown, self.now, self.silent, self.rounds = 0, 0.0, False, 0
-        self.assists = False
         self.changes: list[tuple[int, Change[str]]] = []
 
     def run(self, rounds: int, *, shows: bool = True) -> "Session":
@@ -119,7 +118,7 @@ class Session:
                 self.shown += 1
                 self.records[self.casting.standby].measured = self.now
             if self.casting.due(self.now):
-                found = self.casting.look(self.offers(), self.shown, self.now, silent=self.silent, assists=self.assists)
+                found = self.casting.look(self.offers(), self.shown, self.now, silent=self.silent)
                 for change in found:
                     self.change(change)
         return self
@@ -257,32 +256,6 @@ def test_every_drafter_is_measured_now_and_then():
     session.run(10 * int(RECHECK))
     assert [change.drafter for _, change in session.changes] == ["b", "c", "d", "c"]
     assert session.drafters == []
-
-
-def test_one_that_drafts_too_stays():
-    """No other takes its place meanwhile; it takes the first one's where it becomes better."""
-    session = Session({"a": 40.0, "b": 30.0, "c": 20.0}).run(LOOK_ROUNDS)
-    session.assists = True
-    session.rates["c"] = 38.0
-    assert session.run(10 * int(RECHECK)).changes == [(LOOK_ROUNDS, Change("b"))]
-    session.rates["b"] = 60.0
-    assert session.run(3 * LOOK_ROUNDS).drafters == ["b"]
-
-
-def test_what_a_second_has_shown():
-    """Its guesses, and of these those where the drafter was wrong, in this session."""
-    casting: Casting[str] = Casting()
-    casting.took_over("a", DrafterRecord())
-    assert casting.second() is None
-    casting.stands_by("b", DrafterRecord())
-    found = casting.second()
-    assert found is not None
-    assert found.rescue == 0
-    for _ in range(30):
-        casting.guessed((True, False), (True,))
-    found = casting.second()
-    assert found is not None
-    assert found.rescue > 0.75
 
 
 def test_nobody_stands_by_for_too_many():

@@ -30,7 +30,7 @@ def stepped():
     )
     session.handle(ev.Prefilled(1), 10.5)
     session.attach(Arrivals())
-    session.handle(ev.Drafted(2, session.prefix.crc, (3, 4), 0), 10.8)
+    session.handle(ev.Drafted(2, session.prefix.crc, (3, 4)), 10.8)
     session.begin(11.0)
     session.handle(ev.Stepped((3, 4), rows(3, 5, 6), 0.7), 12.0)
     session.begin(12.0)

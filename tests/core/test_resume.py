@@ -76,7 +76,7 @@ def draft(made, luck):
         right = made.sampler.choose(logits(known.crc), len(known))
         ids.append(right if luck.random() < 0.75 else luck.randrange(1, N_VOCAB))
         known.extend(ids[-1:])
-    made.handle(ev.Drafted(len(made.prefix), made.prefix.crc, tuple(ids), 0), 0.0)
+    made.handle(ev.Drafted(len(made.prefix), made.prefix.crc, tuple(ids)), 0.0)
 
 
 params = st.builds(

@@ -9,7 +9,6 @@ from specmesh.core import events as ev
 from specmesh.core.costs import StepCosts
 from specmesh.core.goodput import Bid
 from specmesh.core.scheduler import Idle, Scheduler, Step
-from specmesh.core.side import Side
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -38,25 +37,6 @@ def verifying(drafts=0):
 def waiting(until=2.0, in_hand=0):
     """A session that would rather wait."""
     return Scripted(ev.Wait(until), range(in_hand))
-
-
-class Beside:
-    """A session with a side chain after `fork` drafts, whose ids are committed with this probability each."""
-
-    finished = None
-
-    def __init__(self, drafts, fork, ids, stands):
-        self.wants = ev.Verify(5, 1, tuple(range(drafts)), Side(fork, tuple(range(50, 50 + ids))))
-        self.stands = stands
-
-    def plan(self, now):
-        return self.wants
-
-    def bid(self, verify):
-        return Bid(tuple(0.6 ** (n + 1) for n in range(len(verify.drafts))))
-
-    def bid_aside(self, verify):
-        return Bid((self.stands,) * len(verify.side.ids), aside=True)
 
 
 def prefilling(ids, position=0):
@@ -272,31 +252,3 @@ def test_what_a_step_teaches():
     step = Step(((1, ev.Verify(100, 1, (2, 3))), (2, ev.Verify(60, 1, ()))))
     assert step.measured(0.5, None) == (4, 0.5, 160)
     assert step.measured(0.5, 8) == (8, 0.25, 80)
-
-
-def linear(row):
-    """A step of so many rows, the first of which takes a second and each other one this long."""
-    costs = StepCosts()
-    for rows in (1, 2, 3, 40):
-        costs.record(rows, 1.0 + row * (rows - 1))
-    return costs
-
-
-def test_a_second_chain_comes_where_its_rows_pay():
-    """Where rows are nearly free, alone or beside others; where they are dear the step is the session's own."""
-    for others in ({}, {2: verifying(0)}):
-        for row, come in ((0.001, 3), (0.5, 0)):
-            step = Scheduler(40, linear(row)).next_step({1: Beside(4, 1, 3, 0.2), **others}, 0.0)
-            part = dict(step.parts)[1]
-            assert (len(part.side.ids) if part.side else 0) == come
-            assert step.rows == 1 + len(part.drafts) + come + len(others)
-            assert len(part.drafts) == 4 or (others and row == 0.5)
-
-
-def test_no_second_chain_without_the_first_one_beyond_its_fork():
-    """Where there is room for few rows only."""
-    for n_batch, drafts, aside in ((6, 4, 1), (5, 4, 0), (2, 1, 0)):
-        step = Scheduler(n_batch, linear(0.0)).next_step({1: Beside(4, 1, 3, 0.2)}, 0.0)
-        [(_, part)] = step.parts
-        assert (len(part.drafts), len(part.side.ids) if part.side else 0) == (drafts, aside)
-        assert step.rows <= n_batch

@@ -117,7 +117,7 @@ def test_late_drafts_are_judged():
     rates = [made._pacing.acceptance.pooled()]
 
     def late(base, *ids):
-        made.handle(ev.Drafted(base, made.prefix.crc_at(base), ids, 0), 0.0)
+        made.handle(ev.Drafted(base, made.prefix.crc_at(base), ids), 0.0)
         rates.append(made._pacing.acceptance.pooled())
 
     late(len(PROMPT), 1)
@@ -126,7 +126,7 @@ def test_late_drafts_are_judged():
     assert rates[-1] == rates[-2]
     late(len(PROMPT) + 1, 9, 3)
     assert rates[-1] < rates[-2]
-    made.handle(ev.Drafted(len(PROMPT) + 2, 77, (3,), 0), 0.0)
+    made.handle(ev.Drafted(len(PROMPT) + 2, 77, (3,)), 0.0)
     assert made._pacing.acceptance.pooled() == rates[-1]
 
 
@@ -203,9 +203,9 @@ def test_a_wrong_draft_shows_life_too():
     step[0, 5] = 1.0
     made.handle(ev.Stepped((), step, STEP), 1.0)
     base = len(made.prefix) - 1
-    made.handle(ev.Drafted(base, made.prefix.crc_at(base) ^ 1, (9,), 0), 1.0)
+    made.handle(ev.Drafted(base, made.prefix.crc_at(base) ^ 1, (9,)), 1.0)
     assert isinstance(made.plan(1.0), ev.Verify)
-    made.handle(ev.Drafted(base, made.prefix.crc_at(base), (9,), 0), 1.0)
+    made.handle(ev.Drafted(base, made.prefix.crc_at(base), (9,)), 1.0)
     assert isinstance(made.plan(1.0), ev.Wait)
     assert made.stale_drafts == 2
 

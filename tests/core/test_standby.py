@@ -85,30 +85,3 @@ def test_a_gap_is_filled_but_not_without_end():
     assert standby.nacked(5, prefix.crc_at(5), 1.0) == ev.SendSync(5, prefix.crc_at(5), (2, 3), 0)
     assert standby.nacked(5, prefix.crc_at(5), 1.0 + SYNC_INTERVAL / 2) is None
     assert standby.nacked(5, 0, 1.0 + SYNC_INTERVAL) == ev.SendSync(0, 0, (*PROMPT, 0, 1, 2, 3), 0)
-
-
-def test_one_that_drafts_too_hears_each_round():
-    """With what it is asked for; and once more when it is asked for nothing any more."""
-    prefix = grown(0)
-    standby = Standby(prefix, 0.0)
-    standby.begin(0.0)
-    standby.draft_n = 3
-    assert standby.follow(1.0) is None
-    prefix.extend((7,))
-    assert standby.follow(1.0) == ev.SendTruth(3, prefix.crc_at(3), (7,), 3)
-    standby.draft_n = 0
-    prefix.extend((8,))
-    assert standby.follow(1.0) == ev.SendTruth(4, prefix.crc_at(4), (8,), 0)
-    prefix.extend((9,))
-    assert standby.follow(1.0) is None
-    standby.draft_n = 2
-    assert standby.rest(1.0) == ev.SendTruth(5, prefix.crc_at(5), (9,), 0)
-
-
-def test_rescues_are_told_apart():
-    """Of its guesses those where the drafter was wrong."""
-    prefix = grown(0)
-    standby = Standby(prefix, 0.0, rejections=(3, 5, 99))
-    standby.begin(0.0)
-    prefix.extend((7, 8, 9))
-    assert standby.shadowed(shadow(prefix, 3, 7, 0, 0), 0.0, 1.0) == Shown((True, False, False), None, (True, False))

@@ -140,7 +140,7 @@ def test_end_id_stops_and_is_not_shown():
     assert only(effects, ev.SendTruth).ids == (1, END)
     assert only(effects, ev.Emit).ids == (1,)
     assert effects[-1] == ev.Finish("stop") and made.finished == "stop"  # noqa: PT018
-    assert made.handle(ev.Drafted(5, 0, (1,), 0), 1.0) == []
+    assert made.handle(ev.Drafted(5, 0, (1,)), 1.0) == []
     assert made.handle(ev.Cancelled("again"), 1.0) == []
 
 
@@ -169,9 +169,9 @@ def test_late_draft_is_taken_as_far_as_it_is_new():
     """A draft that starts in committed ids is used from where it goes beyond them, if it agrees with them."""
     made = session(draft_n=None)
     step(made, 1)
-    made.handle(ev.Drafted(3, crc(*PROMPT), (1, 2, 3), 0), 0.0)
+    made.handle(ev.Drafted(3, crc(*PROMPT), (1, 2, 3)), 0.0)
     assert made.verify() == ev.Verify(3, 1, (2, 3))
-    made.handle(ev.Drafted(3, crc(*PROMPT), (9, 9), 0), 0.0)
+    made.handle(ev.Drafted(3, crc(*PROMPT), (9, 9)), 0.0)
     assert made.stale_drafts == 1
     assert made.verify() == ev.Verify(3, 1, (2, 3))
 
@@ -179,13 +179,13 @@ def test_late_draft_is_taken_as_far_as_it_is_new():
 @pytest.mark.parametrize(
     "event",
     [
-        ev.Drafted(3, crc(*PROMPT) ^ 1, (1,), 0),
-        ev.Drafted(2, crc(*PROMPT), (1,), 0),
-        ev.Drafted(4, crc(*PROMPT), (1,), 0),
-        ev.Drafted(2**32 - 1, 0, (1,), 0),
-        ev.Drafted(3, crc(*PROMPT), (-1,), 0),
-        ev.Drafted(3, crc(*PROMPT), (1, 16), 0),
-        ev.Drafted(3, crc(*PROMPT), (1, 2**31 - 1), 0),
+        ev.Drafted(3, crc(*PROMPT) ^ 1, (1,)),
+        ev.Drafted(2, crc(*PROMPT), (1,)),
+        ev.Drafted(4, crc(*PROMPT), (1,)),
+        ev.Drafted(2**32 - 1, 0, (1,)),
+        ev.Drafted(3, crc(*PROMPT), (-1,)),
+        ev.Drafted(3, crc(*PROMPT), (1, 16)),
+        ev.Drafted(3, crc(*PROMPT), (1, 2**31 - 1)),
     ],
     ids=["wrong crc", "wrong base", "base ahead", "huge base", "negative id", "id over vocabulary", "largest id"],
 )
@@ -277,7 +277,7 @@ SURE = Proposal((1, 2), (65535, 65535))
 def sampled(made, *ids, proposals, after=()):
     """Drafts with what they were sampled from."""
     prefix = (*made.prefix[0 : len(made.prefix)], *after)
-    return made.handle(ev.Drafted(len(prefix), crc(*prefix), ids, 0, proposals), 0.0)
+    return made.handle(ev.Drafted(len(prefix), crc(*prefix), ids, proposals), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_drafts_with_impossible_laws_are_dropped(proposals):
 def test_another_drafter_brings_laws_of_its_own(strategy, kept):
     """A draft of the one before was sampled from another law than the same draft of the new one."""
     made = session(sampling=SamplingParams(1.0, strategy=strategy))
-    made.handle(ev.Drafted(3, crc(*PROMPT), (8,), 0, (Proposal((8,), (1,)),)), 0.0)
+    made.handle(ev.Drafted(3, crc(*PROMPT), (8,), (Proposal((8,), (1,)),)), 0.0)
     assert made.lead == 1
     made.attach(Arrivals())
     assert made.lead == kept
@@ -315,16 +315,16 @@ def test_drafts_of_a_step_get_no_law_of_a_drafter_that_takes_over():
     law = Proposal((8, 9), (1, 1))
     made = session(sampling=SamplingParams(1.0, strategy="probabilistic"))
     made.attach(Arrivals())
-    made.handle(ev.Drafted(3, crc(*PROMPT), (8,), 0, (law,)), 0.0)
+    made.handle(ev.Drafted(3, crc(*PROMPT), (8,), (law,)), 0.0)
     drafts = made.verify().drafts
     assert made._drafts.offers(drafts) == (Offer(8, law),)
     made.begin(0.0)
     made.attach(Arrivals())
-    made.handle(ev.Drafted(3, crc(*PROMPT), (8, 9), 0, (law, law)), 0.0)
+    made.handle(ev.Drafted(3, crc(*PROMPT), (8, 9), (law, law)), 0.0)
     assert made._drafts.offers(drafts) == (Offer(8),)
     made.handle(ev.Stepped(drafts, logits(8, 9), STEP), 0.0)
     made.attach(Arrivals())
-    made.handle(ev.Drafted(5, crc(*PROMPT, 8, 9), (8,), 0, (law,)), 0.0)
+    made.handle(ev.Drafted(5, crc(*PROMPT, 8, 9), (8,), (law,)), 0.0)
     assert made._drafts.offers((8,)) == (Offer(8, law),)
 
 

@@ -65,7 +65,7 @@ def reconsider(made, now):
 def draft(made, *ids, now=0.0, after=()):
     """A DRAFT on what is committed, followed by the drafts in `after`."""
     prefix = (*made.prefix[0 : len(made.prefix)], *after)
-    return made.handle(ev.Drafted(len(prefix), crc(*prefix), ids, 0), now)
+    return made.handle(ev.Drafted(len(prefix), crc(*prefix), ids), now)
 
 
 def step(made, *says, now=0.0):

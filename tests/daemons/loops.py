@@ -144,13 +144,12 @@ class Bench:
         max_queue: int = MAX_QUEUE,
         address: str | None = None,
         *,
-        second_drafter: bool = False,
         drain: float = 10.0,
     ) -> "Running":
         engine = engine or Flaky(SimSettings())
         router = bind_router(self.context, address or self.address, insecure=False)
         mailbox: Mailbox[object] = Mailbox()
-        bounds = {"grace": grace, "max_queue": max_queue, "second_drafter": second_drafter, "drain": drain}
+        bounds = {"grace": grace, "max_queue": max_queue, "drain": drain}
         loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), **bounds)  # type: ignore[arg-type]
         return self._run(loop, mailbox, lambda: router.close(linger=100))
 

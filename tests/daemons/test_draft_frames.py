@@ -23,7 +23,7 @@ def test_laws_cross_the_wire(proposals: tuple[Proposal | None, ...]):
     frame = decode(encode(frame_of(7, ev.SendDraft(3, 9, (5, 2), proposals))))
     assert isinstance(frame, m.DraftProbs)
     assert frame.session == 7
-    assert drafted(frame) == ev.Drafted(3, 9, (5, 2), 0, proposals)
+    assert drafted(frame) == ev.Drafted(3, 9, (5, 2), proposals)
 
 
 def test_a_draft_with_twenty_tokens_takes_126_bytes():

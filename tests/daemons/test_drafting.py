@@ -1,7 +1,5 @@
 """Who drafts for which session, and who stands by: the verifier's loop with several drafters."""
 
-from dataclasses import replace
-
 import pytest
 from loops import PROMPT, Bench, Flaky, Hearing, Running, request, truth, until
 
@@ -168,69 +166,3 @@ def test_a_session_that_joins_a_crowd_asks_for_nothing(bench: Bench, monkeypatch
     assert asked[2] == 0
     for client in clients:
         verifier.cancel(client)
-
-
-def two(bench: Bench, first: SimSettings, second: SimSettings, target: SimSettings) -> tuple[Running, Hearing]:
-    """A verifier with two drafters, both of which may draft for its only text."""
-    verifier = bench.verifier(Flaky(target), second_drafter=True)
-    for number, settings in enumerate((first, second), 1):
-        bench.drafter(SimDrafter(settings))
-        until(lambda number=number: len(peers(verifier)) == number, "it is attached")
-    return verifier, verifier.ask(LONG)
-
-
-def test_two_draft_for_one_session(bench: Bench):
-    """Where they are wrong at different places and rows cost nothing: steps have two chains, the text goes along either
-    one, and is the target's own. Its sequences are used again."""
-    settings = SimSettings(draft_ms=0.5, alpha=0.6)
-    verifier, client = two(bench, settings, replace(settings, seed=1), SimSettings(step_ms=4))
-    until(lambda: row(verifier).get("second"), "the second is asked")
-    totals = lambda: verifier.loop.stats.latest["totals"]  # noqa: E731
-    until(lambda: totals()["side_accepted"] > 3, "the text goes along side chains")  # type: ignore[index]
-    assert {row(verifier)["drafter"], row(verifier)["second"]} == {"d"}
-    verifier.cancel(client)
-    hear_all(client)
-    assert client.ids == truth(len(client.ids))
-    known = len(client.ids) // 2
-    again = verifier.ask(request(60, None, ids=(*PROMPT, *client.ids[:known])))
-    end = again.end()
-    assert isinstance(end, Finished)
-    assert again.ids == truth(known + 60)[known:]
-    assert 0 <= end.report["side_accepted"] <= end.report["side_drafted"] <= end.report["drafted"]  # type: ignore[operator]
-    assert end.report["generated_tokens"] == end.report["rounds"] + end.report["accepted"]  # type: ignore[operator]
-
-
-def test_a_second_that_is_wrong_where_the_first_is_is_not_asked(bench: Bench):
-    """It shows the same guesses, and gains nothing."""
-    settings = SimSettings(draft_ms=0.5, alpha=0.6)
-    verifier, client = two(bench, settings, settings, SimSettings(step_ms=4))
-    asked = []
-    until(
-        lambda: asked.append(row(verifier).get("second")) or row(verifier).get("generated", 0) > 600, "it has shown it"
-    )  # type: ignore[operator, func-returns-value]
-    verifier.cancel(client)
-    hear_all(client)
-    assert not any(asked)
-    assert verifier.loop.stats.latest["totals"]["side_drafted"] == 0  # type: ignore[index]
-    assert client.ids == truth(len(client.ids))
-
-
-def test_a_second_may_go(bench: Bench):
-    """The text goes on with the first alone, which may go too."""
-    settings = SimSettings(draft_ms=0.5, alpha=0.6)
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=4)), second_drafter=True)
-    running = []
-    for number in (1, 2):
-        running.append(bench.drafter(SimDrafter(replace(settings, seed=number))))
-        until(lambda number=number: len(peers(verifier)) == number, "it is attached")
-    client = verifier.ask(LONG)
-    for one in reversed(running):
-        until(lambda: row(verifier).get("second") or len(peers(verifier)) < 2, "the second is asked")
-        bench.end(one)
-        hear_all(client)
-        seen = len(client.ids)
-        until(lambda seen=seen: client.next() and len(client.ids) > seen + 40, "the text goes on")
-    assert row(verifier)["second"] is None
-    verifier.cancel(client)
-    hear_all(client)
-    assert client.ids == truth(len(client.ids))

@@ -1,13 +1,11 @@
 """What every verify engine promises, whatever is behind it."""
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 from contract import (
     N_BATCH,
-    N_CTX,
     N_SEQ,
     TINY,
     llama_settings,
@@ -20,7 +18,7 @@ from contract import (
 )
 from numpy.typing import NDArray
 
-from specmesh.engines.base import Fork, Span, VerifyEngine
+from specmesh.engines.base import VerifyEngine
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.engines.sim import SimVerifier
 from specmesh.errors import EngineError, LocalProtocolError
@@ -196,185 +194,3 @@ class TestVerifier:
             verifier.copy(seq, source, length)
         assert_same_logits(step(verifier, span(0, 4, ids[4:]))[0], straight[4:])
         step(verifier, span(1, 0, ids))
-
-    @pytest.mark.parametrize("shared", [1, 3])
-    def test_a_fork(self, verifier: VerifyEngine, shared: int) -> None:
-        """Two chains of one sequence in a step, beside another one's rows, say what each says alone; afterwards either
-        can be gone on with, as if the other had never been there."""
-        ids, other = text_ids(16), text_ids(6, seed=5)
-        main, aside = [*ids[: 8 + shared], *text_ids(4, seed=6)], ids[8 + shared : 11 + shared]
-        if not verifier.info.trees:
-            step(verifier, span(0, 0, main[:8]), span(1, 0, main[:8]))
-            with pytest.raises(LocalProtocolError):
-                verifier.decode([Span(0, 8, tuple(main[8:]), logits=True, fork=Fork(1, shared, tuple(aside)))])
-            return
-        (straight,), (alone,) = step(verifier, span(0, 0, ids)), step(verifier, span(1, 0, main))
-        beside = step(verifier, span(2, 0, other))[0]
-        for winner in (0, 1):
-            for seq in range(N_SEQ):
-                verifier.trim(seq, 0)
-            step(verifier, span(0, 0, main[:8]))
-            verifier.copy(1, 0, 8)
-            forked = Span(0, 8, tuple(main[8:]), logits=True, fork=Fork(1, shared, tuple(aside)))
-            rows, others = step(verifier, forked, span(2, 0, other))
-            assert_same_logits(rows[: len(main) - 8], alone[8:])
-            assert_same_logits(rows[len(main) - 8 :], straight[8 + shared : 11 + shared])
-            assert_same_logits(others, beside)
-            if winner:
-                verifier.trim(0, 0)
-                verifier.trim(1, 10 + shared)
-                assert_same_logits(step(verifier, span(1, 10 + shared, ids[10 + shared :]))[0], straight[10 + shared :])
-            else:
-                verifier.trim(1, 0)
-                verifier.trim(0, 8 + shared)
-                assert_same_logits(step(verifier, span(0, 8 + shared, ids[8 + shared :]))[0], straight[8 + shared :])
-
-    def test_many_forks(self, verifier: VerifyEngine) -> None:
-        """Steps along a text in which now the one chain is right and now the other: logits as without drafts."""
-        if not verifier.info.trees:
-            return
-        rng, ids = np.random.default_rng(8), text_ids(80)
-        straight = one_by_one(verifier, 2, ids)
-        verifier.trim(2, 0)
-        seen, here, spare = [step(verifier, span(0, 0, ids[:1]))[0]], 0, 1
-        while (held := len(seen)) < 64:
-            shared, right, wrong = (int(number) for number in rng.integers(1, 5, size=3))
-            verifier.copy(spare, here, held)
-            good, bad = ids[held + shared : held + shared + right], rng.integers(33, 126, size=wrong).tolist()
-            aside = bool(rng.integers(2))
-            first, second = (bad, good) if aside else (good, bad)
-            main = (*ids[held : held + shared], *first)
-            rows = step(verifier, Span(here, held, main, logits=True, fork=Fork(spare, shared, tuple(second))))[0]
-            seen += [row[None] for row in rows[:shared]]
-            seen += [row[None] for row in (rows[len(main) :] if aside else rows[shared : len(main)])]
-            if aside:
-                here, spare = spare, here
-            verifier.trim(spare, 0)
-            verifier.trim(here, len(seen))
-        assert_same_logits(np.concatenate(seen), straight[: len(seen)])
-
-    @pytest.mark.parametrize(
-        ("position", "fork"),
-        [
-            (4, Fork(1, 1, ())),
-            (4, Fork(1, 0, (40,))),
-            (4, Fork(1, 3, (40,))),
-            (4, Fork(1, -1, (40,))),
-            (4, Fork(0, 1, (40,))),
-            (4, Fork(2, 1, (40,))),
-            (4, Fork(N_SEQ, 1, (40,))),
-            (4, Fork(-1, 1, (40,))),
-            (4, Fork(1, 1, (-1,))),
-            (4, Fork(1, 1, (2**31 - 1,))),
-            (4, Fork(1, 1, (40,) * N_BATCH)),
-            (5, Fork(1, 1, (40,))),
-        ],
-    )
-    def test_bad_forks(self, verifier: VerifyEngine, position: int, fork: Fork) -> None:
-        """Of no rows, into a sequence that holds something else, or is none, or with ids that are none: refused, with
-        nothing touched; and so is one beside other rows of its sequences, or without logits."""
-        ids = text_ids(6)
-        straight = step(verifier, span(1, 0, ids))[0]
-        verifier.trim(1, 0)
-        step(verifier, span(0, 0, ids[:4]), span(1, 0, ids[:4]))
-        good = Fork(1, 1, (40,))
-        for spans in (
-            [Span(0, position, (40, 41), logits=True, fork=fork)],
-            [Span(0, 4, (40, 41), logits=False, fork=good)],
-            [Span(0, 4, (40, 41), logits=True, fork=good), span(1, 4, [40])],
-            [Span(0, 4, (40, 41), logits=True, fork=good), span(0, 6, [40])],
-        ):
-            with pytest.raises(LocalProtocolError):
-                verifier.decode(spans)
-        for seq in (0, 1):
-            assert_same_logits(step(verifier, span(seq, 4, ids[4:]))[0], straight[4:])
-
-    def test_trim_to_nothing_frees(self, verifier: VerifyEngine) -> None:
-        """Every model can start a sequence over, and gets the room back."""
-        ids = text_ids(N_BATCH)
-        for _ in range(2 * N_SEQ * N_CTX // N_BATCH):
-            step(verifier, span(0, 0, ids, logits=False))
-            verifier.trim(0, 0)
-
-    def test_all_sequences_full(self, verifier: VerifyEngine) -> None:
-        """Every sequence can hold n_ctx ids at the same time."""
-        ids = text_ids(N_CTX)
-        for seq in range(N_SEQ):
-            for start in range(0, N_CTX, N_BATCH):
-                step(verifier, span(seq, start, ids[start : start + N_BATCH], logits=False))
-        with pytest.raises(LocalProtocolError, match="holds 96"):
-            verifier.decode([span(0, N_CTX, [40])])
-
-    @pytest.mark.parametrize(
-        "bad",
-        [
-            [Span(0, 4, (-1,), logits=True)],
-            [Span(0, 4, (2**31 - 1,), logits=True)],
-            [Span(0, 3, (40,), logits=True)],
-            [Span(0, 5, (40,), logits=True)],
-            [Span(0, -1, (40,), logits=True)],
-            [Span(N_SEQ, 0, (40,), logits=True)],
-            [Span(-1, 0, (40,), logits=True)],
-            [Span(0, 4, (), logits=True)],
-            [Span(0, 4, (40,) * (N_BATCH + 1), logits=False)],
-            [Span(0, 4, (40,), logits=True), Span(0, 4, (40,), logits=True)],
-            [Span(1, 0, (40,), logits=True), Span(0, 4, (-1,), logits=True)],
-        ],
-    )
-    def test_bad_spans(self, verifier: VerifyEngine, bad: list[Span]) -> None:
-        """A step that cannot be is refused with nothing touched: the next good one goes on as if alone."""
-        ids = text_ids(6)
-        straight = step(verifier, span(1, 0, ids))[0]
-        verifier.trim(1, 0)
-        step(verifier, span(0, 0, ids[:4]))
-        with pytest.raises(LocalProtocolError):
-            verifier.decode(bad)
-        assert_same_logits(step(verifier, span(0, 4, ids[4:]))[0], straight[4:])
-        step(verifier, span(1, 0, ids))
-
-    def test_first_id_outside_the_vocabulary(self, verifier: VerifyEngine) -> None:
-        """Ids end where the vocabulary ends."""
-        n_vocab = len(verifier.vocabulary)
-        verifier.decode([span(0, 0, [n_vocab - 1])])
-        with pytest.raises(LocalProtocolError, match="outside"):
-            verifier.decode([span(0, 1, [n_vocab])])
-
-    @pytest.mark.parametrize(("seq", "length"), [(0, 5), (0, -1), (N_SEQ, 0), (-1, 0)])
-    def test_bad_trim(self, verifier: VerifyEngine, seq: int, length: int) -> None:
-        """A cut to more than is held, to less than nothing, or of no sequence is refused."""
-        step(verifier, span(0, 0, text_ids(4)))
-        with pytest.raises(LocalProtocolError):
-            verifier.trim(seq, length)
-
-    def test_nothing_to_decode(self, verifier: VerifyEngine) -> None:
-        """A step without spans does nothing."""
-        assert verifier.decode([]) == []
-
-    @pytest.mark.parametrize(
-        "text", ["Hello, world", "na\u00efve caf\u00e9 \u65e5\u672c", "\U0001f600 smile", "", "a\x00b"]
-    )
-    def test_text_round_trip(self, verifier: VerifyEngine, text: str) -> None:
-        """What a prompt encodes to stands for the prompt, whatever characters it has."""
-        assert verifier.vocabulary.text(verifier.encode(text)).removeprefix(" ") == text
-
-    def test_end_ids_are_silent(self, verifier: VerifyEngine) -> None:
-        """A generation can end, and what ends it is no text."""
-        assert verifier.vocabulary.end_ids
-        assert all(verifier.vocabulary.pieces[token] == b"" for token in verifier.vocabulary.end_ids)
-
-
-@pytest.mark.models
-def test_closed_engines_say_so(tiny_gguf: Path) -> None:
-    """Closing twice is harmless; a closed model is refused, not dereferenced."""
-    pytest.importorskip("llama_cpp")
-    engine = LlamaVerifier(llama_settings(tiny_gguf))
-    engine.close()
-    engine.close()
-    calls: list[Callable[[], object]] = [
-        lambda: engine.decode([span(0, 0, [1])]),
-        lambda: engine.trim(0, 0),
-        lambda: engine.encode("text"),
-    ]
-    for call in calls:
-        with pytest.raises(EngineError, match="closed"):
-            call()

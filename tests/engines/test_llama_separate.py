@@ -55,7 +55,7 @@ def decodes(engines: list[LlamaVerifier], monkeypatch: pytest.MonkeyPatch) -> li
     run = cache.run
 
     def noted(spans: Sequence[Span]) -> None:
-        seen.append([(span.seq, span.rows) for span in spans])
+        seen.append([(span.seq, len(span.ids)) for span in spans])
         run(spans)
 
     monkeypatch.setattr(cache, "run", noted)
@@ -97,7 +97,7 @@ class Cache:
         self.kept = False
 
     def run(self, spans: Sequence[Span]) -> None:
-        self.decodes.append([(span.seq, span.rows) for span in spans])
+        self.decodes.append([(span.seq, len(span.ids)) for span in spans])
 
     def remove(self, seq: int, length: int) -> bool:
         return not self.kept

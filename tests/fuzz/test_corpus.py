@@ -18,7 +18,7 @@ REACHED = {
     },
     "verifier_session": {
         *("SendTruth", "SendSync", "SendNack", "Emit", "Trim", "Finish"),
-        *("accepted", "rejected", "stale", "waits", "solved", "resumed", "no event", "two chains", "went aside"),
+        *("accepted", "rejected", "stale", "waits", "solved", "resumed", "no event"),
         *("sampled", "certain", "beyond the rows"),
     },
     "drafter_session": {

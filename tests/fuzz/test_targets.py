@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from fuzz import codec, drafter_session, verifier_session
 from fuzz.tape import Tape
 from fuzz.targets import corpus
+from specmesh.core import held_drafts
 from specmesh.core import verifier_session as core_verifier
 from specmesh.core.accept import Verdict
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.prefix import Prefix
 from specmesh.core.rules import Probabilistic
-from specmesh.core.tree import DraftTree
 from specmesh.wire import body
 from specmesh.wire import codec as wire_codec
 
@@ -65,7 +65,7 @@ def notices(target: str) -> bool:
     return False
 
 
-def believing(drafts, side, choose, choose_aside, **_):
+def believing(drafts, choose, **_):
     """An accept rule that takes a peer's word for it."""
     if drafts:
         return Verdict(drafts[:1], 1, 1, ended=False)
@@ -74,10 +74,6 @@ def believing(drafts, side, choose, choose_aside, **_):
 
 def untrimmed(self, event, now, stepped=core_verifier.VerifierSession._stepped):
     return [effect for effect in stepped(self, event, now) if type(effect).__name__ != "Trim"]
-
-
-def unbounded(self, position, crc, limit=0, made=DraftTree.__init__):
-    made(self, position, crc, 10**9)
 
 
 def trusting(self, rows):
@@ -95,9 +91,9 @@ def endless(self, round_trip):
 
 
 BREAKS = [
-    pytest.param("verifier_session", (core_verifier, "accept_tree", believing), id="drafts are believed"),
+    pytest.param("verifier_session", (core_verifier, "accept", believing), id="drafts are believed"),
     pytest.param("verifier_session", (core_verifier.VerifierSession, "_stepped", untrimmed), id="nothing is trimmed"),
-    pytest.param("verifier_session", (DraftTree, "__init__", unbounded), id="drafts without bound"),
+    pytest.param("verifier_session", (held_drafts, "MOST_HELD", 10**9), id="drafts without bound"),
     pytest.param("verifier_session", (Probabilistic, "choices", trusting), id="samples are believed"),
     pytest.param("drafter_session", (DrafterSession, "_send", exchanged), id="laws of other drafts"),
     pytest.param("drafter_session", (Prefix, "holds", lambda *_: True), id="any prefix is taken for ours"),

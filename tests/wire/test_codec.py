@@ -61,7 +61,7 @@ def _with_laws(session, base, crc, drafts):
 
 
 id_messages = st.one_of(
-    st.builds(m.Draft, u32, u32, u32, _ids, u16),
+    st.builds(m.Draft, u32, u32, u32, _ids),
     st.builds(m.Truth, u32, u32, u32, _ids, u16),
     st.builds(m.Sync, u32, u32, u32, _ids, u16),
     st.builds(m.Nack, u32, u32, u32),
