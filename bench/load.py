@@ -1,8 +1,7 @@
 """Many clients at once: specmesh beside llama-server's parallel slots, on the same files, slots and cores.
 
     python bench/load.py --llama-server PATH [--target FILE] [--drafter FILE] [--sessions 1,4,16] [--slots 16]
-                         [--tokens N] [--repeats N] [--threads N] [--cores 0,1] [--no-kv-unified]
-                         [--only NAME,...] [--json]
+                         [--tokens N] [--repeats N] [--threads N] [--cores 0,1] [--only NAME,...] [--json]
 
 All servers may use the same cores, with as many threads for the target each; those not asked wait on a socket. The
 contenders take turns at each count of clients: who begins moves on by one each time. The clients (specmesh.bench.crowd)
@@ -59,7 +58,6 @@ def specmesh(args: argparse.Namespace, folder: Path, load: Load) -> Iterator[dic
     """One pair: with as many drafts as it thinks pay, and without."""
     common = ["--ctx", str(CTX), "--max-sessions", str(args.slots), "--gpu-layers", "0"]
     verifier = ["--model", args.target, "--threads", str(args.threads), "--max-queue", "64", *common]
-    verifier += ["--no-kv-unified"] if args.no_kv_unified else []
     drafter = ["--model", args.drafter, "--engine", "llama", "--threads", "1", *common]
     with daemons(folder, verifier, drafter, (args.cores, args.cores)) as client:
         yield {
@@ -164,7 +162,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="of the target, in each server")
     parser.add_argument("--cores", type=lambda text: set(_counts(text)), default={0, 1})
-    parser.add_argument("--no-kv-unified", action="store_true", help="as llama-server has it, of our verifier too")
     parser.add_argument("--only", type=lambda text: text.split(","), help="contenders whose names begin so")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

@@ -37,10 +37,7 @@ class Stepper:
         self._engine = EngineThread(engine, deliver)
         self._restores = engine.info.trimming == "restore"
         self._width = engine.info.width
-        self._separate = engine.info.separate
-        self._scheduler = Scheduler(
-            engine.info.n_batch, costs, constant=self._width is not None, separate=self._separate
-        )
+        self._scheduler = Scheduler(engine.info.n_batch, costs, constant=self._width is not None)
         self._costs = costs
         info, part = engine.info, PREFILL_ROWS if self._width is not None else None
         self.places = Places(info.n_seq, info.reuse, info.n_ctx * (1 if info.reuse == "whole" else info.n_seq), part)
@@ -113,7 +110,7 @@ class Stepper:
         if self._pause is not None:
             self._costs.record_pause(self._pause, drafting=drafting)
         self._last_ended = result.ended
-        if step.pure and (step.even or not self._separate):
+        if step.pure:
             rows, each, context = step.measured(seconds, self._width)
             self._costs.record(rows, each, context=context, drafts=step.drafts, redoes=self._redoes)
         sharing = len(step.parts)

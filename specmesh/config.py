@@ -22,7 +22,6 @@ class ModelSettings:
     gpu_layers: -1 means all.
     chat_template: a file with a Jinja template, instead of the target's own.
     reproducible: a target's steps all have the same number of rows, so that no bit of its text depends on drafts.
-    kv_unified: a target's sessions share one memory; else each has its own.
     rpc:        HOST:PORT of llama.cpp's RPC servers, whose devices take layers of a target; insecure_rpc: beyond this
                 machine too.
     """
@@ -36,7 +35,6 @@ class ModelSettings:
     gpu_required: bool = False
     chat_template: Path | None = None
     reproducible: bool = False
-    kv_unified: bool = True
     rpc: tuple[str, ...] = ()
     insecure_rpc: bool = False
 

@@ -211,12 +211,6 @@ _insecure_rpc_option = click.option(
     "whatever else runs. Steps cost more, see docs/usage.md.",
 )
 @click.option(
-    "--kv-unified/--no-kv-unified",
-    default=True,
-    help="Let sessions share one memory. Without, each has its own: less work for a CPU with many sessions, but what "
-    "two prompts begin with is read twice, and drafts pay less.",
-)
-@click.option(
     "--rpc",
     metavar="HOST:PORT[,...]",
     help="Put layers on these machines too, which run `specmesh rpc-server` or llama.cpp's ggml-rpc-server.",
@@ -230,7 +224,6 @@ def verifier(
     chat_template: Path | None,
     grace: float,
     reproducible: bool,
-    kv_unified: bool,
     rpc: str | None,
     insecure_rpc: bool,
     engine: str,
@@ -250,7 +243,6 @@ def verifier(
             path,
             chat_template=chat_template,
             reproducible=reproducible,
-            kv_unified=kv_unified,
             rpc=tuple(address.strip() for address in rpc.split(",")) if rpc else (),
             insecure_rpc=insecure_rpc,
         )

@@ -26,12 +26,11 @@ class Bid:
     chosen: bool = False
 
 
-def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[Sequence[int]], float], first: int = 0) -> list[int]:
+def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[int], float], first: int = 0) -> list[int]:
     """How many of its drafts each bidder brings, at most `room` together. Of drafts that are as likely to stand, those
     of bidder number `first` and of the ones after it come before others'.
 
-    seconds: what a step is expected to take in which so many bring one row at least, so many two, and so on, everything
-    between two steps included.
+    seconds: what a step of so many rows is expected to take, everything between two steps included.
     """
     counts = [0] * len(bids)
     for bidder, bid in enumerate(bids):
@@ -44,33 +43,16 @@ def share_rows(bids: Sequence[Bid], room: int, seconds: Callable[[Sequence[int]]
         (-p, (bidder - first) % size, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.stands
     )
     del offered[room:]
-    depths = [len(bids)] + [0] * max((len(bid.stands) for bid in bids), default=0)
-    for count in counts:
-        for row in range(count):
-            depths[row + 1] += 1
-    best, taken, brought = LEAST_GAIN * tokens / max(seconds(depths), 1e-9), 0, list(counts)
-    for number, (minus, _, bidder) in enumerate(offered, 1):
-        depths[brought[bidder] + 1] += 1
-        brought[bidder] += 1
+    rows = len(bids) + sum(counts)
+    best, taken = LEAST_GAIN * tokens / max(seconds(rows), 1e-9), 0
+    for number, (minus, *_) in enumerate(offered, 1):
         tokens -= minus
-        rate = tokens / max(seconds(depths), 1e-9)
+        rate = tokens / max(seconds(rows + number), 1e-9)
         if rate > best:
             best, taken = rate, number
     for *_, bidder in offered[:taken]:
         counts[bidder] += 1
     return counts
-
-
-def slices(depths: Sequence[int]) -> list[tuple[int, int]]:
-    """(how many, of how many rows): the decodes that a step falls into where each sequence has a memory of its own,
-    `depths` as above, beginning with the one of all sequences. llama.cpp takes as many rows of each at once as all
-    neighbours have that have any left (its `split_equal`); who are neighbours is not known here, so that what some have
-    beyond all others counts as a decode for each of them.
-    """
-    every = [sequences for sequences in depths if sequences == depths[0]]
-    some = [sequences for sequences in depths if 0 < sequences < depths[0]]
-    beyond = [(some[0], -(-sum(some) // some[0]))] if some else []
-    return [(1, sum(every)), *beyond]
 
 
 def even_drafts(rates: Sequence[float], sessions: int, most: int, seconds: Callable[[int], float]) -> int:

@@ -20,12 +20,6 @@ LEAST = 16
 takes one small step."""
 
 
-TOGETHER = 32
-"""Sequences of sessions that ran beside the one which ended longest ago, and ended within so many steps after it, count
-as resting for as long: of these the lowest number is next, so that sessions which come together lie side by side. Where
-sequences have memories of their own, llama.cpp decodes neighbours at once."""
-
-
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What a sequence holds. The first `prompt` ids were read as a prompt, in its parts; those behind them by steps."""
@@ -78,9 +72,6 @@ class Places:
     def __init__(self, n_seq: int, reuse: Reuse, room: int, part: int | None = None) -> None:
         self._reuse, self._room, self._part = reuse, room, part
         self._free = dict.fromkeys(range(n_seq), NOTHING)  # the least recently used first
-        self._steps = 0  # how many there were
-        self._took = dict.fromkeys(range(n_seq), 0)  # by sequence, how many there had been when it was last taken
-        self._rests = dict.fromkeys(range(n_seq), 0)  # ... and when it was used last
         self._step: frozenset[int] = frozenset()  # the sequences of the step that runs
         self._unsettled: set[int] = set()  # those of them that are free again
         self._orders: list[Order] = []
@@ -113,9 +104,8 @@ class Places:
         self._hits += way.held > 0
         self._saved += way.held
         if way.source in self._free:
-            self._rest(way.source, self._free.pop(way.source))  # used just now
+            self._free[way.source] = self._free.pop(way.source)  # used just now
         del self._free[way.seq]
-        self._took[way.seq] = self._steps
         self._unsettled.discard(way.seq)
         itself = way.source == way.seq
         if way.lost:
@@ -125,15 +115,9 @@ class Places:
         return way.seq, way.held
 
     def _next(self) -> int:
-        """The free sequence to be emptied next: one that is empty, or was used longest ago, or one TOGETHER with it."""
-        empty = [seq for seq, memory in self._free.items() if not memory.ids]
-        oldest = next(iter(self._free))
-        ended = self._rests[oldest]
-        beside = (seq for seq in self._free if self._took[seq] < ended and self._rests[seq] <= ended + TOGETHER)
-        return min(empty or (oldest, *beside))
-
-    def _rest(self, seq: int, memory: Memory) -> None:
-        self._free[seq], self._rests[seq] = memory, self._steps
+        """The free sequence to be emptied next: one that is empty, or was used longest ago."""
+        empty = (seq for seq, memory in self._free.items() if not memory.ids)
+        return min(empty, default=next(iter(self._free)))
 
     def _ways(
         self, before: Sequence[int], prompt: int, live: Iterable[tuple[int, Memory]], victim: int
@@ -167,7 +151,7 @@ class Places:
     def give_back(self, seq: int, memory: Memory) -> None:
         """A session has ended: its sequence holds this, and what the step that runs adds to it. NOTHING where that is
         not to be used again."""
-        self._rest(seq, memory)
+        self._free[seq] = memory
         if not memory.ids:
             self._forget(seq)
         elif seq in self._step:
@@ -199,7 +183,7 @@ class Places:
     def orders(self, step: Iterable[int] = ()) -> tuple[Order, ...]:
         """What is to be carried out now, in this order, before a step of these sequences."""
         due, self._orders = tuple(self._orders), []
-        self._step, self._steps = frozenset(step), self._steps + 1
+        self._step = frozenset(step)
         return due
 
     def end(self) -> None:

@@ -1,12 +1,12 @@
 """Which sessions share the next step of the target, and with what rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from specmesh.core import events as ev
 from specmesh.core.costs import StepCosts
-from specmesh.core.goodput import share_rows, slices
+from specmesh.core.goodput import share_rows
 from specmesh.core.verifier_session import VerifierSession
 
 Part: TypeAlias = ev.Prefill | ev.Verify
@@ -47,11 +47,6 @@ class Step:
         return all(isinstance(part, ev.Verify) for _, part in self.parts)
 
     @property
-    def even(self) -> bool:
-        """Whether all parts have as many rows."""
-        return len({_rows(part) for _, part in self.parts}) == 1
-
-    @property
     def drafts(self) -> bool:
         """Whether any part has drafts."""
         return any(isinstance(part, ev.Verify) and part.drafts for _, part in self.parts)
@@ -82,11 +77,8 @@ class Scheduler:
     so that no one's tokens stall, times as many as there are prompts for each of the others: prompts in small parts
     cost everybody time. LEAST_PART of it is kept from drafts. In every other step it is the oldest prompt's first,
     which so goes on whatever comes, else that of those with least to go, by powers of two: of prompts about as long the
-    older comes first, so that texts begin and end as their sequences lie. Whole prompts follow, and parts of
-    LEAST_PART: each is a decode of its own where sequences have separate memories, and a short one takes as
-    long as many rows.
+    older comes first. Whole prompts follow, and parts of LEAST_PART.
 
-    separate: sequences have memories of their own, so that rows of uneven parts are decodes of their own (`slices`).
     constant: rows of a step cost the same whatever they hold, so all drafts come, and a prompt is always cut at the
     same places, at multiples of `prefill_rows`, so that what other sessions do does not change how it is computed.
     """
@@ -98,12 +90,11 @@ class Scheduler:
         prefill_rows: int = PREFILL_ROWS,
         *,
         constant: bool = False,
-        separate: bool = False,
     ) -> None:
         self._n_batch = n_batch
         self._costs = costs if costs is not None else StepCosts()
         self._prefill_rows = prefill_rows
-        self._constant, self._separate = constant, separate
+        self._constant = constant
         self._turn = -1
         self._eldest = False  # who was first of the prompts in the step before
 
@@ -153,22 +144,12 @@ class Scheduler:
             context = sum(want.position for want in wants.values())
             bids = [sessions[key].bid(want) for key, want in wants.items()]
             first = self._turn % len(wants)
-            counts = share_rows(bids, room, lambda depths: self._seconds(depths, context), first)
+            pause = self._costs.pause(drafting=True)
+            counts = share_rows(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
         return [
             (key, want if count == len(want.drafts) else replace(want, drafts=want.drafts[:count]))
             for (key, want), count in zip(wants.items(), counts, strict=True)
         ]
-
-    def _seconds(self, depths: Sequence[int], context: int) -> float:
-        """What a step takes, with what lies between two, where so many sessions bring one row, so many two, ..."""
-        pause = self._costs.pause(drafting=True)
-        if not self._separate:
-            return self._costs.seconds(sum(depths), context) + pause
-        decodes = slices(depths)
-        return pause + sum(
-            times * self._costs.seconds(rows, context if number == 0 else context // depths[0])
-            for number, (times, rows) in enumerate(decodes)
-        )
 
     def _filling(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
         """As much of the prompts as there is room for."""

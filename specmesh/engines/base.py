@@ -49,8 +49,6 @@ class EngineInfo:
     width:    rows that each span with logits is computed in, whatever it holds, so that its logits do not depend on
               what else is in the step; it takes no more. None: a step is as wide as what is asked of it.
     reuse:    what of a sequence another session may go on from, long after it was decoded.
-    separate: whether each sequence has a memory of its own, and rows of a step are computed together only of
-              neighbours, as many of each.
     n_outputs: most rows with logits of one step; None: as many as `n_batch`.
     batches:  whether a draft engine guesses for several sequences at once: it is a `BatchDraftEngine`.
     """
@@ -64,7 +62,6 @@ class EngineInfo:
     width: int | None = None
     reuse: Reuse = "whole"
     batches: bool = False
-    separate: bool = False
     n_outputs: int | None = None
     threads: int = 0
 

@@ -83,16 +83,10 @@ class LlamaVerifier:
         The arrays are views of llama.cpp's memory, valid until the next call. Raises LocalProtocolError for
         spans that cannot be, with nothing done; EngineError when llama.cpp fails.
         """
-        # Memories of sequences that follow each other are computed together.
-        order = sorted(range(len(spans)), key=lambda index: spans[index].seq)
-        block = self._context.decode([spans[index] for index in order])
-        rows: list[NDArray[np.float32] | None] = [None] * len(spans)
-        start = 0
-        for index in order:
-            span = spans[index]
-            end = start + len(span.ids) * span.logits
-            rows[index] = block[start:end] if span.logits else None
-            start = end
+        block, rows, end = self._context.decode(spans), list[NDArray[np.float32] | None](), 0
+        for span in spans:
+            start, end = end, end + len(span.ids) * span.logits
+            rows.append(block[start:end] if span.logits else None)
         return rows
 
     def trim(self, seq: int, length: int) -> None:

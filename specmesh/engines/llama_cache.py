@@ -24,10 +24,8 @@ class CacheSizes:
     rows:      most rows of one decode.
     outputs:   most rows of logits of one decode.
     snapshots: states of recurrent layers that llama.cpp is asked to keep per sequence, to roll back by.
-    width:     rows that steps are filled up to; None where they are not.
-    unified:   the cells are of all sequences, and may be shared. Else each sequence has its own: attention then passes
-               over no others, and an id's place does not depend on them, but rows of a step are computed together only
-               where all sequences have as many.
+    width:     rows that steps are filled up to, in cells of each sequence's own, so that an id's place does not depend
+               on others; None where they are not, and the cells are of all sequences, and may be shared.
     """
 
     n_ctx: int
@@ -37,7 +35,6 @@ class CacheSizes:
     threads: int
     snapshots: int = 0
     width: int | None = None
-    unified: bool = True
 
     @property
     def cells(self) -> int:
@@ -209,7 +206,7 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params.n_outputs_max = sizes.outputs
     params.n_threads = params.n_threads_batch = sizes.threads
     params.flash_attn_type = model.lib.LLAMA_FLASH_ATTN_TYPE_AUTO
-    params.kv_unified = sizes.unified
+    params.kv_unified = sizes.width is None
     # A window-sized cache would let a deep cut succeed and then attend to ids it has dropped.
     params.swa_full = True
     params.no_perf = True

@@ -13,7 +13,6 @@ from specmesh.engines.llama_cache import CacheSizes
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings
 from specmesh.engines.llama_probe import open_cache
 from specmesh.engines.llama_resting import Resting
-from specmesh.engines.llama_separate import SeparateMemories
 from specmesh.engines.llama_width import ConstantWidth
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
@@ -45,15 +44,13 @@ class LlamaContext:
         threads = settings.threads or physical_cores()
         # llama.cpp wants a row of logits for each sequence.
         outputs = self._n_outputs if width is None else max(width, settings.n_seq)
-        unified = settings.kv_unified and width is None
-        sizes = CacheSizes(n_ctx, settings.n_seq, rows, outputs, threads, width=width, unified=unified)
+        sizes = CacheSizes(n_ctx, settings.n_seq, rows, outputs, threads, width=width)
         self.cache, self.rewind = open_cache(model, sizes, rollback)
         self._constant = self._of_width(width, rows) if width is not None else None
-        trimming, reuse = self.rewind.trimming, self._reuse(unified)
+        trimming, reuse = self.rewind.trimming, self._reuse(width)
         here = reuse == "copied" and not settings.rpc  # cells of other machines would cross the network twice
         self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab)
         self.resting = Resting(self.cache, self.sequences, settings.n_seq) if here else None
-        separate = not unified and width is None and trimming == "removal"
         self.info = EngineInfo(
             model.name,
             n_ctx,
@@ -63,11 +60,9 @@ class LlamaContext:
             model.backend if model.on_gpu else _on_cpu(threads),
             width,
             reuse,
-            separate=separate,
             n_outputs=self._n_outputs,
             threads=0 if model.on_gpu else threads,
         )
-        self._separate = SeparateMemories(self.cache, self.sequences, rows) if separate else None
 
     def _of_width(self, width: int, rows: int) -> ConstantWidth:
         if self.rewind.trimming == "removal":
@@ -78,7 +73,7 @@ class LlamaContext:
             "one width: leave --reproducible out"
         )
 
-    def _reuse(self, unified: bool) -> Reuse:
+    def _reuse(self, width: int | None) -> Reuse:
         """What is left of a sequence long after its steps.
 
         With a sliding window llama.cpp gives the cells that have left it to other sequences, so that one can only be
@@ -86,7 +81,7 @@ class LlamaContext:
         """
         if self.rewind.trimming != "removal" or self._model.lib.llama_model_n_swa(self._model.handle) > 0:
             return "whole"
-        return "copied" if unified else "cut"
+        return "copied" if width is None else "cut"
 
     def decode(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """One step over all spans; the wanted logits in order, float32 (rows with logits, n_vocab).
@@ -113,11 +108,7 @@ class LlamaContext:
     def _run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         if self._constant is not None:
             return self._constant.run(spans)
-        prepared = self.rewind.prepare(spans)
-        if self._separate is not None:
-            self._separate.run(prepared)
-        else:
-            self.cache.run(prepared)
+        self.cache.run(self.rewind.prepare(spans))
         return self.cache.logits(sum(len(span.ids) for span in spans if span.logits))
 
     def use_threads(self, threads: int) -> None:

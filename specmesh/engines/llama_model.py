@@ -44,7 +44,6 @@ class LlamaSettings:
     vocab_only:   load the vocabulary and tokenizer without weights.
     chat_template: a Jinja template instead of the model's own.
     reproducible: all steps of a verifier have the same number of rows, see `llama_width`.
-    kv_unified:   sequences share one memory; else each has its own, see `CacheSizes.unified`.
     rpc:          HOST:PORT of llama.cpp's RPC servers, whose devices take layers as GPUs do.
     """
 
@@ -59,7 +58,6 @@ class LlamaSettings:
     vocab_only: bool = False
     chat_template: str | None = None
     reproducible: bool = False
-    kv_unified: bool = True
     rpc: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

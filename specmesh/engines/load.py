@@ -145,6 +145,5 @@ def _llama(settings: ModelSettings) -> "LlamaSettings":
         max_draft=MAX_DRAFTS,
         chat_template=read_template(settings.chat_template) if settings.chat_template is not None else None,
         reproducible=settings.reproducible,
-        kv_unified=settings.kv_unified,
         rpc=settings.rpc,
     )

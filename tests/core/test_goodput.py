@@ -6,7 +6,7 @@ from operator import mul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.goodput import LEAST_GAIN, Bid, even_drafts, share_rows, slices
+from specmesh.core.goodput import LEAST_GAIN, Bid, even_drafts, share_rows
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -29,7 +29,7 @@ def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
         gained = sum(sum(one.stands[:count]) for one, count in zip(bids, counts, strict=True))
         return (len(bids) + gained) / steps[len(bids) + sum(counts) - 1]
 
-    counts = share_rows(bids, room, lambda depths: steps[sum(depths) - 1])
+    counts = share_rows(bids, room, lambda rows: steps[rows - 1])
     ways = [way for way in product(*(range(len(one.stands) + 1) for one in bids)) if sum(way) <= room]
     assert tuple(counts) in ways
     best, none = max(map(rate, ways)), rate([0] * len(bids))
@@ -39,10 +39,7 @@ def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
 def test_the_fuller_a_step_the_fewer_drafts():
     """Rows are free up to 8 and dear beyond: two sessions take what there is, eight nothing."""
     cliff = lambda rows: 1.0 if rows <= 8 else 4.0  # noqa: E731
-    drafts = [
-        sum(share_rows([bid(0.9, 0.9, 0.9)] * sessions, 99, lambda depths: cliff(sum(depths))))
-        for sessions in (2, 4, 8)
-    ]
+    drafts = [sum(share_rows([bid(0.9, 0.9, 0.9)] * sessions, 99, cliff)) for sessions in (2, 4, 8)]
     assert drafts == [6, 4, 0]
     assert [even_drafts([0.9] * 3, sessions, 3, cliff) for sessions in (2, 4, 8)] == [3, 1, 0]
 
@@ -55,30 +52,10 @@ def test_the_likelier_drafts_come():
 
 def test_what_a_client_has_chosen_comes_first():
     """Whatever it costs, as far as there is room."""
-    dear = lambda depths: float(sum(depths)) ** 3  # noqa: E731
-    assert share_rows([bid(0.1, 0.1, chosen=True), bid(0.9)], 9, dear) == [2, 0]
+    assert share_rows([bid(0.1, 0.1, chosen=True), bid(0.9)], 9, lambda rows: float(rows) ** 3) == [2, 0]
     assert share_rows([bid(0.1, 0.1, chosen=True), bid(0.9, chosen=True)], 2, lambda _: 1.0) == [2, 0]
 
 
 def test_nothing_known_of_costs():
     """Before the first measurement all that there is comes."""
     assert share_rows([bid(0.5), bid(0.5)], 9, lambda _: 0.0) == [1, 1]
-
-
-def test_slices_of_a_step():
-    """What all have is one decode, what some have beyond that one for each of them."""
-    assert slices([3, 0, 0]) == [(1, 3)]
-    assert slices([3, 3, 1, 1, 1]) == [(1, 6), (1, 3)]
-    assert slices([16, 1, 0]) == [(1, 16), (1, 1)]
-    assert slices([6, 3, 2]) == [(1, 6), (3, 2)]
-    assert slices([2, 2]) == [(1, 4)]
-
-
-def test_uneven_drafts_come_where_all_or_none_would_be_one_decode():
-    """Each decode costs as much as 10 rows at least: one draft of one session is not worth another, one of each is."""
-
-    def apart(depths):
-        return sum(times * max(rows, 10.0) for times, rows in slices(depths))
-
-    assert share_rows([bid(0.9), bid(), bid(), bid()], 9, apart) == [0, 0, 0, 0]
-    assert share_rows([bid(0.9), bid(0.8), bid(0.8), bid(0.7)], 9, apart) == [1, 1, 1, 1]

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from specmesh.core.places import LEAST, NOTHING, TOGETHER, Copy, Cut, Memory, Places
+from specmesh.core.places import LEAST, NOTHING, Copy, Cut, Memory, Places
 
 SYSTEM = tuple(range(100, 100 + 2 * LEAST))
 CHAT = (*SYSTEM, *range(200, 200 + 3 * LEAST))
@@ -22,12 +22,6 @@ def had(made, ids, prompt=0, live=()):
     made.give_back(seq, Memory(ids, prompt))
     made.orders()
     return seq
-
-
-def pass_by(made, steps):
-    """Steps of others."""
-    for _ in range(steps):
-        made.orders()
 
 
 def test_the_next_turn_goes_on():
@@ -105,23 +99,8 @@ def test_the_least_recently_used_goes():
     chats = [tuple(range(start, start + 50)) for start in (0, 100, 200)]
     first, second = had(made, chats[0]), had(made, chats[1])
     assert first != second
-    pass_by(made, TOGETHER)
     assert had(made, (*chats[0], 5)) == first
     assert had(made, chats[2]) == second
-
-
-def test_of_those_that_ended_together_the_lowest_number_goes():
-    """However they ended, a crowd that follows lies as it comes; what ended later is not of them."""
-    made = places(n_seq=6)
-    texts = iter(tuple(range(start, start + 50)) for start in range(0, 10_000, 100))
-    later, *crowd = [made.take(next(texts), 0)[0] for _ in range(6)]
-    assert (later, crowd) == (0, [1, 2, 3, 4, 5])
-    for seq in (4, 2, 5, 1, 3):
-        pass_by(made, 2)
-        made.give_back(seq, Memory(next(texts), 0))
-    pass_by(made, TOGETHER)
-    made.give_back(later, Memory(next(texts), 0))
-    assert [made.take(next(texts), 0)[0] for _ in range(6)] == [1, 2, 3, 4, 5, later]
 
 
 def test_what_was_not_beside_it_is_not_emptied_with_it():
@@ -130,7 +109,6 @@ def test_what_was_not_beside_it_is_not_emptied_with_it():
     went = []
     for start in range(0, 1200, 100):
         seq, _ = made.take(tuple(range(start, start + 50)), 0)
-        pass_by(made, 3)
         made.give_back(seq, Memory(tuple(range(start, start + 50)), 0))
         went.append(seq)
     assert went == [0, 1, 2, 3] * 3

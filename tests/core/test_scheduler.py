@@ -122,21 +122,6 @@ def test_drafts_that_do_not_pay_stay_behind():
     assert [len(part.drafts) for _, part in Scheduler(40, costs).next_step({1: verifying(8)}, 0.0).parts] == [8]
 
 
-def test_drafts_that_are_a_decode_of_their_own_stay_behind():
-    """In separate memories what some have beyond the others is computed apart; what all have is not."""
-    costs = StepCosts()
-    for rows in (1, 2, 4, 8):
-        costs.record(rows, 1.0 + 0.01 * rows)
-
-    def drafts(counts, *, separate):
-        both = {key: verifying(count) for key, count in enumerate(counts)}
-        return [len(part.drafts) for _, part in Scheduler(40, costs, separate=separate).next_step(both, 0.0).parts]
-
-    assert drafts([1, 0, 0, 0], separate=False) == [1, 0, 0, 0]
-    assert drafts([1, 0, 0, 0], separate=True) == [0, 0, 0, 0]
-    assert drafts([1, 1, 1, 1], separate=True) == [1, 1, 1, 1]
-
-
 def test_drafts_of_many_leave_room_for_a_prompt():
     """However many there are, and whatever their clients chose."""
     crowd = {key: verifying(16) for key in range(31)} | {40: prefilling(400)}

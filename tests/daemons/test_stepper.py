@@ -20,7 +20,7 @@ from specmesh.core.verifier_session import VerifierSession
 from specmesh.daemons.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.live import Live
 from specmesh.daemons.stepper import Stepper
-from specmesh.engines.base import Span, VerifyEngine
+from specmesh.engines.base import VerifyEngine
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.engines.sim import SimSettings, SimVerifier
 
@@ -174,24 +174,3 @@ class Noting(Free):
 
     def record(self, rows: int, seconds: float, **about: object) -> None:
         self.widths.append(rows)
-
-
-@pytest.mark.parametrize("separate", [False, True])
-def test_what_uneven_steps_teach(separate: bool):
-    """In memories of their own they fall into several decodes, so that they say nothing of so many rows."""
-    engine = SimVerifier(SimSettings())
-    engine._state.info = replace(engine.info, separate=separate)
-    costs = Noting()
-    driven = Driven(engine, costs)
-    lives = [driven.open(tuple(b"ab"), draft_n=1), driven.open(tuple(b"cd"))]
-    for live in lives:
-        live.machine.handle(ev.Prefilled(1), 0.0)
-    driven.engine.decode([Span(live.seq, 0, (live.machine.prefix[0:1][0],), logits=False) for live in lives])
-    for drafts in ((), (7,)):
-        live = lives[0]
-        base = len(live.machine.prefix)
-        if drafts:
-            live.machine.handle(ev.Drafted(base, live.machine.prefix.crc_at(base), drafts), 0.0)
-        driven.step()
-    driven.close()
-    assert costs.widths == ([2] if separate else [2, 3])
