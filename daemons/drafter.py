@@ -25,7 +25,7 @@ from specmesh.daemons.shared_cores import SharedCores
 from specmesh.daemons.transport import Route, Traffic, wait_for_any
 from specmesh.daemons.upstream import Upstream
 from specmesh.daemons.vocabulary_cache import VocabularyCache
-from specmesh.engines.base import CpuEngine, DraftEngine, saved_bytes
+from specmesh.engines.base import CpuEngine, DraftEngine
 from specmesh.errors import (
     ConfigError,
     DaemonUnreachable,
@@ -282,7 +282,7 @@ class DrafterLoop:
             "encrypted": first.dealer.encrypted,
             "refusal": first.refusal,
             "verifiers": [one.describe(now) for one in self._upstreams],
-            "reuse": self._places.picture() | {"saved_bytes": saved_bytes(self._engine)},
+            "reuse": self._places.picture(),
         }
 
 

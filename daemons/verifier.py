@@ -32,7 +32,7 @@ from specmesh.daemons.shared_cores import SharedCores
 from specmesh.daemons.stepper import Stepper
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
-from specmesh.engines.base import VerifyEngine, saved_bytes
+from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, SpecmeshError, WentAway
 from specmesh.host import verifier_share
 from specmesh.requests import Cancel, ClientOrder, Failed, Probe, Submit
@@ -256,7 +256,7 @@ class VerifierLoop:
         ) | {
             "address": self._address,
             "encrypted": self._router.encrypted,
-            "reuse": self._stepper.places.picture() | {"saved_bytes": saved_bytes(self._engine)},
+            "reuse": self._stepper.places.picture(),
         }
 
     # --- the wire

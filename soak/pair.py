@@ -3,12 +3,9 @@
 import signal
 import sys
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 
 from soak.schedule import Fault, Kind, Lane
-from specmesh.client import Client
-from specmesh.errors import SpecmeshError
 from specmesh.paths import bundled
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))  # where these helpers live
@@ -138,15 +135,6 @@ class Pair:
             last = " | ".join(self.daemons[lane].text().splitlines()[-LAST_LINES:])
             self.died.append(f"{self.name}: the {lane} ended by itself with {code}: {last}")
             self.launch(lane)
-
-    def saved(self, lane: Lane) -> int | None:
-        """Bytes that a daemon says its resting sequences hold; None where it does not answer at once."""
-        try:
-            told = Client(self.daemons[lane].socket, ANSWERS_S).get("/stats")
-        except (SpecmeshError, OSError, HTTPException):
-            return None
-        reuse = told.get("reuse")
-        return int(reuse["saved_bytes"]) if isinstance(reuse, dict) else None
 
     def stop(self) -> None:
         """End both as a service manager does, and note what they leave with, and what they logged that they should

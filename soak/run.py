@@ -31,9 +31,6 @@ EARLY_SHARE = 3 / 4
 """Of the warm-up, after which these ask for no more: when it ends they have gone, with their connections."""
 
 SAMPLE_S = 1.0
-TOLD_S = 0.2
-"""Seconds after which daemons have told how things were: they publish their statistics every 0.1 s."""
-
 RECOVERY_S = 10.0
 """Seconds after a fault within which a client may still be refused: a process starts, the other side finds it."""
 
@@ -162,20 +159,12 @@ class _Running:
             self._sample()
 
     def _sample(self) -> None:
-        """Sample both processes. What their resting sequences hold is told up to a snapshot late: a sample counts where
-        it was the same before and after. Descriptors are counted first, because asking is a connection of its own."""
-        taken: list[tuple[Lane, int, Sample]] = []
-        for lane in self.samples:
+        """Sample both processes."""
+        for lane, samples in self.samples.items():
             self.pair.look(lane)
             pid = self.pair.daemons[lane].pid
             held = descriptors(pid, sum(crowd.asking(lane) for crowd in self.crowds))
-            saved = self.pair.saved(lane)
-            if saved is not None:
-                taken.append((lane, saved, Sample(self.clock(), memory(pid, saved), held)))
-        time.sleep(TOLD_S)
-        for lane, saved, one in taken:
-            if self.pair.saved(lane) == saved:
-                self.samples[lane].append(one)
+            samples.append(Sample(self.clock(), memory(pid), held))
 
     def finish(self, text: Text) -> None:
         """The clients leave, everything heals, each daemon says one more text, and no session is left."""

@@ -51,13 +51,12 @@ class Growth:
         return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
-def memory(pid: int, saved: int = 0) -> int:
+def memory(pid: int) -> int:
     """Bytes that a process of Linux has written to, shared ones and those that are swapped out too. Pages of files that
     it has only read are the system's, and count as its own or not as others come and go: how many of them it maps does
-    not show. Without the `saved` bytes that it says sequences hold which rest: they come and go with the load, by
-    megabytes."""
+    not show."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(WRITTEN)) - saved
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(WRITTEN))
 
 
 def descriptors(pid: int, asking: int = 0) -> int:

@@ -99,7 +99,6 @@ GAUGES = (
     _Told("num_sessions_kept", "Sessions of a drafter that went away, kept for it.", ("sessions", "kept")),
     _Told("num_requests_interrupted", "Texts that wait for the verifier to come back.", ("sessions", "interrupted")),
     _Told("prefix_cache_kept_tokens", "Tokens in memory for sessions to come.", ("reuse", "kept_tokens")),
-    _Told("prefix_cache_saved_bytes", "What resting sequences hold outside of the cells.", ("reuse", "saved_bytes")),
     _Told("draft_n", "Drafts that the newest session's drafter is asked for.", ("draft_n",)),
     _Told("one_token_step_seconds", "Measured cost of a step of one token.", ("one_token_step_ms",), times=1e-3),
 )

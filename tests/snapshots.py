@@ -20,7 +20,7 @@ from specmesh.wire.messages import Hello, Pong, Welcome
 
 INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
 VOCAB, OPENED = 32, 150.0
-REUSE = {"hits": 2, "tokens_saved": 70, "kept_sequences": 1, "kept_tokens": 40, "saved_bytes": 5000}
+REUSE = {"hits": 2, "tokens_saved": 70, "kept_sequences": 1, "kept_tokens": 40}
 ROUNDS = (((7, 8), (7, 8, 9)), ((7, 9), (7, 8)), ((), (5,)))
 """Drafts of a step, and what the target says on its rows: two drafts stand, one of two, none are there."""
 

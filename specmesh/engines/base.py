@@ -165,11 +165,6 @@ class CpuEngine(Protocol):
         ...
 
 
-def saved_bytes(engine: object) -> int:
-    """What an engine keeps outside of the model's cells for sequences that rest, where it does; from any thread."""
-    return int(getattr(engine, "saved_bytes", 0))
-
-
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A guess that is wanted of a draft engine: what follows `ids`, which are new to a sequence, by `sampler`."""

@@ -45,11 +45,6 @@ class LlamaVerifier:
         return self._context.info
 
     @property
-    def saved_bytes(self) -> int:
-        """What resting sequences hold outside of the cells; from any thread."""
-        return self._context.saved_bytes
-
-    @property
     def vocabulary(self) -> Vocabulary:
         """The model's vocabulary."""
         return self._model.vocabulary
@@ -124,11 +119,6 @@ class LlamaDrafter:
     def info(self) -> EngineInfo:
         """Facts about the model."""
         return self._info
-
-    @property
-    def saved_bytes(self) -> int:
-        """What resting sequences hold outside of the cells; from any thread."""
-        return self._context.saved_bytes
 
     @property
     def vocabulary(self) -> Vocabulary:

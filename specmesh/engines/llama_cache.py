@@ -114,33 +114,13 @@ class LlamaCache:
 
     def save(self, seq: int, reuse: "SavedState | None" = None) -> "SavedState":
         """A copy of a sequence's state, in `reuse`'s memory where it fits; raises EngineError."""
-        return self._saved(seq, self._flags, reuse)
-
-    def _saved(self, seq: int, flags: int, reuse: "SavedState | None" = None) -> "SavedState":
         self._check_open()
-        size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, flags)
+        size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._flags)
         state = reuse if reuse is not None and len(reuse) == size else SavedState(size)
-        if size == 0 or self.lib.llama_state_seq_get_data_ext(self._handle, state.pointer, size, seq, flags) != size:
+        get = self.lib.llama_state_seq_get_data_ext
+        if size == 0 or get(self._handle, state.pointer, size, seq, self._flags) != size:
             raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({quoted_errors()})")
         return state
-
-    def size(self, seq: int) -> int:
-        """Bytes of all that is held of a sequence."""
-        self._check_open()
-        return int(self.lib.llama_state_seq_get_size_ext(self._handle, seq, 0))
-
-    def take_out(self, seq: int) -> "SavedState":
-        """Empty a sequence; all that was held of it. Raises EngineError, with nothing changed."""
-        state = self._saved(seq, 0)
-        self.forget(seq)
-        return state
-
-    def put_back(self, seq: int, state: "SavedState") -> None:
-        """Fill an empty sequence with what was taken out; raises EngineError, and it is empty then."""
-        self._check_open()
-        if not self.lib.llama_state_seq_set_data_ext(self._handle, state.pointer, len(state), seq, 0):
-            self.forget(seq)
-            raise EngineError(f"llama.cpp did not take the state of sequence {seq} back ({quoted_errors()})")
 
     def load(self, seq: int, length: int, state: "SavedState | None") -> None:
         """Bring a sequence back to the `length` ids it held when `state` was saved (None: to nothing).

@@ -12,7 +12,6 @@ from specmesh.engines.base import EngineInfo, Span, context_of
 from specmesh.engines.llama_cache import CacheSizes
 from specmesh.engines.llama_model import LlamaModel, LlamaSettings
 from specmesh.engines.llama_probe import open_cache
-from specmesh.engines.llama_resting import Resting
 from specmesh.engines.llama_width import ConstantWidth
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
@@ -47,19 +46,16 @@ class LlamaContext:
         sizes = CacheSizes(n_ctx, settings.n_seq, rows, outputs, threads, width=width)
         self.cache, self.rewind = open_cache(model, sizes, rollback)
         self._constant = self._of_width(width, rows) if width is not None else None
-        trimming, reuse = self.rewind.trimming, self._reuse(width)
-        here = reuse == "copied" and not settings.rpc  # cells of other machines would cross the network twice
         self.sequences = Sequences(settings.n_seq, n_ctx, model.n_vocab)
-        self.resting = Resting(self.cache, self.sequences, settings.n_seq) if here else None
         self.info = EngineInfo(
             model.name,
             n_ctx,
             n_batch,
             settings.n_seq,
-            trimming,
+            self.rewind.trimming,
             model.backend if model.on_gpu else _on_cpu(threads),
             width,
-            reuse,
+            self._reuse(width),
             n_outputs=self._n_outputs,
             threads=0 if model.on_gpu else threads,
         )
@@ -92,8 +88,6 @@ class LlamaContext:
         """
         self._check_open()
         self.sequences.check_step(spans, self.info.n_batch, self._n_outputs)
-        if self.resting is not None:
-            self.resting.step({span.seq for span in spans})
         try:
             logits = self._run(spans)
         except EngineError:
@@ -124,8 +118,6 @@ class LlamaContext:
         """
         self._check_open()
         held = self.sequences.check_trim(seq, length)
-        if self.resting is not None and length < held:
-            self.resting.wake(seq) if length else self.resting.drop(seq)
         if length == 0:
             self.rewind.clear(seq)
         elif length < held and not self.rewind.trim(seq, length):
@@ -139,15 +131,8 @@ class LlamaContext:
         if self.info.reuse != "copied":
             raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
         self.sequences.check_copy(seq, source, length)
-        if self.resting is not None:
-            self.resting.wake(source)
         self.cache.share(seq, source, length)
         self.sequences.set(seq, length)
-
-    @property
-    def saved_bytes(self) -> int:
-        """What sequences hold outside of the cells."""
-        return self.resting.size if self.resting is not None else 0
 
     def close(self) -> None:
         """Free the cache and then the model; a second call does nothing."""

@@ -105,9 +105,3 @@ def test_pages_of_files_are_not_its_own(tmp_path):
         assert memory(os.getpid()) - before < 5e6
         held[pages] = b"\2" * len(held[pages])
         assert 29e6 < memory(os.getpid()) - before < 40e6
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_what_rests_is_left_out():
-    """What a process says of its resting sequences is its load's, and no growth."""
-    assert abs(memory(os.getpid()) - memory(os.getpid(), saved=2**20) - 2**20) < 2**19
