@@ -3,8 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from specmesh.bench.assess import assess
-from specmesh.bench.measure import Plan
-from specmesh.bench.run import Outcome, Sample, aggregate, lines
+from specmesh.bench.run import Outcome, Plan, Sample, aggregate, lines
 from specmesh.bench.steps import steps_ms
 from specmesh.client import Json
 
@@ -18,11 +17,12 @@ class Result:
     snapshot: Json
 
     def lines(self) -> list[str]:
-        """What was run, the table, the assessment."""
-        outcomes = aggregate(self.samples)
-        plan = self.plan
+        """Return what was run, the table, the assessment."""
+        outcomes, plan = aggregate(self.samples), self.plan
+        model = self.snapshot.get("model")
+        name = f"{model.get('name')} on {model.get('backend')}" if isinstance(model, dict) else "unknown model"
         return [
-            f"{self._model()}, drafter {', '.join(self._drafters()) or 'none'}",
+            f"{name}, drafter {', '.join(self._drafters()) or 'none'}",
             f"prompts {len(plan.prompts)}, iterations {plan.iterations}, at most {plan.max_tokens} tokens",
             "",
             *lines(outcomes),
@@ -31,8 +31,9 @@ class Result:
         ]
 
     def as_json(self) -> Json:
-        """Everything but the texts."""
+        """Return everything but the texts."""
         outcomes = aggregate(self.samples)
+        samples = [asdict(one) | {"tokens": len(one.ids)} for one in self.samples]
         return {
             "schema_version": 1,
             "model": self.snapshot.get("model"),
@@ -42,23 +43,11 @@ class Result:
             "max_tokens": self.plan.max_tokens,
             "variants": [outcome.as_json() for outcome in outcomes],
             "assessment": self._assessment(outcomes),
-            "samples": [_told(one) for one in self.samples],
+            "samples": [{name: one[name] for name in one if name != "ids"} for one in samples],
         }
 
     def _assessment(self, outcomes: list[Outcome]) -> list[str]:
-        costs = steps_ms(self.snapshot) if "steps_ms" in self.snapshot else {}
-        return assess(outcomes, costs)
-
-    def _model(self) -> str:
-        model = self.snapshot.get("model")
-        return f"{model.get('name')} on {model.get('backend')}" if isinstance(model, dict) else "unknown model"
+        return assess(outcomes, steps_ms(self.snapshot) if "steps_ms" in self.snapshot else {})
 
     def _drafters(self) -> list[str]:
         return sorted({one.drafter for one in self.samples if one.drafter is not None})
-
-
-def _told(one: Sample) -> Json:
-    """A sample with its number of tokens in place of them."""
-    told: Json = asdict(one)
-    del told["ids"]
-    return told | {"tokens": len(one.ids)}

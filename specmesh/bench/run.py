@@ -1,14 +1,20 @@
-"""What a benchmark of a live pair measured, summed up and judged: pure functions from samples to words."""
+"""`specmesh bench run`: the same prompts on a live pair, alone and with drafts in several ways."""
 
-from dataclasses import dataclass
-from statistics import median
-from typing import NamedTuple
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
+from typing import NamedTuple, cast
 
-Json = dict[str, object]
+from specmesh.client import Client, Json
+from specmesh.errors import Busy, EngineError
+
+WARM_UP_TOKENS = 32
+_TIMES = ("verify_ms", "wait_ms", "draft_ms", "network_ms", "restart_ms")
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(NamedTuple):
     """A way to generate: its name in tables, and the draft_n asked for."""
 
     name: str
@@ -21,11 +27,41 @@ VARIANTS = (ALONE, Variant("draft_n 2", 2), Variant("draft_n 4", 4), Variant("dr
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One text. latency_s: from the request to its last token, on the client's clock; the rest is of its report.
+class Plan:
+    """What to run: each prompt with each variant in each iteration, greedily, `max_tokens` tokens."""
 
-    decode_s is the time without prompt processing; restart_ms what passed from corrections to the first drafts on them,
-    the network's part of which is network_ms.
+    prompts: tuple[str, ...]
+    iterations: int
+    max_tokens: int
+    variants: tuple[Variant, ...] = VARIANTS
+
+    @property
+    def texts(self) -> int:
+        """Number of texts to generate."""
+        return len(self.prompts) * self.iterations * len(self.variants)
+
+    def body(self, prompt: int, variant: Variant) -> Json:
+        """Return the request for a text."""
+        return {
+            "prompt": self.prompts[prompt],
+            "max_tokens": self.max_tokens,
+            "temperature": 0,
+            "draft_n": variant.draft_n,
+            "cache_prompt": False,  # else whichever comes second finds its prompt in memory
+        }
+
+    def order(self, iteration: int, prompt: int) -> tuple[Variant, ...]:
+        """Return the variants rotated, so that none always follows the same one."""
+        shift = (iteration + prompt) % len(self.variants)
+        return self.variants[shift:] + self.variants[:shift]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One text. latency_s: from the request to its last token, on the client's clock; the rest is from its report.
+
+    decode_s: without prompt processing. restart_ms: from corrections to the first drafts on them; network_ms: the
+    network's part of that.
     """
 
     variant: str
@@ -47,7 +83,7 @@ class Sample:
 
 
 class Spread(NamedTuple):
-    """The median of some iterations, the lowest and the highest."""
+    """Of some iterations."""
 
     median: float
     low: float
@@ -58,9 +94,8 @@ class Spread(NamedTuple):
 class Outcome:
     """A variant's texts together.
 
-    tokens_per_second: over all texts of an iteration; speedup: against the verifier alone in the same iteration, None
-    without it. Times in milliseconds are means per text: verifying and waiting follow each other, drafting and network
-    go on beside them, and `other_ms` is what latency has beyond these two, the reading of the prompt above all.
+    tokens_per_second: over all texts of an iteration. speedup: against the verifier alone in the same iteration.
+    Milliseconds are means per text; other_ms is latency without verifying and waiting, mostly the prompt's processing.
     identical: texts equal to the verifier's alone, of `compared`. without_drafter: texts that ended without a drafter.
     """
 
@@ -88,18 +123,56 @@ class Outcome:
     without_drafter: int
 
     def as_json(self) -> Json:
-        """The outcome as a JSON object."""
-        told: Json = {name: getattr(self, name) for name in self.__slots__}
-        for name in ("tokens_per_second", "speedup"):
-            spread = getattr(self, name)
-            told[name] = None if spread is None else spread._asdict()
-        return told
+        """Return it as a JSON object."""
+        speedup = None if self.speedup is None else self.speedup._asdict()
+        return asdict(self) | {"tokens_per_second": self.tokens_per_second._asdict(), "speedup": speedup}
+
+
+def has_drafter(snapshot: Json) -> bool:
+    """Whether the daemon of these /stats has a drafter, or is one that has found its verifier. Raise Busy while it
+    loads."""
+    if "loading" in snapshot:
+        raise Busy("the daemon is still loading its model: try again in a moment")
+    return bool(snapshot.get("verifier" if snapshot.get("role") == "drafter" else "peers"))
+
+
+def measure(client: Client, plan: Plan, advance: Callable[[], None]) -> list[Sample]:
+    """Run `plan`, one text at a time, calling `advance` after each; first a text of the first and of the last variant,
+    unmeasured. Raise what the daemon raises."""
+    for variant in dict.fromkeys((plan.variants[0], plan.variants[-1])):
+        _generate(client, plan.body(0, variant) | {"max_tokens": min(plan.max_tokens, WARM_UP_TOKENS)})
+    samples = []
+    for iteration in range(plan.iterations):
+        for number in range(len(plan.prompts)):
+            for variant in plan.order(iteration, number):
+                samples.append(sample(variant, number, iteration, *_generate(client, plan.body(number, variant))))
+                advance()
+    return samples
+
+
+def _generate(client: Client, body: Json) -> tuple[list[int], float, Json]:
+    """(ids, seconds to the last of them, report)."""
+    ids, last = list[int](), Json()
+    begun = ended = time.perf_counter()
+    with closing(client.complete(body)) as chunks:
+        for chunk in chunks:
+            last = cast("Json", chunk["specmesh"])
+            if new := cast("list[int]", last.get("token_ids", [])):
+                ids += new
+                ended = time.perf_counter()
+    if not isinstance(last.get("report"), dict):
+        raise EngineError("the daemon ended a text without its report: see its log")
+    return ids, ended - begun, cast("Json", last["report"])
 
 
 def sample(variant: Variant, prompt: int, iteration: int, ids: list[int], latency_s: float, report: Json) -> Sample:
-    """A sample out of a text's ids and its report; what the report lacks is 0."""
-    rate = _number(report, "tokens_per_second")
-    drafter = report.get("drafter")
+    """Make a sample of a text's ids and its report; what the report lacks is 0."""
+
+    def told(name: str) -> float:
+        value = report.get(name)
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    rate, drafter = told("tokens_per_second"), report.get("drafter")
     return Sample(
         variant=variant.name,
         prompt=prompt,
@@ -107,31 +180,21 @@ def sample(variant: Variant, prompt: int, iteration: int, ids: list[int], latenc
         ids=tuple(ids),
         latency_s=latency_s,
         decode_s=len(ids) / rate if rate > 0 else 0.0,
-        rounds=int(_number(report, "rounds")),
-        drafted=int(_number(report, "drafted")),
-        accepted=int(_number(report, "accepted")),
-        verify_ms=_number(report, "verify_ms"),
-        wait_ms=_number(report, "wait_ms"),
-        draft_ms=_number(report, "draft_ms"),
-        network_ms=_number(report, "network_ms"),
-        restart_ms=_number(report, "restart_ms"),
-        wire_bytes=int(_number(report, "bytes_sent") + _number(report, "bytes_received")),
+        rounds=int(told("rounds")),
+        drafted=int(told("drafted")),
+        accepted=int(told("accepted")),
+        wire_bytes=int(told("bytes_sent") + told("bytes_received")),
         drafter=drafter if isinstance(drafter, str) else None,
+        **{name: told(name) for name in _TIMES},
     )
 
 
 def aggregate(samples: list[Sample]) -> list[Outcome]:
     """Sum up each variant, in the order of VARIANTS; those without samples are left out."""
     alone = [one for one in samples if one.variant == ALONE.name]
-    truth: dict[int, tuple[int, ...]] = {}
-    for one in alone:
-        truth.setdefault(one.prompt, one.ids)
-    outcomes = []
-    for variant in VARIANTS:
-        own = [one for one in samples if one.variant == variant.name]
-        if own:
-            outcomes.append(_outcome(variant, own, _rates(alone), truth))
-    return outcomes
+    truth = {one.prompt: one.ids for one in reversed(alone)}  # of the first iteration
+    texts = {variant: [one for one in samples if one.variant == variant.name] for variant in VARIANTS}
+    return [_outcome(variant, own, _rates(alone), truth) for variant, own in texts.items() if own]
 
 
 def _outcome(
@@ -142,7 +205,9 @@ def _outcome(
     tokens, rounds = sum(len(one.ids) for one in own), sum(one.rounds for one in own)
     drafted, accepted = sum(one.drafted for one in own), sum(one.accepted for one in own)
     compared = [one for one in own if one.prompt in truth]
-    latency, verify, wait = _mean(own, "latency_s") * 1e3, _mean(own, "verify_ms"), _mean(own, "wait_ms")
+    times = {name: fmean(getattr(one, name) for one in own) for name in _TIMES}
+    times |= {f"{name}_ms": fmean(getattr(one, f"{name}_s") for one in own) * 1e3 for name in ("latency", "decode")}
+    times["other_ms"] = max(times["latency_ms"] - times["verify_ms"] - times["wait_ms"], 0.0)
     return Outcome(
         variant=variant.name,
         iterations=len(rates),
@@ -154,41 +219,26 @@ def _outcome(
         acceptance_rate=round(accepted / drafted, 4) if drafted else None,
         mean_draft_n=round(drafted / rounds, 4) if rounds else 0.0,
         mean_length=round(1 + accepted / rounds, 4) if rounds else 0.0,
-        latency_ms=round(latency, 3),
-        decode_ms=round(_mean(own, "decode_s") * 1e3, 3),
-        verify_ms=round(verify, 3),
-        wait_ms=round(wait, 3),
-        draft_ms=round(_mean(own, "draft_ms"), 3),
-        network_ms=round(_mean(own, "network_ms"), 3),
-        restart_ms=round(_mean(own, "restart_ms"), 3),
-        other_ms=round(max(latency - verify - wait, 0.0), 3),
         bytes_per_token=round(sum(one.wire_bytes for one in own) / tokens, 2) if tokens else 0.0,
         identical=sum(one.ids == truth[one.prompt] for one in compared),
         compared=len(compared),
         without_drafter=0 if variant == ALONE else sum(one.drafter is None for one in own),
+        **{name: round(value, 3) for name, value in times.items()},
     )
 
 
 def _rates(samples: list[Sample]) -> dict[int, float]:
     """Tokens per second by iteration."""
-    tokens, seconds = dict[int, int](), dict[int, float]()
-    for one in samples:
-        tokens[one.iteration] = tokens.get(one.iteration, 0) + len(one.ids)
-        seconds[one.iteration] = seconds.get(one.iteration, 0.0) + one.decode_s
-    return {n: tokens[n] / seconds[n] if seconds[n] > 0 else 0.0 for n in tokens}
+    rates = {}
+    for iteration in sorted({one.iteration for one in samples}):
+        own = [one for one in samples if one.iteration == iteration]
+        seconds = sum(one.decode_s for one in own)
+        rates[iteration] = sum(len(one.ids) for one in own) / seconds if seconds > 0 else 0.0
+    return rates
 
 
 def _spread(values: list[float]) -> Spread:
-    return Spread(round(median(values), 4), round(min(values), 4), round(max(values), 4))
-
-
-def _mean(samples: list[Sample], name: str) -> float:
-    return float(sum(getattr(one, name) for one in samples) / len(samples))
-
-
-def _number(report: Json, name: str) -> float:
-    value = report.get(name)
-    return float(value) if isinstance(value, int | float) else 0.0
+    return Spread(*(round(value, 4) for value in (median(values), min(values), max(values))))
 
 
 _HEADINGS = (

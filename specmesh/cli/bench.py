@@ -86,17 +86,17 @@ def run(
     The same prompts, greedily, one completion at a time, in rotating order. Without a drafter only the verifier alone
     is run.
     """
-    from specmesh.bench import measure, report
-    from specmesh.bench.run import ALONE, VARIANTS
+    from specmesh.bench import report
+    from specmesh.bench.run import ALONE, VARIANTS, Plan, has_drafter, measure
 
     client = daemon.Client(socket_path)
-    drafted = measure.has_drafter(client.get("/stats"))
+    drafted = has_drafter(client.get("/stats"))
     if not drafted:
         click.echo("specmesh: no drafter is attached: only the verifier alone is run", err=True)
     variants = VARIANTS if drafted else (ALONE,)
-    plan = measure.Plan(_prompts(prompts, num_prompts, 4), iterations, max_tokens, variants)
+    plan = Plan(_prompts(prompts, num_prompts, 4), iterations, max_tokens, variants)
     with bar(plan.texts) as advance:
-        samples = measure.measure(client, plan, advance)
+        samples = measure(client, plan, advance)
     print_result(report.Result(plan, samples, client.get("/stats")), as_json=json)
 
 
@@ -232,7 +232,7 @@ def audit(
     """
     from specmesh.bench.audit import Plan
     from specmesh.bench.audit import audit as run
-    from specmesh.bench.measure import has_drafter
+    from specmesh.bench.run import has_drafter
 
     if sampling.get("strategy", "deterministic") not in ("deterministic", "greedy"):
         raise click.UsageError(f"--strategy {sampling['strategy']} does not promise the same text: audit another")
