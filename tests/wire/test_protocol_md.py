@@ -41,6 +41,14 @@ def table(text):
     return rows[2:]
 
 
+def field_rows(name):
+    """Name, type and default of each field of a control message; a row may have several, or be as in another message."""
+    for titles, kind, default, _ in table(section(name)):
+        other = {title: rest for title, *rest in field_rows(kind)} if kind in CONTROL else {}
+        for title in titles.split(", "):
+            yield title, *other.get(title, (kind, default))
+
+
 def examples():
     """Pairs of bytes and what they stand for."""
     pairs = re.findall(r"```hex\n(.*?)```\n\n```python\n(.*?)```", section("9. Examples"), re.DOTALL)
@@ -80,11 +88,10 @@ def test_limits_are_the_codes():
 
 
 def test_kind_table_is_the_enum():
-    """Numbers, names and planes of all kinds are those of the code."""
+    """Numbers and names of all kinds are those of the code."""
     rows = table(section("4. Messages"))
-    assert {name: int(kind) for kind, name, *_ in rows} == {kind.name: int(kind) for kind in m.Kind}
-    assert all((plane == "token") == (int(kind) < 16) for kind, _, plane, _ in rows)
-    assert {name for _, name, plane, _ in rows if plane == "control"} == set(CONTROL)
+    assert {name: int(kind) for kind, name, _ in rows} == {kind.name: int(kind) for kind in m.Kind}
+    assert {name for kind, name, _ in rows if int(kind) >= 16} == set(CONTROL)
 
 
 def test_every_token_message_is_described():
@@ -97,9 +104,9 @@ def test_every_token_message_is_described():
 def test_field_table_is_the_dataclass(name):
     """Each control message's table has the fields of the code, in order, with their types and defaults."""
     hints = get_type_hints(CONTROL[name])
-    rows = table(section(name))
+    rows = list(field_rows(name))
     assert [row[0] for row in rows] == [field.name for field in fields(CONTROL[name])]
-    for (title, kind, default, _), field in zip(rows, fields(CONTROL[name]), strict=True):
+    for (title, kind, default), field in zip(rows, fields(CONTROL[name]), strict=True):
         expected = "text" if title in body._LONG_TEXT else TYPES[hints[title]]
         assert kind == expected, title
         if field.default is not MISSING:
