@@ -42,7 +42,7 @@ def table(text):
 
 
 def field_rows(name):
-    """Name, type and default of each field of a control message; a row may have several, or be as in another message."""
+    """Name, type and default of each field of a control message: a row may name several, or be as elsewhere."""
     for titles, kind, default, _ in table(section(name)):
         other = {title: rest for title, *rest in field_rows(kind)} if kind in CONTROL else {}
         for title in titles.split(", "):
