@@ -3,10 +3,9 @@
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Barrier, Thread
-from typing import Protocol, cast
+from typing import Protocol
 
 from specmesh.bench.load import Load, Text
 from specmesh.client import Json
@@ -28,7 +27,7 @@ class Source(Protocol):
 def measure(source: Source, load: Load, advance: Callable[[], None]) -> list[tuple[int, list[Text]]]:
     """Run `load`, calling `advance` after each text; a short text before, unmeasured. (clients, their texts) each.
 
-    Raises what the source raises, but Busy from the first text only: later it means that a client waits.
+    Raise what the source raises, but Busy from the first text only: later a client waits.
     """
     with closing(source.complete(load.body(0) | {"max_tokens": min(load.max_tokens, WARM_UP_TOKENS)})) as chunks:
         for _ in chunks:
@@ -64,57 +63,15 @@ def _client(source: Source, load: Load, client: int, gate: Barrier, told: "Simpl
 
 
 def _text(source: Source, body: Json, client: int, prompt: int) -> Text:
-    begun = time.perf_counter()
-    refused = 0
+    begun, refused = time.perf_counter(), 0
     while True:
-        came = _Coming()
+        text = Text(client, prompt, begun, refused=refused)
         try:
             with closing(source.complete(body)) as chunks:
                 for chunk in chunks:
-                    came.take(chunk, time.perf_counter())
+                    text.take(chunk, time.perf_counter())
         except Busy:
             refused += 1
             time.sleep(AGAIN)
-            continue
-        arrivals, text = tuple(came.arrivals), "".join(came.text)
-        return Text(client, prompt, begun, arrivals, came.tokens, text, came.drafted, came.accepted, refused)
-
-
-@dataclass(slots=True)
-class _Coming:
-    """A text as it comes.
-
-    Our own daemon tells each chunk's ids. Of another server a chunk with text counts as one token until its `usage`
-    tells them all, and drafts are known where it has llama-server's `timings`.
-    """
-
-    arrivals: list[float] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
-
-    def take(self, chunk: Json, now: float) -> None:
-        """Add what a chunk brings."""
-        text, ours = _text_of(chunk), chunk.get("specmesh")
-        ids = len(cast("list[int]", ours.get("token_ids", ()))) if isinstance(ours, dict) else int(bool(text))
-        if ids or text:
-            self.arrivals.append(now)
-        self.text.append(text)
-        self.tokens += ids
-        match chunk.get("usage"):
-            case {"completion_tokens": int(whole)} if whole:
-                self.tokens = whole
-        match ours, chunk.get("timings"):
-            case ({"report": {"drafted": int(drafted), "accepted": int(accepted)}}, _) | (
-                _,
-                {"draft_n": int(drafted), "draft_n_accepted": int(accepted)},
-            ):
-                self.drafted, self.accepted = drafted, accepted
-
-
-def _text_of(chunk: Json) -> str:
-    match chunk.get("choices"):
-        case [{"text": str(text)}, *_]:
+        else:
             return text
-    return ""

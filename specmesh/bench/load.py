@@ -1,7 +1,7 @@
-"""What a crowd of clients got, summed up: pure functions from texts to a table or JSON."""
+"""`specmesh bench load`: what many clients at once get, summed up as a table or JSON."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import ceil
 from statistics import fmean
 from typing import NamedTuple
@@ -11,9 +11,9 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to run: so many clients at once, one count after the other, each with `iterations` texts in a row.
+    """What to run: for each count of `sessions` so many clients at once, each with `iterations` texts in a row.
 
-    options: fields of each body besides prompt and max_tokens. Neighbours have different prompts as long as there are.
+    options: further fields of each request. Neighbours have different prompts as long as there are.
     """
 
     sessions: tuple[int, ...]
@@ -32,24 +32,21 @@ class Load:
         return (client + iteration) % len(self.prompts)
 
     def body(self, prompt: int) -> Json:
-        """What is asked for: greedily and to the full length, so that all texts are as long."""
-        told: Json = {"prompt": self.prompts[prompt], "max_tokens": self.max_tokens, "temperature": 0}
-        return told | {"ignore_eos": True} | self.options
+        """Return the request, greedy and to the full length."""
+        asked: Json = {"prompt": self.prompts[prompt], "max_tokens": self.max_tokens, "temperature": 0}
+        return asked | {"ignore_eos": True} | self.options
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Text:
-    """One text, with times in seconds on the client's clock: when it was asked for, and when parts of it came.
-
-    refused: how often the server had no place for it; the client asked again, and its clock ran on.
-    """
+    """One text, with times in seconds on the client's clock. refused: how often the server had no place for it."""
 
     client: int
     prompt: int
     begun: float
-    arrivals: tuple[float, ...]
-    tokens: int
-    text: str
+    arrivals: list[float] = field(default_factory=list)
+    tokens: int = 0
+    text: str = ""
     drafted: int = 0
     accepted: int = 0
     refused: int = 0
@@ -58,6 +55,37 @@ class Text:
     def ended(self) -> float:
         """When the last of it came."""
         return self.arrivals[-1] if self.arrivals else self.begun
+
+    def take(self, chunk: Json, now: float) -> None:
+        """Add what a chunk brings.
+
+        Our daemon tells each chunk's ids. Of another server a chunk with text counts as one token until its `usage`
+        tells them all, and drafts are known where it has llama-server's `timings`.
+        """
+        match chunk:
+            case {"choices": [{"text": str(text)}, *_]}:
+                pass
+            case _:
+                text = ""
+        match chunk:
+            case {"specmesh": {"token_ids": list(ids)}}:
+                tokens = len(ids)
+            case {"specmesh": _}:
+                tokens = 0
+            case _:
+                tokens = int(bool(text))
+        if tokens or text:
+            self.arrivals.append(now)
+        self.text += text
+        self.tokens += tokens
+        match chunk:
+            case {"usage": {"completion_tokens": int(whole)}} if whole:
+                self.tokens = whole
+        match chunk:
+            case {"specmesh": {"report": {"drafted": int(drafted), "accepted": int(accepted)}}} | {
+                "timings": {"draft_n": int(drafted), "draft_n_accepted": int(accepted)}
+            }:
+                self.drafted, self.accepted = drafted, accepted
 
 
 class Spread(NamedTuple):
@@ -71,10 +99,9 @@ class Spread(NamedTuple):
 class Level:
     """What so many clients at once got.
 
-    tokens_per_second: of all together, from the first request to the last token, prompts included. slowest, mean: of
-    the clients' own rates over the same time, so that one who waits for its turn is slow; fairness is their ratio.
-    gap_ms: between arrivals at a client; the tokens of one step come together. identical: of `compared` texts, those
-    equal to the first one of the same prompt, which fewer clients asked for.
+    tokens_per_second: of all together, from the first request to the last token. slowest, mean: of the clients' own
+    rates, waiting included; fairness is their ratio. gap_ms: between arrivals at a client. identical: of `compared`
+    texts, those equal to the first one of the same prompt.
     """
 
     sessions: int
@@ -93,9 +120,9 @@ class Level:
     refused: int
 
     def as_json(self) -> Json:
-        """The level as a JSON object."""
-        told = asdict(self)
-        return told | {name: getattr(self, name)._asdict() for name in ("first_token_ms", "gap_ms")}
+        """Return it as a JSON object."""
+        spreads = {"first_token_ms": self.first_token_ms._asdict(), "gap_ms": self.gap_ms._asdict()}
+        return asdict(self) | spreads
 
 
 def levels(runs: Sequence[tuple[int, Sequence[Text]]]) -> list[Level]:
@@ -105,9 +132,9 @@ def levels(runs: Sequence[tuple[int, Sequence[Text]]]) -> list[Level]:
 
 
 def _level(sessions: int, texts: Sequence[Text], truth: dict[int, Text]) -> Level:
-    seconds = max(text.ended for text in texts) - min(text.begun for text in texts)
-    tokens = sum(text.tokens for text in texts)
-    rates = _rates(texts)
+    seconds, tokens = _seconds(texts), sum(text.tokens for text in texts)
+    clients = [[text for text in texts if text.client == client] for client in {text.client for text in texts}]
+    rates = [_rate(own) for own in clients]
     drafted = sum(text.drafted for text in texts)
     first = [text for text in texts if truth.setdefault(text.prompt, text) is text]
     known = [text for text in texts if text not in first]
@@ -117,7 +144,7 @@ def _level(sessions: int, texts: Sequence[Text], truth: dict[int, Text]) -> Leve
         texts=len(texts),
         tokens=tokens,
         seconds=round(seconds, 4),
-        tokens_per_second=round(tokens / seconds, 3) if seconds > 0 else 0.0,
+        tokens_per_second=round(_rate(texts), 3),
         mean=round(fmean(rates), 3),
         slowest=round(min(rates), 3),
         fairness=round(min(rates) / fmean(rates), 4) if any(rates) else 0.0,
@@ -130,14 +157,14 @@ def _level(sessions: int, texts: Sequence[Text], truth: dict[int, Text]) -> Leve
     )
 
 
-def _rates(texts: Sequence[Text]) -> list[float]:
-    """Each client's tokens per second, from its first request to its last token."""
-    rates = []
-    for client in sorted({text.client for text in texts}):
-        own = [text for text in texts if text.client == client]
-        seconds = max(text.ended for text in own) - min(text.begun for text in own)
-        rates.append(sum(text.tokens for text in own) / seconds if seconds > 0 else 0.0)
-    return rates
+def _seconds(texts: Sequence[Text]) -> float:
+    return max(text.ended for text in texts) - min(text.begun for text in texts)
+
+
+def _rate(texts: Sequence[Text]) -> float:
+    """Tokens per second, from the first request to the last token."""
+    seconds = _seconds(texts)
+    return sum(text.tokens for text in texts) / seconds if seconds > 0 else 0.0
 
 
 def _spread(seconds: Iterable[float]) -> Spread:

@@ -15,41 +15,34 @@ from queue import SimpleQueue
 CHUNK = 65536
 
 
-class DelayingProxy:
-    """Forwards connections to a port of this machine; each way takes `delay` seconds, up to `jitter` more, in order."""
-
-    def __init__(self, target: int, delay: float, jitter: float) -> None:
-        self._target, self._delay, self._jitter = target, delay, jitter
-
-    def serve(self) -> None:
-        """Print the port listened on, and forward for ever."""
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            sys.stdout.write(f"{server.getsockname()[1]}\n")
-            sys.stdout.flush()
-            while True:
-                self._forward(server.accept()[0])
-
-    def _forward(self, near: socket.socket) -> None:
-        try:
-            far = socket.create_connection(("127.0.0.1", self._target))
-        except OSError:
-            near.close()
-            return
-        for source, sink in ((near, far), (far, near)):
-            source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            queue: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
-            threading.Thread(target=self._fetch, args=(source, queue), daemon=True).start()
-            threading.Thread(target=_deliver, args=(queue, sink), daemon=True).start()
-
-    def _fetch(self, source: socket.socket, queue: "SimpleQueue[tuple[float, bytes]]") -> None:
-        data = b"more"
-        while data:
+def serve(target: int, delay: float, jitter: float) -> None:
+    """Print a port and forward what connects there to `target`, in order; each way takes `delay` to `delay + jitter`
+    seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        print(server.getsockname()[1], flush=True)  # noqa: T201 - told to who started us
+        while True:
+            near = server.accept()[0]
             try:
-                data = source.recv(CHUNK)
+                far = socket.create_connection(("127.0.0.1", target))
             except OSError:
-                data = b""
-            late = random.uniform(0.0, self._jitter)  # noqa: S311 - a network, no secret
-            queue.put((time.monotonic() + self._delay + late, data))
+                near.close()
+                continue
+            for source, sink in ((near, far), (far, near)):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                queue: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+                threading.Thread(target=_fetch, args=(source, queue, delay, jitter), daemon=True).start()
+                threading.Thread(target=_deliver, args=(queue, sink), daemon=True).start()
+
+
+def _fetch(source: socket.socket, queue: "SimpleQueue[tuple[float, bytes]]", delay: float, jitter: float) -> None:
+    data = b"more"
+    while data:
+        try:
+            data = source.recv(CHUNK)
+        except OSError:
+            data = b""
+        late = random.uniform(0.0, jitter)  # noqa: S311 - a network, no secret
+        queue.put((time.monotonic() + delay + late, data))
 
 
 def _deliver(queue: "SimpleQueue[tuple[float, bytes]]", sink: socket.socket) -> None:
@@ -65,12 +58,6 @@ def _deliver(queue: "SimpleQueue[tuple[float, bytes]]", sink: socket.socket) -> 
         sink.shutdown(socket.SHUT_RDWR)
 
 
-def main() -> None:
-    """PORT to forward to, seconds of delay and of jitter each way."""
-    target, delay, jitter = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
-    with contextlib.suppress(KeyboardInterrupt):
-        DelayingProxy(target, delay, jitter).serve()
-
-
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]))

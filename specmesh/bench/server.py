@@ -14,15 +14,16 @@ class Server:
     is no address."""
 
     def __init__(self, url: str) -> None:
+        wrong = ConfigError(f"--url {url!r} is no server's address: write http://HOST:PORT", "url")
         try:
             parts = urlsplit(url)
             self._host, self._port = parts.hostname or "", parts.port
         except ValueError:
-            parts, self._host = urlsplit(""), ""
+            raise wrong from None
         if parts.scheme not in ("http", "https") or not self._host:
-            raise ConfigError(f"--url {url!r} is no server's address: write http://HOST:PORT", "url")
+            raise wrong
         self.url = url
-        self._secure = parts.scheme == "https"
+        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._base = parts.path.rstrip("/").removesuffix("/v1")
 
     def model(self) -> str:
@@ -58,8 +59,7 @@ class Server:
     def _request(
         self, method: str, path: str, body: Json | None
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port)
+        connection = self._kind(self._host, self._port)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
             connection.request(method, self._base + path, None if body is None else json.dumps(body), headers)

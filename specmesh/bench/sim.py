@@ -10,12 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from specmesh.bench.steps import costs_of, read_costs
-from specmesh.client import Client
+from specmesh.client import Client, Json
 from specmesh.core.policy import Policy, PolicyInputs, solve
 from specmesh.core.simulation import Site, Texts
 from specmesh.core.simulation import simulate as in_virtual_time
@@ -48,11 +49,7 @@ class SimPair:
 
 
 def steps_of(step_ms: float, row_ms: float, file: Path | None) -> tuple[float, ...]:
-    """Seconds by number of drafts, from a line or from a file: what `bench steps --json` printed, or a list of
-    milliseconds for 1, 2, ... rows. A width that is not told costs what a verifier would expect of it.
-
-    Raises ConfigError where the file is neither.
-    """
+    """Return the seconds of a step by its number of drafts, from a line or from a file; see `read_costs`."""
     if file is None:
         return tuple((step_ms + row_ms * drafts) / 1e3 for drafts in range(MOST + 1))
     costs = read_costs(file)
@@ -110,32 +107,31 @@ class SimResult:
 
 
 def simulate(
-    pair: SimPair, tokens: int, fixed: tuple[int, ...], repeats: int, advance: Callable[[], None] = lambda: None
+    pair: SimPair, tokens: int, fixed: tuple[int, ...], repeats: int, advance: Callable[[], None]
 ) -> SimResult:
-    """Run the pair; `advance` is called after each text. Raises SpecmeshError where the daemons fail."""
-    speeds: dict[int | None, list[float]] = {}
-    variants: list[int | None] = [0, *fixed, None]
+    """Run the pair; `advance` is called after each text. Raise SpecmeshError where the daemons fail."""
+    ways: list[int | str] = [0, *fixed, "auto"]
+    speeds: dict[int | str, list[float]] = {draft_n: [] for draft_n in ways}
     with daemons(pair) as client:
         for repeat in range(repeats):
-            turn = repeat % len(variants)
-            for draft_n in variants[turn:] + variants[:turn]:
-                report = _generate(client, draft_n, tokens)
-                speeds.setdefault(draft_n, []).append(_number(report["tokens_per_second"]))
-                if draft_n is None:
-                    acceptance = _number(report["acceptance_rate"])
+            turn = repeat % len(ways)
+            for draft_n in ways[turn:] + ways[:turn]:
+                speed, accepted = _generate(client, draft_n, tokens)
+                speeds[draft_n].append(speed)
+                if draft_n == "auto":
+                    acceptance = accepted
                 advance()
-        peers = client.get("/stats").get("peers") or []
-    round_trip = peers[0]["round_trip_ms"]["p50"] if isinstance(peers, list) and peers else None
-    mean = {draft_n: sum(found) / len(found) for draft_n, found in speeds.items()}
+        peers = client.get("/stats").get("peers")
+    mean = {draft_n: fmean(found) for draft_n, found in speeds.items()}
     return SimResult(
         alone=mean[0],
         fixed={n: mean[n] for n in fixed},
-        specmesh=mean[None],
+        specmesh=mean["auto"],
         ideal=ideal(pair, tokens),
         oracle=oracle(pair, tokens),
         ideal_alone=1 / pair.steps[0],
         acceptance=acceptance,
-        round_trip_ms=round_trip,
+        round_trip_ms=peers[0]["round_trip_ms"]["p50"] if isinstance(peers, list) and peers else None,
     )
 
 
@@ -183,53 +179,44 @@ def daemons(pair: SimPair) -> Iterator[Client]:
 
 @contextmanager
 def _process(folder: Path, name: str, arguments: list[str]) -> Iterator[None]:
-    command = [sys.executable, "-m", "specmesh", *arguments, "--socket", str(folder / f"{name}.sock")]
-    process = subprocess.Popen([*command, "--log-level", "warning"])  # noqa: S603 - our own
-    try:
+    with _running(["specmesh", *arguments, "--socket", str(folder / f"{name}.sock"), "--log-level", "warning"]):
         yield
-    finally:
-        process.terminate()
-        process.wait(15)
 
 
 @contextmanager
 def _proxy(port: int, pair: SimPair) -> Iterator[int]:
     delays = [str(pair.round_trip / 2), str(pair.jitter / 2)]
-    command = [sys.executable, "-m", "specmesh.bench.proxy", str(port), *delays]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own
-    try:
+    with _running(["specmesh.bench.proxy", str(port), *delays], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
-    finally:
-        process.terminate()
-        process.wait(15)
-        if process.stdout is not None:
-            process.stdout.close()
 
 
-def _generate(client: Client, draft_n: int | None, tokens: int) -> dict[str, object]:
-    order = {
-        "prompt": PROMPT,
-        "max_tokens": tokens,
-        "temperature": 0,
-        "draft_n": "auto" if draft_n is None else draft_n,
-        "cache_prompt": False,
-    }
-    for chunk in client.complete(order):
-        told = chunk.get("specmesh")
-        if isinstance(told, dict) and isinstance(told.get("report"), dict):
-            return dict(told["report"])
+@contextmanager
+def _running(module: list[str], stdout: int | None = None) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen([sys.executable, "-m", *module], stdout=stdout, text=True) as process:  # noqa: S603 - our own
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(15)
+
+
+def _generate(client: Client, draft_n: int | str, tokens: int) -> tuple[float, float]:
+    """(tokens per second, acceptance rate)."""
+    body: Json = {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "draft_n": draft_n, "cache_prompt": False}
+    for chunk in client.complete(body):
+        match chunk.get("specmesh"):
+            case {"report": {"tokens_per_second": speed, "acceptance_rate": accepted}}:
+                return float(speed), float(accepted or 0.0)
     raise EngineError("the simulated verifier did not report: see its messages above")
 
 
 def _until(ready: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        try:
+        with suppress(SpecmeshError):
             if ready():
                 return
-        except SpecmeshError:
-            pass
         time.sleep(0.05)
     raise EngineError("the simulated daemons did not come up: see their messages above")
 
@@ -237,8 +224,3 @@ def _until(ready: Callable[[], bool], seconds: float = 60.0) -> None:
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-def _number(value: object) -> float:
-    assert isinstance(value, int | float)
-    return float(value)
