@@ -4,11 +4,16 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from specmesh.cli.options import POSITIVE_SHARE, json_option, number, print_json, print_result
+from specmesh.cli.options import POSITIVE_SHARE, json_option, number, print_result
+from specmesh.cli.status import find
+from specmesh.paths import bundled
+
+if TYPE_CHECKING:
+    from specmesh.doctor.check import Checks
 
 
 @click.command()
@@ -29,19 +34,13 @@ def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab
     With --model and --against: compare two models' vocabularies, as a drafter does; exit code 1 where they do not fit.
     """
     from specmesh import logs
-    from specmesh.doctor import check
-    from specmesh.doctor.examine import examine
     from specmesh.doctor.vocabularies import diagnose
-    from specmesh.paths import bundled
 
     logs.configure("error", "auto")
     if model is None and against is None:
-        checks = examine(ctx.find_root())
-        if json:
-            print_json(check.as_json(checks))
-        else:
-            click.echo("\n".join(check.lines(checks, colour=coloured(sys.stdout, os.environ))))
-        ctx.exit(1 if check.failed(checks) else 0)
+        checks = examine(ctx.find_root(), colour=coloured(sys.stdout, os.environ))
+        print_result(checks, as_json=json)
+        ctx.exit(1 if checks.failed else 0)
     if model is None or against is None:
         raise click.UsageError("--model and --against go together")
     draft, target = (
@@ -51,6 +50,29 @@ def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab
     found = diagnose(draft, target, min_vocab_overlap)
     print_result(found, as_json=json)
     ctx.exit(0 if found.usable else 1)
+
+
+def examine(root: click.Context, *, colour: bool) -> "Checks":
+    """Look at everything; takes a second or two. `root`: the command line's own context, which knows the settings."""
+    from specmesh.doctor import machine, mesh
+    from specmesh.doctor.check import Checks
+
+    (settings, wrong), running = mesh.in_force(root), find()
+    return Checks(
+        (
+            *machine.software(),
+            *machine.models(settings),
+            *mesh.files(root),
+            *wrong,
+            *mesh.ports(settings),
+            *machine.sockets(),
+            *mesh.daemons(running),
+            *machine.services(),
+            *machine.keys(),
+            *mesh.network(settings, running),
+        ),
+        colour,
+    )
 
 
 def coloured(stream: TextIO, environment: Mapping[str, str]) -> bool:

@@ -1,8 +1,8 @@
 """A check: what was found, whether it is right, and what to type where it is not."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 SCHEMA_VERSION = 1
@@ -28,11 +28,6 @@ class Check:
     found: str
     fix: str | None = None
 
-    def as_json(self) -> dict[str, object]:
-        """One entry of --json."""
-        told = {"group": self.group, "name": self.name, "status": str(self.status), "found": self.found}
-        return {**told, "fix": self.fix}
-
 
 def ok(group: str, name: str, found: str) -> Check:
     """All is well."""
@@ -49,31 +44,35 @@ def fail(group: str, name: str, found: str, fix: str) -> Check:
     return Check(group, name, Status.FAIL, found, fix)
 
 
-def failed(checks: Iterable[Check]) -> bool:
-    """Whether any of them did."""
-    return any(check.status is Status.FAIL for check in checks)
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """All checks; colour: whether the lines have some."""
 
+    checks: Sequence[Check]
+    colour: bool = False
 
-def as_json(checks: Iterable[Check]) -> dict[str, object]:
-    """What --json prints."""
-    return {"schema_version": SCHEMA_VERSION, "checks": [check.as_json() for check in checks]}
+    @property
+    def failed(self) -> bool:
+        """Whether any check did."""
+        return any(check.status is Status.FAIL for check in self.checks)
 
+    def as_json(self) -> dict[str, object]:
+        """What --json prints."""
+        return {"schema_version": SCHEMA_VERSION, "checks": [asdict(check) for check in self.checks]}
 
-def lines(checks: Iterable[Check], *, colour: bool) -> list[str]:
-    """The checks by group, then how many there are of each status."""
-    checks = list(checks)
-    width = max((len(check.name) for check in checks), default=0)
-    told: list[str] = []
-    for group in dict.fromkeys(check.group for check in checks):
-        told += ["", group] if told else [group]
-        for check in (check for check in checks if check.group == group):
-            told.append(f"  {_mark(check.status, colour=colour)}  {check.name:<{width}}  {check.found}")
-            if check.fix is not None:
-                told.append(f"        {'':<{width}}  -> {check.fix}")
-    counts = Counter(check.status for check in checks)
-    return [*told, "", ", ".join(f"{counts[status]} {status}" for status in Status)]
+    def lines(self) -> list[str]:
+        """The checks by group, then how many there are of each status."""
+        width = max((len(check.name) for check in self.checks), default=0)
+        told: list[str] = []
+        for group in dict.fromkeys(check.group for check in self.checks):
+            told += ["", group] if told else [group]
+            for check in (check for check in self.checks if check.group == group):
+                told.append(f"  {self._mark(check.status)}  {check.name:<{width}}  {check.found}")
+                if check.fix is not None:
+                    told.append(f"        {'':<{width}}  -> {check.fix}")
+        counts = Counter(check.status for check in self.checks)
+        return [*told, "", ", ".join(f"{counts[status]} {status}" for status in Status)]
 
-
-def _mark(status: Status, *, colour: bool) -> str:
-    word = f"{status:<4}"
-    return f"\x1b[{_COLOURS[status]}m{word}\x1b[0m" if colour else word
+    def _mark(self, status: Status) -> str:
+        word = f"{status:<4}"
+        return f"\x1b[{_COLOURS[status]}m{word}\x1b[0m" if self.colour else word

@@ -1,6 +1,6 @@
 """Checks as lines and as JSON."""
 
-from specmesh.doctor.check import Status, as_json, fail, failed, lines, ok, warn
+from specmesh.doctor.check import Checks, Status, fail, ok, warn
 
 CHECKS = [
     ok("software", "python", "3.11.7"),
@@ -11,7 +11,7 @@ CHECKS = [
 
 def test_lines_by_group():
     """Groups in the order they come in, the fix below what it is for, counts at the end."""
-    assert lines(CHECKS, colour=False) == [
+    assert Checks(CHECKS).lines() == [
         "software",
         "  ok    python  3.11.7",
         "  fail  mlx     broken",
@@ -27,15 +27,15 @@ def test_lines_by_group():
 
 def test_colour():
     """Green, yellow, red, around the word alone; without colour no escape at all."""
-    text = "\n".join(lines(CHECKS, colour=True))
+    text = "\n".join(Checks(CHECKS, colour=True).lines())
     for code, status in (("32", "ok  "), ("33", "warn"), ("31", "fail")):
         assert f"\x1b[{code}m{status}\x1b[0m" in text
-    assert "\x1b" not in "\n".join(lines(CHECKS, colour=False))
+    assert "\x1b" not in "\n".join(Checks(CHECKS).lines())
 
 
 def test_json():
     """Every field of every check."""
-    assert as_json(CHECKS[:2]) == {
+    assert Checks(CHECKS[:2]).as_json() == {
         "schema_version": 1,
         "checks": [
             {"group": "software", "name": "python", "status": "ok", "found": "3.11.7", "fix": None},
@@ -46,11 +46,11 @@ def test_json():
 
 def test_a_warning_is_no_failure():
     """Only a failed check fails the whole."""
-    assert failed(CHECKS)
-    assert not failed(CHECKS[:2])
+    assert Checks(CHECKS).failed
+    assert not Checks(CHECKS[:2]).failed
     assert [check.status for check in CHECKS] == [Status.OK, Status.WARN, Status.FAIL]
 
 
 def test_nothing():
     """No checks: only the counts."""
-    assert lines([], colour=False) == ["", "0 ok, 0 warn, 0 fail"]
+    assert Checks([]).lines() == ["", "0 ok, 0 warn, 0 fail"]

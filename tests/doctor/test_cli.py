@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specmesh import logs
+from specmesh.cli import doctor as command
 from specmesh.cli import main
 from specmesh.cli.doctor import coloured
-from specmesh.doctor import examine
-from specmesh.doctor.check import Check, fail, ok, warn
+from specmesh.doctor.check import Check, Checks, fail, ok, warn
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def _own_logging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def doctor(monkeypatch: pytest.MonkeyPatch, found: list[Check], *args: str) -> Result:
-    monkeypatch.setattr(examine, "examine", lambda _: found)
+    monkeypatch.setattr(command, "examine", lambda _, colour: Checks(found, colour))
     return CliRunner().invoke(main, ["doctor", *args])
 
 

@@ -5,40 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.doctor import models
+from specmesh import paths
+from specmesh.doctor import machine
 from specmesh.doctor.check import Check
-from specmesh.doctor.models import FolderFacts, ModelFacts, judge_bundled, judge_folder, judge_model
-from specmesh.doctor.settings import RoleSettings
+from specmesh.doctor.mesh import RoleSettings
 
 
-def test_bundled():
+def test_bundled(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """The pair that comes along, whole and not."""
-    assert judge_bundled(()).status == "ok"
-    broken = judge_bundled(("target.gguf", "drafter-hf"))
-    assert (broken.status, broken.found) == ("fail", "cannot be read: target.gguf, drafter-hf")
+    assert look()["bundled pair"].status == "ok"
+    monkeypatch.setattr(paths, "bundled", lambda name: str(folder / name))
+    broken = look()["bundled pair"]
+    assert (broken.status, broken.found) == ("fail", "cannot be read: target.gguf, drafter.gguf, drafter-hf")
 
 
-@pytest.mark.parametrize(
-    ("facts", "status", "found"),
-    [
-        (FolderFacts(Path("/m"), there=False), "ok", "nothing was pulled"),
-        (FolderFacts(Path("/m"), there=True, models=3), "ok", "3 in /m"),
-        (FolderFacts(Path("/m"), there=True, error="Permission denied"), "fail", "Permission denied"),
-        (FolderFacts(Path("/m"), there=True, models=3, damaged=("a/b.gguf",)), "warn", "a/b.gguf"),
-    ],
-)
-def test_folder(facts: FolderFacts, status: str, found: str):
-    """Each state of the folder."""
-    check = judge_folder(facts)
-    assert check.status == status
-    assert found in check.found
-
-
-def test_model():
-    """A model that settings name: what it is, or why it cannot be used."""
-    assert judge_model(ModelFacts("drafter", "small", "llama, Q4_K_M")).found == "small: llama, Q4_K_M"
-    broken = judge_model(ModelFacts("verifier", "big", error="no model 'big'"))
-    assert (broken.status, broken.name, broken.found) == ("fail", "verifier's model", "no model 'big'")
+def test_a_folder_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nothing was pulled yet."""
+    monkeypatch.setenv("SPECMESH_MODELS_DIR", str(folder / "none"))
+    assert (look()["folder"].status, "nothing was pulled" in look()["folder"].found) == ("ok", True)
 
 
 @pytest.fixture
@@ -49,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def look(**values: object) -> dict[str, Check]:
-    return {check.name: check for check in models.checks([RoleSettings("verifier", values)])}
+    return {check.name: check for check in machine.models([RoleSettings("verifier", values)])}
 
 
 def test_files(folder: Path, make_gguf: Callable[..., Path]):

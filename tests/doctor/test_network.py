@@ -8,9 +8,18 @@ from pathlib import Path
 import pytest
 
 from specmesh.cli.status import Found
-from specmesh.doctor import network
-from specmesh.doctor.network import LinkFacts, Reach, ReachFacts, judge_link, judge_reach, judge_wire, links, reach_of
-from specmesh.doctor.settings import RoleSettings
+from specmesh.doctor import mesh
+from specmesh.doctor.mesh import (
+    LinkFacts,
+    Reach,
+    ReachFacts,
+    RoleSettings,
+    judge_link,
+    judge_reach,
+    judge_wire,
+    links,
+    reach_of,
+)
 from specmesh.keys import KeyFolder
 from specmesh.ways import Way
 
@@ -114,10 +123,10 @@ def test_links_of_snapshots():
     [link] = links({"role": "verifier", "peers": peers, "steps_ms": {"1": 30.0, "5": 34.0}})
     assert (link.peer, link.p50, link.p99, link.interval) == ("mac:1", 0.0005, 0.002, None)
     assert link.steps[:3] == pytest.approx((0.030, 0.031, 0.032))
-    [link] = links({"role": "drafter", "verifier": {"name": "big:2"}, "round_trip_ms": trip})
+    [link] = links({"role": "drafter", "verifiers": [{"name": "big:2", "round_trip_ms": trip}]})
     assert (link.peer, link.p50, link.steps) == ("big:2", 0.0005, ())
     assert links({"role": "verifier", "peers": [], "steps_ms": {}}) == []
-    assert links({"role": "drafter", "verifier": None, "round_trip_ms": trip}) == []
+    assert links({"role": "drafter", "verifiers": [{"name": None, "round_trip_ms": trip}]}) == []
 
 
 def test_several_verifiers(tmp_path: Path):
@@ -135,7 +144,7 @@ def test_several_verifiers(tmp_path: Path):
             "verifier": {"name": "big:1"},
             "verifiers": rows,
         }
-        told = network.checks([], [Found(tmp_path, stats)])
+        told = mesh.network([], [Found(tmp_path, stats)])
     reached = [check for check in told if check.name == "verifier"]
     assert [check.status for check in reached] == ["ok", "warn"]
     assert [check.name for check in told if check.name.startswith("link")] == ["link to big:1"]
@@ -146,21 +155,21 @@ def test_addresses_are_tried():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         drafter = RoleSettings("drafter", {"connect": f"tcp://127.0.0.1:{port}"})
-        [check] = network.checks([drafter, drafter], [])
+        [check] = mesh.network([drafter, drafter], [])
         assert check.status == "ok"
-    [check] = network.checks([drafter], [])
+    [check] = mesh.network([drafter], [])
     assert (check.status, "refuses" in check.found) == ("fail", True)
     with socket.create_server(("127.0.0.1", 0)) as server:
         both = [f"tcp://127.0.0.1:{server.getsockname()[1]}", f"tcp://127.0.0.1:{port}"]
-        told = network.checks([RoleSettings("drafter", {"connect": both})], [])
+        told = mesh.network([RoleSettings("drafter", {"connect": both})], [])
         assert [check.status for check in told] == ["ok", "fail"], "each of several"
-    [check, *_] = network.checks([RoleSettings("drafter", {"connect": "bigbox"})], [])
+    [check, *_] = mesh.network([RoleSettings("drafter", {"connect": "bigbox"})], [])
     assert (check.status, "is no address" in check.found) == ("fail", True)
 
 
 def test_a_verifier_that_listens_beyond():
     """A bind address of settings is judged without anything running."""
-    [check] = network.checks([RoleSettings("verifier", {"bind": "tcp://192.168.1.5:7071"})], [])
+    [check] = mesh.network([RoleSettings("verifier", {"bind": "tcp://192.168.1.5:7071"})], [])
     assert (check.name, check.status) == ("verifier's wire", "warn")
 
 
@@ -172,14 +181,14 @@ def test_whether_keys_are_used(tmp_path: Path):
     here = {"bind": address, "keys": str(folder.path)}
     for values, status in ((here, "ok"), (here | {"insecure-no-auth": True}, "warn"), ({"bind": address}, "warn"),
                            (here | {"keys": "/nowhere"}, "warn")):  # fmt: skip
-        [check] = network.checks([RoleSettings("verifier", values)], [])
+        [check] = mesh.network([RoleSettings("verifier", values)], [])
         assert check.status == status, values
     stats: dict[str, object] = {"role": "verifier", "address": address, "encrypted": True, "peers": [], "steps_ms": {}}
-    [check] = network.checks([RoleSettings("verifier", {"bind": address})], [Found(tmp_path, stats)])
+    [check] = mesh.network([RoleSettings("verifier", {"bind": address})], [Found(tmp_path, stats)])
     assert check.status == "ok"
 
 
 def test_nothing_to_look_at():
     """Neither settings nor daemons."""
-    [check] = network.checks([], [])
+    [check] = mesh.network([], [])
     assert check.status == "ok"

@@ -1,33 +1,32 @@
 """What is said of services."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from specmesh.doctor import services
-from specmesh.doctor.services import ServiceFacts, judge, parse_launchctl, parse_systemctl
+from specmesh.doctor import machine
+from specmesh.doctor.machine import judge_service, parse_launchctl, parse_systemctl
 from specmesh.service.plan import Scope
 
-GOOD = ServiceFacts("verifier", Scope.USER, True, "active", "systemctl --user enable x", "journalctl --user --unit x")
+ENABLE, LOGS = "systemctl --user enable x", "journalctl --user --unit x"
 
 
 @pytest.mark.parametrize(
-    ("changes", "status", "fix"),
+    ("state", "scope", "enable", "status", "fix"),
     [
-        ({}, "ok", None),
-        ({"enabled": False}, "warn", "systemctl --user enable x"),
-        ({"state": "inactive"}, "warn", "specmesh service start verifier"),
-        ({"state": "inactive", "scope": Scope.SYSTEM}, "warn", "specmesh service start verifier --system"),
-        ({"state": "activating"}, "warn", "journalctl --user --unit x"),
-        ({"state": "failed"}, "fail", "journalctl --user --unit x"),
-        ({"state": "unknown"}, "warn", "specmesh service status verifier"),
+        ("active", Scope.USER, None, "ok", None),
+        ("active", Scope.USER, ENABLE, "warn", ENABLE),
+        ("inactive", Scope.USER, None, "warn", "specmesh service start verifier"),
+        ("inactive", Scope.SYSTEM, None, "warn", "specmesh service start verifier --system"),
+        ("activating", Scope.USER, None, "warn", LOGS),
+        ("failed", Scope.USER, None, "fail", LOGS),
+        ("unknown", Scope.USER, None, "warn", "specmesh service status verifier"),
     ],
 )
-def test_service(changes: dict[str, object], status: str, fix: str | None):
+def test_service(state: str, scope: Scope, enable: str | None, status: str, fix: str | None):
     """Each state of a service, and what to look at."""
-    check = judge(replace(GOOD, **changes))  # type: ignore[arg-type]
+    check = judge_service("verifier", scope, state, enable=enable, logs=LOGS)
     assert (check.status, check.fix) == (status, fix)
 
 
@@ -66,14 +65,14 @@ def test_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Only what has a unit is asked for; a manager that does not answer is told as such."""
     monkeypatch.setenv("HOME", str(tmp_path))
     says: dict[bool, str] = {}
-    monkeypatch.setattr(services, "_said", lambda command: says.get("--user" in command))
-    assert "drafter (user)" not in {check.name for check in services.checks()}
+    monkeypatch.setattr(machine, "_said", lambda command: says.get("--user" in command))
+    assert "drafter (user)" not in {check.name for check in machine.services()}
     unit = tmp_path / ".config/systemd/user/specmesh-drafter.service"
     unit.parent.mkdir(parents=True)
     unit.touch()
-    told = {check.name: check for check in services.checks()}["drafter (user)"]
+    told = {check.name: check for check in machine.services()}["drafter (user)"]
     assert (told.status, told.found) == ("warn", "the service manager does not tell")
     says[True] = "UnitFileState=enabled\nActiveState=failed\n"
-    told = {check.name: check for check in services.checks()}["drafter (user)"]
+    told = {check.name: check for check in machine.services()}["drafter (user)"]
     assert told.status == "fail"
     assert str(told.fix).startswith("journalctl --user --unit specmesh-drafter")

@@ -7,26 +7,8 @@ import pytest
 
 from specmesh import paths
 from specmesh.cli import main
-from specmesh.doctor import settings
-from specmesh.doctor.settings import FileFacts, RoleSettings, judge_file, ports
-
-FILE = Path("/etc/specmesh/verifier.toml")
-
-
-@pytest.mark.parametrize(
-    ("facts", "status", "found", "fix"),
-    [
-        (FileFacts("verifier", FILE, 3), "ok", "sets 3 of the settings", None),
-        (FileFacts("verifier", FILE, 3, None, Path("/u.toml")), "ok", "/u.toml goes before it", None),
-        (FileFacts("verifier", FILE, 0, f"{FILE}:7: unknown key"), "fail", ":7: unknown", f"${{EDITOR:-vi}} +7 {FILE}"),
-        (FileFacts("verifier", FILE, 0, f"{FILE}: cannot be read"), "fail", "cannot be read", f"chmod u+r {FILE}"),
-    ],
-)
-def test_file(facts: FileFacts, status: str, found: str, fix: str | None):
-    """Each state of a file."""
-    check = judge_file(facts)
-    assert (check.status, check.fix) == (status, fix)
-    assert found in check.found
+from specmesh.doctor import mesh
+from specmesh.doctor.mesh import RoleSettings, ports
 
 
 @pytest.fixture
@@ -43,8 +25,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> click.Context:
 
 def test_none(root: click.Context):
     """Without files and variables nothing is in force, and that is well."""
-    assert settings.in_force(root) == ([], [])
-    [check] = settings.checks(root)
+    assert mesh.in_force(root) == ([], [])
+    [check] = mesh.files(root)
     assert check.status == "ok"
 
 
@@ -53,11 +35,13 @@ def test_files(root: click.Context, tmp_path: Path):
     (tmp_path / "user" / "verifier.toml").write_text('bind = "tcp://127.0.0.1:9"\n')
     (tmp_path / "system" / "verifier.toml").write_text("ctx = 8192\n")
     (tmp_path / "system" / "drafter.toml").write_text('\nctx = "many"\n')
-    first, second, broken = settings.checks(root)
+    first, second, broken = mesh.files(root)
     assert (first.status, second.status, broken.status) == ("ok", "ok", "fail")
     assert "goes before it" in second.found
     assert "drafter.toml:2: " in broken.found
-    [found], wrong = settings.in_force(root)
+    assert broken.fix == f"${{EDITOR:-vi}} +2 {tmp_path / 'system' / 'drafter.toml'}"
+    assert "sets 1 of the settings" in first.found
+    [found], wrong = mesh.in_force(root)
     assert (found.role, found.text("bind"), found.text("ctx"), found.text("model")) == (
         "verifier",
         "tcp://127.0.0.1:9",
@@ -71,7 +55,7 @@ def test_environment(root: click.Context, monkeypatch: pytest.MonkeyPatch):
     """A variable is a setting, too; one that cannot be is told."""
     monkeypatch.setenv("SPECMESH_DRAFTER_CONNECT", "tcp://192.0.2.1:7071")
     monkeypatch.setenv("SPECMESH_VERIFIER_CTX", "many")
-    [found], [wrong] = settings.in_force(root)
+    [found], [wrong] = mesh.in_force(root)
     assert (found.role, found.text("connect")) == ("drafter", "tcp://192.0.2.1:7071")
     assert "SPECMESH_VERIFIER_CTX=many" in wrong.found
     assert (wrong.status, wrong.fix) == ("fail", "env | grep SPECMESH_VERIFIER_CTX")

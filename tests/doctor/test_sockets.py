@@ -8,15 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.doctor import sockets
-from specmesh.doctor.sockets import (
-    FolderFacts,
-    SocketFacts,
-    judge_length,
-    judge_socket,
-    judge_system_folder,
-    judge_user_folder,
-)
+from specmesh import paths
+from specmesh.doctor import machine
+from specmesh.doctor.machine import FolderFacts, judge_system_folder, judge_user_folder
 
 FOLDER = FolderFacts(Path("/run/user/7/specmesh"), there=True, owner=7, me=7)
 
@@ -55,26 +49,11 @@ def test_system_folder_of_a_group():
     assert "--groups specmesh" in str(check.fix)
 
 
-@pytest.mark.parametrize(("size", "status"), [(103, "ok"), (104, "fail")])
-def test_length(size: int, status: str):
-    """103 bytes fit everywhere."""
-    assert judge_length(FOLDER.path, size).status == status
-
-
-@pytest.mark.parametrize(
-    ("facts", "status", "found"),
-    [
-        (SocketFacts(Path("/s/v.sock"), is_socket=True, listens=True), "ok", "takes connections"),
-        (SocketFacts(Path("/s/v.sock"), is_socket=True, listens=False), "warn", "left behind"),
-        (SocketFacts(Path("/s/v.sock"), is_socket=False, listens=False), "fail", "no socket"),
-        (SocketFacts(Path("/s/v.sock"), True, True, 0o666), "fail", "open to everybody"),
-    ],
-)
-def test_socket(facts: SocketFacts, status: str, found: str):
-    """Each state of a socket."""
-    check = judge_socket(facts)
-    assert check.status == status
-    assert found in check.found
+def test_length(monkeypatch: pytest.MonkeyPatch):
+    """103 bytes fit everywhere; longer paths are told."""
+    for size, told in ((103, []), (104, ["fail"])):
+        monkeypatch.setattr(paths, "default_socket", lambda _, size=size: Path("/" + "x" * (size - 1)))
+        assert [check.status for check in machine.sockets() if check.name == "path length"] == told
 
 
 def test_this_machine(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -87,9 +66,11 @@ def test_this_machine(fake_daemon: Callable[..., Path], monkeypatch: pytest.Monk
     file.touch()
     folder = tmp_path / "run"
     folder.mkdir(mode=0o700)
-    monkeypatch.setattr(sockets, "known_sockets", lambda: [live, stale, file, tmp_path / "none.sock"])
-    monkeypatch.setattr(sockets, "user_runtime_dir", lambda: folder)
-    told = {check.name: check.status for check in sockets.checks()}
+    monkeypatch.setattr(machine, "known_sockets", lambda: [live, stale, file, tmp_path / "none.sock"])
+    monkeypatch.setattr(paths, "user_runtime_dir", lambda: folder)
+    told = {check.name: check.status for check in machine.sockets()}
     assert (told[live.name], told["stale.sock"], told["file.sock"]) == ("ok", "warn", "fail")
     assert told["user's folder"] == "ok"
     assert "none.sock" not in told
+    live.chmod(0o666)
+    assert {check.name: check.status for check in machine.sockets()}[live.name] == "fail"

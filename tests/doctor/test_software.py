@@ -2,11 +2,10 @@
 
 import pytest
 
-from specmesh.doctor import software
+from specmesh.doctor import machine
 from specmesh.doctor.check import Status
-from specmesh.doctor.software import LlamaFacts, MlxFacts, judge_llama, judge_mlx, judge_python
-
-PINNED = "0.3.36"
+from specmesh.doctor.machine import LlamaFacts, MlxFacts, judge_llama, judge_mlx, judge_python
+from specmesh.engines.llama_library import PINNED
 
 
 @pytest.mark.parametrize(("version", "status"), [((3, 11, 0), "ok"), ((3, 14, 1), "ok"), ((3, 10, 9), "fail")])
@@ -21,20 +20,20 @@ def test_python(version: tuple[int, ...], status: str):
 @pytest.mark.parametrize(
     ("facts", "status", "found", "fix"),
     [
-        (LlamaFacts(None, PINNED, needed=True), "warn", "not installed", "pip install"),
-        (LlamaFacts(None, PINNED, needed=False), "ok", "not installed", None),
-        (LlamaFacts("0.3.1", PINNED, needed=True), "fail", "0.3.1, specmesh needs 0.3.36", "==0.3.36"),
-        (LlamaFacts(PINNED, PINNED, True, error="does not load"), "fail", "does not load", "--force-reinstall"),
+        (LlamaFacts(None, needed=True), "warn", "not installed", "pip install"),
+        (LlamaFacts(None, needed=False), "ok", "not installed", None),
+        (LlamaFacts("0.3.1", needed=True), "fail", f"0.3.1, specmesh needs {PINNED}", f"=={PINNED}"),
+        (LlamaFacts(PINNED, True, error="does not load"), "fail", "does not load", "--force-reinstall"),
         (
-            LlamaFacts(PINNED, PINNED, True, None, ("CUDA", "CPU"), ("CUDA0: H",)),
+            LlamaFacts(PINNED, True, None, ("CUDA", "CPU"), ("CUDA0: H",)),
             "ok",
             "CUDA, CPU; sees CUDA0: H",
             None,
         ),
-        (LlamaFacts(PINNED, PINNED, True, None, ("CUDA", "CPU")), "warn", "sees no GPU", "nvidia-smi"),
-        (LlamaFacts(PINNED, PINNED, True, None, ("Vulkan", "CPU")), "warn", "sees no GPU", "vulkaninfo"),
-        (LlamaFacts(PINNED, PINNED, True, None, ("CPU",), (), True), "warn", "is not used", "GGML_CUDA=on"),
-        (LlamaFacts(PINNED, PINNED, True, None, ("BLAS", "CPU")), "ok", "no GPU", None),
+        (LlamaFacts(PINNED, True, None, ("CUDA", "CPU")), "warn", "sees no GPU", "nvidia-smi"),
+        (LlamaFacts(PINNED, True, None, ("Vulkan", "CPU")), "warn", "sees no GPU", "vulkaninfo"),
+        (LlamaFacts(PINNED, True, None, ("CPU",), (), True), "warn", "is not used", "GGML_CUDA=on"),
+        (LlamaFacts(PINNED, True, None, ("BLAS", "CPU")), "ok", "no GPU", None),
     ],
 )
 def test_llama(facts: LlamaFacts, status: str, found: str, fix: str | None):
@@ -66,7 +65,7 @@ def test_mlx(facts: MlxFacts, status: str, found: str):
 @pytest.mark.models
 def test_this_machine():
     """The real libraries answer."""
-    told = {check.name: check for check in software.checks()}
+    told = {check.name: check for check in machine.software()}
     assert list(told) == ["python", "specmesh", "llama.cpp", "mlx"]
     assert told["python"].status is Status.OK
     pytest.importorskip("llama_cpp")

@@ -1,35 +1,157 @@
-"""The network: whether a drafter reaches its verifier, who could read along, and whether the way is short enough."""
+"""Checks of the mesh: the daemons' settings, those that run, and whether they reach each other. What judges is pure."""
 
 import errno
+import re
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import click
+
+from specmesh import __version__, paths
+from specmesh.api.port import parse_port
+from specmesh.cli.config import command_of, effective, read
 from specmesh.cli.status import Found
 from specmesh.client import Json
 from specmesh.core.costs import StepCosts
 from specmesh.core.policy import PolicyInputs, solve
 from specmesh.doctor.check import Check, fail, ok, warn
-from specmesh.doctor.settings import RoleSettings
-from specmesh.errors import ConfigError
+from specmesh.errors import BadVariable, ConfigError
 from specmesh.keys import find_keys
+from specmesh.paths import ROLES
 from specmesh.snapshot import printable
 from specmesh.ways import Way, endpoint, way
 
-GROUP = "network"
-PATIENCE = 2.0
-"""Seconds that a connection may take."""
+CONNECT_TIMEOUT_S = 2.0
 
 GOOD_ACCEPTANCE = 0.9
-"""Where drafting cannot pay although so many of the drafts stand, it cannot pay."""
+"""Acceptance rate at which drafting must pay, or it cannot pay at all."""
 
 MACOS_NO_ROUTE = 65
 """EHOSTUNREACH on macOS: also what a program gets that may not use the local network."""
 
 _DRAFTS = 8
+_PRIVACY = (
+    "System Settings > Privacy & Security > Local Network: allow what starts specmesh (the terminal, Python); launchd "
+    "jobs may get no prompt: give the verifier's tailnet address to --connect instead"
+)
+
+# --- settings
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSettings:
+    """What a daemon would start with, by its keys; only of a daemon that has settings at all."""
+
+    role: str
+    values: Mapping[str, object]
+
+    def text(self, key: str) -> str:
+        """Return a value as text; empty where it is not set."""
+        value = self.values.get(key)
+        return "" if value is None else str(value)
+
+    def texts(self, key: str) -> list[str]:
+        """Return the values of a setting that may have several."""
+        value = self.values.get(key)
+        return [str(one) for one in value] if isinstance(value, list) else [text for text in [self.text(key)] if text]
+
+
+def in_force(root: click.Context) -> tuple[list[RoleSettings], list[Check]]:
+    """Return the settings of each daemon for which a file or the environment has some; a failed check for each daemon
+    whose environment is wrong."""
+    found: list[RoleSettings] = []
+    wrong: list[Check] = []
+    for role in ROLES:
+        try:
+            values = effective(root, role, None)
+        except BadVariable as error:
+            look = f"env | grep {str(error).split('=')[0]}"
+            wrong.append(fail("settings", f"{role}'s environment", str(error), look))
+            continue
+        except ConfigError:
+            continue  # its file's check says so
+        if any(origin != "default" for _, origin in values.values()):
+            found.append(RoleSettings(role, {key: value for key, (value, _) in values.items()}))
+    return found, wrong
+
+
+def files(root: click.Context) -> list[Check]:
+    """Check each file of settings."""
+    told = []
+    for role in ROLES:
+        there = [path for folder in paths.config_folders() if (path := folder / f"{role}.toml").is_file()]
+        told += [_file(root, role, path, there[0]) for path in there]
+    return told or [ok("settings", "files", "none: flags and defaults hold")]
+
+
+def _file(root: click.Context, role: str, path: Path, first: Path) -> Check:
+    name = f"{role}.toml"
+    try:
+        keys = len(read(path, command_of(root, role)).values)
+    except ConfigError as error:
+        place = re.match(r"(.+?):(\d+): ", str(error))
+        edit = f"${{EDITOR:-vi}} +{place[2]} {path}" if place else f"chmod u+r {path}"
+        return fail("settings", name, str(error), edit)
+    told = f"{path} sets {keys} of the settings"
+    return ok("settings", name, told if path == first else f"{told}; {first} goes before it")
+
+
+def ports(roles: Iterable[RoleSettings]) -> list[Check]:
+    """Check each API port that a daemon would open, and the file with its keys."""
+    return [_port(one) for one in roles if one.text("http") or one.text("api-key-file")]
+
+
+def _port(one: RoleSettings) -> Check:
+    name, http, keys = f"{one.role}'s port", one.text("http"), one.text("api-key-file")
+    try:
+        port = parse_port(http or None, Path(keys) if keys else None)
+    except ConfigError as error:
+        return fail("settings", name, str(error), f"specmesh config show {one.role} --origin")
+    assert port is not None, "without --http there are no keys either"
+    count = len(port.keys.current)
+    return ok("settings", name, f"{http}, {count or 'no'} key{'s' * (count != 1)}")
+
+
+# --- daemons
+
+
+def daemons(found: Iterable[Found]) -> list[Check]:
+    """Check each daemon that runs."""
+    start = "specmesh verifier --model FILE  # or: specmesh drafter --connect tcp://HOST:7071"
+    return [judge_daemon(one) for one in found] or [warn("daemons", "running", "none", start)]
+
+
+def judge_daemon(one: Found, ours: str = __version__) -> Check:
+    """Judge a daemon by its snapshot."""
+    name, stats = one.role, one.fields
+    if one.state == "does not answer":
+        told = f"takes connections at {one.socket} and does not answer"
+        return fail("daemons", name, told, f"kill $(cat '{one.socket}.lock')  # and see its log")
+    if one.state == "starting":
+        return ok("daemons", name, f"at {one.socket}, starting")
+    told = f"{f'at {one.socket}' if one.pid is None else f'pid {one.pid}'}, {printable(one.model or one.state)}"
+    if backend := stats.text("model", "backend"):
+        told += f" on {backend}"
+    if (version := stats.text("version")) != ours:
+        told += f", of version {version or 'unknown'}; installed is {ours}"
+        return warn("daemons", name, told, f"specmesh service restart {name}  # or stop and start it by hand")
+    if stats.number("loading") is not None:
+        return ok("daemons", name, told)
+    if name == "drafter" and not stats.part("verifier").raw:
+        return warn("daemons", name, f"{told}, has no verifier", "specmesh stats  # and see below: network")
+    if name == "verifier" and not stats.parts("peers"):
+        return warn("daemons", name, f"{told}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
+    if stats.text("vocabulary", "verdict") == "partial":
+        fix = "specmesh doctor --model SMALL --against BIG  # find a draft model of the same family"
+        return warn("daemons", name, f"{told}, whose vocabulary fits its verifier's in part", fix)
+    return ok("daemons", name, told)
+
+
+# --- network
 
 
 class Reach(StrEnum):
@@ -70,7 +192,7 @@ class LinkFacts:
     steps: tuple[float, ...]
 
 
-def checks(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Check]:
+def network(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Check]:
     """Look at the addresses in the settings and of the daemons that run, and at the daemons' links."""
     running = [one.stats for one in found if one.stats is not None and "loading" not in one.stats]
     addresses = _addresses(settings, running)
@@ -82,7 +204,7 @@ def checks(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Che
         wire = judge_wire(role, address, _way(address), _encrypted(role, address, settings, running))
         told += [wire] if wire is not None else []
     told += [judge_link(link) for stats in running for link in links(stats)]
-    return told or [ok(GROUP, "addresses", "none leads beyond this machine, and no link is up")]
+    return told or [ok("network", "addresses", "none leads beyond this machine, and no link is up")]
 
 
 def judge_reach(facts: ReachFacts) -> Check:
@@ -91,16 +213,15 @@ def judge_reach(facts: ReachFacts) -> Check:
     host, port = endpoint(facts.address)
     no_route = facts.reach is Reach.NO_ROUTE and facts.way is Way.LOCAL
     if no_route and facts.macos and facts.code == MACOS_NO_ROUTE:
-        return fail(GROUP, name, f"{told} (errno 65): macOS keeps programs from the local network", _PRIVACY)
+        return fail("network", name, f"{told} (errno 65): macOS keeps programs from the local network", _PRIVACY)
     match facts.reach:
         case Reach.OPEN if facts.attached is False and facts.macos and facts.way is Way.LOCAL:
-            return warn(GROUP, name, f"{told} from here, but the running drafter has no verifier", _PRIVACY)
+            return warn("network", name, f"{told} from here, but the running drafter has no verifier", _PRIVACY)
         case Reach.OPEN if facts.attached is False:
-            return warn(
-                GROUP, name, f"{told}, but the running drafter has no verifier", "specmesh stats  # and its log"
-            )
+            fix = "specmesh stats  # and its log"
+            return warn("network", name, f"{told}, but the running drafter has no verifier", fix)
         case Reach.OPEN:
-            return ok(GROUP, name, told)
+            return ok("network", name, told)
         case Reach.REFUSED:
             fix = f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here"
         case Reach.TIMED_OUT:
@@ -113,37 +234,37 @@ def judge_reach(facts: ReachFacts) -> Check:
             fix = "specmesh config show drafter --origin  # connect must be tcp://HOST:PORT"
         case Reach.OTHER:
             fix = f"nc -vz {host} {port}"
-    return fail(GROUP, name, told, fix)
+    return fail("network", name, told, fix)
 
 
 def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | None:
     """Who could read along; None on this machine alone, where nobody can."""
     name, told = f"{role}'s wire", f"{address} ({kind})"
     if encrypted:
-        return ok(GROUP, name, f"{told}: encrypted, for allowed keys only")
+        return ok("network", name, f"{told}: encrypted, for allowed keys only")
     match kind:
         case Way.SAME_MACHINE:
             return None
         case Way.TAILNET:
-            return ok(GROUP, name, f"{told}: encrypted by the tailnet, which all its members can reach")
+            return ok("network", name, f"{told}: encrypted by the tailnet, which all its members can reach")
     fix = "specmesh keys new  # on both machines, and allow the drafter's on the verifier's"
-    return warn(GROUP, name, f"{told}: prompts and texts cross it unencrypted", fix)
+    return warn("network", name, f"{told}: prompts and texts cross it unencrypted", fix)
 
 
 def judge_link(facts: LinkFacts) -> Check:
     """The way to a peer: its round trip, and whether drafting can pay over it. Jitter is p99 less p50."""
     name = f"link to {facts.peer}"
     if facts.p50 is None or facts.p99 is None:
-        return ok(GROUP, name, "no round trip was measured yet")
+        return ok("network", name, "no round trip was measured yet")
     told = f"round trip p50 {_ms(facts.p50)}, p99 {_ms(facts.p99)}, jitter {_ms(facts.p99 - facts.p50)}"
     if facts.steps and not _pays(facts, facts.p50):
         alone = _ms(facts.steps[0])
         if _pays(facts, 0.0):
             fix = "specmesh ping  # find a shorter way: a cable, the same network, a direct tailnet connection"
-            return warn(GROUP, name, f"{told}: too long for drafting to pay where a step takes {alone}", fix)
+            return warn("network", name, f"{told}: too long for drafting to pay where a step takes {alone}", fix)
         fix = "specmesh bench run  # a faster draft model, or a slower target, is what drafting is for"
-        return warn(GROUP, name, f"{told}; drafting cannot pay where a step takes {alone}, at any distance", fix)
-    return ok(GROUP, name, told)
+        return warn("network", name, f"{told}; drafting cannot pay where a step takes {alone}, at any distance", fix)
+    return ok("network", name, told)
 
 
 def links(stats: Json) -> list[LinkFacts]:
@@ -153,12 +274,6 @@ def links(stats: Json) -> list[LinkFacts]:
     peers, told = stats.get("peers"), stats.get("steps_ms")
     steps = _steps(told if isinstance(told, dict) else {})
     return [_link(str(peer["drafter"]), peer, steps) for peer in peers] if isinstance(peers, list) else []
-
-
-_PRIVACY = (
-    "System Settings > Privacy & Security > Local Network: allow what starts specmesh (the terminal, Python); launchd "
-    "jobs may get no prompt: give the verifier's tailnet address to --connect instead"
-)
 
 
 def _link(peer: str, told: Json, steps: tuple[float, ...]) -> LinkFacts:
@@ -212,14 +327,9 @@ def _drafts(stats: Json) -> bool:
 
 
 def _rows(stats: Json) -> list[Json]:
-    """A drafter's verifiers, as its statistics have them; those of an earlier version know of one."""
-    told, verifier = stats.get("verifiers"), stats.get("verifier")
-    if isinstance(told, list):
-        return told
-    if stats.get("role") != "drafter":
-        return []
-    name = verifier.get("name") if isinstance(verifier, dict) else None
-    return [{**stats, "name": name}]
+    """A drafter's verifiers."""
+    told = stats.get("verifiers")
+    return told if isinstance(told, list) else []
 
 
 def _way(address: str) -> Way:
@@ -239,7 +349,7 @@ def _tried(address: str, attached: bool | None) -> ReachFacts:
 
 def _connect(host: str, port: int) -> tuple[Reach, int | None]:
     try:
-        socket.create_connection((host, port), PATIENCE).close()
+        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
     except UnicodeError:
         return Reach.BAD, None
     except OSError as error:
