@@ -1,18 +1,16 @@
-"""Drafters over simulated links: one that drafts with a real DrafterSession, and one that does whatever could hurt."""
+"""Drafters over simulated links: one that drafts as ours do, and one that does whatever could hurt."""
 
 import random
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from harness import cores as core
 from simulated_models import N_VOCAB, Memory, target_logits
 
-from specmesh.core import events as ev
-from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.prefix import Prefix
 from specmesh.core.proposal import Proposal, Proposing
 from specmesh.core.rules import proposes
 from specmesh.core.sampling import Sampler
-from specmesh.daemons.draft_frames import frame_of
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
@@ -33,20 +31,22 @@ class Drafter:
 
 
 class HonestDrafter:
-    """The shell of a DrafterSession: one thing at a time, frames between two guesses."""
+    """A drafter with a model that takes time: one thing at a time, frames between two guesses."""
 
-    def __init__(self, world, setup, session_id, params):
-        self.world, self.setup, self.session_id = world, setup, session_id
-        self.session = DrafterSession(N_VOCAB, setup.n_ctx, setup.n_batch)
+    def __init__(self, world, setup, session, params):
+        self.world, self.setup, self.session = world, setup, session
+        self.core = core.Drafter(
+            session, N_VOCAB, setup.n_ctx, setup.n_batch, world.round_trip, can_trim=setup.can_trim
+        )
         self.proposes = proposes(params.sampling)
         self.memory = Memory(setup.n_ctx, world.end_bias)
         self.sampler = Sampler(params.sampling)
         self.inbox, self.busy, self.learned = [], False, []
         self.alive = True
-        self.up = None
+        self.up = self.down = None
 
     def receive(self, message):
-        if isinstance(message, m.Truth | m.Sync | m.Nack) and message.session == self.session_id:
+        if isinstance(message, m.Truth | m.Sync | m.Nack) and message.session == self.session:
             self.inbox.append(message)
             if not self.busy:
                 self.turn()
@@ -54,29 +54,24 @@ class HonestDrafter:
     def turn(self):
         if not self.alive:
             return
-        session, now = self.session, self.world.clock.now
+        now = self.world.clock.now
         while self.inbox:
-            self.perform(session.handle(self.event(self.inbox.pop(0)), now))
-        plan = session.plan(self.world.round_trip)
-        if plan is None:
-            self.perform(session.flush())
-            plan = session.plan_shadow()
-        if plan is None:
+            self.perform(self.core.receive(self.inbox.pop(0), now))
+        step, effects = self.core.next_step(now)
+        self.perform(effects)
+        if step is None:
             return
-        assert 0 < len(plan.ids) <= self.setup.n_batch
-        known = (*session._known[0 : session.n_truth], *session.chain)
-        held = len(self.memory.held)
-        assert plan.ids == known[held : held + len(plan.ids)], "the plan is not where the memory ends"
-        self.memory.append(plan.ids)
-        guess, proposal = self.guess() if plan.guess else (None, None)
+        assert 0 < len(step.ids) <= self.setup.n_batch
+        self.memory.take(step.position, step.ids)
+        guess, proposal = self.guess() if step.guess else (None, None)
         self.busy = True
-        took = self.setup.seconds if plan.guess else 0.0
-        self.world.clock.at(now + took, lambda: self.finish(ev.Predicted(len(plan.ids), guess, now, proposal)))
+        took = self.setup.seconds if step.guess else 0.0
+        self.world.clock.at(now + took, lambda: self.finish(step, guess, proposal))
 
-    def finish(self, event):
+    def finish(self, step, guess, proposal):
         self.busy = False
         if self.alive:
-            self.perform(self.session.handle(event, self.world.clock.now))
+            self.perform(self.core.finish(step, guess, proposal, self.world.clock.now))
             self.turn()
 
     def guess(self):
@@ -106,48 +101,38 @@ class HonestDrafter:
             return likeliest[0], None
         return luck.choices(likeliest, (2, 1))[0], Proposal(tuple(likeliest), (2, 1))
 
-    def event(self, message):
-        match message:
-            case m.Nack():
-                return ev.Nacked(message.base, message.prefix_crc)
-            case _:
-                sync = isinstance(message, m.Sync)
-                return ev.Told(message.base, message.prefix_crc, message.ids, message.draft_n, sync)
-
     def perform(self, effects):
         for effect in effects:
             match effect:
-                case ev.SendDraft(ids=ids, proposals=proposals):
-                    assert ids
-                    assert len(proposals) in (0, len(ids))
-                    self.world.seen["drafts sent"] += 1
-                    self.world.seen["proposals sent"] += any(proposals)
-                    self.up.send(frame_of(self.session_id, effect))
-                case ev.SendShadow(base, crc, ids):
-                    assert ids
-                    assert base + len(ids) <= self.session.n_truth
-                    if self.setup.accuracy == 1:
-                        assert ids == tuple(self.session._known[base : base + len(ids)])
-                    self.world.seen["shadows sent"] += 1
-                    self.up.send(m.Shadow(self.session_id, base, crc, ids))
-                case ev.SendNack(base, crc):
-                    self.world.seen["drafter nacks"] += 1
-                    self.up.send(m.Nack(self.session_id, base, crc))
-                case ev.Trim(length):
-                    self.memory.trim(length if self.setup.can_trim else 0)
-                    self.session.relocated(len(self.memory.held))
-                case ev.Learned(ids, accepted):
-                    assert 0 <= accepted <= len(ids)
+                case core.Learned(ids):
                     self.learned.extend(ids)
+                case core.Send(message):
+                    self.count(message)
+                    self.up.send(message)
+
+    def count(self, message):
+        seen = self.world.seen
+        match message:
+            case m.Draft():
+                seen["drafts sent"] += 1
+            case m.DraftProbs():
+                seen["drafts sent"] += 1
+                seen["proposals sent"] += 1
+            case m.Shadow():
+                seen["shadows sent"] += 1
+                if self.setup.accuracy == 1:
+                    assert message.ids == self.core.truth[message.base : message.base + len(message.ids)]
+            case m.Nack():
+                seen["drafter nacks"] += 1
 
 
 class HostileDrafter:
     """Sends whatever could hurt: any bytes, impossible ids, long and wrong drafts, NACK floods, replays."""
 
-    def __init__(self, world, setup, session_id, params):
-        self.world, self.setup, self.session_id = world, setup, session_id
+    def __init__(self, world, setup, session, _):
+        self.world, self.setup, self.session = world, setup, session
         self.alive = True
-        self.up = None
+        self.up = self.down = None
         self.heard, self.said = [], []
         self.learned = []
         if not setup.silent:
@@ -163,7 +148,7 @@ class HostileDrafter:
             self.world.clock.at(self.world.clock.now + self.setup.seconds, self.turn)
 
     def say(self):
-        rng, session = self.world.rng, self.session_id
+        rng, session = self.world.rng, self.session
         truth = [h for h in self.heard[-3:] if isinstance(h, m.Truth | m.Sync)]
         known = Prefix()
         if truth and rng.random() < 0.7:
@@ -204,4 +189,4 @@ class HostileDrafter:
             laws[rng.randrange(len(laws))] = rng.choice([[-1], [N_VOCAB], [2**31 - 1, *ids[:1]], [*ids[:1], *ids[:1]]])
         support = tuple(token for law in laws for token in law)
         weights = tuple(rng.choice([1, 1, 7, 65535, *([0] if rng.random() < 0.02 else [])]) for _ in support)
-        return m.DraftProbs(self.session_id, base, crc, ids, tuple(map(len, laws)), support, weights)
+        return m.DraftProbs(self.session, base, crc, ids, tuple(map(len, laws)), support, weights)

@@ -7,7 +7,6 @@ from hashlib import blake2b
 
 import numpy as np
 
-from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler
 
@@ -36,35 +35,32 @@ def alone(prompt, params, n_ctx, end_bias=-3.5):
 
 
 class Memory:
-    """The ids a model holds. Asserts that every plan continues exactly there."""
+    """The ids a model holds."""
 
     def __init__(self, n_ctx, end_bias):
         self.held = Prefix()
         self.n_ctx, self.end_bias = n_ctx, end_bias
         self.begun = 0  # where the last step over drafts began
-        self.aside = None  # what the sequence of its side chain holds
 
     def logits(self):
         return target_logits(self.held.crc, self.end_bias)
 
-    def append(self, ids):
+    def take(self, position, ids):
+        """Cut it to `position`, then append ids."""
+        assert 0 <= position <= len(self.held), "a cut cannot add ids"
+        self.held.truncate(position)
         self.held.extend(ids)
         assert len(self.held) <= self.n_ctx, "the model's memory is full"
 
-    def trim(self, length):
-        assert 0 <= length <= len(self.held), "a trim cannot add ids"
-        self.held.truncate(length)
-
-    def run(self, part):
-        """Carry out a plan of a verifier session; one row of logits per verified id."""
-        assert part.position == len(self.held), "the plan is not where the memory ends"
-        if isinstance(part, ev.Prefill):
-            assert part.ids, "an empty prefill"
-            self.append(part.ids)
+    def run(self, span):
+        """Carry out a span of a target's step; one row of logits per id where they are wanted."""
+        if span.position < len(self.held):
+            assert span.position > self.begun, "engines can be asked back into the last step only"
+        if not span.logits:
+            self.take(span.position, span.ids)
             return None
-        rows = []
-        self.begun = part.position
-        for token in (part.last, *part.drafts):
-            self.append([token])
+        self.begun, rows = span.position, []
+        for position, token in enumerate(span.ids, span.position):
+            self.take(position, [token])
             rows.append(self.logits())
         return np.stack(rows)

@@ -1,51 +1,36 @@
-"""A verifier of real VerifierSessions with its drafters, in simulated time, and what must be so at its end."""
+"""A verifier with its drafters in simulated time, and what must be so at its end."""
 
 import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+from harness import cores as core
 from simulated_drafters import HonestDrafter, HostileDrafter
 from simulated_link import QUIET, Clock, Faults, Link
 from simulated_models import END, N_VOCAB, Memory, alone
 
-from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.costs import StepCosts
-from specmesh.core.policy import solve
-from specmesh.core.prefix import Prefix
-from specmesh.core.scheduler import Idle, Scheduler
-from specmesh.core.session_params import TargetLimits
-from specmesh.core.standby import Standby
-from specmesh.core.verifier_session import VerifierSession
-from specmesh.daemons.draft_frames import drafted
 from specmesh.wire import messages as m
 
 STEP = 0.034
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
-SYNC_CHUNK = 5
+FRAMES = m.Draft | m.DraftProbs | m.Shadow | m.Nack
 
 
 class Served:
-    """One session at the verifier, its memory and what its client got."""
+    """One session: its target's memory, its drafters and what its client got."""
 
-    def __init__(self, session, memory, prompt, params, drafters):
-        self.session, self.memory = session, memory
-        self.prompt, self.params, self.drafters = prompt, params, list(drafters)
-        self.down = None
-        self.drafter = None
-        self.standby, self.second, self.second_down = None, None, None
+    def __init__(self, memory, prompt, params, drafters):
+        self.memory, self.prompt, self.params, self.drafters = memory, prompt, params, list(drafters)
+        self.drafter, self.second = None, None
         self.shown, self.reason = [], None
         self.rounds = []
         self.past = []
-        self.wait_until = None
-        self.given_up = False
         self.steps = 0
 
 
 @dataclass
 class World:
-    """A verifier with its sessions and drafters, in simulated time."""
+    """A verifier with its sessions and drafters, in simulated time. waited: seconds in which its target did nothing."""
 
     seed: int = 0
     faults: Faults = QUIET
@@ -64,122 +49,73 @@ class World:
 
     def __post_init__(self):
         self.rng = random.Random(self.seed)
-        self.costs, self.acceptance = StepCosts(), RollingAcceptance()
-        self.costs.record_pause(0.0, drafting=False)
-        self.scheduler = Scheduler(self.n_batch, self.costs, prefill_rows=8)
-        self.limits = TargetLimits(self.n_ctx, N_VOCAB, frozenset({END}), max_drafts=8)
-        self.stepping, self.inbox, self.alarm = False, [], None
+        self.core = core.Verifier(self.n_ctx, N_VOCAB, frozenset({END}), self.n_batch, 8, self.seen)
+        self.stepping, self.inbox = False, []
+        self.idle_since, self.waited = None, 0.0
 
     @property
     def quiet(self):
         return not self.faulty[0] <= self.clock.now < self.faulty[1]
 
     def open(self, params, drafters, prompt=PROMPT):
-        session = VerifierSession(prompt, params, self.limits, self.costs, self.acceptance, self.clock.now)
-        memory = Memory(self.n_ctx, self.end_bias)
-        served = self.sessions[len(self.sessions) + 1] = Served(session, memory, prompt, params, drafters)
-        self.attach(len(self.sessions))
+        key = self.core.open(prompt, params, self.clock.now)
+        served = self.sessions[key] = Served(Memory(self.n_ctx, self.end_bias), prompt, params, drafters)
+        self.attach(key)
         self.clock.at(self.clock.now, self.turn)
         return served
 
     def attach(self, key):
         """Hand the session to the next drafter; the one before is gone, with what it still had on its way."""
-        served = self.sessions[key]
+        served, now = self.sessions[key], self.clock.now
         if served.drafter is not None:
-            served.drafter.alive = served.down.open = served.drafter.up.open = False
+            served.drafter.alive = served.drafter.down.open = served.drafter.up.open = False
             served.past.append(served.drafter)
             served.drafter = None
-            self.perform(key, served.session.handle(ev.Detached(), self.clock.now))
-            assert served.reason is not None or not served.session.attached
+            self.perform(self.core.detach(key, now))
         if served.reason is not None or not served.drafters:
             return
         setup = served.drafters.pop(0)
-        cls = HostileDrafter if setup.hostile or setup.silent else HonestDrafter
-        drafter = served.drafter = cls(self, setup, key, served.params)
-        drafter.up = Link(self, lambda message: self.receive(key, message, drafter), self.faults, self.lose_up)
-        served.down = Link(self, drafter.receive, self.faults, self.lose_down)
-        arrivals = Arrivals()
-        if self.rng.random() < 0.7:
-            arrivals.record_round_trip(self.round_trip)
-        acceptance = RollingAcceptance() if self.rng.random() < 0.5 else None
-        self.perform(key, served.session.attach(arrivals, acceptance))
+        served.drafter = self.made(key, setup)
+        known = self.round_trip if self.rng.random() < 0.7 else None
+        self.perform(self.core.attach(key, served.drafter, now, known, rated=self.rng.random() < 0.5))
         if setup.life != float("inf"):
-            self.clock.at(self.clock.now + setup.life, lambda: self.attach(key))
+            self.clock.at(now + setup.life, lambda: self.attach(key))
 
-    def stand_by(self, key, setup, swaps=float("inf")):
+    def made(self, key, setup):
+        """A drafter with a link to the verifier and one back."""
+        kind = HostileDrafter if setup.hostile or setup.silent else HonestDrafter
+        drafter = kind(self, setup, key, self.sessions[key].params)
+        drafter.up = Link(self, lambda message: self.receive(key, message, drafter), self.faults, self.lose_up)
+        drafter.down = Link(self, drafter.receive, self.faults, self.lose_down)
+        return drafter
+
+    def stand_by(self, key, setup, swaps):
         """Have a drafter follow the session; the two change places every `swaps` seconds."""
         served = self.sessions[key]
-        cls = HostileDrafter if setup.hostile or setup.silent else HonestDrafter
-        second = served.second = cls(self, setup, key, served.params)
-        second.up = Link(self, lambda message: self.receive(key, message, second), self.faults, self.lose_up)
-        served.second_down = Link(self, second.receive, self.faults, self.lose_down)
-        served.standby = Standby(served.session.prefix, self.clock.now)
-        self.tell_standby(key, served.standby.begin(self.clock.now))
-        if swaps != float("inf"):
-            self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
+        served.second = self.made(key, setup)
+        self.perform(self.core.stand_by(key, served.second, self.clock.now))
+        self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
 
     def swap(self, key, swaps):
         """The one that stands by drafts from now on; with nobody to relieve, nobody stands by."""
-        served, now = self.sessions[key], self.clock.now
+        served = self.sessions[key]
         if served.reason is not None or served.second is None:
             return
-        relieved, told, known = served.drafter, served.session.told, served.standby.told
-        served.drafter, served.second = served.second, relieved
-        served.down, served.second_down = served.second_down, served.down
-        self.perform(key, served.session.attach(Arrivals(), RollingAcceptance(), known=known, proven=True))
+        served.drafter, served.second = served.second, served.drafter
+        self.perform(self.core.swap(key, self.clock.now))
         self.seen["swaps"] += 1
-        served.standby = None
-        if relieved is not None:
-            served.standby = Standby(served.session.prefix, now, told)
-            self.tell_standby(key, served.standby.begin(now))
-            self.clock.at(now + swaps, lambda: self.swap(key, swaps))
-
-    def tell_standby(self, key, effect):
-        served = self.sessions[key]
-        match effect:
-            case ev.SendTruth(base, crc, ids, draft_n):
-                assert draft_n == 0
-                served.second_down.send(m.Truth(key, base, crc, ids, draft_n))
-            case ev.SendSync():
-                assert effect.draft_n == 0
-                self.send_sync(key, effect, served.second_down)
-
-    def heard_standby(self, key, message):
-        standby = self.sessions[key].standby
-        match message:
-            case m.Shadow(_, base, crc, ids):
-                shown = standby.shadowed(ev.Shadowed(base, crc, ids), self.round_trip, self.clock.now)
-                self.seen["guesses shown"] += len(shown.right)
-                assert shown.interval is None or shown.interval >= 0
-            case m.Nack(_, base, crc):
-                self.tell_standby(key, standby.nacked(base, crc, self.clock.now))
-            case _:
-                pass
+        if served.second is not None:
+            self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
 
     def receive(self, key, message, sender=None):
+        """A frame from this session's drafter, or from the one that stands by."""
         if self.stepping and not self.io_during_steps:
             self.inbox.append((key, message, sender))
             return
-        if message.session != key:
+        if not isinstance(message, FRAMES) or message.session != key:
             return
-        if sender is not None and sender is self.sessions[key].second:
-            self.heard_standby(key, message)
-            return
-        match message:
-            case m.Draft(_, base, crc, ids):
-                event = ev.Drafted(base, crc, ids)
-            case m.DraftProbs():
-                event = drafted(message)
-            case m.Shadow(_, base, crc, ids):
-                event = ev.Shadowed(base, crc, ids)
-            case m.Nack(_, base, crc):
-                event = ev.Nacked(base, crc)
-            case _:
-                return
-        served = self.sessions[key]
-        self.perform(key, served.session.handle(event, self.clock.now))
-        assert len(served.session._drafts) <= 256
-        served.given_up = False
+        sender = sender or self.sessions[key].drafter
+        self.perform(self.core.receive(sender, message, self.round_trip, self.clock.now))
         if not self.stepping:
             self.turn()
 
@@ -188,111 +124,63 @@ class World:
         if self.stepping:
             return
         now = self.clock.now
-        step = self.scheduler.next_step({key: served.session for key, served in self.sessions.items()}, now)
-        if isinstance(step, Idle):
-            self.note_waits(now)
+        step = self.core.next_step(now)
+        if isinstance(step, core.Wait):
+            self.idle_since = now if self.idle_since is None else self.idle_since
             if step.until is not None:
-                assert step.until > now, "asked to sleep into the past"
                 self.clock.at(step.until, self.turn)
             return
-        assert step.parts
-        assert step.rows <= self.n_batch
-        results = []
-        for key, part in step.parts:
-            served = self.sessions[key]
-            if isinstance(part, ev.Verify):
-                served.session.begin(now)
-                served.given_up = served.wait_until is not None and now >= served.wait_until
-                served.wait_until = None
-                served.steps += 1
-            results.append((key, part, served.memory.run(part)))
+        self.waited += 0.0 if self.idle_since is None else now - self.idle_since
+        self.idle_since, self.stepping = None, True
+        assert 0 < step.rows <= self.n_batch
+        for span in step.spans:
+            self.sessions[span.seq].steps += span.logits
+        rows = [self.sessions[span.seq].memory.run(span) for span in step.spans]
         seconds = STEP * (1 + self.row * (step.rows - 1))
-        if step.pure:
-            self.costs.record(step.rows, seconds)
-        self.stepping = True
-        self.clock.at(now + seconds, lambda: self.finish(results, seconds))
+        self.clock.at(now + seconds, lambda: self.finish(step, rows, seconds))
 
-    def note_waits(self, now):
-        """A session waits once per step, until a deadline that does not move; never after one was missed."""
-        for served in self.sessions.values():
-            if served.session.finished is None:
-                plan = served.session.plan(now)
-                assert isinstance(plan, ev.Wait)
-                assert not served.given_up, "waits again for a drafter that has said nothing since"
-                assert served.wait_until in (None, plan.until), "the deadline moves"
-                served.wait_until = plan.until
-                self.seen["waits"] += 1
-
-    def finish(self, results, seconds):
+    def finish(self, step, rows, seconds):
         self.stepping = False
-        for key, part, logits in results:
-            if isinstance(part, ev.Prefill):
-                event = ev.Prefilled(len(part.ids))
-            else:
-                event = ev.Stepped(part.drafts, logits, seconds)
-            session = self.sessions[key].session
-            self.happened(key, event)
-            if self.sessions[key].standby is not None:
-                self.tell_standby(key, self.sessions[key].standby.follow(self.clock.now))
-            inputs = session.unsolved(self.clock.now)
-            if inputs is not None:
-                session.adopt(solve(inputs, session.policy))
+        self.finished(step, rows, seconds)
         inbox, self.inbox = self.inbox, []
         for key, message, sender in inbox:
             self.receive(key, message, sender)
         self.turn()
 
-    def happened(self, key, event):
-        self.perform(key, self.sessions[key].session.handle(event, self.clock.now))
+    def finished(self, step, rows, seconds):
+        self.perform(self.core.finish(step, rows, seconds, self.clock.now))
 
-    def perform(self, key, effects):
-        served = self.sessions[key]
+    def perform(self, effects):
         for effect in effects:
             match effect:
-                case ev.SendTruth(base, crc, ids, draft_n):
-                    served.down.send(m.Truth(key, base, crc, ids, draft_n))
-                case ev.SendSync():
-                    self.seen["syncs"] += 1
-                    self.send_sync(key, effect)
-                case ev.SendNack(base, crc):
-                    self.seen["verifier nacks"] += 1
-                    served.down.send(m.Nack(key, base, crc))
-                case ev.Trim(length):
-                    assert length > served.memory.begun, "engines can be asked back into the last step only"
-                    served.memory.trim(length)
-                case ev.Emit(ids=ids, accepted=accepted, drafts=drafts):
+                case core.Send(message, peer):
+                    if peer is not None:
+                        peer.down.send(message)
+                case core.Emit(key, ids, accepted, drafts):
+                    served = self.sessions[key]
                     assert served.reason is None
                     assert accepted <= len(drafts)
                     assert ids[:accepted] == tuple(token for token in drafts[:accepted] if token != END)
                     served.shown.extend(ids)
                     served.rounds.append((self.clock.now, len(drafts), accepted))
-                case ev.Finish(reason):
-                    assert served.reason is None
-                    served.reason = reason
-
-    def send_sync(self, key, sync, down=None):
-        served = self.sessions[key]
-        down = down or served.down
-        prefix = Prefix(served.session.prefix[0 : sync.base])
-        assert prefix.crc == sync.crc
-        for start in range(0, max(len(sync.ids), 1), SYNC_CHUNK):
-            chunk = sync.ids[start : start + SYNC_CHUNK]
-            down.send(m.Sync(key, len(prefix), prefix.crc, chunk, sync.draft_n))
-            prefix.extend(chunk)
+                case core.End(key, reason):
+                    assert self.sessions[key].reason is None
+                    self.sessions[key].reason = reason
 
     def run(self, limit=60_000):
         self.clock.run(lambda: all(served.reason is not None for served in self.sessions.values()), limit)
         return self
 
 
-def targets_own(world, served):
+def targets_own(world, key):
+    served = world.sessions[key]
     return alone(served.prompt, served.params, world.n_ctx, world.end_bias)
 
 
 def check(world, expected=targets_own):
     """The oracle: every session ended with what the target alone says, and drafters were told nothing else."""
-    for served in world.sessions.values():
-        shown, reason = expected(world, served)
+    for key, served in world.sessions.items():
+        shown, reason = expected(world, key)
         assert served.reason == reason, f"ended with {served.reason}"
         assert served.shown == shown
         truth = (*served.prompt, *shown, END)

@@ -19,7 +19,6 @@ from simulated_strategies import PROFILE, drafters, worlds_of
 from simulated_world import PROMPT, World, check
 
 from fuzz.referee import said
-from specmesh.core import events as ev
 from specmesh.core.penalties import Penalties
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Sampler, SamplingParams
@@ -39,34 +38,38 @@ class Refereed(World):
         if self.stepping and not before:
             self.drafting = {key: served.drafter for key, served in self.sessions.items()}
 
-    def happened(self, key, event):
-        """A step of a probabilistic text: it says what it must, by drafts and laws that its drafter has made."""
-        if not isinstance(event, ev.Stepped):
-            super().happened(key, event)
-            return
-        served = self.sessions[key]
-        session, base = served.session, len(served.session.prefix)
-        going = session.finished is None
-        offers = session._drafts.offers(event.drafts)
+    def finished(self, step, rows, seconds):
+        """Each session says what its drafts lead to, by drafts and laws that its drafter has made."""
+        shall = {span.seq: self.refereed(span, logits) for span, logits in zip(step.spans, rows, strict=True)}
+        before = {key: len(self.core.prefix(key)) for key in shall}
+        super().finished(step, rows, seconds)
+        for key, ids in shall.items():
+            assert self.core.prefix(key)[before[key] :] == ids
+
+    def refereed(self, span, logits):
+        """What a session must say after its part of a step."""
+        served, ids = self.sessions[span.seq], self.core.prefix(span.seq)
+        if logits is None:
+            return []
+        offers = self.core.in_hand(span.seq, span.ids[1:])
         if isinstance(served.drafter, HonestDrafter) and self.faults.damage == 0:
-            ids, same = session.prefix[0:base], served.drafter is self.drafting.get(key)
+            same = served.drafter is self.drafting.get(span.seq)
             for i, offer in enumerate(offers):
                 made = served.drafter.proposed(Prefix([*ids, *(one.token for one in offers[:i])]))
                 assert (offer.token, offer.proposal) == made or not same, "not what its drafter has sampled it from"
                 assert offer.proposal is None or same, "the law of a drafter that has not made this draft"
-        room = session._room()
-        shall = said(served.params.sampling, session.prefix, event.logits, offers)[:room] if going else []
-        if END in shall:
-            shall = shall[: shall.index(END) + 1]
-        self.seen["beyond the rows"] += len(offers) > len(event.drafts)
+        self.seen["beyond the rows"] += len(offers) > len(span.ids) - 1
         self.seen["blocks"] += len(offers) > 1
-        super().happened(key, event)
-        assert session.prefix[base : len(session.prefix)] == shall
+        if served.reason is not None:
+            return []
+        shall = said(served.params.sampling, Prefix(ids), list(logits), offers)[: self.core.room(span.seq)]
+        return shall[: shall.index(END) + 1] if END in shall else shall
 
 
-def possible(world, served):
+def possible(world, key):
     """A text that depends on the drafts, and how it ends: each token is one that the target may say."""
-    prefix, shown = Prefix(served.prompt), served.session.prefix[len(served.prompt) : len(served.session.prefix)]
+    served = world.sessions[key]
+    prefix, shown = Prefix(served.prompt), world.core.prefix(key)[len(served.prompt) :]
     sampler = Sampler(served.params.sampling)
     for token in shown:
         law = sampler.after(prefix[0 : len(prefix)]).law(target_logits(prefix.crc, world.end_bias))
@@ -119,9 +122,9 @@ def test_probabilistic_steps_with_a_standby(world, params, first, second, swaps)
 def ranks(world, luck):
     """A number for each token of the world's texts, uniform where they have the target's law: the share of the law
     below it, and a part of its own. Below is what an inaccurate drafter likes less."""
-    for served in world.sessions.values():
+    for key, served in world.sessions.items():
         prefix, sampler = Prefix(served.prompt), Sampler(served.params.sampling)
-        for token in served.session.prefix[len(served.prompt) : len(served.session.prefix)]:
+        for token in world.core.prefix(key)[len(served.prompt) :]:
             law = sampler.after(prefix[0 : len(prefix)]).law(target_logits(prefix.crc, world.end_bias))
             liked = target_logits(prefix.crc ^ 1, 0.0)
             yield float(law[liked < liked[token]].sum() + luck.random() * law[liked == liked[token]].sum())

@@ -1,0 +1,396 @@
+"""A verifier and a drafter in virtual time: frames, requests and engine results go in with `now`, effects come out.
+
+The one place where the property world meets the session machines: whoever replaces them replaces what is behind
+`Verifier` and `Drafter`, and keeps their methods.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.core import events as ev
+from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.arrivals import Arrivals
+from specmesh.core.costs import StepCosts
+from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.policy import solve
+from specmesh.core.prefix import Prefix
+from specmesh.core.proposal import Offer, Proposal
+from specmesh.core.scheduler import Idle, Scheduler
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.standby import Standby
+from specmesh.core.verifier_session import VerifierSession
+from specmesh.daemons.draft_frames import drafted, frame_of
+from specmesh.engines.base import Span
+from specmesh.wire import messages as m
+
+SYNC_CHUNK = 5
+"""Ids that one SYNC carries here, so that there are many."""
+
+MAX_DRAFTS = 8
+MAX_HELD = 256
+"""Drafts that a session holds at most, whatever its drafter sends."""
+
+# --- effects, and what the engines are to do
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a frame: to this peer, or to the verifier where a drafter sends."""
+
+    message: m.Message
+    peer: Hashable = None
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """A round's text for the client: the first `accepted` of `ids` were drafts, `drafts` were verified."""
+
+    session: int
+    ids: tuple[int, ...]
+    accepted: int
+    drafts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The session is over: stop or length."""
+
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A drafter knows more of the sequence; `accepted` of the ids were its own drafts."""
+
+    ids: tuple[int, ...]
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decode of the target: per session the ids after the `position` that its memory is cut to first."""
+
+    spans: tuple[Span, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(span.ids) for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before this time, or before something comes (None)."""
+
+    until: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Cut the draft model's memory to `position`, take in `ids`, and guess the next where `guess`."""
+
+    position: int
+    ids: tuple[int, ...]
+    guess: bool
+    began: float
+
+
+Effect = Send | Emit | End | Learned
+Rows = NDArray[np.float32] | None
+
+
+class _Session:
+    """One generation at the verifier, who drafts for it, and what its target's memory holds."""
+
+    def __init__(self, machine: VerifierSession) -> None:
+        self.machine = machine
+        self.peer: Hashable = None
+        self.standby: Standby | None = None
+        self.follower: Hashable = None
+        self.held = 0
+        self.wait_until: float | None = None
+        self.given_up = False
+
+
+class Verifier:
+    """Sessions, and the steps of the target that they share.
+
+    prefill_rows: of a prompt, in a step in which others verify. seen: counts what happens.
+    """
+
+    def __init__(
+        self, n_ctx: int, n_vocab: int, end_ids: frozenset[int], n_batch: int, prefill_rows: int, seen: Counter[str]
+    ) -> None:
+        self._limits = TargetLimits(n_ctx, n_vocab, end_ids, MAX_DRAFTS)
+        self._costs, self._acceptance = StepCosts(), RollingAcceptance()
+        self._costs.record_pause(0.0, drafting=False)
+        self._scheduler = Scheduler(n_batch, self._costs, prefill_rows=prefill_rows)
+        self._sessions: dict[int, _Session] = {}
+        self._seen = seen
+
+    def open(self, prompt: tuple[int, ...], params: SessionParams, now: float) -> int:
+        """A session's number."""
+        machine = VerifierSession(prompt, params, self._limits, self._costs, self._acceptance, now)
+        self._sessions[len(self._sessions) + 1] = _Session(machine)
+        return len(self._sessions)
+
+    # --- drafters
+
+    def attach(
+        self, number: int, peer: Hashable, now: float, round_trip: float | None = None, *, rated: bool
+    ) -> list[Effect]:
+        """A drafter for a session that has none. rated: the verifier knows how often its drafts are accepted."""
+        session = self._sessions[number]
+        assert session.peer is None
+        session.peer, arrivals = peer, Arrivals()
+        if round_trip is not None:
+            arrivals.record_round_trip(round_trip)
+        return self._effects(number, session.machine.attach(arrivals, RollingAcceptance() if rated else None), now)
+
+    def detach(self, number: int, now: float) -> list[Effect]:
+        """The session's drafter is gone."""
+        session = self._sessions[number]
+        effects = self._effects(number, session.machine.handle(ev.Detached(), now), now)
+        session.peer = None
+        assert session.machine.finished is not None or not session.machine.attached
+        return effects
+
+    def stand_by(self, number: int, peer: Hashable, now: float) -> list[Effect]:
+        """A drafter that follows the session, and does not draft for it."""
+        session = self._sessions[number]
+        session.follower = peer
+        session.standby = Standby(session.machine.prefix, now)
+        return self._to_follower(number, session.standby.begin(now))
+
+    def swap(self, number: int, now: float) -> list[Effect]:
+        """The one that stands by drafts from now on, and the other stands by; with nobody to relieve, nobody does."""
+        session = self._sessions[number]
+        machine, standby = session.machine, session.standby
+        assert standby is not None
+        relieved, told = session.peer, machine.told
+        session.peer, session.follower, session.standby = session.follower, relieved, None
+        fresh = machine.attach(Arrivals(), RollingAcceptance(), known=standby.told, proven=True)
+        effects = self._effects(number, fresh, now)
+        if relieved is not None:
+            session.standby = Standby(machine.prefix, now, told)
+            effects += self._to_follower(number, session.standby.begin(now))
+        return effects
+
+    def receive(self, peer: Hashable, message: m.Message, round_trip: float, now: float) -> list[Effect]:
+        """A frame from a drafter, as the wire decoded it."""
+        number: int = message.session  # type: ignore[union-attr]
+        session = self._sessions[number]
+        if session.follower is not None and peer is session.follower:
+            return self._from_follower(number, message, round_trip, now)
+        event: ev.VerifierEvent
+        match message:
+            case m.Draft(_, base, crc, ids):
+                event = ev.Drafted(base, crc, ids)
+            case m.DraftProbs():
+                event = drafted(message)
+            case m.Shadow(_, base, crc, ids):
+                event = ev.Shadowed(base, crc, ids)
+            case m.Nack(_, base, crc):
+                event = ev.Nacked(base, crc)
+            case _:
+                return []
+        effects = self._effects(number, session.machine.handle(event, now), now)
+        assert len(session.machine._drafts) <= MAX_HELD
+        session.given_up = False
+        return effects
+
+    def _from_follower(self, number: int, message: m.Message, round_trip: float, now: float) -> list[Effect]:
+        standby = self._sessions[number].standby
+        assert standby is not None
+        match message:
+            case m.Shadow(_, base, crc, ids):
+                shown = standby.shadowed(ev.Shadowed(base, crc, ids), round_trip, now)
+                self._seen["guesses shown"] += len(shown.right)
+                assert shown.interval is None or shown.interval >= 0
+                return []
+            case m.Nack(_, base, crc):
+                return self._to_follower(number, standby.nacked(base, crc, now))
+            case _:
+                return []
+
+    def _to_follower(self, number: int, effect: ev.SendTruth | ev.SendSync | None) -> list[Effect]:
+        assert effect is None or effect.draft_n == 0
+        return [] if effect is None else list(self._told(number, effect, self._sessions[number].follower))
+
+    # --- steps
+
+    def next_step(self, now: float) -> Step | Wait:
+        """What the target does next."""
+        sessions = {number: session.machine for number, session in self._sessions.items()}
+        step = self._scheduler.next_step(sessions, now)
+        if isinstance(step, Idle):
+            self._note_waits(now)
+            assert step.until is None or step.until > now, "asked to sleep into the past"
+            return Wait(step.until)
+        spans = []
+        for number, part in step.parts:
+            session = self._sessions[number]
+            assert part.position == session.held, "the plan is not where the memory ends"
+            if isinstance(part, ev.Verify):
+                session.machine.begin(now)
+                session.given_up = session.wait_until is not None and now >= session.wait_until
+                session.wait_until = None
+                spans.append(Span(number, part.position, (part.last, *part.drafts), logits=True))
+            else:
+                assert part.ids, "an empty prefill"
+                spans.append(Span(number, part.position, part.ids, logits=False))
+            session.held += len(spans[-1].ids)
+        return Step(tuple(spans))
+
+    def finish(self, step: Step, rows: list[Rows], seconds: float, now: float) -> list[Effect]:
+        """The engine's result: per span a row of logits for each id, or None where none were asked for."""
+        effects: list[Effect] = []
+        if all(span.logits for span in step.spans):
+            self._costs.record(step.rows, seconds)
+        for span, logits in zip(step.spans, rows, strict=True):
+            session = self._sessions[span.seq]
+            if logits is None:
+                event: ev.VerifierEvent = ev.Prefilled(len(span.ids))
+            else:
+                event = ev.Stepped(span.ids[1:], logits, seconds)
+            effects += self._effects(span.seq, session.machine.handle(event, now), now)
+            if session.standby is not None:
+                effects += self._to_follower(span.seq, session.standby.follow(now))
+            inputs = session.machine.unsolved(now)
+            if inputs is not None:
+                session.machine.adopt(solve(inputs, session.machine.policy))
+        return effects
+
+    def _note_waits(self, now: float) -> None:
+        """A session waits once per step, until a deadline that does not move; never after one was missed."""
+        for session in self._sessions.values():
+            if session.machine.finished is None:
+                plan = session.machine.plan(now)
+                assert isinstance(plan, ev.Wait)
+                assert not session.given_up, "waits again for a drafter that has said nothing since"
+                assert session.wait_until in (None, plan.until), "the deadline moves"
+                session.wait_until = plan.until
+                self._seen["waits"] += 1
+
+    def _effects(self, number: int, effects: list[ev.VerifierEffect], now: float) -> list[Effect]:
+        session, result = self._sessions[number], list[Effect]()
+        for effect in effects:
+            match effect:
+                case ev.SendTruth() | ev.SendSync():
+                    self._seen["syncs"] += isinstance(effect, ev.SendSync)
+                    result += self._told(number, effect, session.peer)
+                case ev.SendNack(base, crc):
+                    self._seen["verifier nacks"] += 1
+                    result.append(Send(m.Nack(number, base, crc), session.peer))
+                case ev.Trim(length):
+                    assert length <= session.held, "a cut cannot add ids"
+                    session.held = length
+                case ev.Emit(ids=ids, accepted=accepted, drafts=drafts):
+                    result.append(Emit(number, ids, accepted, drafts))
+                case ev.Finish(reason):
+                    result.append(End(number, reason))
+        return result
+
+    def _told(self, number: int, effect: ev.SendTruth | ev.SendSync, peer: Hashable) -> Iterator[Send]:
+        """TRUTH, or as many SYNCs as it takes."""
+        if isinstance(effect, ev.SendTruth):
+            yield Send(m.Truth(number, effect.base, effect.crc, effect.ids, effect.draft_n), peer)
+            return
+        prefix = Prefix(self._sessions[number].machine.prefix[0 : effect.base])
+        assert prefix.crc == effect.crc
+        for start in range(0, max(len(effect.ids), 1), SYNC_CHUNK):
+            chunk = effect.ids[start : start + SYNC_CHUNK]
+            yield Send(m.Sync(number, len(prefix), prefix.crc, chunk, effect.draft_n), peer)
+            prefix.extend(chunk)
+
+    # --- what a referee looks at
+
+    def prefix(self, number: int) -> list[int]:
+        """The committed ids, prompt included."""
+        prefix = self._sessions[number].machine.prefix
+        return prefix[0 : len(prefix)]
+
+    def in_hand(self, number: int, drafts: tuple[int, ...]) -> tuple[Offer, ...]:
+        """The drafts in hand that begin with those of a step, each with its token and what it was sampled from."""
+        return self._sessions[number].machine._drafts.offers(drafts)
+
+    def room(self, number: int) -> int:
+        """How many tokens the session may still have."""
+        return self._sessions[number].machine._room()
+
+
+class Drafter:
+    """One session at a drafter.
+
+    n_ctx, n_batch: of its draft model. can_trim: False where that has to begin anew to be cut. round_trip: to the
+    verifier, in seconds.
+    """
+
+    def __init__(
+        self, session: int, n_vocab: int, n_ctx: int, n_batch: int, round_trip: float, *, can_trim: bool
+    ) -> None:
+        self._number, self._round_trip, self._can_trim = session, round_trip, can_trim
+        self._machine = DrafterSession(n_vocab, n_ctx, n_batch)
+        self._held = 0
+
+    @property
+    def truth(self) -> tuple[int, ...]:
+        """What it knows to be committed."""
+        return self._machine.truth
+
+    def receive(self, message: m.Message, now: float) -> list[Effect]:
+        """A frame from the verifier."""
+        event: ev.DrafterEvent
+        match message:
+            case m.Truth(_, base, crc, ids, draft_n) | m.Sync(_, base, crc, ids, draft_n):
+                event = ev.Told(base, crc, ids, draft_n, isinstance(message, m.Sync))
+            case m.Nack(_, base, crc):
+                event = ev.Nacked(base, crc)
+            case _:
+                return []
+        return self._effects(self._machine.handle(event, now))
+
+    def next_step(self, now: float) -> tuple[Draft | None, list[Effect]]:
+        """What the draft model does next, if anything, and what is sent before."""
+        effects: list[Effect] = []
+        plan = self._machine.plan(self._round_trip)
+        if plan is None:
+            effects = self._effects(self._machine.flush())
+            plan = self._machine.plan_shadow()
+        if plan is None:
+            return None, effects
+        known = (*self._machine.truth, *self._machine.chain)
+        assert plan.ids == known[self._held : self._held + len(plan.ids)], "the plan is not where the memory ends"
+        position, self._held = self._held, self._held + len(plan.ids)
+        return Draft(position, plan.ids, plan.guess, now), effects
+
+    def finish(self, step: Draft, guess: int | None, proposal: Proposal | None, now: float) -> list[Effect]:
+        """The engine's result: its guess, or None for none, and what that was sampled from."""
+        event = ev.Predicted(len(step.ids), guess, step.began, proposal)
+        return self._effects(self._machine.handle(event, now))
+
+    def _effects(self, effects: list[ev.DrafterEffect]) -> list[Effect]:
+        result: list[Effect] = []
+        for effect in effects:
+            match effect:
+                case ev.SendDraft():
+                    assert effect.ids
+                    assert len(effect.proposals) in (0, len(effect.ids))
+                    result.append(Send(frame_of(self._number, effect)))
+                case ev.SendShadow(base, crc, ids):
+                    assert ids
+                    assert base + len(ids) <= self._machine.n_truth
+                    result.append(Send(m.Shadow(self._number, base, crc, ids)))
+                case ev.SendNack(base, crc):
+                    result.append(Send(m.Nack(self._number, base, crc)))
+                case ev.Trim(length):
+                    self._held = length if self._can_trim else 0
+                    self._machine.relocated(self._held)
+                case ev.Learned(ids, accepted):
+                    assert 0 <= accepted <= len(ids)
+                    result.append(Learned(ids, accepted))
+        return result
