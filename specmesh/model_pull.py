@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +20,8 @@ from specmesh.errors import Busy, ConfigError, HubUnreachable, PullError, Reques
 from specmesh.gguf_header import SPLIT_NAME, parts
 from specmesh.hf_directory import is_model, needed
 from specmesh.hub import Hub, RemoteFile
-from specmesh.model_progress import bar
 from specmesh.model_store import human_bytes
-from specmesh.model_transfer import fetch, matches
+from specmesh.model_transfer import Advance, fetch, matches
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _COMPANIONS = ("mmproj", "imatrix")
@@ -131,7 +131,7 @@ def _stage(hub: Hub, wanted: Pull, commit: str, missing: list[RemoteFile]) -> di
     if needs > free:
         raise PullError(f"the disk of {wanted.root} is full: {human_bytes(needs)} to come, {human_bytes(free)} free")
     for file in missing:
-        with bar(file.name, file.size or 0) as advance:
+        with _bar(file.name, file.size or 0) as advance:
             fetch(file, partial(hub.open, wanted.hub_id, commit, file.name), staged[file.name], advance)
     return staged
 
@@ -168,3 +168,24 @@ def _only_one(wanted: Pull) -> Iterator[None]:
         except BlockingIOError as error:
             raise Busy(f"another pull of {wanted.hub_id} is running: wait for it") from error
         yield
+
+
+@contextmanager
+def _bar(name: str, size: int) -> Iterator[Advance]:
+    """A progress bar for one file, where stderr is a terminal; the function it gives is told the bytes held."""
+    if not sys.stderr.isatty():
+        yield lambda _held: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(name, total=size)
+        yield lambda held: progress.update(task, completed=held)

@@ -9,8 +9,6 @@ from specmesh.errors import ConfigError
 from specmesh.gguf_header import SPLIT_NAME, parts, read_header
 from specmesh.hf_directory import is_model, read_directory
 
-KINDS = ("gguf", "hf")
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:

@@ -13,34 +13,35 @@ OFF = 0.5
 
 
 def assess(outcomes: list[Outcome], steps_ms: dict[int, float]) -> list[str]:
-    """Sentences, the most important first. steps_ms: the verifier's milliseconds of a step by its rows, if known."""
-    alone = next((one for one in outcomes if one.variant == ALONE.name), None)
+    """Return sentences, the most important first. steps_ms: the verifier's milliseconds of a step by its rows."""
+    named = {one.variant: one for one in outcomes}
+    alone = named.get(ALONE.name)
     if alone is None or not alone.tokens:
         return ["No tokens came from the verifier alone: nothing to compare with. Try other prompts."]
-    drafting = [one for one in outcomes if one.speedup is not None and one.variant != ALONE.name]
+    drafting = [one for one in outcomes if one.speedup is not None and one is not alone]
     if not drafting:
         return [
             "Only the verifier alone was run: no drafter is attached. Start one: specmesh drafter --connect ADDRESS"
         ]
     lost, texts = sum(one.without_drafter for one in drafting), sum(one.texts for one in drafting)
-    told = [f"{lost} of {texts} texts ended without a drafter: see its log, and run again."] if lost else []
+    said = [f"{lost} of {texts} texts ended without a drafter: see its log, and run again."] if lost else []
     drafting = [one for one in drafting if one.without_drafter < one.texts]
     if not drafting:
-        return [*told, "Nothing was drafted, so whether drafting pays is open."]
-    told.append(_pays(max(drafting, key=_speedup)))
-    fixed = [one for one in drafting if one.variant != ADAPTIVE.name]
+        return [*said, "Nothing was drafted, so whether drafting pays is open."]
+    said.append(_pays(max(drafting, key=_speedup)))
+    adaptive = next((one for one in drafting if one.variant == ADAPTIVE.name), None)
+    fixed = [one for one in drafting if one is not adaptive]
     if fixed:
-        adaptive = next((one for one in drafting if one.variant == ADAPTIVE.name), None)
-        told.append(_best_fixed(max(fixed, key=_speedup), adaptive))
-    told.append(_limit(_telling(drafting), alone))
+        said.append(_best_fixed(max(fixed, key=_speedup), adaptive))
+    telling = [one for one in drafting if one.mean_draft_n >= OFF] or drafting
+    said.append(_limit(max(telling, key=_speedup), alone))
     if len(steps_ms) > 1 and steps_ms.get(1):
-        told.append(_steepness(steps_ms))
-    told.append(_texts(drafting))
-    return told
+        said.append(_steepness(steps_ms))
+    return [*said, _texts(drafting)]
 
 
 def factors(one: Outcome, alone: Outcome) -> dict[str, float]:
-    """How many times faster `one` would be at most, were one thing perfect and all else as it is.
+    """Return how many times faster `one` would be at most, were one thing perfect and all else as it is.
 
     acceptance: every draft stands. step costs: a step with drafts costs what one without does. draft speed or network,
     whichever the larger part of a fresh start is: no waiting. handling: no time between steps but waiting.
@@ -50,18 +51,13 @@ def factors(one: Outcome, alone: Outcome) -> dict[str, float]:
     one_row = alone.verify_ms * alone.texts / alone.rounds
     waiting = "network" if one.network_ms > 0.5 * one.restart_ms else "draft speed"
     rest = max(one.decode_ms - one.verify_ms, 0.0)
-    dearer = max(one.verify_ms - one_row * one.rounds / one.texts, 0.0)
-    idle = max(rest - one.wait_ms, 0.0)
-    return {
-        "acceptance": (1 + one.mean_draft_n) / one.mean_length,
-        "step costs": _without(one.decode_ms, dearer),
-        waiting: _without(one.decode_ms, min(one.wait_ms, rest)),
-        "handling": _without(one.decode_ms, idle),
+    saved = {
+        "step costs": max(one.verify_ms - one_row * one.rounds / one.texts, 0.0),
+        waiting: min(one.wait_ms, rest),
+        "handling": max(rest - one.wait_ms, 0.0),
     }
-
-
-def _without(total: float, saved: float) -> float:
-    return total / max(total - saved, 1e-9 * total)
+    found = {name: one.decode_ms / max(one.decode_ms - ms, 1e-9 * one.decode_ms) for name, ms in saved.items()}
+    return {"acceptance": (1 + one.mean_draft_n) / one.mean_length} | found
 
 
 def _speedup(one: Outcome) -> float:
@@ -69,10 +65,9 @@ def _speedup(one: Outcome) -> float:
 
 
 def _times(one: Outcome) -> str:
-    spread = one.speedup
-    assert spread is not None, "only of variants that were compared"
-    how_sure = "one iteration" if one.iterations == 1 else f"{spread.low:.2f} to {spread.high:.2f}"
-    return f"{spread.median:.2f}x the verifier alone ({how_sure})"
+    assert one.speedup is not None, "only of variants that were compared"
+    range_ = "one iteration" if one.iterations == 1 else f"{one.speedup.low:.2f} to {one.speedup.high:.2f}"
+    return f"{one.speedup.median:.2f}x the verifier alone ({range_})"
 
 
 def _pays(best: Outcome) -> str:
@@ -85,19 +80,14 @@ def _pays(best: Outcome) -> str:
 
 
 def _best_fixed(best: Outcome, adaptive: Outcome | None) -> str:
-    told = f"Of the fixed settings {best.variant} is best, {_times(best)}"
-    if adaptive is None or adaptive.speedup is None:
-        return f"{told}."
-    goal = max(_speedup(best), 1.0)
+    said = f"Of the fixed settings {best.variant} is best, {_times(best)}"
+    if adaptive is None:
+        return f"{said}."
     which = "the best fixed setting" if _speedup(best) > 1 else "the verifier alone"
-    if _speedup(adaptive) >= CLOSE * goal:
-        return f"{told}; adaptive is as good as {which} or better ({adaptive.speedup.median:.2f}x)."
-    return f"{told}; adaptive reaches {_speedup(adaptive) / goal:.0%} of {which}."
-
-
-def _telling(drafting: list[Outcome]) -> Outcome:
-    """The best variant that drafts enough to show what limits it."""
-    return max([one for one in drafting if one.mean_draft_n >= OFF] or drafting, key=_speedup)
+    share = _speedup(adaptive) / max(_speedup(best), 1.0)
+    if share >= CLOSE:
+        return f"{said}; adaptive is as good as {which} or better ({_speedup(adaptive):.2f}x)."
+    return f"{said}; adaptive reaches {share:.0%} of {which}."
 
 
 def _limit(one: Outcome, alone: Outcome) -> str:
