@@ -2,13 +2,13 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import zmq
 
 from specmesh.daemons.curve import Handshake, handshake, next_event
-from specmesh.daemons.transport import Inlet, Traffic, close_dealer
+from specmesh.daemons.transport import Inlet, Route, Traffic, close_dealer
 from specmesh.errors import ConfigError, FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
@@ -49,10 +49,8 @@ class Flaw:
 
 
 class Dealer:
-    """A connected DEALER. `connect` opens one; a fresh one replaces a connection that went silent or was refused.
+    """A connected DEALER. `route` opens one; a fresh one replaces a connection that went silent or was refused.
 
-    changed: whether `connect` would expect another verifier than it did, because the keys here have changed. unproved:
-    called where the verifier has not the key that `connect` asked for; whether there is another to ask for at once.
     traffic: where frames are counted, with others'. cut: the connection has ended, as of the last look; by the next,
     which libzmq makes itself, the verifier does not know who this is.
     libzmq gives up for good after most refusals, and after others tries again without a pause; see `look`.
@@ -60,16 +58,9 @@ class Dealer:
     CLOSE a session would go on for nobody.
     """
 
-    def __init__(
-        self,
-        connect: "Callable[[], zmq.Socket[bytes]]",
-        address: str,
-        changed: Callable[[], bool] = lambda: False,
-        traffic: Traffic | None = None,
-        unproved: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._connect, self._address, self._changed, self._unproved = connect, address, changed, unproved
-        self.socket = connect()
+    def __init__(self, route: Route, traffic: Traffic | None = None) -> None:
+        self._route = route
+        self.socket = route.open()
         self.inlet = Inlet(self.socket)
         self.traffic = traffic or Traffic()
         self.refusal: str | None = None
@@ -88,9 +79,9 @@ class Dealer:
         if now < self.next_look:
             return None
         self.next_look = now + LOOK_INTERVAL
-        if self._changed():
+        if self._route.changed():
             self.reconnect()
-            return f"the key known for the verifier at {self._address} was changed or revoked here"
+            return f"the key known for the verifier at {self._route.address} was changed or revoked here"
         if self._retry is not None:
             if now >= self._retry:
                 self.reconnect()
@@ -103,12 +94,12 @@ class Dealer:
             return None
         self.traffic.refused[ended] += 1
         self._leave()
-        if ended in (Handshake.BROKEN, Handshake.CRYPTOGRAPHY) and self._unproved():
+        if ended in (Handshake.BROKEN, Handshake.CRYPTOGRAPHY) and self._route.unproved():
             self._retry = now
             return None
         self._retry = now + self._pause
         self._pause = LOOK_INTERVAL if ended is Handshake.KEY else min(2 * self._pause, LONGEST_RETRY)
-        before, self.refusal = self.refusal, f"no way into the verifier at {self._address}: {_MEANINGS[ended]}"
+        before, self.refusal = self.refusal, f"no way into the verifier at {self._route.address}: {_MEANINGS[ended]}"
         return self.refusal if self.refusal != before else None
 
     def send(self, message: m.Message) -> int:
@@ -154,7 +145,7 @@ class Dealer:
         self._backlog.clear()
         self._kept = 0
         try:
-            fresh = self._connect()
+            fresh = self._route.open()
         except (ConfigError, OSError, zmq.ZMQError) as error:
             self._leave()
             self.refusal, self._retry = str(error), 0.0

@@ -159,6 +159,8 @@ class DrafterLoop:
         try:
             self._draft()
         finally:
+            self._mailbox.end(_refuse)
+            self._dispatch.stop(_stopping())
             for one in self._active:
                 one.dealer.send(m.Bye())
 
@@ -174,8 +176,6 @@ class DrafterLoop:
             for order in self._mailbox.drain():
                 self._order(order)
             self._tick(time.monotonic())
-        self._mailbox.end(_refuse)
-        self._dispatch.stop(_stopping())
 
     def _drained(self) -> bool:
         """Whether it is to end: at once where no verifier has a text of its own clients, else after the drain."""
@@ -230,7 +230,7 @@ class DrafterLoop:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
             self._share_cores()
             self.stats.unpublished = any(one.following.live for one in self._upstreams)
-            self.stats.publish(self.snapshot(now))
+            self.stats.latest = self.snapshot(now)
 
     def _share_cores(self) -> None:
         """Take as many CPU threads as suit the verifiers of this host."""

@@ -110,10 +110,6 @@ class Drafters:
             peer.arrivals.record_round_trip(round_trip)
             self._round_trips.record(round_trip)
 
-    def bye(self) -> None:
-        """Tell them that this verifier stops."""
-        self.tell(m.Bye())
-
     def tell(self, message: m.Welcome | m.Bye) -> None:
         """Tell all of them something."""
         for identity in self._peers:

@@ -65,19 +65,11 @@ class Interrupted:
 
     def expire(self, now: float) -> list[Asked]:
         """Take out those that have waited long enough."""
-        return self._take(lambda asked: asked.until is not None and now >= asked.until)
-
-    def stranded(self, hopeless: Callable[[Asked], bool]) -> list[Asked]:
-        """Take out those of which this holds."""
-        return self._take(hopeless)
-
-    def all(self) -> list[Asked]:
-        """Take out every one."""
-        return self._take(lambda _: True)
+        return self.take(lambda asked: asked.until is not None and now >= asked.until)
 
     def cancel(self, client: Client) -> None:
         """This client has left."""
-        self._take(lambda asked: asked.client is client)
+        self.take(lambda asked: asked.client is client)
 
     def remember(self, asked: Asked) -> None:
         """It is given up; somebody may come back for what there is of it."""
@@ -102,7 +94,8 @@ class Interrupted:
             ),
         )
 
-    def _take(self, wanted: Callable[[Asked], bool]) -> list[Asked]:
+    def take(self, wanted: Callable[[Asked], bool]) -> list[Asked]:
+        """Take out those that are wanted."""
         taken = [asked for _, asked in self._waiting if wanted(asked)]
         self._waiting = [(due, asked) for due, asked in self._waiting if asked not in taken]
         return taken

@@ -122,7 +122,7 @@ class VerifierLoop:
             self._receive()
             self._tick(time.monotonic())
         self._mailbox.end(_refuse)
-        self._drafters.bye()
+        self._drafters.tell(m.Bye())
         self._policies.close()
         encoded = self._queue.close(PATIENCE)
         return self._stepper.close(PATIENCE) and encoded
@@ -215,7 +215,7 @@ class VerifierLoop:
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
             self.stats.unpublished = bool(self._sessions.live)
-            self.stats.publish(self.snapshot(now))
+            self.stats.latest = self.snapshot(now)
 
     # --- steps
 

@@ -100,10 +100,6 @@ class VerifierStats:
         self.busy.record(start, end)
         self.throughput.record(generated, start, end)
 
-    def publish(self, picture: dict[str, object]) -> None:
-        """Make `picture` the newest."""
-        self.latest = picture
-
     def rolling_acceptance(self) -> float | None:
         """Accepted / drafted over the recent rounds; None where nothing was drafted."""
         drafted = sum(d for d, _ in self._recent)
