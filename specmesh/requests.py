@@ -50,7 +50,8 @@ class Request:
     @property
     def size(self) -> int:
         """About how many bytes of memory it takes."""
-        texts = (self.prompt or "", *(message.content for message in self.messages))
+        said = (text for message in self.messages for text in (message.role, message.name, message.content))
+        texts = (self.prompt or "", *said)
         grammar = self.params.grammar
         ids = len(self.prompt_ids or ()) + len(self.generated)
         return ID_BYTES * ids + sum(map(sys.getsizeof, texts)) + (len(grammar.text) if grammar is not None else 0)

@@ -207,13 +207,13 @@ def _model(name: str) -> dict[str, object]:
 
 async def _json(http: HttpRequest) -> object:
     """The request's JSON; raises RequestError for anything else, HTTPException for too much of it."""
-    raw = b""
+    raw = bytearray()
     async for chunk in http.stream():
         raw += chunk
         if len(raw) > MAX_HTTP_BODY:
             raise HTTPException(413, f"the request body exceeds {MAX_HTTP_BODY} bytes")
     try:
-        body = json.loads(raw)
+        body = json.loads(raw.decode("utf-8-sig"))  # of bytes it would take half a surrogate pair
         if b"\\u" in raw:
             json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
     except RecursionError:
