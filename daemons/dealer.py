@@ -3,7 +3,6 @@
 import contextlib
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import zmq
 
@@ -38,14 +37,6 @@ _MEANINGS: dict[Handshake, str] = {
     "`specmesh keys show` prints there, the one that `specmesh keys list` shows here?",
 }
 _MEANINGS[Handshake.CRYPTOGRAPHY] = _MEANINGS[Handshake.BROKEN]
-
-
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """What a frame means that is none: a verifier of another protocol `version` has answered, or something is lost
-    that nobody says again."""
-
-    version: int | None = None
 
 
 class Dealer:
@@ -119,16 +110,15 @@ class Dealer:
 
     @property
     def behind(self) -> bool:
-        """Whether something is kept that the verifier could not take."""
         return bool(self._backlog)
 
     def flush(self) -> None:
-        """Send what was kept, as far as it is taken."""
         while self._backlog and self._hand_over(self._backlog[0]):
             self._kept -= len(self._backlog.popleft())
 
-    def receive(self) -> Iterator[tuple[m.Message | Flaw | None, int]]:
-        """(message, bytes) of what has come, a bounded number; for a frame that is none what it means, or None."""
+    def receive(self) -> Iterator[tuple[m.Message | None, int]]:
+        """(message, bytes) of what has come, a bounded number; None for a frame that is none, or an ERROR where that
+        shows another protocol version, or that something is lost which nobody says again."""
         for _ in range(MAX_FRAMES_PER_TURN):
             parts = self.inlet.receive()
             if parts is None:
@@ -159,7 +149,6 @@ class Dealer:
         close_dealer(self.socket, linger)
 
     def _hand_over(self, frame: bytes) -> bool:
-        """Whether ZeroMQ took the frame."""
         try:
             self.socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
@@ -174,7 +163,6 @@ class Dealer:
 
     @property
     def encrypted(self) -> bool:
-        """Whether keys are used."""
         return self.socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
 
     def _newest_handshake(self) -> Handshake | None:
@@ -187,11 +175,12 @@ class Dealer:
                 newest = handshake(event)
         return newest
 
-    def _decoded(self, frame: bytes) -> m.Message | Flaw | None:
+    def _decoded(self, frame: bytes) -> m.Message | None:
         try:
             return decode(frame)
         except FrameError as error:
             self.traffic.rejected[error.reason] += 1
             if error.reason == "version" and frame[3] in (m.Kind.WELCOME, m.Kind.ERROR):
-                return Flaw(version=frame[2])
-            return Flaw() if may_be_control(frame, error) else None
+                told = f"it speaks protocol version {error.seen}, this drafter {m.PROTOCOL_VERSION}"
+                return m.Error("version", told)
+            return m.Error("hello", "a frame came damaged") if may_be_control(frame, error) else None

@@ -37,7 +37,6 @@ class Dispatch:
 
     @property
     def interrupted(self) -> int:
-        """How many texts wait for a verifier."""
         return len(self._interrupted)
 
     # --- clients
@@ -62,7 +61,6 @@ class Dispatch:
         self._queue.sort(key=lambda one: one.request.priority)
 
     def cancel_of(self, client: Client) -> None:
-        """This client has left."""
         self._queue = [asked for asked in self._queue if asked.client is not client]
         self._interrupted.cancel(client)
         for upstream in self.upstreams:
@@ -75,7 +73,6 @@ class Dispatch:
         self._queue.clear()
 
     def stop(self, error: SpecmeshError) -> None:
-        """This drafter ends."""
         self.refuse(error)
         for asked in self._interrupted.take(lambda _: True):
             asked.client.hear(Failed(error))
@@ -143,7 +140,6 @@ class Dispatch:
             self._put(asked, now)
 
     def expire(self, now: float) -> None:
-        """Give up what has waited long enough."""
         for asked in self._interrupted.expire(now):
             seconds = asked.request.reconnect_timeout
             why = next((one.refusal for one in self.upstreams if one.address == asked.home), None)

@@ -34,7 +34,6 @@ from specmesh.errors import (
     Starting,
     WentAway,
 )
-from specmesh.host import drafter_share
 from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit
 from specmesh.wire import messages as m
 
@@ -67,7 +66,7 @@ class DrafterLoop:
         explicit_threads: bool = False,
     ) -> None:
         self._engine, self._mailbox = engine, mailbox
-        self._cores = SharedCores(engine, drafter_share, explicit=explicit_threads)
+        self._cores = SharedCores(engine, drafts=True, explicit=explicit_threads)
         self._next_snapshot = 0.0
         self._turns = 0
         self._stopping: float | None = None
@@ -209,7 +208,6 @@ class DrafterLoop:
                 one.leave(error)
 
     def close(self) -> None:
-        """Give the connections back."""
         for one in self._active:
             one.dealer.close()
 

@@ -92,7 +92,6 @@ class Drafting:
         self._notes.drafter(live, peer.number, why, peer.record.rate, now)
 
     def detach(self, live: Live, now: float) -> None:
-        """Nobody drafts for a session any more."""
         live.drafter = None
         live.casting.left()
         live.machine.handle(ev.Detached(), now)
@@ -110,7 +109,6 @@ class Drafting:
                 self.dismiss(live)
 
     def gone(self, identity: bytes, now: float) -> None:
-        """A drafter is there no more."""
         for live in list(self._sessions.values()):
             if live.drafter == identity:
                 self.detach(live, now)
@@ -169,7 +167,6 @@ class Drafting:
             self._consider(live, now)
 
     def heard(self, live: Live, peer: DrafterPeer, event: ev.VerifierEvent, size: int, now: float) -> None:
-        """A frame of a session's standby."""
         standby = live.standby
         if standby is None:
             return

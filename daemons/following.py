@@ -188,12 +188,10 @@ class Following:
                 live.machine.relocated(self._engine.trim(live.seq, self._engine.info.n_ctx))
 
     def flush(self) -> None:
-        """Send what is held back: nothing more is drafted for now."""
         for live in list(self.live.values()):
             self._carry_out(live, live.machine.flush())
 
     def heard(self, session: int, event: ev.DrafterEvent, size: int, now: float) -> None:
-        """A frame about a session."""
         live = self.live.get(session)
         if live is not None:
             live.bytes_received += size
@@ -256,7 +254,6 @@ class Following:
         return asked is not None or bool(broken)
 
     def opened(self, message: m.Opened, now: float) -> None:
-        """The verifier has opened a session, for a client of this drafter or for another's."""
         asked = self.asked.pop(message.ref, None) if message.ref else None
         if message.ref and asked is None:
             self._dealer.send(m.Close(message.session, 0, 0.0))  # its client left before it was opened
@@ -294,7 +291,6 @@ class Following:
         return params if own is None else replace(params, temperature=own)
 
     def done(self, message: m.Done, now: float) -> None:
-        """A session has ended at the verifier."""
         live = self.live[message.session]
         if message.finish_reason == "moved":
             self._moved(live)
@@ -316,7 +312,6 @@ class Following:
         self._forget(live)
 
     def round(self, message: m.Round) -> None:
-        """The drafts of a session's round."""
         live = self.live.get(message.session)
         if live is not None:
             live.round(message)
@@ -328,7 +323,6 @@ class Following:
             live.logprobs(message)
 
     def cancel_of(self, client: Client) -> None:
-        """A client of this drafter has left."""
         for ref in [ref for ref, asked in self.asked.items() if asked.client is client]:
             del self.asked[ref]
             self._dealer.send(m.Close(0, 0, 0.0, ref))

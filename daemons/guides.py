@@ -41,7 +41,6 @@ class Guides:
                 log.warning("grammar_unknown", session=live.id, error=str(error), meaning="its drafts go without")
 
     def forget(self, session: int) -> None:
-        """A session is over."""
         compiling = self._compiling.pop(session, None)
         if compiling is not None:
             compiling.cancel()

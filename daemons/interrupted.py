@@ -44,7 +44,6 @@ class Interrupted:
         self._given_up: dict[str, _Past] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
         return len(self._waiting)
 
     def add(self, asked: Asked, now: float) -> None:
@@ -58,17 +57,14 @@ class Interrupted:
         return min((due for due, asked in self._waiting if ready(asked)), default=None)
 
     def due(self, now: float, ready: Callable[[Asked], object]) -> list[Asked]:
-        """Take out those of them to be asked for now."""
         found = [(due, asked) for due, asked in self._waiting if now >= due and ready(asked)]
         self._waiting = [one for one in self._waiting if one not in found]
         return [asked for _, asked in found]
 
     def expire(self, now: float) -> list[Asked]:
-        """Take out those that have waited long enough."""
         return self.take(lambda asked: asked.until is not None and now >= asked.until)
 
     def cancel(self, client: Client) -> None:
-        """This client has left."""
         self.take(lambda asked: asked.client is client)
 
     def remember(self, asked: Asked) -> None:

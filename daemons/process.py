@@ -57,11 +57,9 @@ class Loop(Protocol):
     @property
     def progress(self) -> int:
         """Changes while it gets on."""
-        ...
 
     def stop(self) -> None:
         """End soon; a signal handler may call this."""
-        ...
 
 
 class Process:
@@ -203,7 +201,6 @@ class Sweeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Sweep no more."""
         self._closing.set()
         self._thread.join()
 

@@ -56,17 +56,14 @@ class Traffic:
         """Handshakes that failed, by their reason."""
 
     def sent(self, size: int) -> None:
-        """Count a frame that was handed to the socket."""
         self.frames_sent += 1
         self.bytes_sent += size
 
     def received(self, size: int) -> None:
-        """Count a frame that came."""
         self.frames_received += 1
         self.bytes_received += size
 
     def picture(self) -> dict[str, object]:
-        """For `stats`."""
         return {
             "frames_sent": self.frames_sent,
             "frames_received": self.frames_received,

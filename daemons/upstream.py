@@ -15,7 +15,7 @@ from specmesh.core import events as ev
 from specmesh.core.choice import Load, Outlook, PaceMeter
 from specmesh.core.greeting import Greeting
 from specmesh.core.places import Places
-from specmesh.daemons.dealer import FLUSH_INTERVAL, Dealer, Flaw
+from specmesh.daemons.dealer import FLUSH_INTERVAL, Dealer
 from specmesh.daemons.drafter_stats import DrafterStats
 from specmesh.daemons.following import Desk, Following
 from specmesh.daemons.introduction import Introduction
@@ -94,7 +94,6 @@ class Upstream:
         return self.refusal or silent
 
     def outlook(self, now: float) -> Outlook:
-        """What to expect of it."""
         ours, pace = self.following.own - self._own_then, self.following.meter.pace(now)
         rounds, committed = self._stats.rounds, self._stats.committed
         length = max(committed / rounds, 1.0) if rounds else 1.0
@@ -136,9 +135,7 @@ class Upstream:
         """Take in what has come. Raises ConfigError or RemoteProtocolError where nothing is to be had from this one."""
         for message, size in self.dealer.receive():
             self.link.last_heard = time.monotonic()
-            if isinstance(message, Flaw):
-                self._flawed(message)
-            elif message is not None:
+            if message is not None:
                 self._message(message, size, self.link.last_heard)
         if self.welcome is not None and self.link.silent(time.monotonic()):
             self._lost("silent")  # judged with the socket just emptied: frames may have waited for a long guess
@@ -149,7 +146,6 @@ class Upstream:
         return engine is not None and self.following.work(engine, self._round_trip)
 
     def shadow(self) -> bool:
-        """The same of shadowing."""
         engine = self.introduction.engine
         return engine is not None and self.following.shadow(engine)
 
@@ -172,12 +168,10 @@ class Upstream:
         self._ask(self.introduction.overdue(now))
 
     def probe(self, order: Probe, peer: Peer, now: float) -> None:
-        """Send the PING that somebody asked for; the verifier, known as `peer`, is there."""
         busy, answer = self._stats.busy.share(now), order.answer(peer)
         self.dealer.send(self.link.probe(now, self._turns(), busy, answer))
 
     def leave(self, error: SpecmeshError) -> None:
-        """Have nothing to do with it any more."""
         self.given_up = error
         self.dealer.send(m.Bye())
         self._away(error)
@@ -273,12 +267,6 @@ class Upstream:
             self._other_version(error.message)
         else:
             log.warning("verifier_error", code=error.code, message=error.message)
-
-    def _flawed(self, flaw: Flaw) -> None:
-        if flaw.version is not None:
-            self._other_version(f"it speaks protocol version {flaw.version}, this drafter {m.PROTOCOL_VERSION}")
-        elif self.welcome is not None:
-            self._lost("a frame came damaged")
 
     def _other_version(self, told: str) -> None:
         """Raises ConfigError where the verifier says so again, on a fresh connection, and has not welcomed us."""

@@ -36,7 +36,6 @@ from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.base import VerifyEngine, saved_bytes
 from specmesh.errors import Busy, SpecmeshError, WentAway
-from specmesh.host import verifier_share
 from specmesh.requests import Cancel, ClientOrder, Failed, Probe, Submit
 from specmesh.wire import messages as m
 
@@ -78,7 +77,6 @@ class VerifierLoop:
         explicit_threads: bool = False,
     ) -> None:
         self._name, self._router, self._mailbox = name, Router(socket, guard), mailbox
-        self._address = self._router.address
         self._engine, self._vocabulary, self._info = engine, engine.vocabulary, engine.info
         self._fingerprint = engine.vocabulary.fingerprint()
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
@@ -89,7 +87,7 @@ class VerifierLoop:
         self._queue = RequestQueue(prompts, guided, self._limits, engine.info.n_seq, max_queue)
         self._costs = costs
         self._policies = PolicySolver(mailbox.put)
-        self._cores = SharedCores(engine, verifier_share, explicit=explicit_threads)
+        self._cores = SharedCores(engine, drafts=False, explicit=explicit_threads)
         self._turns = 0
         self._next_snapshot = 0.0
         self._stopping: float | None = None
@@ -179,13 +177,14 @@ class VerifierLoop:
                 self._drafters.probe(order, now, self._turns, self.stats.busy.share(now))
             case Decoded():
                 self._decoded(order, now)
-            case DecodeFailed(error):
-                self._decode_failed(error, now)
+            case DecodeFailed(error):  # the engine's sequences are in doubt: those of the step end, the others go on
+                log.error("step_failed", error=str(error))
+                for live in self._stepper.abandon(self._sessions.live):
+                    self._sessions.fail(live, error, now, "error")
             case Solved(session, policy):
-                live = self._sessions.live.get(session)
-                if live is not None:
-                    self._notes.solved(live, policy, now)
-                    live.machine.adopt(policy)
+                if (solved := self._sessions.live.get(session)) is not None:
+                    self._notes.solved(solved, policy, now)
+                    solved.machine.pacing.adopt(policy)
             case _:
                 assert_never(order)
 
@@ -231,12 +230,6 @@ class VerifierLoop:
             self._sessions.drafting.stepped(live, now)
         self.stats.step(result.started, result.ended, self.stats.totals.generated - before)
 
-    def _decode_failed(self, error: SpecmeshError, now: float) -> None:
-        """The engine's sequences are in doubt: every session of the step ends, the others go on."""
-        log.error("step_failed", error=str(error))
-        for live in self._stepper.abandon(self._sessions.live):
-            self._sessions.fail(live, error, now, "error")
-
     # --- requests
 
     def _open(self, opening: Opening, now: float) -> None:
@@ -262,7 +255,7 @@ class VerifierLoop:
             self._sessions.kept,
             len(self._queue),
         ) | {
-            "address": self._address,
+            "address": self._router.address,
             "encrypted": self._router.encrypted,
             "reuse": self._stepper.places.picture() | {"saved_bytes": saved_bytes(self._engine)},
         }
@@ -300,8 +293,10 @@ class VerifierLoop:
                 self._sessions.heard(peer, session, ev.Nacked(base, crc), size, now)
             case m.Open():
                 self._open_for(peer, message, now)
+            case m.Close(ref=ref) if ref:  # its client did not wait for a session
+                self._queue.withdraw(lambda opening: (opening.owner, opening.ref) == (peer.identity, ref))
             case m.Close():
-                self._closed_by(peer, message, now)
+                self._sessions.closed(peer, message, now)
             case m.Vocab(start):
                 self._router.send(peer.identity, vocabulary_chunk(self._vocabulary, start))
             case m.Ping():
@@ -315,7 +310,7 @@ class VerifierLoop:
         known = self._drafters.get(identity)
         if known is not None and known.hello == hello:
             known.link.last_heard = now
-            self._router.send(identity, self._welcome())  # it asked more than once while nobody listened
+            self._router.send(identity, self._welcome(hello))  # it asked more than once while nobody listened
             return
         self._peer_gone(identity, "hello again")
         try:
@@ -326,15 +321,17 @@ class VerifierLoop:
         self.stats.reconnects.came()
         self.stats.unpublished = True
         self._share_cores()
-        self._router.send(identity, self._welcome())
+        self._router.send(identity, self._welcome(hello))
         self._drafters.ping(now, self._turns, self.stats.busy.share(now))
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
         self._sessions.drafting.find_all(now)
 
-    def _welcome(self) -> m.Welcome:
+    def _welcome(self, hello: m.Hello | None = None) -> m.Welcome:
+        """Who this is. Its host's name is for those that know it: with it anybody could claim to take its cores."""
         limits, sha256 = self._limits, self.stats.model_hash or ""
+        host = self._cores.host if hello is not None and hello.host == self._cores.host else ""
         return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
-                         sorted(limits.end_ids), self._probes, self._cores.host, self._cores.threads)  # fmt: skip
+                         sorted(limits.end_ids), self._probes, host, self._cores.threads)  # fmt: skip
 
     def _share_cores(self) -> None:
         """Leave the drafters of this host the CPU threads that they take."""
@@ -377,12 +374,6 @@ class VerifierLoop:
             client.hear(Failed(error))
             return
         self._open(Opening(request, client, identity, order.ref), now)
-
-    def _closed_by(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
-        if close.ref:  # its client did not wait for a session
-            self._queue.withdraw(lambda opening: (opening.owner, opening.ref) == (peer.identity, close.ref))
-        else:
-            self._sessions.closed(peer, close, now)
 
 
 def _refuse(order: Order) -> None:

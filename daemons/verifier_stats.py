@@ -52,7 +52,6 @@ class VerifierStats:
         self.latest: dict[str, object] = {}
 
     def begun(self, session: VerifierSession) -> None:
-        """Count a session that opens, perhaps with a text that was begun before."""
         self.unpublished = True
         self._opened += 1
         self.resumed += session.resumed > 0
@@ -88,7 +87,6 @@ class VerifierStats:
             self._fallbacks["no_drafts" if live.machine.attached else "no_drafter"] += 1
 
     def ended(self, session: VerifierSession, reason: str, now: float) -> None:
-        """Count a session that is over."""
         self.unpublished = True
         self._ended[reason] += 1
         self._stale_drafts += session.stale_drafts
@@ -96,7 +94,6 @@ class VerifierStats:
             self._latencies.record(now - session.times.opened)
 
     def step(self, start: float, end: float, generated: int) -> None:
-        """Count a step of the engine."""
         self.busy.record(start, end)
         self.throughput.record(generated, start, end)
 

@@ -17,11 +17,9 @@ class Printable(Protocol):
 
     def lines(self) -> list[str]:
         """In words."""
-        ...
 
     def as_json(self) -> object:
         """The same for programs."""
-        ...
 
 
 def socket_option(told: str) -> Callable[[F], F]:

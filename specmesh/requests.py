@@ -113,7 +113,6 @@ class Client(Protocol):
 
     def hear(self, event: ClientEvent) -> None:
         """Take an event."""
-        ...
 
 
 E = TypeVar("E")
@@ -198,7 +197,6 @@ class PingListener(Protocol):
 
     def hear(self, event: Pinged | Ponged) -> None:
         """Take an event."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,28 +234,22 @@ class Backend(Protocol):
     @property
     def role(self) -> str:
         """verifier or drafter."""
-        ...
 
     @property
     def models(self) -> tuple[str, ...]:
         """The names of the models that can be asked for now; none while they are unknown."""
-        ...
 
     def not_ready(self) -> SpecmeshError | None:
         """Why requests cannot be served now; None when they can."""
-        ...
 
     def served(self, name: str) -> Served:
         """What answers a request for this model, or where the name is empty, one that names none; only once ready.
 
         Raises NoSuchModel, or why that one cannot be asked now. Where there is one verifier, it has any name.
         """
-        ...
 
     def submit(self, order: ClientOrder) -> None:
         """Hand an order to the daemon's loop."""
-        ...
 
     def stats(self) -> dict[str, object]:
         """The newest snapshot of the daemon's statistics."""
-        ...

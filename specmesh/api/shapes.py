@@ -25,15 +25,12 @@ class Shape(Protocol):
     @property
     def id(self) -> str:
         """The request's, for its client and for the log."""
-        ...
 
     def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = (), index: int = 0) -> Json:
         """A part of a streamed answer; the last one has a reason to `finish`. said: ids of which more is to be told."""
-        ...
 
     def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None, index: int = 0) -> Json:
         """The answer at once; said: likewise, None where that was not asked for."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

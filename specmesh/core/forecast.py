@@ -289,7 +289,7 @@ class _Simulation:
     def _solved(self, number: int, inputs: PolicyInputs, now: float) -> None:
         session = self._live.get(number)
         if session is not None:
-            session.adopt(solve(inputs, session.policy))
+            session.pacing.adopt(solve(inputs, session.pacing.policy))
             self._turn(now)
 
     def _heard(self, number: int, event: ev.VerifierEvent, now: float) -> None:

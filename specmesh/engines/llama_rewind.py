@@ -28,27 +28,21 @@ class Rewind(Protocol):
     @property
     def trimming(self) -> Trimming:
         """The name of this way."""
-        ...
 
     def prepare(self, spans: Sequence[Span]) -> list[Span]:
         """Make the memory hold what was left of each sequence, and say what to run for `spans`; raises EngineError."""
-        ...
 
     def done(self, spans: Sequence[Span]) -> None:
         """Note that `spans` were run."""
-        ...
 
     def trim(self, seq: int, length: int) -> bool:
         """Keep `length` ids, 0 < length < held; False, with nothing changed, where that is out of reach."""
-        ...
 
     def clear(self, seq: int) -> None:
         """Empty a sequence and free what was kept for it."""
-        ...
 
     def recover(self, seq: int, held: int) -> int:
         """After a failed step: bring a sequence back to `held` ids or to nothing; returns how many it holds."""
-        ...
 
 
 class Removal:

@@ -258,7 +258,7 @@ class World:
                 self.tell_standby(key, self.sessions[key].standby.follow(self.clock.now))
             inputs = session.unsolved(self.clock.now)
             if inputs is not None:
-                session.adopt(solve(inputs, session.policy))
+                session.pacing.adopt(solve(inputs, session.pacing.policy))
         inbox, self.inbox = self.inbox, []
         for key, message, sender in inbox:
             self.receive(key, message, sender)
