@@ -26,14 +26,7 @@ from specmesh.daemons.transport import Route, Traffic, wait_for_any
 from specmesh.daemons.upstream import Upstream
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.engines.base import CpuEngine, DraftEngine, saved_bytes
-from specmesh.errors import (
-    ConfigError,
-    DaemonUnreachable,
-    NoSuchModel,
-    RemoteProtocolError,
-    Starting,
-    WentAway,
-)
+from specmesh.errors import ConfigError, DaemonUnreachable, NoSuchModel, RemoteProtocolError, Starting, WentAway
 from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit
 from specmesh.wire import messages as m
 

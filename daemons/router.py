@@ -12,7 +12,7 @@ import zmq
 from specmesh.daemons.auth import Guard
 from specmesh.daemons.doorkeeper import Doorkeeper
 from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.transport import UPDATE, Inlet, Traffic, plain
+from specmesh.daemons.transport import UPDATE, Inlet, Traffic, plain, wait_for_any
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
@@ -128,7 +128,7 @@ class Router:
         if left > 0:
             self.inlet.wait_for(mailbox, min(left, seconds))
         else:
-            self.inlet.wait(mailbox, seconds)
+            wait_for_any((self.inlet,), mailbox, seconds)
 
     def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
         """(identity, message, bytes) of what has come, a bounded number; message None for a frame that is none."""
