@@ -135,7 +135,7 @@ class _Api:
         served = self._backend.served(body.named or body.model)
         if body.model not in ("", served.model):
             raise RequestError(f"{body.model} began this text, and {served.model} answers here", "resume")
-        shape = shapes.shape(chat, time.time(), served.model, body.request.id)
+        shape = shapes.Shape(chat, body.request.id or shapes.new_id(chat), int(time.time()), served.model)
         vocabulary, request = served.vocabulary, replace(body.request, id=shape.id, target=served.target)
         if body.ignore_eos:
             request = replace(request, params=endless(request.params, vocabulary.end_ids))

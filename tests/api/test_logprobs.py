@@ -4,7 +4,7 @@ import pytest
 
 from specmesh.api.answer import Telling
 from specmesh.api.body import parse_chat, parse_completion
-from specmesh.api.shapes import Chat, Completion
+from specmesh.api.shapes import Shape
 from specmesh.core.logprobs import Logprob
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -30,7 +30,7 @@ def test_a_completion_has_four_lists():
     """Tokens, theirs, the likeliest with the one that was said, and where each begins; specmesh's with ids."""
     told = telling()
     part = told.tokens(Tokens((65, 66), 1, None, (likely(-0.5, (65, -0.5)), likely(-3.0, (90, -0.1)))))
-    chunk = Completion("id", 0, "m").chunk(part.text, None, part.described, part.said)
+    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.described, part.said)
     assert chunk["choices"][0]["logprobs"] == {  # type: ignore[index]
         "tokens": ["A", "B"],
         "token_logprobs": [-0.5, -3.0],
@@ -46,7 +46,7 @@ def test_a_chat_has_one_object_each():
     """With the bytes of the token; content alone, as nothing is refused."""
     told = telling(chat=True)
     part = told.tokens(Tokens((65,), 0, None, (likely(-3.0, (90, -0.1)),)))
-    whole = Chat("id", 0, "m").whole(part.text, "stop", part.described, part.said)
+    whole = Shape(True, "id", 0, "m").whole(part.text, "stop", part.described, part.said)
     assert whole["choices"][0]["logprobs"] == {  # type: ignore[index]
         "content": [
             {
@@ -66,7 +66,7 @@ def test_parts_of_a_character_are_told_as_bytes():
     """Each token has its own; the text comes with the last of them."""
     told = telling()
     part = told.tokens(Tokens((65, *EURO, 66), 0, None, tuple(likely(-1.0) for _ in range(5))))
-    chunk = Completion("id", 0, "m").chunk(part.text, None, part.described, part.said)
+    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.described, part.said)
     logprobs = chunk["choices"][0]["logprobs"]  # type: ignore[index]
     assert (part.text, logprobs["text_offset"]) == ("A€B", [0, 1, 1, 1, 2])
     assert logprobs["tokens"] == ["A", "bytes:\\xe2", "bytes:\\x82", "bytes:\\xac", "B"]
@@ -78,7 +78,7 @@ def test_nothing_is_told_unless_asked_for():
     told = telling(SessionParams(SamplingParams(), 9))
     part = told.tokens(Tokens((65,), 0, None))
     assert not told.logprobs
-    for shape in (Completion("id", 0, "m"), Chat("id", 0, "m")):
+    for shape in (Shape(False, "id", 0, "m"), Shape(True, "id", 0, "m")):
         assert shape.whole(part.text, "stop", {})["choices"][0]["logprobs"] is None  # type: ignore[index]
         assert shape.chunk(part.text, None, {})["choices"][0]["logprobs"] is None  # type: ignore[index]
 
@@ -100,7 +100,7 @@ def test_who_asks_by_name_has_what_the_text_has():
     told.started(Started(1, 1, (9,), PARAMS))
     assert told.logprobs
     part = told.tokens(Tokens((65, 66), 0, None, (None, likely(-1.0))))
-    chunk = Completion("id", 0, "m").chunk(part.text, None, part.described, part.said)
+    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.described, part.said)
     logprobs = chunk["choices"][0]["logprobs"]  # type: ignore[index]
     assert (logprobs["token_logprobs"], logprobs["top_logprobs"]) == ([None, -1.0], [None, {"B": -1.0}])
 
