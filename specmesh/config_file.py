@@ -81,7 +81,6 @@ class ConfigFile:
 
 
 def _key(option: click.Option) -> str:
-    """An option's longest flag without its dashes."""
     return max(option.opts, key=len).lstrip("-")
 
 

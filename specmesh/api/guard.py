@@ -28,7 +28,6 @@ class Guard:
         self._app, self._keys, self._origins = app, keys, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         refusal = self._refusal(Headers(scope=scope), scope["path"]) if scope["type"] == "http" else None
         await (self._app if refusal is None else refusal)(scope, receive, send)
 

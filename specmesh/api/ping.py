@@ -31,7 +31,6 @@ class Result:
     seconds: float | None
 
     def as_json(self) -> dict[str, object]:
-        """An event of the answer."""
         time_ms = None if self.seconds is None else round(self.seconds * 1e3, 4)
         return {"number": self.number, "peer": self.peer.name, "address": self.peer.address, "time_ms": time_ms}
 
@@ -58,7 +57,6 @@ class PingRun:
 
     @property
     def anybody(self) -> bool:
-        """Whether anybody was pinged so far."""
         return bool(self._known)
 
     def begin(self, now: float) -> int | None:

@@ -84,13 +84,11 @@ class Usage:
     cached: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        """That of two answers."""
         accepted, rejected = self.accepted + other.accepted, self.rejected + other.rejected
         generated, cached = self.generated + other.generated, self.cached + other.cached
         return Usage(self.prompt + other.prompt, generated, accepted, rejected, cached)
 
     def as_json(self) -> Json:
-        """OpenAI's form."""
         return {
             "prompt_tokens": self.prompt,
             "completion_tokens": self.generated,

@@ -90,7 +90,6 @@ class LlamaCache:
             raise EngineError(_decode_failure(code, sum(span.rows for span in spans)))
 
     def use_threads(self, threads: int) -> None:
-        """Take so many CPU threads from the next run on."""
         self._check_open()
         self.lib.llama_set_n_threads(self._handle, threads, threads)
 
@@ -148,7 +147,6 @@ class LlamaCache:
         return state
 
     def size(self, seq: int) -> int:
-        """Bytes of all that is held of a sequence."""
         self._check_open()
         self._bounds.seq(seq)
         return int(self.lib.llama_state_seq_get_size_ext(self._handle, seq, 0))
@@ -183,14 +181,12 @@ class LlamaCache:
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")
 
     def close(self) -> None:
-        """Free the memory; a second call does nothing."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self.lib.llama_free(handle)
 
     @property
     def closed(self) -> bool:
-        """Whether it was freed."""
         return self._handle is None
 
     def _check_open(self) -> None:
@@ -215,12 +211,10 @@ class SavedState:
         self._first = ctypes.c_uint8.from_buffer(pages)  # keeps them
 
     def __len__(self) -> int:
-        """Its bytes."""
         return self._size
 
     @property
     def pointer(self) -> Any:
-        """Where it is, for llama.cpp."""
         return ctypes.pointer(self._first)
 
 

@@ -63,6 +63,7 @@ class LlamaContext:
             model.backend if model.on_gpu else _on_cpu(threads),
             width,
             reuse,
+            batches=trimming == "removal",
             trees=here,
             separate=separate,
             n_outputs=self._n_outputs,
@@ -123,7 +124,6 @@ class LlamaContext:
         return self.cache.logits(sum(span.rows for span in spans if span.logits))
 
     def use_threads(self, threads: int) -> None:
-        """Take so many CPU threads from the next step on."""
         self.cache.use_threads(threads)
         if not self._model.on_gpu:
             self.info = replace(self.info, threads=threads, backend=_on_cpu(threads))
@@ -157,11 +157,9 @@ class LlamaContext:
 
     @property
     def saved_bytes(self) -> int:
-        """What sequences hold outside of the cells."""
         return self.resting.size if self.resting is not None else 0
 
     def close(self) -> None:
-        """Free the cache and then the model; a second call does nothing."""
         self.cache.close()
         self._model.close()
 

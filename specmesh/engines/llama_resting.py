@@ -29,7 +29,6 @@ class Resting:
         self.size = 0
 
     def __contains__(self, seq: int) -> bool:
-        """Whether a sequence is out."""
         return seq in self._out
 
     def step(self, seqs: Collection[int]) -> None:
@@ -54,7 +53,6 @@ class Resting:
             raise
 
     def drop(self, seq: int) -> None:
-        """A sequence is emptied."""
         self._taken(seq)
 
     def _taken(self, seq: int) -> SavedState | None:
