@@ -23,6 +23,7 @@ from specmesh.errors import ConfigError
 MAX_SIZE = 2**20
 """Bytes of a file of settings; a larger one is something else."""
 
+_TYPES = {"true or false": (bool,), "a whole number": (int,), "a number": (int, float), "a text": (str,)}
 _NO_KEYS = ("help", "config")
 """Options that cannot stand in a file."""
 
@@ -144,13 +145,7 @@ def _checked(value: object, key: str, option: click.Option, where: str) -> Any:
 
 def _checked_one(value: object, key: str, option: click.Option, where: str) -> Any:
     kind, example = _kind(option)
-    fits = {
-        "true or false": lambda: isinstance(value, bool),
-        "a whole number": lambda: type(value) is int,
-        "a number": lambda: type(value) in (int, float),
-        "a text": lambda: isinstance(value, str),
-    }[kind]()
-    if not fits:
+    if type(value) not in _TYPES[kind]:
         raise ConfigError(f"{where}: {key} must be {kind}, not {_shown(value)}: write {key} = {example}")
     try:
         return option.type.convert(value, None, None)

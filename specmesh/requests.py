@@ -192,27 +192,21 @@ class Ponged:
     seconds: float
 
 
-class PingListener(Protocol):
-    """Who hears what becomes of PINGs. Called from the daemon's loop; never blocks."""
-
-    def hear(self, event: Pinged | Ponged) -> None:
-        """Take an event."""
-
-
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """From the API to a daemon's loop: send a PING to every peer. `number` is the listener's own."""
+    """From the API to a daemon's loop: send a PING to every peer. `number` is the asker's own, who is told by `tell`:
+    from the loop, which it must not block."""
 
     number: int
-    listener: PingListener
+    tell: Callable[[Pinged | Ponged], None]
 
     def sent(self, peers: Iterable[Peer]) -> None:
         """The loop tells whom it pings."""
-        self.listener.hear(Pinged(self.number, tuple(peers)))
+        self.tell(Pinged(self.number, tuple(peers)))
 
     def answer(self, peer: Peer) -> Callable[[float], None]:
         """What is to be called with the seconds that this peer's answer took."""
-        return lambda seconds: self.listener.hear(Ponged(self.number, peer, seconds))
+        return lambda seconds: self.tell(Ponged(self.number, peer, seconds))
 
 
 ClientOrder = Submit | Cancel | Probe

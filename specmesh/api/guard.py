@@ -10,8 +10,9 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh.api import shapes
-from specmesh.api.port import Keys, Port, is_loopback
+from specmesh.api.port import Keys, Port
 from specmesh.errors import Refused
+from specmesh.ways import Way, way
 
 _OPEN = frozenset({"/health"})
 
@@ -64,7 +65,7 @@ def _is_key(told: str, keys: tuple[str, ...]) -> bool:
 def _is_here(url: str) -> bool:
     """Whether a URL's host is this machine under a name that nobody else can give it."""
     try:
-        return is_loopback(urlsplit(url).hostname or "")
+        return way(urlsplit(url).hostname or "") is Way.SAME_MACHINE
     except ValueError:
         return False
 

@@ -114,7 +114,7 @@ async def pinged(backend: Backend, wanted: PingBody) -> AsyncGenerator[dict[str,
     while (wait := run.wait(time.monotonic())) is not None:
         number = run.begin(time.monotonic())
         if number is not None:
-            backend.submit(Probe(number, crossing))
+            backend.submit(Probe(number, crossing.hear))
             continue
         events: list[Pinged | Ponged] = []
         with suppress(TimeoutError):

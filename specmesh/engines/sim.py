@@ -110,12 +110,22 @@ class _SimEngine:
         sizes = settings.n_ctx, settings.n_batch, settings.n_seq
         reuse: Reuse = "copied" if settings.can_trim else "whole"
         trees = settings.can_trim
-        self.info = EngineInfo(model, *sizes, trimming, backend="simulation", reuse=reuse, trees=trees, batches=batches)
+        self._info = EngineInfo(
+            model, *sizes, trimming, backend="simulation", reuse=reuse, trees=trees, batches=batches
+        )
         pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
         pieces[END_ID] = b""
-        self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
+        self._vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
         self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab, trees=trees)
         self.prefixes = [Prefix() for _ in range(settings.n_seq)]
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self._vocabulary
 
     def encode(self, text: str) -> list[int]:
         """The bytes of the text in UTF-8. Raises RequestError for a lone surrogate."""

@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 
 import numpy as np
 import zmq
@@ -235,8 +234,7 @@ class Running:
     def probe(self, number: int) -> "queue.SimpleQueue[Pinged | Ponged]":
         """Have every peer pinged; what is heard of it."""
         heard: queue.SimpleQueue[Pinged | Ponged] = queue.SimpleQueue()
-        listener = SimpleNamespace(hear=heard.put)
-        self._mailbox.put(Probe(number, listener))
+        self._mailbox.put(Probe(number, heard.put))
         return heard
 
     def cancel(self, client: Hearing) -> None:

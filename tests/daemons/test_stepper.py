@@ -266,7 +266,7 @@ class Noting(Free):
 def test_what_uneven_steps_teach(separate: bool):
     """In memories of their own they fall into several decodes, so that they say nothing of so many rows."""
     engine = SimVerifier(SimSettings())
-    engine._state.info = replace(engine.info, separate=separate)
+    engine._info = replace(engine.info, separate=separate)
     costs = Noting()
     driven = Driven(engine, costs)
     lives = [driven.open(tuple(b"ab"), second=False, draft_n=1), driven.open(tuple(b"cd"), second=False)]
