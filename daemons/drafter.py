@@ -27,7 +27,7 @@ from specmesh.daemons.upstream import Upstream
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.engines.base import CpuEngine, DraftEngine, saved_bytes
 from specmesh.errors import ConfigError, DaemonUnreachable, NoSuchModel, RemoteProtocolError, Starting, WentAway
-from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit
+from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit, refuse
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
@@ -151,7 +151,7 @@ class DrafterLoop:
         try:
             self._draft()
         finally:
-            self._mailbox.end(_refuse)
+            self._mailbox.end(lambda order: refuse(order, _stopping()))
             self._dispatch.stop(_stopping())
             for one in self._active:
                 one.dealer.send(m.Bye())
@@ -231,8 +231,8 @@ class DrafterLoop:
 
     def _order(self, order: ClientOrder) -> None:
         match order:
-            case Submit(_, client) if self._stopping is not None:
-                client.hear(Failed(_stopping()))
+            case Submit() if self._stopping is not None:
+                refuse(order, _stopping())
             case Submit(request, client):
                 if self._first.welcome is None:
                     client.hear(Failed(DaemonUnreachable(self.trouble)))
@@ -275,11 +275,6 @@ class DrafterLoop:
             "verifiers": [one.describe(now) for one in self._upstreams],
             "reuse": self._places.picture() | {"saved_bytes": saved_bytes(self._engine)},
         }
-
-
-def _refuse(order: ClientOrder) -> None:
-    if isinstance(order, Submit):
-        order.client.hear(Failed(_stopping()))
 
 
 def _stopping() -> WentAway:

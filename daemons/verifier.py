@@ -36,7 +36,7 @@ from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.base import VerifyEngine, saved_bytes
 from specmesh.errors import Busy, SpecmeshError, WentAway
-from specmesh.requests import Cancel, ClientOrder, Failed, Probe, Submit
+from specmesh.requests import Cancel, ClientOrder, Failed, Probe, Submit, refuse
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
@@ -119,7 +119,7 @@ class VerifierLoop:
                 self._order(order, time.monotonic())
             self._receive()
             self._tick(time.monotonic())
-        self._mailbox.end(_refuse)
+        self._mailbox.end(lambda order: refuse(order, _stopping()))
         self._drafters.tell(m.Bye())
         self._policies.close()
         encoded = self._queue.close(PATIENCE)
@@ -374,11 +374,6 @@ class VerifierLoop:
             client.hear(Failed(error))
             return
         self._open(Opening(request, client, identity, order.ref), now)
-
-
-def _refuse(order: Order) -> None:
-    if isinstance(order, Submit):
-        order.client.hear(Failed(_stopping()))
 
 
 def _stopping() -> Busy:

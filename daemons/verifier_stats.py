@@ -124,7 +124,15 @@ class VerifierStats:
             "version": __version__,
             "pid": os.getpid(),
             "uptime_s": round(now - self._started, 1),
-            "model": self._model_picture(info),
+            "model": {
+                "name": info.model,
+                "sha256": self.model_hash,
+                "backend": info.backend,
+                "n_ctx": info.n_ctx,
+                "can_trim": info.can_trim,
+                "trimming": info.trimming,
+                "reproducible": info.width is not None,
+            },
             "sessions": {
                 "live": len(sessions),
                 "opened": self._opened,
@@ -138,7 +146,12 @@ class VerifierStats:
             "acceptance": self._acceptance_picture(),
             "totals": self._totals_picture(sessions),
             "last_minute": self.minute.picture(now),
-            "histograms": self._histograms_picture(),
+            "histograms": {
+                "time_to_first_token_s": self._first_tokens.picture(),
+                "inter_token_latency_s": self._between.picture(),
+                "request_latency_s": self._latencies.picture(),
+                "round_trip_s": self.round_trips.picture(),
+            },
             "draft_n": sessions[-1].machine.draft_n if sessions else None,
             "tokens_per_second": round(self.throughput.per_second(), 2),
             "gap_ms": {name: _ms(self.throughput.gaps.percentile(share)) for name, share in PERCENTILES},
@@ -164,17 +177,6 @@ class VerifierStats:
             },
             "log_lines_dropped": dropped(),
             "wire": traffic.picture() | {"stray": self.stray_frames},
-        }
-
-    def _model_picture(self, info: EngineInfo) -> dict[str, object]:
-        return {
-            "name": info.model,
-            "sha256": self.model_hash,
-            "backend": info.backend,
-            "n_ctx": info.n_ctx,
-            "can_trim": info.can_trim,
-            "trimming": info.trimming,
-            "reproducible": info.width is not None,
         }
 
     def _acceptance_picture(self) -> dict[str, object]:
@@ -204,14 +206,6 @@ class VerifierStats:
             "prompt_tokens": self._prompt_tokens,
             "stale_drafts": self._stale_drafts + sum(live.machine.stale_drafts for live in sessions),
             "fallback_steps": dict(self._fallbacks),
-        }
-
-    def _histograms_picture(self) -> dict[str, object]:
-        return {
-            "time_to_first_token_s": self._first_tokens.picture(),
-            "inter_token_latency_s": self._between.picture(),
-            "request_latency_s": self._latencies.picture(),
-            "round_trip_s": self.round_trips.picture(),
         }
 
 

@@ -213,6 +213,12 @@ ClientOrder = Submit | Cancel | Probe
 """What the API asks of a daemon's loop."""
 
 
+def refuse(order: object, error: SpecmeshError) -> None:
+    """Tell a request's client that nobody takes it; other orders have nobody to tell."""
+    if isinstance(order, Submit):
+        order.client.hear(Failed(error))
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """What answers a request: the model's name, its vocabulary, and what `Request.target` is to be for it."""
