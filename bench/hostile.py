@@ -25,7 +25,7 @@ from statistics import median
 import zmq
 
 from specmesh.client import Client
-from specmesh.daemons.transport import connect_dealer
+from specmesh.daemons.transport import Route
 from specmesh.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
@@ -56,7 +56,7 @@ KINDS = ("wrong", *FLOODS, "junk", *(f"{name} within limits" for name in WITHIN)
 def peer(kind: str, keys: KeyFolder | None) -> None:
     """Be hostile until killed."""
     os.nice(19)
-    dealer = connect_dealer(zmq.Context(), ADDRESS, keys=keys)
+    dealer = Route(zmq.Context(), ADDRESS, keys=keys).open()
     name, within, _ = kind.partition(" within")
     session, interval = 0, 1 / WITHIN[name] if within else 0.0
     frames = itertools.cycle([b"junk"] if name == "junk" else [encode(message) for message in FLOODS[name]])

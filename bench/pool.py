@@ -26,7 +26,7 @@ import zmq
 
 from specmesh.client import Client
 from specmesh.core.prefix import Prefix
-from specmesh.daemons.transport import connect_dealer
+from specmesh.daemons.transport import Route
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
@@ -40,7 +40,7 @@ PROMPT = "a pool of drafters"
 
 def echo(address: str) -> None:
     """Be a drafter whose drafts are wrong and whose guesses are copied, until killed."""
-    dealer = connect_dealer(zmq.Context(), address)
+    dealer = Route(zmq.Context(), address).open()
     dealer.poll(10_000, zmq.POLLOUT)
     dealer.send(encode(m.Hello("liar", "none", "none", "", 0, 8192)))
     texts: dict[int, Prefix] = {}

@@ -57,7 +57,7 @@ class ApiThread:
         for _, listener in self._listeners:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # theirs too
         self._quiet = 0.0
-        self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve_all()), name="api", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -70,9 +70,6 @@ class ApiThread:
             server.should_exit = True
         self._thread.join(5.0)
         self._path.unlink(missing_ok=True)
-
-    def _serve(self) -> None:
-        asyncio.run(self._serve_all())
 
     async def _serve_all(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._trouble)
@@ -103,7 +100,6 @@ class _Server(uvicorn.Server):
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen; uvicorn has given the sockets its backlog."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)
@@ -116,7 +112,6 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let answers end, but not for long."""
         asyncio.get_running_loop().call_later(ANSWERS_END, self._cut)
         await super().shutdown(sockets)
 

@@ -31,14 +31,12 @@ class Loading:
         return self._goes_on(share, fetched)
 
     def error(self) -> SpecmeshError:
-        """Why nothing can be asked yet."""
         if self.fetched:
             so_far = f"{self.fetched / 1e6:.0f} MB so far"
             return Busy(f"the {self.role} is downloading its model ({so_far}): try again when it is here")
         return Starting(f"the {self.role} is loading its model ({self.share:.0%}): try again in a moment")
 
     def stats(self) -> dict[str, object]:
-        """The little there is to show."""
         return {
             "schema_version": 1,
             "role": self.role,
@@ -60,30 +58,24 @@ class VerifierBackend:
         self._loop: VerifierLoop | None = None
 
     def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
-        """Serve from now on."""
         self._served = Served(engine.info.model, engine.vocabulary)
         self._loop = loop
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The target's name, once it is loaded."""
         return (self._served.model,) if self._served is not None else ()
 
     def not_ready(self) -> SpecmeshError | None:
-        """Loading, or nothing."""
         return self._loading.error() if self._loop is None else None
 
     def served(self, name: str) -> Served:  # noqa: ARG002  (the one model has any name)
-        """The target."""
         assert self._served is not None, "asked only once ready"
         return self._served
 
     def submit(self, order: ClientOrder) -> None:
-        """Into the loop's mailbox."""
         self._mailbox.put(order)
 
     def stats(self) -> dict[str, object]:
-        """The loop's newest picture."""
         return self._loading.stats() if self._loop is None else self._loop.stats.latest
 
 
@@ -98,16 +90,13 @@ class DrafterBackend:
         self._ready = 0.0
 
     def ready(self, loop: DrafterLoop) -> None:
-        """Serve from now on."""
         self._loop, self._ready = loop, time.monotonic()
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The verifiers' models: they are what answers."""
         return self._loop.models if self._loop is not None else ()
 
     def not_ready(self) -> SpecmeshError | None:
-        """Loading, no verifier, or nothing."""
         if self._loop is None:
             return self._loading.error()
         if self._loop.verifier is None:
@@ -119,14 +108,11 @@ class DrafterBackend:
         return None
 
     def served(self, name: str) -> Served:
-        """The verifier's model, or of several the one that is named."""
         assert self._loop is not None, "asked only once ready"
         return self._loop.served(name)
 
     def submit(self, order: ClientOrder) -> None:
-        """Into the loop's mailbox."""
         self._mailbox.put(order)
 
     def stats(self) -> dict[str, object]:
-        """The loop's newest picture."""
         return self._loading.stats() if self._loop is None else self._loop.stats.latest

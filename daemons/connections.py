@@ -51,7 +51,6 @@ class Connection(H11Protocol):
     bounds: ClassVar[Bounds]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """It is new."""
         super().connection_made(transport)
         self.fine, self.left = self.loop.time(), 0
         there = [one for one in self.connections if isinstance(one, Connection) and not one.transport.is_closing()]
@@ -65,13 +64,11 @@ class Connection(H11Protocol):
                 self.app = _FULL
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request, perhaps the first."""
         if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
             self.fine = self.loop.time()
         super().data_received(data)
 
     def on_response_complete(self) -> None:
-        """The next request may come."""
         self.fine = self.loop.time()
         super().on_response_complete()
 

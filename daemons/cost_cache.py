@@ -45,7 +45,6 @@ class CostCache:
         return found if found and sound else None
 
     def store(self, table: dict[int, float]) -> None:
-        """Remember seconds by rows."""
         if self._path is None or not table:
             return
         try:

@@ -95,7 +95,6 @@ def next_handshake(monitor: zmq.Socket[bytes], patience: float = 0.0) -> Handsha
 
 
 def handshake(event: Event) -> Handshake:
-    """How a handshake ended."""
     match event.kind, event.value:
         case zmq.EVENT_HANDSHAKE_SUCCEEDED, _:
             return Handshake.DONE

@@ -2,13 +2,12 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import zmq
 
 from specmesh.daemons.curve import Handshake, handshake, next_event
-from specmesh.daemons.transport import Inlet, Traffic, close_dealer
+from specmesh.daemons.transport import Inlet, Route, Traffic, close_dealer
 from specmesh.errors import ConfigError, FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
@@ -40,19 +39,9 @@ _MEANINGS: dict[Handshake, str] = {
 _MEANINGS[Handshake.CRYPTOGRAPHY] = _MEANINGS[Handshake.BROKEN]
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """What a frame means that is none: a verifier of another protocol `version` has answered, or something is lost
-    that nobody says again."""
-
-    version: int | None = None
-
-
 class Dealer:
-    """A connected DEALER. `connect` opens one; a fresh one replaces a connection that went silent or was refused.
+    """A connected DEALER. `route` opens one; a fresh one replaces a connection that went silent or was refused.
 
-    changed: whether `connect` would expect another verifier than it did, because the keys here have changed. unproved:
-    called where the verifier has not the key that `connect` asked for; whether there is another to ask for at once.
     traffic: where frames are counted, with others'. cut: the connection has ended, as of the last look; by the next,
     which libzmq makes itself, the verifier does not know who this is.
     libzmq gives up for good after most refusals, and after others tries again without a pause; see `look`.
@@ -60,16 +49,9 @@ class Dealer:
     CLOSE a session would go on for nobody.
     """
 
-    def __init__(
-        self,
-        connect: "Callable[[], zmq.Socket[bytes]]",
-        address: str,
-        changed: Callable[[], bool] = lambda: False,
-        traffic: Traffic | None = None,
-        unproved: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._connect, self._address, self._changed, self._unproved = connect, address, changed, unproved
-        self.socket = connect()
+    def __init__(self, route: Route, traffic: Traffic | None = None) -> None:
+        self._route = route
+        self.socket = route.open()
         self.inlet = Inlet(self.socket)
         self.traffic = traffic or Traffic()
         self.refusal: str | None = None
@@ -88,9 +70,9 @@ class Dealer:
         if now < self.next_look:
             return None
         self.next_look = now + LOOK_INTERVAL
-        if self._changed():
+        if self._route.changed():
             self.reconnect()
-            return f"the key known for the verifier at {self._address} was changed or revoked here"
+            return f"the key known for the verifier at {self._route.address} was changed or revoked here"
         if self._retry is not None:
             if now >= self._retry:
                 self.reconnect()
@@ -103,12 +85,12 @@ class Dealer:
             return None
         self.traffic.refused[ended] += 1
         self._leave()
-        if ended in (Handshake.BROKEN, Handshake.CRYPTOGRAPHY) and self._unproved():
+        if ended in (Handshake.BROKEN, Handshake.CRYPTOGRAPHY) and self._route.unproved():
             self._retry = now
             return None
         self._retry = now + self._pause
         self._pause = LOOK_INTERVAL if ended is Handshake.KEY else min(2 * self._pause, LONGEST_RETRY)
-        before, self.refusal = self.refusal, f"no way into the verifier at {self._address}: {_MEANINGS[ended]}"
+        before, self.refusal = self.refusal, f"no way into the verifier at {self._route.address}: {_MEANINGS[ended]}"
         return self.refusal if self.refusal != before else None
 
     def send(self, message: m.Message) -> int:
@@ -128,16 +110,15 @@ class Dealer:
 
     @property
     def behind(self) -> bool:
-        """Whether something is kept that the verifier could not take."""
         return bool(self._backlog)
 
     def flush(self) -> None:
-        """Send what was kept, as far as it is taken."""
         while self._backlog and self._hand_over(self._backlog[0]):
             self._kept -= len(self._backlog.popleft())
 
-    def receive(self) -> Iterator[tuple[m.Message | Flaw | None, int]]:
-        """(message, bytes) of what has come, a bounded number; for a frame that is none what it means, or None."""
+    def receive(self) -> Iterator[tuple[m.Message | None, int]]:
+        """(message, bytes) of what has come, a bounded number; None for a frame that is none, or an ERROR where that
+        shows another protocol version, or that something is lost which nobody says again."""
         for _ in range(MAX_FRAMES_PER_TURN):
             parts = self.inlet.receive()
             if parts is None:
@@ -154,7 +135,7 @@ class Dealer:
         self._backlog.clear()
         self._kept = 0
         try:
-            fresh = self._connect()
+            fresh = self._route.open()
         except (ConfigError, OSError, zmq.ZMQError) as error:
             self._leave()
             self.refusal, self._retry = str(error), 0.0
@@ -168,7 +149,6 @@ class Dealer:
         close_dealer(self.socket, linger)
 
     def _hand_over(self, frame: bytes) -> bool:
-        """Whether ZeroMQ took the frame."""
         try:
             self.socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
@@ -183,7 +163,6 @@ class Dealer:
 
     @property
     def encrypted(self) -> bool:
-        """Whether keys are used."""
         return self.socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
 
     def _newest_handshake(self) -> Handshake | None:
@@ -196,11 +175,12 @@ class Dealer:
                 newest = handshake(event)
         return newest
 
-    def _decoded(self, frame: bytes) -> m.Message | Flaw | None:
+    def _decoded(self, frame: bytes) -> m.Message | None:
         try:
             return decode(frame)
         except FrameError as error:
             self.traffic.rejected[error.reason] += 1
             if error.reason == "version" and frame[3] in (m.Kind.WELCOME, m.Kind.ERROR):
-                return Flaw(version=frame[2])
-            return Flaw() if may_be_control(frame, error) else None
+                told = f"it speaks protocol version {error.seen}, this drafter {m.PROTOCOL_VERSION}"
+                return m.Error("version", told)
+            return m.Error("hello", "a frame came damaged") if may_be_control(frame, error) else None

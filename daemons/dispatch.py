@@ -37,7 +37,6 @@ class Dispatch:
 
     @property
     def interrupted(self) -> int:
-        """How many texts wait for a verifier."""
         return len(self._interrupted)
 
     # --- clients
@@ -62,7 +61,6 @@ class Dispatch:
         self._queue.sort(key=lambda one: one.request.priority)
 
     def cancel_of(self, client: Client) -> None:
-        """This client has left."""
         self._queue = [asked for asked in self._queue if asked.client is not client]
         self._interrupted.cancel(client)
         for upstream in self.upstreams:
@@ -75,21 +73,21 @@ class Dispatch:
         self._queue.clear()
 
     def stop(self, error: SpecmeshError) -> None:
-        """This drafter ends."""
         self.refuse(error)
-        for asked in self._interrupted.all():
+        for asked in self._interrupted.take(lambda _: True):
             asked.client.hear(Failed(error))
         for upstream in self.upstreams:
             upstream.following.stop(error)
 
     # --- what comes back from verifiers
 
-    def refused(self, asked: Asked, error: SpecmeshError, now: float, by: Upstream) -> None:
+    def refused(self, asked: Asked, error: SpecmeshError, now: float, by: str) -> None:
         """One has refused: another may not. What is wrong with a new request itself is wrong elsewhere too, but for a
         text that is too long for one."""
-        tried, busy = (*asked.tried, by.address), isinstance(asked.error, Busy)
+        tried, busy = (*asked.tried, by), isinstance(asked.error, Busy)
         if asked.began is None and not isinstance(error, Busy | NoSuchText | DaemonUnreachable):
-            larger = [one.address for one in self.upstreams if one.n_ctx > by.n_ctx]
+            n_ctx = next(one.n_ctx for one in self.upstreams if one.address == by)
+            larger = [one.address for one in self.upstreams if one.n_ctx > n_ctx]
             busy = busy and any(address in larger for address in asked.tried)
             tried = (*tried, *(one.address for one in self.upstreams if one.welcome and one.address not in larger))
         self._put(replace(asked, tried=tried, error=asked.error if busy else error), now)
@@ -109,17 +107,17 @@ class Dispatch:
         else:
             self._give_up(asked, error)
 
-    def found(self, welcome: Welcome, by: Upstream) -> None:
+    def found(self, welcome: Welcome, by: str) -> None:
         """A verifier is there. A text that it began as another model, and that nobody else can go on with, ends."""
 
         def hopeless(asked: Asked) -> bool:
             began = asked.began
-            if began is None or asked.home != by.address:
+            if began is None or asked.home != by:
                 return False
-            others = (one.welcome for one in self.upstreams if one is not by)
+            others = (one.welcome for one in self.upstreams if one.address != by)
             return not same_model(began, welcome) and not any(one and same_model(began, one) for one in others)
 
-        for asked in self._interrupted.stranded(hopeless):
+        for asked in self._interrupted.take(hopeless):
             other = f"the verifier came back with another model, {welcome.model}: the text ends here"
             asked.client.hear(Failed(DaemonUnreachable(other)))
 
@@ -127,8 +125,6 @@ class Dispatch:
 
     def next_due(self, now: float) -> float | None:
         """When `reopen` has something to do."""
-        if not self._interrupted:
-            return None
         return self._interrupted.next_due(lambda asked: self._candidates(asked, now))
 
     def reopen(self, now: float) -> None:
@@ -144,7 +140,6 @@ class Dispatch:
             self._put(asked, now)
 
     def expire(self, now: float) -> None:
-        """Give up what has waited long enough."""
         for asked in self._interrupted.expire(now):
             seconds = asked.request.reconnect_timeout
             why = next((one.refusal for one in self.upstreams if one.address == asked.home), None)
@@ -178,7 +173,7 @@ class Dispatch:
         if len(fit) < 2:
             return fit
         order = ranked([one.outlook(now) for one in fit], asked.request.params.max_tokens)
-        return sorted((fit[index] for index in order), key=lambda one: (one.address != asked.home, one.stuck))
+        return sorted((fit[index] for index in order), key=lambda one: (one.address != asked.home, one.link.stuck))
 
     def _fits(self, asked: Asked, upstream: Upstream) -> bool:
         """Whether a text can be had there: of the model that was asked for, and that it began with."""

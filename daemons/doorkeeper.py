@@ -70,7 +70,6 @@ class Doorkeeper:
         return self._guard.names.get(end.key, "")
 
     def detach(self, identity: bytes) -> None:
-        """It is none any more."""
         if self._ends.pop(identity, None) is not None and self._guard is not None:
             self._tell_introduced(self._guard)
 

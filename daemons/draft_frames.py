@@ -6,7 +6,6 @@ from specmesh.wire import messages as m
 
 
 def frame_of(session: int, drafts: ev.SendDraft) -> m.Draft | m.DraftProbs:
-    """The frame that tells of drafts."""
     if not any(drafts.proposals):
         return m.Draft(session, drafts.base, drafts.crc, drafts.ids)
     laws = [one or Proposal((), ()) for one in drafts.proposals]

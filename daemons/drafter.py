@@ -26,16 +26,8 @@ from specmesh.daemons.transport import Route, Traffic, wait_for_any
 from specmesh.daemons.upstream import Upstream
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.engines.base import CpuEngine, DraftEngine
-from specmesh.errors import (
-    ConfigError,
-    DaemonUnreachable,
-    NoSuchModel,
-    RemoteProtocolError,
-    Starting,
-    WentAway,
-)
-from specmesh.host import drafter_share
-from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit
+from specmesh.errors import ConfigError, DaemonUnreachable, NoSuchModel, RemoteProtocolError, Starting, WentAway
+from specmesh.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit, refuse
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
@@ -67,7 +59,7 @@ class DrafterLoop:
         explicit_threads: bool = False,
     ) -> None:
         self._engine, self._mailbox = engine, mailbox
-        self._cores = SharedCores(engine, drafter_share, explicit=explicit_threads)
+        self._cores = SharedCores(engine, drafts=True, explicit=explicit_threads)
         self._next_snapshot = 0.0
         self._turns = 0
         self._stopping: float | None = None
@@ -159,6 +151,8 @@ class DrafterLoop:
         try:
             self._draft()
         finally:
+            self._mailbox.end(lambda order: refuse(order, _stopping()))
+            self._dispatch.stop(_stopping())
             for one in self._active:
                 one.dealer.send(m.Bye())
 
@@ -174,8 +168,6 @@ class DrafterLoop:
             for order in self._mailbox.drain():
                 self._order(order)
             self._tick(time.monotonic())
-        self._mailbox.end(_refuse)
-        self._dispatch.stop(_stopping())
 
     def _drained(self) -> bool:
         """Whether it is to end: at once where no verifier has a text of its own clients, else after the drain."""
@@ -209,7 +201,6 @@ class DrafterLoop:
                 one.leave(error)
 
     def close(self) -> None:
-        """Give the connections back."""
         for one in self._active:
             one.dealer.close()
 
@@ -230,7 +221,7 @@ class DrafterLoop:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
             self._share_cores()
             self.stats.unpublished = any(one.following.live for one in self._upstreams)
-            self.stats.publish(self.snapshot(now))
+            self.stats.latest = self.snapshot(now)
 
     def _share_cores(self) -> None:
         """Take as many CPU threads as suit the verifiers of this host."""
@@ -240,8 +231,8 @@ class DrafterLoop:
 
     def _order(self, order: ClientOrder) -> None:
         match order:
-            case Submit(_, client) if self._stopping is not None:
-                client.hear(Failed(_stopping()))
+            case Submit() if self._stopping is not None:
+                refuse(order, _stopping())
             case Submit(request, client):
                 if self._first.welcome is None:
                     client.hear(Failed(DaemonUnreachable(self.trouble)))
@@ -284,11 +275,6 @@ class DrafterLoop:
             "verifiers": [one.describe(now) for one in self._upstreams],
             "reuse": self._places.picture(),
         }
-
-
-def _refuse(order: ClientOrder) -> None:
-    if isinstance(order, Submit):
-        order.client.hear(Failed(_stopping()))
 
 
 def _stopping() -> WentAway:

@@ -46,10 +46,6 @@ class DrafterStats:
         self.accepted += accepted
         self.committed += committed
 
-    def publish(self, picture: dict[str, object]) -> None:
-        """Make `picture` the newest."""
-        self.latest = picture
-
     def picture(
         self,
         info: EngineInfo,

@@ -42,7 +42,6 @@ class Drafters:
         return iter(list(self._peers.values()))
 
     def get(self, identity: bytes | None) -> DrafterPeer | None:
-        """The drafter of this connection, if it is attached."""
         return self._peers.get(identity) if identity is not None else None
 
     def add(self, identity: bytes, hello: m.Hello, now: float) -> None:
@@ -78,7 +77,6 @@ class Drafters:
         return turned
 
     def next_ping(self) -> float | None:
-        """When the next PING is due."""
         return min((peer.link.next_ping for peer in self._peers.values()), default=None)
 
     def ping(self, now: float, progress: int, busy: float) -> None:
@@ -88,7 +86,6 @@ class Drafters:
                 self._router.send(peer.identity, self._loaded(peer.link.ping(now, progress, busy)))
 
     def silent(self, now: float) -> list[bytes]:
-        """Drafters that were not heard for too long."""
         return [identity for identity, peer in self._peers.items() if peer.link.silent(now)]
 
     def probe(self, order: Probe, now: float, progress: int, busy: float) -> None:
@@ -99,23 +96,16 @@ class Drafters:
             self._router.send(peer.identity, self._loaded(ping))
 
     def pinged(self, peer: DrafterPeer, ping: m.Ping, now: float, progress: int, busy: float) -> None:
-        """Answer a drafter's PING."""
         peer.link.told(ping.progress, ping.busy, now)
         self._router.send(peer.identity, self._loaded(m.Pong(ping.number, progress & U32, busy)))
 
     def ponged(self, peer: DrafterPeer, pong: m.Pong, now: float) -> None:
-        """Learn from a drafter's PONG."""
         round_trip = peer.link.pong(pong, now)
         if round_trip is not None:
             peer.arrivals.record_round_trip(round_trip)
             self._round_trips.record(round_trip)
 
-    def bye(self) -> None:
-        """Tell them that this verifier stops."""
-        self.tell(m.Bye())
-
     def tell(self, message: m.Welcome | m.Bye) -> None:
-        """Tell all of them something."""
         for identity in self._peers:
             self._router.send(identity, message)
 

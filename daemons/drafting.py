@@ -84,7 +84,6 @@ class Drafting:
         self._changes[why] += 1
 
     def detach(self, live: Live, now: float) -> None:
-        """Nobody drafts for a session any more."""
         live.drafter = None
         live.casting.left()
         live.machine.handle(ev.Detached(), now)
@@ -102,7 +101,6 @@ class Drafting:
                 self.dismiss(live)
 
     def gone(self, identity: bytes, now: float) -> None:
-        """A drafter is there no more."""
         for live in list(self._sessions.values()):
             if live.drafter == identity:
                 self.detach(live, now)
@@ -157,7 +155,6 @@ class Drafting:
                 self._change(live, change, now)
 
     def heard(self, live: Live, peer: DrafterPeer, event: ev.VerifierEvent, size: int, now: float) -> None:
-        """A frame of a session's standby."""
         standby = live.standby
         if standby is None:
             return

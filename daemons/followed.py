@@ -64,7 +64,6 @@ class Asked:
 
     @property
     def resumes(self) -> bool:
-        """Whether its text has begun before."""
         return self.started or bool(self.request.generated) or self.request.named_only
 
     def lacking(self, opened: Opened) -> str | None:
@@ -166,12 +165,10 @@ class Followed:
         return len(ids)
 
     def round(self, message: Round) -> None:
-        """The drafts that led to the oldest truth withheld."""
         self._withheld.round(tuple(message.drafts), message.accepted)
         self._tell()
 
     def logprobs(self, message: Logprobs) -> None:
-        """Log-probabilities of truth withheld."""
         self._withheld.logprobs(message)
         self._tell()
 
@@ -186,12 +183,10 @@ class Followed:
         self.asked.client.hear(Finished(message.finish_reason, tuple(self._prompt_ids), report))
 
     def cancelled(self) -> None:
-        """Its client has left."""
         if self.asked is not None:
             self.asked.client.hear(Finished("cancelled", tuple(self._prompt_ids), {}))
 
     def failed(self, error: SpecmeshError) -> None:
-        """It broke; nothing more is heard of it."""
         if self.asked is not None:
             self.asked.client.hear(Failed(error))
             self.asked = None

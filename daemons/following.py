@@ -12,6 +12,7 @@ from typing import Protocol, assert_never
 import structlog
 
 from specmesh.core import events as ev
+from specmesh.core.choice import Load, PaceMeter
 from specmesh.core.drafter_session import DrafterSession
 from specmesh.core.places import Places
 from specmesh.core.proposal import Proposing
@@ -47,31 +48,24 @@ _Work = tuple[Followed, ev.Predict]
 """A session, and what it wants of the draft model."""
 
 
-class Home(Protocol):
-    """Where the requests of this drafter's clients come from."""
+class Desk(Protocol):
+    """Where the requests of this drafter's clients come from; `by` is a verifier's address."""
 
-    def refused(self, asked: Asked, error: SpecmeshError, now: float) -> None:
+    def refused(self, asked: Asked, error: SpecmeshError, now: float, by: str) -> None:
         """The verifier does not take it."""
-        ...
 
     def lost(self, asked: Asked, error: SpecmeshError, now: float, *, again: bool) -> None:
         """The verifier had it, and has it no more; `again`: it may be asked for it again at once."""
-        ...
 
-    def learned(self, session: int, tokens: int, now: float) -> None:
-        """So many tokens of a session were generated."""
-        ...
-
-    def over(self, session: int) -> None:
-        """A session is followed no more."""
-        ...
+    def found(self, welcome: m.Welcome, by: str) -> None:
+        """The verifier is there."""
 
 
 class Following:
     """All sessions of one drafter with one verifier, `live` by number, and those `asked` for and not begun.
 
-    `address` is the verifier's; places: those in the draft model, which several of these may share;
-    temperature: of what is drafted for sampled texts, None for their own.
+    `address` is the verifier's, `load` what it told last, `meter` its pace; places: those in the draft model, which
+    several of these may share; temperature: of what is drafted for sampled texts, None for their own.
     """
 
     def __init__(
@@ -80,14 +74,15 @@ class Following:
         engine: DraftEngine,
         stats: DrafterStats,
         address: str,
-        home: Home,
+        desk: Desk,
         places: Places,
         temperature: float | None = None,
     ) -> None:
         self.live: dict[int, Followed] = {}
         self._temperature = temperature
         self._dealer, self._engine, self._stats, self._address = dealer, engine, stats, address
-        self._home, self.places = home, places
+        self._desk, self.places = desk, places
+        self.load, self.meter = Load(), PaceMeter()
         self._seats = Seats(engine, places)
         self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
         self.asked: dict[int, Asked] = {}
@@ -193,12 +188,10 @@ class Following:
                 live.machine.relocated(self._engine.trim(live.seq, self._engine.info.n_ctx))
 
     def flush(self) -> None:
-        """Send what is held back: nothing more is drafted for now."""
         for live in list(self.live.values()):
             self._carry_out(live, live.machine.flush())
 
     def heard(self, session: int, event: ev.DrafterEvent, size: int, now: float) -> None:
-        """A frame about a session."""
         live = self.live.get(session)
         if live is not None:
             live.bytes_received += size
@@ -221,7 +214,7 @@ class Following:
                     if new:
                         now = time.monotonic()
                         self._stats.round(min(effect.accepted, new), new, now)
-                        self._home.learned(live.id, new, now)
+                        self.meter.heard(live.id, new, max(self.load.sessions, self.own, 1) - 1, now)
                 case _:
                     assert_never(effect)
 
@@ -246,7 +239,7 @@ class Following:
             self.asked[ref] = asked
         else:
             busy = Busy(f"the verifier at {self._address} takes no requests now: try again")
-            self._home.refused(asked, busy, now)
+            self._desk.refused(asked, busy, now, self._address)
 
     def refused(self, error: m.Error, now: float) -> bool:
         """ERROR to what was asked for, or why a session ends, which DONE says next; False where it is about something
@@ -254,14 +247,13 @@ class Following:
         told = _told(error)
         asked = self.asked.pop(error.ref, None) if error.ref else None
         if asked is not None:
-            self._home.refused(asked, told, now)
+            self._desk.refused(asked, told, now, self._address)
         broken = [live for live in self.live.values() if error.ref and live.ref == error.ref]
         for live in broken:
             live.broken = told
         return asked is not None or bool(broken)
 
     def opened(self, message: m.Opened, now: float) -> None:
-        """The verifier has opened a session, for a client of this drafter or for another's."""
         asked = self.asked.pop(message.ref, None) if message.ref else None
         if message.ref and asked is None:
             self._dealer.send(m.Close(message.session, 0, 0.0))  # its client left before it was opened
@@ -270,7 +262,8 @@ class Following:
             self._moved(self.live[message.session])
         if asked is not None and (lacking := asked.lacking(message)) is not None:
             self._dealer.send(m.Close(message.session, 0, 0.0))
-            self._home.refused(asked, DaemonUnreachable(f"the verifier is of a version that {lacking}"), now)
+            old = DaemonUnreachable(f"the verifier is of a version that {lacking}")
+            self._desk.refused(asked, old, now, self._address)
             return
         info, welcome = self._engine.info, self._welcome
         shadows = asked is None or asked.request.params.drafts is None
@@ -298,7 +291,6 @@ class Following:
         return params if own is None else replace(params, temperature=own)
 
     def done(self, message: m.Done, now: float) -> None:
-        """A session has ended at the verifier."""
         live = self.live[message.session]
         if message.finish_reason == "moved":
             self._moved(live)
@@ -320,7 +312,6 @@ class Following:
         self._forget(live)
 
     def round(self, message: m.Round) -> None:
-        """The drafts of a session's round."""
         live = self.live.get(message.session)
         if live is not None:
             live.round(message)
@@ -332,7 +323,6 @@ class Following:
             live.logprobs(message)
 
     def cancel_of(self, client: Client) -> None:
-        """A client of this drafter has left."""
         for ref in [ref for ref, asked in self.asked.items() if asked.client is client]:
             del self.asked[ref]
             self._dealer.send(m.Close(0, 0, 0.0, ref))
@@ -351,7 +341,7 @@ class Following:
         self._seats.release(live)
         self._guides.forget(live.id)
         self._stats.unpublished = True
-        self._home.over(live.id)
+        self.meter.ended(live.id)
         self.live.pop(live.id, None)
 
     # --- a verifier that goes and comes
@@ -362,7 +352,7 @@ class Following:
             self._interrupt(live, error, now, again=False)
         asked, self.asked = list(self.asked.values()), {}
         for one in asked:
-            self._home.lost(one if one.began else replace(one, home=self._address), error, now, again=False)
+            self._desk.lost(one if one.began else replace(one, home=self._address), error, now, again=False)
 
     def _interrupt(self, live: Followed, error: SpecmeshError, now: float, *, again: bool) -> None:
         asked = live.interrupted()
@@ -370,7 +360,7 @@ class Following:
         if asked is not None:
             log.info("session_interrupted", session=live.id, generated=len(asked.request.generated))
             began = self._welcome if asked.started or asked.request.generated else None
-            self._home.lost(replace(asked, home=self._address, began=began), error, now, again=again)
+            self._desk.lost(replace(asked, home=self._address, began=began), error, now, again=again)
 
     def found(self, welcome: m.Welcome) -> None:
         """A verifier is there, or says more of itself."""

@@ -41,8 +41,9 @@ class Guides:
                 log.warning("grammar_unknown", session=live.id, error=str(error), meaning="its drafts go without")
 
     def forget(self, session: int) -> None:
-        """A session is over."""
-        self._compiling.pop(session, None)
+        compiling = self._compiling.pop(session, None)
+        if compiling is not None:
+            compiling.cancel()
 
     def close(self) -> None:
         """Begin nothing more, and end the process that looks at grammars."""

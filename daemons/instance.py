@@ -40,13 +40,11 @@ class Instance:
         self.close()
 
     def close(self) -> None:
-        """Let the path go."""
         self._lock.unlink(missing_ok=True)  # while it is locked: nobody else's can be meant
         self._file.close()
 
 
 def _is_at(file: IO[str], path: Path) -> bool:
-    """Whether an open file is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:

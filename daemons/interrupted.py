@@ -44,7 +44,6 @@ class Interrupted:
         self._given_up: dict[str, _Past] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
         return len(self._waiting)
 
     def add(self, asked: Asked, now: float) -> None:
@@ -58,26 +57,15 @@ class Interrupted:
         return min((due for due, asked in self._waiting if ready(asked)), default=None)
 
     def due(self, now: float, ready: Callable[[Asked], object]) -> list[Asked]:
-        """Take out those of them to be asked for now."""
         found = [(due, asked) for due, asked in self._waiting if now >= due and ready(asked)]
         self._waiting = [one for one in self._waiting if one not in found]
         return [asked for _, asked in found]
 
     def expire(self, now: float) -> list[Asked]:
-        """Take out those that have waited long enough."""
-        return self._take(lambda asked: asked.until is not None and now >= asked.until)
-
-    def stranded(self, hopeless: Callable[[Asked], bool]) -> list[Asked]:
-        """Take out those of which this holds."""
-        return self._take(hopeless)
-
-    def all(self) -> list[Asked]:
-        """Take out every one."""
-        return self._take(lambda _: True)
+        return self.take(lambda asked: asked.until is not None and now >= asked.until)
 
     def cancel(self, client: Client) -> None:
-        """This client has left."""
-        self._take(lambda asked: asked.client is client)
+        self.take(lambda asked: asked.client is client)
 
     def remember(self, asked: Asked) -> None:
         """It is given up; somebody may come back for what there is of it."""
@@ -102,7 +90,8 @@ class Interrupted:
             ),
         )
 
-    def _take(self, wanted: Callable[[Asked], bool]) -> list[Asked]:
+    def take(self, wanted: Callable[[Asked], bool]) -> list[Asked]:
+        """Take out those that are wanted."""
         taken = [asked for _, asked in self._waiting if wanted(asked)]
         self._waiting = [(due, asked) for due, asked in self._waiting if asked not in taken]
         return taken

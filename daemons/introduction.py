@@ -76,7 +76,7 @@ class Introduction:
         info, vocabulary = self._own.info, self._own.vocabulary
         engine = type(self._own).__name__.removesuffix("Drafter").lower()
         n_vocab = len(vocabulary) if vocabulary is not None else 0
-        host, threads = (self._cores.host, self._cores.shared) if self._cores is not None else ("", 0)
+        host, threads = (self._cores.host, self._cores.share(1)) if self._cores is not None else ("", 0)
         return Hello(drafter, engine, info.model, self._fingerprint, n_vocab, info.n_ctx, host, threads)
 
     def welcomed(self, welcome: Welcome, now: float) -> Vocab | None:

@@ -63,7 +63,6 @@ class Kept:
         return None
 
     def forget(self, session: int) -> None:
-        """Somebody has it again, or nobody wants it."""
         self._left.pop(session, None)
 
     def closed(self, session: int, drafter: bytes) -> None:
@@ -77,7 +76,6 @@ class Kept:
         return next((left.live for left in self._left.values() if left.running), None)
 
     def next_deadline(self) -> float | None:
-        """When the first of them is over."""
         return min((left.until for left in self._left.values()), default=None)
 
     def expire(self, now: float) -> list[Live]:

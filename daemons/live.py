@@ -43,7 +43,6 @@ class Live:
     unguided: bool = False
 
     def started(self) -> Started:
-        """What its client is told first."""
         machine = self.machine
         return Started(self.id, machine.n_prompt, tuple(machine.prefix[: machine.n_prompt]), machine.params)
 
@@ -83,11 +82,9 @@ class Closing:
         return bool(self._waiting)
 
     def add(self, live: Live, finished: Finished, now: float) -> None:
-        """Keep a report back for at most CLOSE_GRACE seconds."""
         self._waiting[live.id] = (now + CLOSE_GRACE, live, finished)
 
     def next_deadline(self) -> float | None:
-        """When the first of them is given up waiting for."""
         return min((deadline for deadline, _, _ in self._waiting.values()), default=None)
 
     def expire(self, now: float) -> None:
@@ -103,7 +100,6 @@ class Closing:
             self.deliver(session, drafted, min(max(draft_s, 0.0), lived))
 
     def deliver(self, session: int, drafted: int, draft_s: float) -> None:
-        """Hand the report of a finished session to its client."""
         _, live, finished = self._waiting.pop(session)
         report = with_drafting(finished.report, drafted, draft_s)
         report |= {"bytes_sent": live.bytes_sent, "bytes_received": live.bytes_received}

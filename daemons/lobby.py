@@ -19,13 +19,11 @@ class Lobby:
         return len(self._since)
 
     def came(self, descriptor: int, now: float) -> None:
-        """Somebody has connected; a connection that is gone already is none."""
         connection = Connection.at(descriptor)
         if connection is not None:
             self._since[descriptor] = connection, now
 
     def left(self, descriptor: int) -> None:
-        """A connection has ended."""
         self._since.pop(descriptor, None)
 
     def clear_out(self, introduced: Collection[Connection] | None, now: float) -> int:

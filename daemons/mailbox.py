@@ -20,7 +20,6 @@ class Mailbox(Generic[T]):
         os.set_blocking(self._writer, False)
 
     def fileno(self) -> int:
-        """The descriptor to poll for reading."""
         return self._reader
 
     @property
@@ -60,6 +59,5 @@ class Mailbox(Generic[T]):
             os.read(self._reader, 4096)
 
     def close(self) -> None:
-        """Give the descriptors back."""
         os.close(self._reader)
         os.close(self._writer)

@@ -37,24 +37,14 @@ class Notifier:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             self._socket.setblocking(False)
 
-    @property
-    def managed(self) -> bool:
-        """Whether anybody listens."""
-        return self._socket is not None
-
     def loading(self, share: float, fetched: int = 0) -> None:
         """The model is being loaded, `share` of it so far, or downloaded, `fetched` bytes so far: give it more time."""
         status = f"downloading, {fetched / 1e6:.0f} MB so far" if fetched else f"loading {share:.0%}"
         self._send(f"STATUS={status}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}")
 
     def ready(self, status: str) -> None:
-        """Requests are served from now on."""
         self._ready = True
         self._send("READY=1", f"STATUS={status}")
-
-    def status(self, status: str) -> None:
-        """A line for `systemctl status`."""
-        self._send(f"STATUS={status}")
 
     def reloading(self, now: float) -> None:
         """Settings are being read again, until `reloaded`. now: the monotonic clock, in seconds."""
@@ -62,7 +52,6 @@ class Notifier:
             self._send("RELOADING=1", f"MONOTONIC_USEC={now * 1e6:.0f}")
 
     def reloaded(self) -> None:
-        """They have been; a daemon that still loads its model is not ready by that."""
         if self._ready:
             self._send("READY=1")
 
@@ -71,7 +60,6 @@ class Notifier:
         self._send("STOPPING=1", "STATUS=stopping", f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
 
     def heartbeat(self) -> None:
-        """This process gets on with its work."""
         if self.watchdog is not None:
             self._send("WATCHDOG=1")
 
@@ -85,7 +73,6 @@ class Notifier:
             log.debug("notify_failed", error=error.strerror)
 
     def close(self) -> None:
-        """Tell nothing more."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -122,7 +109,6 @@ class Watchdog:
         self._thread.start()
 
     def close(self) -> None:
-        """Watch no more."""
         self._closing.set()
         self._thread.join()
 

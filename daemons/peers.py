@@ -50,14 +50,12 @@ class Link:
     _probes: dict[int, tuple[float, Answer]] = field(default_factory=dict)
 
     def told(self, progress: int, busy: float, now: float) -> None:
-        """Note what a PING or PONG says of its sender."""
         if progress != self.progress or self.progressed is None:
             self.progressed = now
         self.progress, self.busy = progress, busy
         self.stuck = now - self.progressed > SILENCE
 
     def ping(self, now: float, progress: int, busy: float) -> Ping:
-        """The next PING, to be sent now."""
         self.next_ping = now + PING_INTERVAL
         self._pending = (next(self._numbers), now)
         return Ping(self._pending[0], progress & U32, busy)
@@ -116,12 +114,10 @@ class DrafterPeer:
 
     @property
     def arrivals(self) -> Arrivals:
-        """When its drafts arrive."""
         return self.record.arrivals
 
     @property
     def end(self) -> Peer:
-        """Its name and address."""
         return Peer(self.hello.drafter, self.address)
 
     def describe(self) -> dict[str, object]:

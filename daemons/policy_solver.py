@@ -27,7 +27,7 @@ class PolicySolver:
         """Solve a new policy for a session where its estimates have moved."""
         inputs = live.machine.unsolved(now)
         if inputs is not None:
-            future = self._pool.submit(solve, inputs, live.machine.policy)
+            future = self._pool.submit(solve, inputs, live.machine.pacing.policy)
             future.add_done_callback(lambda solved: self._solved(live.id, solved))
 
     def _solved(self, session: int, solved: "Future[Policy]") -> None:
@@ -35,5 +35,4 @@ class PolicySolver:
             self._deliver(Solved(session, solved.result()))
 
     def close(self) -> None:
-        """Begin nothing more."""
         self._pool.shutdown(cancel_futures=True)

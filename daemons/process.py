@@ -49,11 +49,9 @@ class Loop(Protocol):
     @property
     def progress(self) -> int:
         """Changes while it gets on."""
-        ...
 
     def stop(self) -> None:
         """End soon; a signal handler may call this."""
-        ...
 
 
 class Process:

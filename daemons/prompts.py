@@ -74,7 +74,6 @@ class PromptLine:
                 self._deliver(encoded)
 
     def _next(self) -> Opening | None:
-        """The oldest that waits, once there is one; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:

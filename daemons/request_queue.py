@@ -41,7 +41,6 @@ class Room:
             raise Busy(full, self.retry_after(len(sizes), now))
 
     def left(self, now: float) -> None:
-        """One waits no more."""
         self._left.append(now)
 
     def retry_after(self, waiting: int, now: float) -> float:

@@ -12,7 +12,7 @@ import zmq
 from specmesh.daemons.auth import Guard
 from specmesh.daemons.doorkeeper import Doorkeeper
 from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.transport import UPDATE, Inlet, Traffic, plain
+from specmesh.daemons.transport import UPDATE, Inlet, Traffic, plain, wait_for_any
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
@@ -54,6 +54,7 @@ class Router:
 
     def __init__(self, socket: "zmq.Socket[bytes]", guard: Guard | None = None) -> None:
         self.socket, self.inlet = socket, Inlet(socket)
+        self.address = plain(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
         self.traffic = Traffic()
         self.doors = Doorkeeper(self.inlet, guard)
         self._guard = guard
@@ -86,7 +87,6 @@ class Router:
         return bool(self._backlogs)
 
     def flush(self) -> None:
-        """Send what was kept, as far as it is taken."""
         for identity, backlog in list(self._backlogs.items()):
             while backlog.frames and self._hand_over(identity, backlog.frames[0]):
                 backlog.size -= len(backlog.frames.popleft())
@@ -94,12 +94,10 @@ class Router:
                 self.forget(identity)
 
     def forget(self, identity: bytes) -> None:
-        """Keep nothing to be sent to this drafter any more."""
         self._backlogs.pop(identity, None)
 
     @property
     def encrypted(self) -> bool:
-        """Whether keys are used."""
         return self._guard is not None
 
     @property
@@ -108,7 +106,6 @@ class Router:
         return self._guard is None or self._guard.alive
 
     def _hand_over(self, identity: bytes, frame: bytes) -> bool:
-        """Whether ZeroMQ took the frame."""
         try:
             self.socket.send_multipart([identity, frame], zmq.NOBLOCK)
         except zmq.Again:
@@ -131,7 +128,7 @@ class Router:
         if left > 0:
             self.inlet.wait_for(mailbox, min(left, seconds))
         else:
-            self.inlet.wait(mailbox, seconds)
+            wait_for_any((self.inlet,), mailbox, seconds)
 
     def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
         """(identity, message, bytes) of what has come, a bounded number; message None for a frame that is none."""
@@ -158,11 +155,6 @@ class Router:
         """What its sender said last was no message to a verifier."""
         self.traffic.rejected["direction"] += 1
         self.doors.bad(identity, now)
-
-    @property
-    def address(self) -> str:
-        """Where it listens."""
-        return plain(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
 
     def unreachable(self) -> list[bytes]:
         """Drafters found gone while sending, since the last call."""

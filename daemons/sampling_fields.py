@@ -1,6 +1,6 @@
 """How a session samples and what its text must be, as fields of OPEN and OPENED and as parameters."""
 
-from typing import TypedDict
+from typing import Any
 
 from specmesh.core.constraint import Grammar, GrammarKind
 from specmesh.core.penalties import Penalties
@@ -8,27 +8,7 @@ from specmesh.core.sampling import SamplingParams
 from specmesh.wire.messages import WHOLE_WINDOW, Open, Opened
 
 
-class SamplingFields(TypedDict):
-    """The fields that both messages have."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    min_p: float
-    typical_p: float
-    repeat_penalty: float
-    repeat_last_n: int
-    frequency_penalty: float
-    presence_penalty: float
-    biased_ids: list[int]
-    biases: list[float]
-    strategy: str
-    threshold: float
-
-
-def fields_of(params: SamplingParams) -> SamplingFields:
-    """Parameters as fields of a message."""
+def fields_of(params: SamplingParams) -> dict[str, Any]:
     penalties = params.penalties
     return {
         "temperature": params.temperature,
@@ -49,7 +29,6 @@ def fields_of(params: SamplingParams) -> SamplingFields:
 
 
 def params_of(message: Open | Opened) -> SamplingParams:
-    """A message's fields as parameters, whatever they are."""
     window = -1 if message.repeat_last_n == WHOLE_WINDOW else message.repeat_last_n
     return SamplingParams(
         message.temperature,
@@ -65,14 +44,7 @@ def params_of(message: Open | Opened) -> SamplingParams:
     )
 
 
-class GrammarFields(TypedDict):
-    """The fields of a grammar, which both messages have too."""
-
-    grammar: str
-    grammar_kind: str
-
-
-def grammar_fields_of(grammar: Grammar | None) -> GrammarFields:
+def grammar_fields_of(grammar: Grammar | None) -> dict[str, Any]:
     """A grammar as fields of a message; both empty for none."""
     if grammar is None:
         return {"grammar": "", "grammar_kind": ""}

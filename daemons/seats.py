@@ -47,7 +47,6 @@ class Seats:
         live.seq = None
 
     def clear(self) -> None:
-        """Keep nothing of those that were here."""
         self._places.clear()
         self._cut()
 

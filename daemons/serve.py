@@ -73,7 +73,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         )
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
-        loop.stats.publish(loop.snapshot(time.monotonic()))
+        loop.stats.latest = loop.snapshot(time.monotonic())
         backend.ready(loop, engine)
         log.info(
             "ready",
@@ -130,7 +130,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         )
         ends.callback(loop.close)
         process.stop.then(loop.stop, mailbox.wakeup_fd)
-        loop.stats.publish(loop.snapshot(time.monotonic()))
+        loop.stats.latest = loop.snapshot(time.monotonic())
         backend.ready(loop)
         log.info(
             "ready",

@@ -66,16 +66,13 @@ class Sessions:
 
     @property
     def kept(self) -> int:
-        """How many are kept although nobody listens."""
         return len(self._kept)
 
     def next_deadline(self) -> float | None:
-        """When `expire` has something to do."""
         deadlines = (self._closing.next_deadline(), self._kept.next_deadline())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def expire(self, now: float) -> None:
-        """Deliver reports that have waited long enough, and let sessions go that nobody came back for."""
         self._closing.expire(now)
         for live in self._kept.expire(now):
             self._drop(live, now)
@@ -216,7 +213,6 @@ class Sessions:
     # --- what happens to them
 
     def heard(self, peer: DrafterPeer, session: int, event: ev.VerifierEvent, size: int, now: float) -> None:
-        """A frame of the drafter that drafts for a session, or of the one that stands by."""
         live = self.live.get(session)
         if live is not None and live.casting.standby == peer.identity:
             self.drafting.heard(live, peer, event, size, now)
@@ -236,12 +232,10 @@ class Sessions:
             self.cancel(live, now)
 
     def cancel_of(self, client: Client, now: float) -> None:
-        """A client of this daemon's own has left."""
         for live in [live for live in self.live.values() if live.client is client]:
             self.cancel(live, now)
 
     def cancel(self, live: Live, now: float, reason: str = "cancelled") -> None:
-        """End a session without its text."""
         self.carry_out(live, live.machine.handle(ev.Cancelled(reason), now))
 
     def fail(self, live: Live, error: SpecmeshError, now: float, reason: str) -> None:
@@ -262,7 +256,6 @@ class Sessions:
         self.cancel(live, now)
 
     def carry_out(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
-        """Do what a session's machine wants done."""
         for effect in effects:
             match effect:
                 case ev.SendTruth(base, crc, ids, draft_n):

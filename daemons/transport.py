@@ -56,17 +56,14 @@ class Traffic:
         """Handshakes that failed, by their reason."""
 
     def sent(self, size: int) -> None:
-        """Count a frame that was handed to the socket."""
         self.frames_sent += 1
         self.bytes_sent += size
 
     def received(self, size: int) -> None:
-        """Count a frame that came."""
         self.frames_received += 1
         self.bytes_received += size
 
     def picture(self) -> dict[str, object]:
-        """For `stats`."""
         return {
             "frames_sent": self.frames_sent,
             "frames_received": self.frames_received,
@@ -100,37 +97,6 @@ def bind_router(
     return socket
 
 
-def connect_dealer(
-    context: zmq.Context[zmq.Socket[bytes]],
-    address: str,
-    insecure: bool = False,
-    keys: KeyFolder | None = None,
-    turn: int = 0,
-) -> zmq.Socket[bytes]:
-    """A DEALER that connects, and reconnects, to the verifier at this address; `turn` says which of its keys it must
-    prove. Raises ConfigError.
-
-    Its monitor (`get_monitor_socket`) tells of its handshakes and of connections that end; `close_dealer` closes both.
-    """
-    known, identity = (keys.verifiers_at(address), keys.identity()) if keys is not None else ([], None)
-    check_connect(address, keyed=bool(known), insecure=insecure)
-    socket = context.socket(zmq.DEALER)
-    _configure(socket)
-    socket.setsockopt(zmq.IMMEDIATE, 1)
-    socket.setsockopt(zmq.RECONNECT_IVL, 100)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-    socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
-    if identity is not None and known:
-        protect_client(socket, identity, known[turn % len(known)])
-    watch(socket, HANDSHAKES | zmq.EVENT_DISCONNECTED)
-    try:
-        socket.connect(address)
-    except zmq.ZMQError as error:
-        close_dealer(socket)
-        raise ConfigError(f"cannot connect to {address}: {error.strerror}") from None
-    return socket
-
-
 class Route:
     """The way to one verifier, by the keys that it may prove as known now; None of `keys` where none are used."""
 
@@ -148,10 +114,31 @@ class Route:
         self._turn = 0
 
     def open(self) -> zmq.Socket[bytes]:
-        """A fresh DEALER; raises ConfigError where no key is known and one is needed."""
+        """A fresh DEALER that connects, and reconnects, to the verifier; raises ConfigError where no key is known and
+        one is needed.
+
+        Its monitor (`get_monitor_socket`) tells of its handshakes and of connections that end; `close_dealer` closes
+        both.
+        """
+        identity = self._keys.identity() if self._keys is not None else None
         if self._keys is not None:
             self._stamp, self._known = self._keys.stamp(Listing.VERIFIERS), self._keys.verifiers_at(self.address)
-        return connect_dealer(self._context, self.address, self._insecure, self._keys, self._turn)
+        check_connect(self.address, keyed=bool(self._known), insecure=self._insecure)
+        socket = self._context.socket(zmq.DEALER)
+        _configure(socket)
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
+        if identity is not None and self._known:
+            protect_client(socket, identity, self._known[self._turn % len(self._known)])
+        watch(socket, HANDSHAKES | zmq.EVENT_DISCONNECTED)
+        try:
+            socket.connect(self.address)
+        except zmq.ZMQError as error:
+            close_dealer(socket)
+            raise ConfigError(f"cannot connect to {self.address}: {error.strerror}") from None
+        return socket
 
     def unproved(self) -> bool:
         """The verifier has not the key that it was asked for: ask for the next one. Whether one has not been yet."""
@@ -211,10 +198,6 @@ class Inlet:
         """The last message, for what libzmq knows of its sender; only after `receive` gave one."""
         assert self._last is not None, "nothing was received yet"
         return self._last
-
-    def wait(self, mailbox: Mailbox[T], seconds: float) -> None:
-        """Sleep until there may be a message or an item in the mailbox, at most `seconds`."""
-        wait_for_any((self,), mailbox, seconds)
 
     @property
     def ready(self) -> bool:

@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
@@ -16,10 +15,9 @@ from specmesh.core import events as ev
 from specmesh.core.choice import Load, Outlook, PaceMeter
 from specmesh.core.greeting import Greeting
 from specmesh.core.places import Places
-from specmesh.daemons.dealer import FLUSH_INTERVAL, Dealer, Flaw
+from specmesh.daemons.dealer import FLUSH_INTERVAL, Dealer
 from specmesh.daemons.drafter_stats import DrafterStats
-from specmesh.daemons.followed import Asked
-from specmesh.daemons.following import Following
+from specmesh.daemons.following import Desk, Following
 from specmesh.daemons.introduction import Introduction
 from specmesh.daemons.peers import U32, Link
 from specmesh.daemons.transport import UPDATE, Route, Traffic
@@ -29,22 +27,6 @@ from specmesh.requests import Peer, Probe, Served
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
-
-
-class Desk(Protocol):
-    """Where requests go back to that this verifier does not serve to their end; as `Following.Home`."""
-
-    def refused(self, asked: Asked, error: SpecmeshError, now: float, by: "Upstream") -> None:
-        """It does not take one."""
-        ...
-
-    def lost(self, asked: Asked, error: SpecmeshError, now: float, *, again: bool) -> None:
-        """It had one, and has it no more."""
-        ...
-
-    def found(self, welcome: m.Welcome, by: "Upstream") -> None:
-        """It is there."""
-        ...
 
 
 class Upstream:
@@ -69,17 +51,16 @@ class Upstream:
     ) -> None:
         now = time.monotonic()
         self.address, self._name = route.address, name
-        self.dealer = Dealer(route.open, route.address, route.changed, traffic, route.unproved)
+        self.dealer = Dealer(route, traffic)
         self.introduction, self.link = introduction, Link(now)
-        self.following = Following(self.dealer, engine, stats, route.address, self, places, temperature)
+        self.following = Following(self.dealer, engine, stats, route.address, desk, places, temperature)
         self.welcome: m.Welcome | None = None
         self.last_model = ""
         self.given_up: SpecmeshError | None = None
         self._greeting = Greeting(random.random, now)
         self._stats, self._desk, self._turns = stats, desk, turns
         self._round_trip, self._met, self._refused_version = 0.0, False, False
-        self._load, self._own_then = Load(), 0
-        self._meter = PaceMeter()
+        self._own_then = 0
 
     # --- what others want to know
 
@@ -102,11 +83,6 @@ class Upstream:
         return Served(welcome.model, vocabulary, _target(welcome))
 
     @property
-    def stuck(self) -> bool:
-        """It answers, and does not get on."""
-        return self.link.stuck
-
-    @property
     def refusal(self) -> str | None:
         """Why the verifier, or our own keys, keep this drafter out, or it has left for good."""
         return str(self.given_up) if self.given_up is not None else self.dealer.refusal
@@ -118,15 +94,14 @@ class Upstream:
         return self.refusal or silent
 
     def outlook(self, now: float) -> Outlook:
-        """What to expect of it."""
-        ours, pace = self.following.own - self._own_then, self._meter.pace(now)
+        ours, pace = self.following.own - self._own_then, self.following.meter.pace(now)
         rounds, committed = self._stats.rounds, self._stats.committed
         length = max(committed / rounds, 1.0) if rounds else 1.0
-        return Outlook(self._load, ours, self._round_trip, pace, length)
+        return Outlook(self.following.load, ours, self._round_trip, pace, length)
 
     def describe(self, now: float) -> dict[str, object]:
         """This verifier for people and for `stats --json`; `load` is what it told last, sessions are this drafter's."""
-        welcome, load, pace = self.welcome, self._load, self._meter.pace(now)
+        welcome, load, pace = self.welcome, self.following.load, self.following.meter.pace(now)
         comparison = self.introduction.comparison
         return {
             "address": self.address,
@@ -134,7 +109,7 @@ class Upstream:
             "model": welcome.model if welcome is not None else None,
             "refusal": self.refusal,
             "encrypted": self.given_up is None and self.dealer.encrypted,
-            "stuck": self.stuck,
+            "stuck": self.link.stuck,
             "vocabulary": str(comparison.verdict) if comparison is not None else None,
             "round_trip_ms": self.link.round_trip_ms(),
             "sessions": {"live": len(self.following.live), "own": self.following.own},
@@ -160,9 +135,7 @@ class Upstream:
         """Take in what has come. Raises ConfigError or RemoteProtocolError where nothing is to be had from this one."""
         for message, size in self.dealer.receive():
             self.link.last_heard = time.monotonic()
-            if isinstance(message, Flaw):
-                self._flawed(message)
-            elif message is not None:
+            if message is not None:
                 self._message(message, size, self.link.last_heard)
         if self.welcome is not None and self.link.silent(time.monotonic()):
             self._lost("silent")  # judged with the socket just emptied: frames may have waited for a long guess
@@ -173,7 +146,6 @@ class Upstream:
         return engine is not None and self.following.work(engine, self._round_trip)
 
     def shadow(self) -> bool:
-        """The same of shadowing."""
         engine = self.introduction.engine
         return engine is not None and self.following.shadow(engine)
 
@@ -196,34 +168,14 @@ class Upstream:
         self._ask(self.introduction.overdue(now))
 
     def probe(self, order: Probe, peer: Peer, now: float) -> None:
-        """Send the PING that somebody asked for; the verifier, known as `peer`, is there."""
         busy, answer = self._stats.busy.share(now), order.answer(peer)
         self.dealer.send(self.link.probe(now, self._turns(), busy, answer))
 
     def leave(self, error: SpecmeshError) -> None:
-        """Have nothing to do with it any more."""
         self.given_up = error
         self.dealer.send(m.Bye())
         self._away(error)
         self.dealer.close()
-
-    # --- what comes back from its sessions
-
-    def refused(self, asked: Asked, error: SpecmeshError, now: float) -> None:
-        """To the desk, with who refused."""
-        self._desk.refused(asked, error, now, self)
-
-    def lost(self, asked: Asked, error: SpecmeshError, now: float, *, again: bool) -> None:
-        """To the desk."""
-        self._desk.lost(asked, error, now, again=again)
-
-    def learned(self, session: int, tokens: int, now: float) -> None:
-        """A session got on."""
-        self._meter.heard(session, tokens, max(self._load.sessions, self.following.own, 1) - 1, now)
-
-    def over(self, session: int) -> None:
-        """A session is followed no more."""
-        self._meter.ended(session)
 
     # --- the wire
 
@@ -275,7 +227,7 @@ class Upstream:
 
     def _loaded(self, told: m.Ping | m.Pong) -> None:
         step_s, row_s = max(told.step_ms, 0.0) / 1e3, max(told.row_ms, 0.0) / 1e3
-        self._load = Load(told.sessions, told.queued, told.places, step_s, row_s)
+        self.following.load = Load(told.sessions, told.queued, told.places, step_s, row_s)
         self._own_then = self.following.own
 
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
@@ -287,7 +239,7 @@ class Upstream:
         self.welcome = None  # while what it has forgotten is taken back
         self.following.lost(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
         self.welcome, self.last_model = welcome, welcome.model
-        self._desk.found(welcome, self)
+        self._desk.found(welcome, self.address)
         self.following.found(welcome)
         if before is not None:
             self._stats.reconnects.lost()
@@ -316,12 +268,6 @@ class Upstream:
         else:
             log.warning("verifier_error", code=error.code, message=error.message)
 
-    def _flawed(self, flaw: Flaw) -> None:
-        if flaw.version is not None:
-            self._other_version(f"it speaks protocol version {flaw.version}, this drafter {m.PROTOCOL_VERSION}")
-        elif self.welcome is not None:
-            self._lost("a frame came damaged")
-
     def _other_version(self, told: str) -> None:
         """Raises ConfigError where the verifier says so again, on a fresh connection, and has not welcomed us."""
         if self.welcome is not None:
@@ -344,7 +290,7 @@ class Upstream:
         if self.welcome is not None:
             self._stats.reconnects.lost()
         self.welcome = None
-        self._load, self._meter = Load(), PaceMeter()
+        self.following.load, self.following.meter = Load(), PaceMeter()
         self._stats.unpublished = True
         self.introduction.lost()
         self.following.lost(error, time.monotonic())

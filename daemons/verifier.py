@@ -34,8 +34,7 @@ from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, SpecmeshError, WentAway
-from specmesh.host import verifier_share
-from specmesh.requests import Cancel, ClientOrder, Failed, Probe, Submit
+from specmesh.requests import Cancel, ClientOrder, Failed, Probe, Submit, refuse
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
@@ -74,7 +73,6 @@ class VerifierLoop:
         explicit_threads: bool = False,
     ) -> None:
         self._name, self._router, self._mailbox = name, Router(socket, guard), mailbox
-        self._address = self._router.address
         self._engine, self._vocabulary, self._info = engine, engine.vocabulary, engine.info
         self._fingerprint = engine.vocabulary.fingerprint()
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
@@ -84,7 +82,7 @@ class VerifierLoop:
         self._queue = RequestQueue(prompts, guided, self._limits, engine.info.n_seq, max_queue)
         self._costs = costs
         self._policies = PolicySolver(mailbox.put)
-        self._cores = SharedCores(engine, verifier_share, explicit=explicit_threads)
+        self._cores = SharedCores(engine, drafts=False, explicit=explicit_threads)
         self._turns = 0
         self._next_snapshot = 0.0
         self._stopping: float | None = None
@@ -114,8 +112,8 @@ class VerifierLoop:
                 self._order(order, time.monotonic())
             self._receive()
             self._tick(time.monotonic())
-        self._mailbox.end(_refuse)
-        self._drafters.bye()
+        self._mailbox.end(lambda order: refuse(order, _stopping()))
+        self._drafters.tell(m.Bye())
         self._policies.close()
         encoded = self._queue.close(PATIENCE)
         return self._stepper.close(PATIENCE) and encoded
@@ -172,12 +170,13 @@ class VerifierLoop:
                 self._drafters.probe(order, now, self._turns, self.stats.busy.share(now))
             case Decoded():
                 self._decoded(order, now)
-            case DecodeFailed(error):
-                self._decode_failed(error, now)
+            case DecodeFailed(error):  # the engine's sequences are in doubt: those of the step end, the others go on
+                log.error("step_failed", error=str(error))
+                for live in self._stepper.abandon(self._sessions.live):
+                    self._sessions.fail(live, error, now, "error")
             case Solved(session, policy):
-                live = self._sessions.live.get(session)
-                if live is not None:
-                    live.machine.adopt(policy)
+                if (solved := self._sessions.live.get(session)) is not None:
+                    solved.machine.pacing.adopt(policy)
             case _:
                 assert_never(order)
 
@@ -207,7 +206,7 @@ class VerifierLoop:
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
             self.stats.unpublished = bool(self._sessions.live)
-            self.stats.publish(self.snapshot(now))
+            self.stats.latest = self.snapshot(now)
 
     # --- steps
 
@@ -222,12 +221,6 @@ class VerifierLoop:
             self._policies.reconsider(live, now)
             self._sessions.drafting.stepped(live, now)
         self.stats.step(result.started, result.ended, self.stats.totals.generated - before)
-
-    def _decode_failed(self, error: SpecmeshError, now: float) -> None:
-        """The engine's sequences are in doubt: every session of the step ends, the others go on."""
-        log.error("step_failed", error=str(error))
-        for live in self._stepper.abandon(self._sessions.live):
-            self._sessions.fail(live, error, now, "error")
 
     # --- requests
 
@@ -254,7 +247,7 @@ class VerifierLoop:
             self._sessions.kept,
             len(self._queue),
         ) | {
-            "address": self._address,
+            "address": self._router.address,
             "encrypted": self._router.encrypted,
             "reuse": self._stepper.places.picture(),
         }
@@ -292,8 +285,10 @@ class VerifierLoop:
                 self._sessions.heard(peer, session, ev.Nacked(base, crc), size, now)
             case m.Open():
                 self._open_for(peer, message, now)
+            case m.Close(ref=ref) if ref:  # its client did not wait for a session
+                self._queue.withdraw(lambda opening: (opening.owner, opening.ref) == (peer.identity, ref))
             case m.Close():
-                self._closed_by(peer, message, now)
+                self._sessions.closed(peer, message, now)
             case m.Vocab(start):
                 self._router.send(peer.identity, vocabulary_chunk(self._vocabulary, start))
             case m.Ping():
@@ -307,7 +302,7 @@ class VerifierLoop:
         known = self._drafters.get(identity)
         if known is not None and known.hello == hello:
             known.link.last_heard = now
-            self._router.send(identity, self._welcome())  # it asked more than once while nobody listened
+            self._router.send(identity, self._welcome(hello))  # it asked more than once while nobody listened
             return
         self._peer_gone(identity, "hello again")
         try:
@@ -318,15 +313,17 @@ class VerifierLoop:
         self.stats.reconnects.came()
         self.stats.unpublished = True
         self._share_cores()
-        self._router.send(identity, self._welcome())
+        self._router.send(identity, self._welcome(hello))
         self._drafters.ping(now, self._turns, self.stats.busy.share(now))
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
         self._sessions.drafting.find_all(now)
 
-    def _welcome(self) -> m.Welcome:
+    def _welcome(self, hello: m.Hello | None = None) -> m.Welcome:
+        """Who this is. Its host's name is for those that know it: with it anybody could claim to take its cores."""
         limits, sha256 = self._limits, self.stats.model_hash or ""
+        host = self._cores.host if hello is not None and hello.host == self._cores.host else ""
         return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
-                         sorted(limits.end_ids), self._probes, self._cores.host, self._cores.threads)  # fmt: skip
+                         sorted(limits.end_ids), self._probes, host, self._cores.threads)  # fmt: skip
 
     def _share_cores(self) -> None:
         """Leave the drafters of this host the CPU threads that they take."""
@@ -369,17 +366,6 @@ class VerifierLoop:
             client.hear(Failed(error))
             return
         self._open(Opening(request, client, identity, order.ref), now)
-
-    def _closed_by(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
-        if close.ref:  # its client did not wait for a session
-            self._queue.withdraw(lambda opening: (opening.owner, opening.ref) == (peer.identity, close.ref))
-        else:
-            self._sessions.closed(peer, close, now)
-
-
-def _refuse(order: Order) -> None:
-    if isinstance(order, Submit):
-        order.client.hear(Failed(_stopping()))
 
 
 def _stopping() -> Busy:

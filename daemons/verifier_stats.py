@@ -52,7 +52,6 @@ class VerifierStats:
         self.latest: dict[str, object] = {}
 
     def begun(self, session: VerifierSession) -> None:
-        """Count a session that opens, perhaps with a text that was begun before."""
         self.unpublished = True
         self._opened += 1
         self.resumed += session.resumed > 0
@@ -80,7 +79,6 @@ class VerifierStats:
             self._fallbacks["no_drafts" if live.machine.attached else "no_drafter"] += 1
 
     def ended(self, session: VerifierSession, reason: str, now: float) -> None:
-        """Count a session that is over."""
         self.unpublished = True
         self._ended[reason] += 1
         self._stale_drafts += session.stale_drafts
@@ -88,13 +86,8 @@ class VerifierStats:
             self._latencies.record(now - session.times.opened)
 
     def step(self, start: float, end: float, generated: int) -> None:
-        """Count a step of the engine."""
         self.busy.record(start, end)
         self.throughput.record(generated, start, end)
-
-    def publish(self, picture: dict[str, object]) -> None:
-        """Make `picture` the newest."""
-        self.latest = picture
 
     def rolling_acceptance(self) -> float | None:
         """Accepted / drafted over the recent rounds; None where nothing was drafted."""
@@ -123,7 +116,15 @@ class VerifierStats:
             "version": __version__,
             "pid": os.getpid(),
             "uptime_s": round(now - self._started, 1),
-            "model": self._model_picture(info),
+            "model": {
+                "name": info.model,
+                "sha256": self.model_hash,
+                "backend": info.backend,
+                "n_ctx": info.n_ctx,
+                "can_trim": info.can_trim,
+                "trimming": info.trimming,
+                "reproducible": info.width is not None,
+            },
             "sessions": {
                 "live": len(sessions),
                 "opened": self._opened,
@@ -137,7 +138,12 @@ class VerifierStats:
             "acceptance": self._acceptance_picture(),
             "totals": self._totals_picture(sessions),
             "last_minute": self.minute.picture(now),
-            "histograms": self._histograms_picture(),
+            "histograms": {
+                "time_to_first_token_s": self._first_tokens.picture(),
+                "inter_token_latency_s": self._between.picture(),
+                "request_latency_s": self._latencies.picture(),
+                "round_trip_s": self.round_trips.picture(),
+            },
             "draft_n": sessions[-1].machine.draft_n if sessions else None,
             "tokens_per_second": round(self.throughput.per_second(), 2),
             "gap_ms": {name: _ms(self.throughput.gaps.percentile(share)) for name, share in PERCENTILES},
@@ -165,17 +171,6 @@ class VerifierStats:
             "wire": traffic.picture() | {"stray": self.stray_frames},
         }
 
-    def _model_picture(self, info: EngineInfo) -> dict[str, object]:
-        return {
-            "name": info.model,
-            "sha256": self.model_hash,
-            "backend": info.backend,
-            "n_ctx": info.n_ctx,
-            "can_trim": info.can_trim,
-            "trimming": info.trimming,
-            "reproducible": info.width is not None,
-        }
-
     def _acceptance_picture(self) -> dict[str, object]:
         totals = self.totals
         return {
@@ -201,14 +196,6 @@ class VerifierStats:
             "prompt_tokens": self._prompt_tokens,
             "stale_drafts": self._stale_drafts + sum(live.machine.stale_drafts for live in sessions),
             "fallback_steps": dict(self._fallbacks),
-        }
-
-    def _histograms_picture(self) -> dict[str, object]:
-        return {
-            "time_to_first_token_s": self._first_tokens.picture(),
-            "inter_token_latency_s": self._between.picture(),
-            "request_latency_s": self._latencies.picture(),
-            "round_trip_s": self.round_trips.picture(),
         }
 
 

@@ -40,7 +40,6 @@ class VocabularyDownload:
         self._size = 0
 
     def next_request(self) -> Vocab:
-        """What to ask for now."""
         return Vocab(len(self._pieces))
 
     def add(self, answer: Vocab) -> Vocabulary | None:

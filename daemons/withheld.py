@@ -55,7 +55,6 @@ class Withheld:
         self._waiting.append(_Waiting(base, Tokens(ids, accepted, None), self._rounds and not sync, found))
 
     def round(self, drafts: tuple[int, ...], accepted: int) -> None:
-        """The drafts that led to the oldest truth that waits for them."""
         for waiting in self._waiting:
             if waiting.round:
                 waiting.round = False

@@ -39,7 +39,6 @@ class ModelSettings:
     insecure_rpc: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a value that no engine can use."""
         if self.ctx is not None:
             _at_least("--ctx", self.ctx, 8)
         _at_least("--max-sessions", self.max_sessions, 1)

@@ -39,16 +39,3 @@ def host_id() -> str:
         except (OSError, subprocess.SubprocessError):
             boot = ""
     return hashlib.sha256(f"specmesh {boot.strip()}".encode()).hexdigest()[:32] if boot.strip() else ""
-
-
-def drafter_share(cores: int, _verifier: int) -> int:
-    """CPU threads that a drafter takes by default beside a verifier on the same cores, however many that takes.
-
-    A quarter: a draft model is small, and on fewer cores loses less than a target does on those it has given up.
-    """
-    return max(cores // 4, 1)
-
-
-def verifier_share(cores: int, drafters: int) -> int:
-    """CPU threads that a verifier takes by default where drafters on the same cores take so many."""
-    return max(cores - drafters, 1)

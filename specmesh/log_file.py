@@ -42,9 +42,9 @@ class LogFile:
             try:
                 self._begin(new)
             except OSError:
-                new.unlink(missing_ok=True)
                 if size >= 2 * LIMIT:
                     os.ftruncate(_STDERR, 0)
+                new.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Give stderr back to the terminal, if it was one: whoever sits there shall see how the command ends."""

@@ -84,7 +84,6 @@ class _Libraries(logging.Handler):
     """What libraries log through Python's own logging, warnings too, as events of ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a record under its library's name."""
         error = record.exc_info[1] if record.exc_info else None
         told = {"error": f"{type(error).__name__}: {error}"} if error is not None else {}
         structlog.get_logger(record.name).log(record.levelno, "library", line=record.getMessage(), **told)

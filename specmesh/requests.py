@@ -50,7 +50,8 @@ class Request:
     @property
     def size(self) -> int:
         """About how many bytes of memory it takes."""
-        texts = (self.prompt or "", *(message.content for message in self.messages))
+        said = (text for message in self.messages for text in (message.role, message.name, message.content))
+        texts = (self.prompt or "", *said)
         grammar = self.params.grammar
         ids = len(self.prompt_ids or ()) + len(self.generated)
         return ID_BYTES * ids + sum(map(sys.getsizeof, texts)) + (len(grammar.text) if grammar is not None else 0)
@@ -112,7 +113,6 @@ class Client(Protocol):
 
     def hear(self, event: ClientEvent) -> None:
         """Take an event."""
-        ...
 
 
 E = TypeVar("E")
@@ -192,32 +192,31 @@ class Ponged:
     seconds: float
 
 
-class PingListener(Protocol):
-    """Who hears what becomes of PINGs. Called from the daemon's loop; never blocks."""
-
-    def hear(self, event: Pinged | Ponged) -> None:
-        """Take an event."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """From the API to a daemon's loop: send a PING to every peer. `number` is the listener's own."""
+    """From the API to a daemon's loop: send a PING to every peer. `number` is the asker's own, who is told by `tell`:
+    from the loop, which it must not block."""
 
     number: int
-    listener: PingListener
+    tell: Callable[[Pinged | Ponged], None]
 
     def sent(self, peers: Iterable[Peer]) -> None:
         """The loop tells whom it pings."""
-        self.listener.hear(Pinged(self.number, tuple(peers)))
+        self.tell(Pinged(self.number, tuple(peers)))
 
     def answer(self, peer: Peer) -> Callable[[float], None]:
         """What is to be called with the seconds that this peer's answer took."""
-        return lambda seconds: self.listener.hear(Ponged(self.number, peer, seconds))
+        return lambda seconds: self.tell(Ponged(self.number, peer, seconds))
 
 
 ClientOrder = Submit | Cancel | Probe
 """What the API asks of a daemon's loop."""
+
+
+def refuse(order: object, error: SpecmeshError) -> None:
+    """Tell a request's client that nobody takes it; other orders have nobody to tell."""
+    if isinstance(order, Submit):
+        order.client.hear(Failed(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,28 +234,22 @@ class Backend(Protocol):
     @property
     def role(self) -> str:
         """verifier or drafter."""
-        ...
 
     @property
     def models(self) -> tuple[str, ...]:
         """The names of the models that can be asked for now; none while they are unknown."""
-        ...
 
     def not_ready(self) -> SpecmeshError | None:
         """Why requests cannot be served now; None when they can."""
-        ...
 
     def served(self, name: str) -> Served:
         """What answers a request for this model, or where the name is empty, one that names none; only once ready.
 
         Raises NoSuchModel, or why that one cannot be asked now. Where there is one verifier, it has any name.
         """
-        ...
 
     def submit(self, order: ClientOrder) -> None:
         """Hand an order to the daemon's loop."""
-        ...
 
     def stats(self) -> dict[str, object]:
         """The newest snapshot of the daemon's statistics."""
-        ...

@@ -114,6 +114,13 @@ def test_what_others_write_is_bounded_too(tmp_path: Path, descriptors: str):
     assert (tmp_path / "a.log.1").exists() == (descriptors == "some")
 
 
+def test_a_folder_in_the_way_of_the_new_file(tmp_path: Path):
+    """Likewise, whatever cannot be cleared away."""
+    (tmp_path / "a.log.new").mkdir()
+    written(tmp_path / "a.log", 1000)
+    assert len((tmp_path / "a.log").read_text().splitlines()) <= 60
+
+
 def test_it_cannot_be_written(tmp_path: Path):
     """Told as a setting's error, with nothing done."""
     before = os.fstat(2)

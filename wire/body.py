@@ -82,20 +82,8 @@ def _is_number(value: object) -> bool:
     return type(value) is int and abs(value) <= U32_MAX
 
 
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_NAME
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
-
-
-def _is_bool(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict) and _is_flat([value])
 
 
 def _is_flat(level: list[Collection[object]]) -> bool:
@@ -118,30 +106,22 @@ def _is_ids(value: object) -> bool:
     return not value or (min(value) >= 0 and max(value) <= U32_MAX)
 
 
-def _is_numbers(value: object) -> bool:
-    return isinstance(value, list) and all(_is_number(item) for item in value)
-
-
 def _is_texts(value: object) -> bool:
     return isinstance(value, list) and _STRINGS.issuperset(map(type, value))
-
-
-def _is_texts_by_name(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(item, dict) and all(_is_text(text) for text in item.values()) for item in value
-    )
 
 
 _CHECKS: dict[object, Callable[[object], bool]] = {
     int: _is_u32,
     float: _is_number,
-    str: _is_name,
-    bool: _is_bool,
+    str: lambda value: isinstance(value, str) and len(value) <= MAX_NAME,
+    bool: lambda value: isinstance(value, bool),
     list[int]: _is_ids,
-    list[float]: _is_numbers,
+    list[float]: lambda value: isinstance(value, list) and all(map(_is_number, value)),
     list[str]: _is_texts,
-    list[dict[str, str]]: _is_texts_by_name,
-    dict[str, object]: _is_object,
+    list[dict[str, str]]: lambda value: (
+        isinstance(value, list) and all(isinstance(item, dict) and _is_texts([*item.values()]) for item in value)
+    ),
+    dict[str, object]: lambda value: isinstance(value, dict) and _is_flat([value]),
 }
 
 

@@ -45,7 +45,6 @@ _CONTROL: dict[Kind, type[ControlMessage]] = {
 }
 _KIND_OF: dict[type[ControlMessage], Kind] = {cls: kind for kind, cls in _CONTROL.items()}
 _KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}
-_IDS = [struct.Struct(f"<{n}i") for n in range(65)]
 _INTACT = 0x2144DF1C
 """The CRC-32 of any bytes with their own CRC-32 behind them: one pass over a frame, and no copy of it."""
 
@@ -129,7 +128,7 @@ def _encode_ids(
         raise ValueError(f"{len(ids)} ids exceed the {MAX_TOKENS} of one frame")
     try:
         header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, session, base, crc, len(ids), extra)
-        frame = header + _ids_struct(len(ids)).pack(*ids) + laws
+        frame = header + struct.pack(f"<{len(ids)}i", *ids) + laws
     except struct.error as error:
         raise ValueError(f"a field does not fit its place in the frame: {error}") from None
     return frame + CRC.pack(crc32(frame))
@@ -140,7 +139,7 @@ def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:
         raise FrameError("count", count)
     if len(frame) != HEADER.size + 4 * count + CRC.size:
         raise FrameError("length", len(frame))
-    return _ids_struct(count).unpack_from(frame, HEADER.size)
+    return struct.unpack_from(f"<{count}i", frame, HEADER.size)
 
 
 def _encode_laws(message: m.DraftProbs) -> bytes:
@@ -171,7 +170,3 @@ def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -
         raise FrameError("length", len(frame))
     laws = struct.unpack_from(f"<{total}i{total}H", frame, end)
     return m.DraftProbs(session, base, crc, ids, sizes, laws[:total], laws[total:])
-
-
-def _ids_struct(count: int) -> struct.Struct:
-    return _IDS[count] if count < len(_IDS) else struct.Struct(f"<{count}i")

@@ -294,7 +294,18 @@ class Error:
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
+class _Heartbeat:
+    number: int
+    progress: int
+    busy: float = 0.0
+    sessions: int = 0
+    queued: int = 0
+    places: int = 0
+    step_ms: float = 0.0
+    row_ms: float = 0.0
+
+
+class Ping(_Heartbeat):
     """Answer with PONG and the same `number`.
 
     `progress` counts turns of the sender's own loop; `busy` is the share of the last minute its engine worked. The
@@ -302,28 +313,13 @@ class Ping:
     `places` for sessions (0: not told), milliseconds of a step of one row, and of each further row.
     """
 
-    number: int
-    progress: int
-    busy: float = 0.0
-    sessions: int = 0
-    queued: int = 0
-    places: int = 0
-    step_ms: float = 0.0
-    row_ms: float = 0.0
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Pong:
+class Pong(_Heartbeat):
     """The answer to the PING with this `number`; all else is the answerer's, as in PING."""
 
-    number: int
-    progress: int
-    busy: float = 0.0
-    sessions: int = 0
-    queued: int = 0
-    places: int = 0
-    step_ms: float = 0.0
-    row_ms: float = 0.0
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,17 @@ class Telling:
         before = self._request.generated
         self._skipped = len(before) - len(self._text.feed(before).begins)
 
-    def started(self, event: Started) -> Part:
-        """What is said as it begins."""
+    def part(self, event: Event) -> Part:
+        match event:
+            case Started():
+                return self._started(event)
+            case Tokens():
+                return self._tokens(event)
+            case Finished():
+                part = self._next_part(self._text.finish())
+                return part if part.said else Part(part.text, (), {})
+
+    def _started(self, event: Started) -> Part:
         if event.params is not None:
             self._begin(event.params)
         described: Json = {"session": event.session, "prompt_tokens": event.prompt_tokens}
@@ -83,7 +92,7 @@ class Telling:
         ]
         return Part(text, tuple(said), described)
 
-    def tokens(self, event: Tokens) -> Part:
+    def _tokens(self, event: Tokens) -> Part:
         """What is said of ids: which, how many of them were drafted, and the round where it was asked for.
 
         What may be the beginning of a stop string waits, ids and text; a round is told as it was.
@@ -92,7 +101,7 @@ class Telling:
         self._untold += zip(event.ids, found, strict=True)
         accepted = self._text.feed(event.ids[: event.accepted])
         own = self._text.feed(event.ids[event.accepted :])
-        part = self._part(Passage(accepted.text + own.text, accepted.begins + own.begins))
+        part = self._next_part(Passage(accepted.text + own.text, accepted.begins + own.begins))
         part.described["accepted"] = event.accepted
         if event.drafts is not None:
             part.described["drafts"] = list(event.drafts)
@@ -101,16 +110,11 @@ class Telling:
             part.described["accepted_text"] = accepted.text
         return part
 
-    def finish(self) -> Part:
-        """What is left when the text ends."""
-        part = self._part(self._text.finish())
-        return part if part.said else Part(part.text, (), {})
-
     def usage(self, end: Finished) -> shapes.Usage:
         """Its usage; of several answers to one prompt the first has that."""
         return shapes.usage(end, self.generated, repeats=self._request.choice > 0)
 
-    def _part(self, passage: Passage) -> Part:
+    def _next_part(self, passage: Passage) -> Part:
         said = []
         for begin in passage.begins:
             if self._skipped:
@@ -162,14 +166,9 @@ class _Whole:
     end: Finished | None = None
 
     def take(self, event: Event) -> None:
-        match event:
-            case Started():
-                self.parts.append(self.telling.started(event))
-            case Tokens():
-                self.parts.append(self.telling.tokens(event))
-            case Finished():
-                self.end = event
-                self.parts.append(self.telling.finish())
+        self.parts.append(self.telling.part(event))
+        if isinstance(event, Finished):
+            self.end = event
 
     def answer(self, shape: Shape, index: int) -> tuple[Json, shapes.Usage]:
         if self.end is None:
@@ -268,17 +267,14 @@ class Stream:
 
     def _chunk(self, number: int, event: Event) -> list[Json]:
         telling = self._tellings[number]
-        match event:
-            case Started():
-                return [self._made(number, telling.started(event), None)]
-            case Tokens():
-                return [self._made(number, telling.tokens(event), None)]
-            case Finished(reason, _, _):
-                part = telling.finish()
-                part.described.update(shapes.result(event, telling.generated))
-                self._running -= 1
-                self._usage += telling.usage(event)
-                return self._last(self._made(number, part, reason))
+        part = telling.part(event)
+        said = part.said if telling.logprobs else ()
+        if not isinstance(event, Finished):
+            return [self._shape.chunk(part.text, None, part.described, said, number)]
+        described = part.described | shapes.result(event, telling.generated)
+        self._running -= 1
+        self._usage += telling.usage(event)
+        return self._last(self._shape.chunk(part.text, event.reason, described, said, number))
 
     def _last(self, chunk: Json) -> list[Json]:
         """The last chunk of an answer, and the usage after that of the last."""
@@ -288,10 +284,6 @@ class Stream:
         if not self._usage_apart:
             return [chunk | usage]
         return [chunk, self._shape.chunk("", None, {}) | {"choices": []} | usage]
-
-    def _made(self, number: int, part: Part, finish: str | None) -> Json:
-        said = part.said if self._tellings[number].logprobs else ()
-        return self._shape.chunk(part.text, finish, part.described, said, number)
 
 
 async def told(first: Json, others: AsyncGenerator[Json, None]) -> AsyncIterator[str]:
@@ -320,5 +312,4 @@ def error_body(error: SpecmeshError) -> Json:
 
 
 def server_sent(value: Json) -> str:
-    """A value as a server-sent event."""
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"

@@ -135,7 +135,7 @@ class _Api:
         served = self._backend.served(body.named or body.model)
         if body.model not in ("", served.model):
             raise RequestError(f"{body.model} began this text, and {served.model} answers here", "resume")
-        shape = shapes.shape(chat, time.time(), served.model, body.request.id)
+        shape = shapes.Shape(chat, body.request.id or shapes.new_id(chat), int(time.time()), served.model)
         vocabulary, request = served.vocabulary, replace(body.request, id=shape.id, target=served.target)
         if body.ignore_eos:
             request = replace(request, params=endless(request.params, vocabulary.end_ids))
@@ -207,13 +207,13 @@ def _model(name: str) -> dict[str, object]:
 
 async def _json(http: HttpRequest) -> object:
     """The request's JSON; raises RequestError for anything else, HTTPException for too much of it."""
-    raw = b""
+    raw = bytearray()
     async for chunk in http.stream():
         raw += chunk
         if len(raw) > MAX_HTTP_BODY:
             raise HTTPException(413, f"the request body exceeds {MAX_HTTP_BODY} bytes")
     try:
-        body = json.loads(raw)
+        body = json.loads(raw.decode("utf-8-sig"))  # of bytes it would take half a surrogate pair
         if b"\\u" in raw:
             json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
     except RecursionError:

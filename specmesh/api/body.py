@@ -5,6 +5,7 @@ import secrets
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 from specmesh.api.fields import ignored
 from specmesh.api.messages import continues, parse_messages
@@ -163,7 +164,7 @@ def _resumed(value: object, request: Request) -> tuple[Request, str]:
 
 
 def _ids(value: object, name: str) -> tuple[int, ...]:
-    if isinstance(value, list) and all(type(item) is int and 0 <= item < 2**31 for item in value):
+    if isinstance(value, list) and all(map(_is_id, value)):
         return tuple(value)
     raise RequestError(f"resume.{name} must be a list of token ids, each from 0 to 2147483647", "resume")
 
@@ -186,11 +187,8 @@ def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParam
         strategy=_strategy(fields.get("strategy")),
         threshold=number_field(fields, "threshold", THRESHOLD, 0.0, 1.0),
     )
-    draft_n, stops, cached = (
-        _draft_n(fields.get("draft_n")),
-        _stops(fields.get("stop")),
-        _flag(fields, "cache_prompt", True),
-    )
+    draft_n, stops = _draft_n(fields.get("draft_n")), _stops(fields.get("stop"))
+    cached = _flag(fields, "cache_prompt", True)
     return SessionParams(check_sampling(sampling), max_tokens, draft_n, stops, logprobs, grammar_of(fields), cached)
 
 
@@ -236,28 +234,26 @@ def _strategy(value: object) -> str:
 def _biases(value: object) -> tuple[tuple[int, float], ...]:
     """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...], where false forbids a token."""
     pairs = list(value.items()) if isinstance(value, dict) else value or []
-    if not isinstance(pairs, list):
-        raise _no_bias()
-    return tuple(_bias(pair) for pair in pairs)
-
-
-def _bias(pair: object) -> tuple[int, float]:
-    if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise _no_bias()
-    token, bias = pair
-    token = int(token) if isinstance(token, str) and token.isdecimal() and len(token) < 10 else token
-    bias = FORBIDDEN if bias is False else bias
-    if type(token) is not int or not 0 <= token < 2**31 or isinstance(bias, bool) or not isinstance(bias, int | float):
-        raise _no_bias()
-    if not (bias == FORBIDDEN or abs(bias) <= MOST):
-        raise _no_bias()
-    return token, float(bias)
-
-
-def _no_bias() -> RequestError:
-    return RequestError(
+    if isinstance(pairs, list) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        biases = [(_token(token), FORBIDDEN if bias is False else bias) for token, bias in pairs]
+        if all(_is_bias(*one) for one in biases):
+            return tuple((token, float(bias)) for token, bias in biases)
+    raise RequestError(
         f"logit_bias must map token ids to numbers from {-MOST:g} to {MOST:g}, or false for never", "logit_bias"
     )
+
+
+def _token(token: Any) -> Any:
+    """An id that may be written as a text, as keys of JSON's objects are."""
+    return int(token) if isinstance(token, str) and token.isdecimal() and len(token) < 10 else token
+
+
+def _is_bias(token: object, bias: object) -> bool:
+    return _is_id(token) and type(bias) in (int, float) and (bias == FORBIDDEN or -MOST <= bias <= MOST)  # type: ignore[operator]
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**31
 
 
 def _stops(value: object) -> tuple[str, ...]:
@@ -277,7 +273,7 @@ def _prompts(value: object) -> tuple[Prompt, ...]:
 def _prompt(value: object) -> Prompt:
     if isinstance(value, str):
         return value, None
-    if isinstance(value, list) and value and all(type(item) is int and 0 <= item < 2**31 for item in value):
+    if isinstance(value, list) and value and all(map(_is_id, value)):
         return None, tuple(value)
     raise RequestError(
         "prompt must be a string or a list of token ids, each from 0 to 2147483647, or a list of such", "prompt"

@@ -10,8 +10,9 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh.api import shapes
-from specmesh.api.port import Keys, Port, is_loopback
+from specmesh.api.port import Keys, Port
 from specmesh.errors import Refused
+from specmesh.ways import Way, way
 
 _OPEN = frozenset({"/health"})
 
@@ -28,7 +29,6 @@ class Guard:
         self._app, self._keys, self._origins = app, keys, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         refusal = self._refusal(Headers(scope=scope), scope["path"]) if scope["type"] == "http" else None
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
@@ -65,7 +65,7 @@ def _is_key(told: str, keys: tuple[str, ...]) -> bool:
 def _is_here(url: str) -> bool:
     """Whether a URL's host is this machine under a name that nobody else can give it."""
     try:
-        return is_loopback(urlsplit(url).hostname or "")
+        return way(urlsplit(url).hostname or "") is Way.SAME_MACHINE
     except ValueError:
         return False
 

@@ -28,7 +28,6 @@ class Said:
         return self._one(self.id, chosen) | {"top_logprobs": [self._one(token, value) for token, value in self.top()]}
 
     def top(self) -> Sequence[tuple[int, float]]:
-        """The likeliest ids in its place."""
         return list(zip(self.logprob.ids, self.logprob.top, strict=True)) if self.logprob is not None else []
 
     def spelled(self, token: int) -> str:

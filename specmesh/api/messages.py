@@ -65,11 +65,12 @@ def _content(value: object, where: str, unread: list[str]) -> str:
 def _part(part: object, where: str, unread: list[str]) -> str:
     if not isinstance(part, dict):
         raise RequestError(f"{where} must be an object with a type", where)
-    kind, extra = part.get("type", "text"), sorted(part.keys() - {"type", "text"})
+    kind = part.get("type", "text")
+    extra = sorted(name for name in part.keys() - {"type", "text"} if part[name] is not None)
     for medium in _MEDIA:
         if any(medium in name for name in (str(kind), *extra)):
             raise RequestError(f"{medium} input is not supported by this model", where)
     if kind != "text" or not isinstance(part.get("text"), str):
         raise RequestError(f"{where} is no text part, and nothing else is supported", where)
-    unread += [f"{where}.{name}" for name in extra if part[name] is not None]
+    unread += [f"{where}.{name}" for name in extra]
     return str(part["text"])

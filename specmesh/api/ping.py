@@ -31,7 +31,6 @@ class Result:
     seconds: float | None
 
     def as_json(self) -> dict[str, object]:
-        """An event of the answer."""
         time_ms = None if self.seconds is None else round(self.seconds * 1e3, 4)
         return {"number": self.number, "peer": self.peer.name, "address": self.peer.address, "time_ms": time_ms}
 
@@ -58,7 +57,6 @@ class PingRun:
 
     @property
     def anybody(self) -> bool:
-        """Whether anybody was pinged so far."""
         return bool(self._known)
 
     def begin(self, now: float) -> int | None:
@@ -116,7 +114,7 @@ async def pinged(backend: Backend, wanted: PingBody) -> AsyncGenerator[dict[str,
     while (wait := run.wait(time.monotonic())) is not None:
         number = run.begin(time.monotonic())
         if number is not None:
-            backend.submit(Probe(number, crossing))
+            backend.submit(Probe(number, crossing.hear))
             continue
         events: list[Pinged | Ponged] = []
         with suppress(TimeoutError):

@@ -1,6 +1,5 @@
 """The API's TCP port: where it listens, and the keys that open it."""
 
-import ipaddress
 import os
 import re
 import stat
@@ -9,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from specmesh.errors import ConfigError
+from specmesh.ways import Way, way
 
 MAX_KEYS = 64 * 1024
 """Bytes of a file of keys."""
@@ -52,7 +52,7 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
     if not host or port is None or parts.path or parts.username:
         raise ConfigError(f"--http {http!r} is not HOST:PORT: write 127.0.0.1:8080", "http")
     keys = read_keys(key_file) if key_file is not None else ()
-    if not keys and not is_loopback(host):
+    if not keys and way(host) is not Way.SAME_MACHINE:
         raise ConfigError(f"--http {http} is open to other machines: set --api-key-file FILE, or use 127.0.0.1", "http")
     for origin in origins:
         if origin == "*" and not keys:
@@ -79,11 +79,3 @@ def read_keys(path: Path) -> tuple[str, ...]:
     if not keys or len(raw) > MAX_KEYS:
         raise ConfigError(f"{path}: needs at least one key, one per line, 64 KiB at most", "api_key_file")
     return keys
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host can only be this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

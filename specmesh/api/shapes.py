@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from specmesh import __version__
 from specmesh.api.logprobs import Said, chat_logprobs, completion_logprobs
@@ -19,84 +18,58 @@ FINGERPRINT = f"specmesh-{__version__}"
 _COUNTS = ("drafted", "accepted", "cached_tokens")
 
 
-class Shape(Protocol):
-    """One answer's form, under the id of its request; `extra` is specmesh's own part, `index` the choice's."""
-
-    @property
-    def id(self) -> str:
-        """The request's, for its client and for the log."""
-        ...
-
-    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = (), index: int = 0) -> Json:
-        """A part of a streamed answer; the last one has a reason to `finish`. said: ids of which more is to be told."""
-        ...
-
-    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None, index: int = 0) -> Json:
-        """The answer at once; said: likewise, None where that was not asked for."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """/v1/completions. Its log-probabilities are also told as those of chats are, under `specmesh`."""
+class Shape:
+    """The form of one answer, of a chat or a completion, under the id of its request.
 
+    `extra` is specmesh's own part, `index` the choice's, `said` the ids of which more is to be told. Log-probabilities
+    of a completion are also told as those of chats are, under `specmesh`.
+    """
+
+    chat: bool
     id: str
     created: int
     model: str
 
     def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = (), index: int = 0) -> Json:
-        """A part of the text."""
-        return self._answer(text, finish, extra, said or None, index)
-
-    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None, index: int = 0) -> Json:
-        """The text."""
-        return self._answer(text, finish, extra, said, index)
-
-    def _answer(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] | None, index: int) -> Json:
-        logprobs = None if said is None else completion_logprobs(said)
-        if said is not None:
-            extra = extra | {"logprobs": [one.entry() for one in said if not one.echoed]}
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
-        return _head(self, "text_completion") | {"choices": [choice], "specmesh": extra}
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """/v1/chat/completions."""
-
-    id: str
-    created: int
-    model: str
-
-    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = (), index: int = 0) -> Json:
-        """A part of the assistant's message; the first, before any text, says who speaks."""
+        """A part of a streamed answer; the last one has a reason to `finish`, a chat's first says who speaks."""
+        if not self.chat:
+            return self._completion(text, finish, extra, said or None, index)
         begins = "session" in extra and not extra.get("known_tokens")
         delta: Json = {"role": "assistant", "content": ""} if begins else {"content": text} if text else {}
-        logprobs = chat_logprobs(said) if said else None
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return _head(self, "chat.completion.chunk") | {"choices": [choice], "specmesh": extra}
+        choice: Json = {"delta": delta, "logprobs": chat_logprobs(said) if said else None}
+        return self._answer("chat.completion.chunk", choice, finish, extra, index)
 
     def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None, index: int = 0) -> Json:
-        """The assistant's message."""
+        """The answer at once; said: None where that was not asked for."""
+        if not self.chat:
+            return self._completion(text, finish, extra, said, index)
         message = {"role": "assistant", "content": text, "refusal": None}
-        logprobs = None if said is None else chat_logprobs(said)
-        choice = {"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish}
-        return _head(self, "chat.completion") | {"choices": [choice], "specmesh": extra}
+        choice: Json = {"message": message, "logprobs": None if said is None else chat_logprobs(said)}
+        return self._answer("chat.completion", choice, finish, extra, index)
+
+    def _completion(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] | None, index: int) -> Json:
+        choice: Json = {"text": text, "logprobs": None}
+        if said is not None:
+            choice["logprobs"] = completion_logprobs(said)
+            extra = extra | {"logprobs": [one.entry() for one in said if not one.echoed]}
+        return self._answer("text_completion", choice, finish, extra, index)
+
+    def _answer(self, kind: str, choice: Json, finish: str | None, extra: Json, index: int) -> Json:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": [{"index": index, **choice, "finish_reason": finish}],
+            "specmesh": extra,
+        }
 
 
 def new_id(chat: bool) -> str:
     """A name for a request, which cannot be guessed: who has it can have the text."""
     return ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(16)
-
-
-def shape(chat: bool, created: float, model: str, name: str = "") -> Shape:
-    """The form of an answer, a new one unless it has a name."""
-    return (Chat if chat else Completion)(name or new_id(chat), int(created), model)
-
-
-def _head(answer: Completion | Chat, kind: str) -> Json:
-    head: Json = {"id": answer.id, "object": kind, "created": answer.created, "model": answer.model}
-    return head | {"system_fingerprint": FINGERPRINT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +84,11 @@ class Usage:
     cached: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        """That of two answers."""
         accepted, rejected = self.accepted + other.accepted, self.rejected + other.rejected
         generated, cached = self.generated + other.generated, self.cached + other.cached
         return Usage(self.prompt + other.prompt, generated, accepted, rejected, cached)
 
     def as_json(self) -> Json:
-        """OpenAI's form."""
         return {
             "prompt_tokens": self.prompt,
             "completion_tokens": self.generated,

@@ -62,7 +62,10 @@ def _schema_field(fields: Json) -> Grammar | None:
 def _schema(value: object, where: str) -> Grammar:
     if not isinstance(value, dict):
         raise RequestError(f"{where} must be a JSON object", where.partition(".")[0])
-    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
+    try:
+        return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
+    except RecursionError:
+        raise RequestError(f"{where} is nested too deeply", where.partition(".")[0]) from None
 
 
 def _grammar_field(fields: Json) -> Grammar | None:

@@ -21,7 +21,6 @@ class Source(Protocol):
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
         """The chunks of a streamed completion. Raises Busy where there is no place for it."""
-        ...
 
 
 def measure(source: Source, load: Load, advance: Callable[[], None]) -> list[tuple[int, list[Text]]]:

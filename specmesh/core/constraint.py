@@ -75,43 +75,35 @@ class Constraint(Protocol):
     @property
     def complete(self) -> bool:
         """Whether the text is whole and nothing can follow."""
-        ...
 
     @property
     def spent(self) -> str | None:
         """What the library ran out of, in its words; None where it answers. For good: then nothing `fits` any more, or
         nothing is allowed either."""
-        ...
 
     def allowed(self) -> NDArray[np.bool_]:
         """Which ids may come next, (n_vocab,), end ids where the text may end here; at least one.
 
         Raises RequestError where there is none, or the grammar takes more than it may.
         """
-        ...
 
     def allows(self, token: int) -> bool:
         """Whether `allowed` has this id; False where it raises."""
-        ...
 
     def take(self, token: int) -> None:
         """Go on by an id that is allowed and ends nothing."""
-        ...
 
     def back(self, count: int) -> None:
         """Take back the last `count` ids."""
-        ...
 
     def fits(self, ids: Sequence[int]) -> int:
         """How many of these ids may come next, in this order; an id that ends the text counts where it may end.
 
         Whatever is asked here changes no other answer; fewer may be counted where that takes too much.
         """
-        ...
 
     def forced(self) -> tuple[int, ...]:
         """Ids that come next whatever the target says: each is the only one that is allowed after those before it."""
-        ...
 
 
 def masked(logits: Logits, allowed: NDArray[np.bool_]) -> Logits:

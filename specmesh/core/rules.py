@@ -41,7 +41,6 @@ class Rule(Protocol):
 
     def choices(self, rows: Rows) -> Choose:
         """What gives the token after the first i drafts, called for i = 0, 1, ... as long as these are what it gave."""
-        ...
 
 
 class Deterministic:

@@ -297,7 +297,7 @@ class _Simulation:
         if session is None:
             return
         if self._policy is not None:
-            session.adopt(self._policy(self._texts.prompt + session.generated))
+            session.pacing.adopt(self._policy(self._texts.prompt + session.generated))
         elif (inputs := session.unsolved(now)) is not None:
             self._solver_free = max(self._solver_free, now) + self._site.solving
             self._at(self._solver_free, partial(self._solved, number, inputs))
@@ -305,7 +305,7 @@ class _Simulation:
     def _solved(self, number: int, inputs: PolicyInputs, now: float) -> None:
         session = self._live.get(number)
         if session is not None:
-            session.adopt(solve(inputs, session.policy))
+            session.pacing.adopt(solve(inputs, session.pacing.policy))
             self._turn(now)
 
     def _heard(self, number: int, event: ev.VerifierEvent, now: float) -> None:

@@ -19,7 +19,7 @@ from specmesh.core.held_drafts import HeldDrafts
 from specmesh.core.logprobs import Logprobs
 from specmesh.core.pacing import Pacing
 from specmesh.core.places import NOTHING, Memory
-from specmesh.core.policy import Policy, PolicyInputs
+from specmesh.core.policy import PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.rules import Choose, Rows, proposes, rule_of
 from specmesh.core.sampling import Sampler
@@ -186,18 +186,9 @@ class VerifierSession:
         """How many drafts the drafter is asked for."""
         return self._pacing.draft_n
 
-    @property
-    def policy(self) -> Policy | None:
-        """By what it decides, where draft_n adapts and enough is known."""
-        return self._pacing.policy
-
     def unsolved(self, now: float) -> PolicyInputs | None:
-        """What to solve another policy from, to be handed to `adopt`; None where nothing has moved."""
+        """What to solve another policy from, to be handed to `Pacing.adopt`; None where nothing has moved."""
         return None if self.finished is not None else self._pacing.unsolved(now)
-
-    def adopt(self, policy: Policy) -> None:
-        """Decide by this policy from now on."""
-        self._pacing.adopt(policy)
 
     @property
     def lead(self) -> int:

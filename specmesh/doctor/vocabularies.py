@@ -5,7 +5,8 @@ from pathlib import Path
 
 from specmesh.core.probes import PROBES, Probed, compare_encodings
 from specmesh.core.vocabulary_match import Comparison, Verdict, compare, percent
-from specmesh.engines.load import TokenizerFile, load_tokenizer
+from specmesh.engines.hf_vocabulary import TokenizerFile
+from specmesh.engines.load import load_tokenizer
 
 SCHEMA_VERSION = 1
 

@@ -33,7 +33,6 @@ class Progress(Protocol):
 
     def __call__(self, share: float, fetched: int = 0, /) -> bool | None:
         """The share that is loaded, 0.0 to 1.0, or the bytes that a download has brought so far; False gives up."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +94,13 @@ class VerifyEngine(Protocol):
     @property
     def info(self) -> EngineInfo:
         """Facts about the model."""
-        ...
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The model's vocabulary."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """Ids of a prompt, with the special tokens the model wants at its start; safe from any thread."""
-        ...
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """Run one step over all spans; per span the logits, float32 (rows, n_vocab), or None where not wanted.
@@ -112,7 +108,6 @@ class VerifyEngine(Protocol):
         Each span's `position` must equal the ids its sequence holds. The arrays are valid until the next call.
         Raises EngineError; the sequences then hold an unknown number of the new ids and must be trimmed.
         """
-        ...
 
     def trim(self, seq: int, length: int) -> None:
         """Keep the first `length` ids of a sequence; 0 frees it. Raises EngineError where that is impossible.
@@ -120,18 +115,15 @@ class VerifyEngine(Protocol):
         With `trimming` "removal" every length is possible. Else only 0 and those inside the sequence's last step, at
         least its first row; and, with "rollback", before the next step of any sequence.
         """
-        ...
 
     def copy(self, seq: int, source: int, length: int) -> None:
         """Let the empty sequence `seq` begin with the first `length` ids of another one, 0 < length <= held.
 
         Raises LocalProtocolError for what cannot be, and for an engine whose `reuse` is not "copied".
         """
-        ...
 
     def close(self) -> None:
         """Free the model."""
-        ...
 
 
 @runtime_checkable
@@ -140,7 +132,6 @@ class Encoder(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, with the special tokens the model wants at its start. Raises RequestError."""
-        ...
 
 
 @runtime_checkable
@@ -153,7 +144,6 @@ class ChatEncoder(Protocol):
 
         Raises RequestError where the model has no template, or the template refuses the messages.
         """
-        ...
 
 
 @runtime_checkable
@@ -162,7 +152,6 @@ class CpuEngine(Protocol):
 
     def use_threads(self, threads: int) -> None:
         """Take so many CPU threads from the next step on; not while one runs."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +171,6 @@ class BatchDraftEngine(Protocol):
     def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
         """`DraftEngine.predict` for each, of different sequences, with at most n_batch ids in all. Where it raises,
         `trim` tells what each of them holds."""
-        ...
 
 
 class DraftEngine(Protocol):
@@ -191,12 +179,10 @@ class DraftEngine(Protocol):
     @property
     def info(self) -> EngineInfo:
         """Facts about the model."""
-        ...
 
     @property
     def vocabulary(self) -> Vocabulary | None:
         """The model's vocabulary; None for an engine that knows ids only."""
-        ...
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         """Append `ids` (at most n_batch) to a sequence and guess the id after them.
@@ -204,16 +190,13 @@ class DraftEngine(Protocol):
         Without a `sampler` the ids are only taken in and the answer is None. None with one: no guess. A sampler that is
         `greedy` may be answered for without being asked.
         """
-        ...
 
     def trim(self, seq: int, length: int) -> int:
         """Keep at most the first `length` ids of a sequence and return how many it still holds (0 where a model
         cannot go back so far): the caller feeds the rest again."""
-        ...
 
     def close(self) -> None:
         """Free the model."""
-        ...
 
 
 def predict_all(engine: DraftEngine, asks: Sequence[Ask]) -> list[int | None]:

@@ -39,20 +39,17 @@ def answer(request: Json) -> Json:
     The answer has `text`; or `unusable`, why the template is none; or `refused`, why it does not take the messages.
     Memory that runs out is for `serve` to tell.
     """
+    fault = "unusable"
     try:
         template = _compiled(str(request["template"]))
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever Jinja raises for what is no template
-        return {"unusable": _told(error)}
-    if request["messages"] is None:
-        return {"text": ""}
-    try:
+        fault = "refused"
+        if request["messages"] is None:
+            return {"text": ""}
         return {"text": (_continued if request["continued"] else _rendered)(template, request)}
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - a template may raise anything
-        return {"refused": _told(error)}
+    except Exception as error:  # noqa: BLE001 - Jinja and a template may raise anything
+        return {fault: _told(error)}
 
 
 @functools.lru_cache(maxsize=1)

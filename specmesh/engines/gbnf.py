@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from specmesh.errors import RequestError
 
@@ -24,45 +25,29 @@ _BLANK, _BLANK_LINES = re.compile(r"(?:[ \t]|#[^\r\n]*)*"), re.compile(r"(?:[ \t
 _TIMES = re.compile(r"\{\s*(\d+)\s*(?:(,)\s*(\d+)?\s*)?\}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Chars:
+class _Chars(NamedTuple):
     """One character out of these ranges of code points."""
 
     ranges: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Literal:
-    """This text."""
-
+class _Literal(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Ref:
-    """Another rule."""
-
-    name: str
+class _Ref(NamedTuple):
+    rule: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Sequence:
-    """One after the other."""
-
+class _Sequence(NamedTuple):
     items: tuple["_Node", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """One of these."""
-
+class _Choice(NamedTuple):
     options: tuple["_Node", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Repeat:
-    """So many times; `most` None: without end."""
-
+class _Repeat(NamedTuple):
     item: "_Node"
     least: int
     most: int | None
@@ -297,9 +282,7 @@ def _expression(node: _Node, names: Mapping[str, str]) -> str:
     match node:
         case _Chars(ranges):
             return f"/[{''.join(_range(first, last) for first, last in _characters(ranges))}]/"
-        case _Literal(text) if (
-            text == "" or names["root"] == "R0"
-        ):  # letter by letter it would take a hundred times as long
+        case _Literal(text) if not text or names["root"] == "R0":  # letter by letter it takes a hundred times as long
             return json.dumps(text)
         case _Literal(text):
             return f"({' '.join(f'/[{_range(ord(char), ord(char))}]/' for char in text)})"

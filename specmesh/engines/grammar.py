@@ -63,7 +63,6 @@ class Grammars:
         return constraint
 
     def close(self) -> None:
-        """End the process that looks at grammars."""
         self._child.close()
 
     def _look(self, grammar: Grammar) -> str:
@@ -139,13 +138,11 @@ class GrammarConstraint:
         return mask[:-1]
 
     def allows(self, token: int) -> bool:
-        """Whether this id may come next."""
         with self._text:
             fits = self._fits(self._text, b"", token)
         return fits and self._ran_out(self._text, self._tokens) is None
 
     def take(self, token: int) -> None:
-        """Go on by an id that is allowed and ends nothing."""
         piece = self._spelling.pieces[token]
         with self._text:
             self._tokens.consume_token(token)
@@ -158,7 +155,6 @@ class GrammarConstraint:
         self._allowed, self._forced, self._forks = None, self._forced[1:] if known else (), known and self._forks
 
     def back(self, count: int) -> None:
-        """Take back the last `count` ids."""
         if count:
             size = sum(len(self._spelling.pieces[token]) for token in self._ids[-count:])
             del self._ids[-count:]
@@ -228,7 +224,6 @@ class _Walk:
         self.seconds += time.thread_time()
 
     def take(self, text: bytes) -> None:
-        """The text goes on so."""
         if self._ahead.startswith(text):
             self._ahead, self._free = self._ahead[len(text) :], max(self._free - len(text), 0)
         else:
@@ -236,7 +231,6 @@ class _Walk:
             self.matcher.consume_tokens(list(text))
 
     def back(self, size: int) -> None:
-        """The text's last bytes are taken back."""
         self.at(b"")
         self.matcher.rollback(size)
 

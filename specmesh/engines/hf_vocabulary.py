@@ -37,8 +37,8 @@ _ENDS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class HfVocabulary:
-    """A directory's vocabulary; `encode` is None where the `tokenizers` package is not installed."""
+class TokenizerFile:
+    """A model's vocabulary without the model; `encode` is None where what it takes is not installed."""
 
     vocabulary: Vocabulary
     encode: Callable[[str], list[int]] | None
@@ -56,7 +56,7 @@ def sentencepiece_bytes(token: str) -> bytes:
     return bytes([int(byte[1], 16)]) if byte else _plain(token)
 
 
-def load_hf_vocabulary(folder: Path) -> HfVocabulary:
+def load_hf_vocabulary(folder: Path) -> TokenizerFile:
     """Read a directory's tokenizer.json; raises ConfigError where it is missing or not understood."""
     path = folder / "tokenizer.json"
     tokenizer = _object(path)
@@ -66,7 +66,7 @@ def load_hf_vocabulary(folder: Path) -> HfVocabulary:
         vocabulary = hf_vocabulary(tokenizer, folder)
     except ConfigError as error:
         raise ConfigError(f"{path} is not understood ({error}): save it anew") from error
-    return HfVocabulary(vocabulary, _encoder(path))
+    return TokenizerFile(vocabulary, _encoder(path))
 
 
 def hf_vocabulary(tokenizer: dict[str, Any], folder: Path) -> Vocabulary:

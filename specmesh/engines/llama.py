@@ -1,7 +1,6 @@
 """llama.cpp as verifier and as drafter."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,28 @@ from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 __all__ = ["LlamaDrafter", "LlamaSettings", "LlamaVerifier"]
 
 
-class LlamaVerifier:
+class _LlamaEngine:
+    """What both have: a model, and sequences of it."""
+
+    _model: LlamaModel
+    _context: LlamaContext
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._context.info
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self._model.vocabulary
+
+    def use_threads(self, threads: int) -> None:
+        self._context.use_threads(threads)
+
+    def close(self) -> None:
+        self._context.close()
+
+
+class LlamaVerifier(_LlamaEngine):
     """A GGUF target model: `VerifyEngine` by llama.cpp.
 
     One step carries up to n_batch rows, n_seq * (max_draft + 1) of them with logits; where it is reproducible,
@@ -38,20 +58,6 @@ class LlamaVerifier:
         most = settings.max_draft + 1 if width is None else width
         self._context = _context(self._model, settings, settings.n_seq * most, max(most - 1, 1), width)
         self._tokenizer = Tokenizer(settings.path, self._model.vocabulary.fingerprint())
-
-    @property
-    def info(self) -> EngineInfo:
-        """Facts about the model."""
-        return self._context.info
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The model's vocabulary."""
-        return self._model.vocabulary
-
-    def use_threads(self, threads: int) -> None:
-        """Take so many CPU threads from the next step on."""
-        self._context.use_threads(threads)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a raw prompt, made as llama-server's /completion does; safe from any thread.
@@ -101,34 +107,17 @@ class LlamaVerifier:
         self._context.copy(seq, source, length)
 
     def close(self) -> None:
-        """Free the model; a second call does nothing."""
         self._tokenizer.close()
-        self._context.close()
+        super().close()
 
 
-class LlamaDrafter:
+class LlamaDrafter(_LlamaEngine):
     """A GGUF draft model, `DraftEngine` by llama.cpp."""
 
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
         """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
         self._model = LlamaModel(settings, progress)
         self._context = _context(self._model, settings, 1, 0)
-        self._info = replace(self._context.info, batches=self._context.info.trimming == "removal")
-
-    @property
-    def info(self) -> EngineInfo:
-        """Facts about the model."""
-        return self._info
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The model's vocabulary."""
-        return self._model.vocabulary
-
-    def use_threads(self, threads: int) -> None:
-        """Take so many CPU threads from the next step on."""
-        self._context.use_threads(threads)
-        self._info = replace(self._context.info, batches=self._info.batches)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, as `LlamaVerifier.encode` makes them."""
@@ -142,7 +131,6 @@ class LlamaDrafter:
         return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
 
     def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
-        """The same for several sequences in one llama_decode."""
         n_batch, spans = self.info.n_batch, list[Span]()
         ends = [self._context.sequences.check_append(ask.seq, ask.ids, n_batch) + len(ask.ids) for ask in asks]
         for ask, end in zip(asks, ends, strict=True):
@@ -165,10 +153,6 @@ class LlamaDrafter:
         if length < held and not self._context.trim(seq, length):
             self._context.trim(seq, 0)
         return self._context.sequences.held(seq)
-
-    def close(self) -> None:
-        """Free the model; a second call does nothing."""
-        self._context.close()
 
 
 def _context(

@@ -77,7 +77,6 @@ class LlamaCache:
             raise EngineError(_decode_failure(code, sum(len(span.ids) for span in spans)))
 
     def use_threads(self, threads: int) -> None:
-        """Take so many CPU threads from the next run on."""
         self._check_open()
         self.lib.llama_set_n_threads(self._handle, threads, threads)
 
@@ -136,14 +135,12 @@ class LlamaCache:
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")
 
     def close(self) -> None:
-        """Free the memory; a second call does nothing."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self.lib.llama_free(handle)
 
     @property
     def closed(self) -> bool:
-        """Whether it was freed."""
         return self._handle is None
 
     def _check_open(self) -> None:
@@ -168,12 +165,10 @@ class SavedState:
         self._first = ctypes.c_uint8.from_buffer(pages)  # keeps them
 
     def __len__(self) -> int:
-        """Its bytes."""
         return self._size
 
     @property
     def pointer(self) -> Any:
-        """Where it is, for llama.cpp."""
         return ctypes.pointer(self._first)
 
 

@@ -52,7 +52,6 @@ class ChatTemplate:
         return str(told["text"])
 
     def close(self) -> None:
-        """End its process."""
         self._child.close()
 
 

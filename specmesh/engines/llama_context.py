@@ -56,6 +56,7 @@ class LlamaContext:
             model.backend if model.on_gpu else _on_cpu(threads),
             width,
             self._reuse(width),
+            batches=self.rewind.trimming == "removal",
             n_outputs=self._n_outputs,
             threads=0 if model.on_gpu else threads,
         )
@@ -106,7 +107,6 @@ class LlamaContext:
         return self.cache.logits(sum(len(span.ids) for span in spans if span.logits))
 
     def use_threads(self, threads: int) -> None:
-        """Take so many CPU threads from the next step on."""
         self.cache.use_threads(threads)
         if not self._model.on_gpu:
             self.info = replace(self.info, threads=threads, backend=_on_cpu(threads))
@@ -135,7 +135,6 @@ class LlamaContext:
         self.sequences.set(seq, length)
 
     def close(self) -> None:
-        """Free the cache and then the model; a second call does nothing."""
         self.cache.close()
         self._model.close()
 

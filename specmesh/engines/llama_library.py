@@ -111,7 +111,6 @@ def accelerators() -> list[int]:
 
 
 def forget_devices() -> None:
-    """Others have been registered."""
     gpu_devices.cache_clear()
 
 

@@ -147,7 +147,6 @@ class LlamaModel:
         return _piece(self.lib, self.vocab, token, buffer, special=True).decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Free the model; a second call does nothing."""
         if self._template is not None:
             self._template.close()
         with self._lock:

@@ -28,27 +28,21 @@ class Rewind(Protocol):
     @property
     def trimming(self) -> Trimming:
         """The name of this way."""
-        ...
 
     def prepare(self, spans: Sequence[Span]) -> list[Span]:
         """Make the memory hold what was left of each sequence, and say what to run for `spans`; raises EngineError."""
-        ...
 
     def done(self, spans: Sequence[Span]) -> None:
         """Note that `spans` were run."""
-        ...
 
     def trim(self, seq: int, length: int) -> bool:
         """Keep `length` ids, 0 < length < held; False, with nothing changed, where that is out of reach."""
-        ...
 
     def clear(self, seq: int) -> None:
         """Empty a sequence and free what was kept for it."""
-        ...
 
     def recover(self, seq: int, held: int) -> int:
         """After a failed step: bring a sequence back to `held` ids or to nothing; returns how many it holds."""
-        ...
 
 
 class Removal:
@@ -60,26 +54,21 @@ class Removal:
 
     @property
     def trimming(self) -> Trimming:
-        """The name of this way."""
         return "removal" if self._works else "none"
 
     def prepare(self, spans: Sequence[Span]) -> list[Span]:
-        """The spans as they are."""
         return list(spans)
 
     def done(self, spans: Sequence[Span]) -> None:
         """Nothing to note."""
 
     def trim(self, seq: int, length: int) -> bool:
-        """Any length is within reach."""
         return self._works and self._cache.remove(seq, length)
 
     def clear(self, seq: int) -> None:
-        """Empty a sequence."""
         self._cache.forget(seq)
 
     def recover(self, seq: int, held: int) -> int:
-        """Cut what a failed step left."""
         if self._cache.remove(seq, held):
             return held
         self._cache.forget(seq)
@@ -150,12 +139,10 @@ class Rollback:
         return True
 
     def clear(self, seq: int) -> None:
-        """Empty a sequence."""
         self._cache.forget(seq)
         self._length[seq] = self._held[seq] = self._floor[seq] = 0
 
     def recover(self, seq: int, held: int) -> int:  # noqa: ARG002 - which states a failed step wrote is not known
-        """Empty the sequence."""
         self.clear(seq)
         return 0
 
@@ -272,7 +259,6 @@ class Restore:
                 track.ids += span.ids
 
     def trim(self, seq: int, length: int) -> bool:
-        """Lengths from the oldest save on are within reach."""
         track = self._tracks[seq]
         if not track.marks or length < track.marks[0].length:
             return False
@@ -281,12 +267,10 @@ class Restore:
         return True
 
     def clear(self, seq: int) -> None:
-        """Empty a sequence and free its saved states."""
         self._cache.forget(seq)
         self._tracks[seq] = _Track()
 
     def recover(self, seq: int, held: int) -> int:  # noqa: ARG002 - what a failed step left is not known
-        """Empty the sequence."""
         self.clear(seq)
         return 0
 

@@ -20,8 +20,6 @@ TOKENIZING = Limits(memory=2**32, seconds=30.0, environment={"CUDA_VISIBLE_DEVIC
 
 
 class Tokenizer:
-    """The tokenizer of a model file, in a process of its own."""
-
     def __init__(self, path: Path, fingerprint: str) -> None:
         self._request: dict[str, object] = {"path": str(path.absolute()), "fingerprint": fingerprint}
         self._child = Child("specmesh.engines.llama_tokens_child", TOKENIZING)
@@ -54,5 +52,4 @@ class Tokenizer:
         return ids
 
     def close(self) -> None:
-        """End its process."""
         self._child.close()

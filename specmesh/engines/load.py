@@ -2,8 +2,7 @@
 
 import platform
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +11,8 @@ import structlog
 
 from specmesh.config import ModelSettings
 from specmesh.core.session_params import MAX_DRAFTS
-from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import DEFAULT_CTX, DraftEngine, Progress, VerifyEngine
+from specmesh.engines.hf_vocabulary import TokenizerFile, load_hf_vocabulary
 from specmesh.errors import ConfigError
 from specmesh.paths import bundled
 
@@ -110,21 +109,10 @@ def _mlx(settings: ModelSettings) -> "MlxSettings":
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerFile:
-    """A model's vocabulary without the model; `encode` is None where what it takes is not installed."""
-
-    vocabulary: Vocabulary
-    encode: Callable[[str], list[int]] | None
-
-
 def load_tokenizer(path: Path) -> TokenizerFile:
     """The vocabulary of a GGUF file or a Hugging Face directory; raises ConfigError."""
     if path.is_dir():
-        from specmesh.engines.hf_vocabulary import load_hf_vocabulary
-
-        found = load_hf_vocabulary(path)
-        return TokenizerFile(found.vocabulary, found.encode)
+        return load_hf_vocabulary(path)
     from specmesh.engines.llama_model import LlamaModel, LlamaSettings
 
     model = LlamaModel(LlamaSettings(path, threads=1, gpu_layers=0, vocab_only=True))

@@ -4,8 +4,6 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from specmesh.core.places import Reuse
 from specmesh.core.sampling import Sampler
 from specmesh.core.vocabulary import Vocabulary
@@ -15,7 +13,7 @@ from specmesh.engines.sequences import Sequences
 from specmesh.errors import EngineError, LocalProtocolError
 
 if TYPE_CHECKING:
-    from specmesh.engines.mlx_sequence import MlxRow, MlxSequence
+    from specmesh.engines.mlx_sequence import MlxSequence
 
 __all__ = ["MlxDrafter", "MlxSettings"]
 
@@ -43,12 +41,10 @@ class MlxDrafter:
 
     @property
     def info(self) -> EngineInfo:
-        """Facts about the model."""
         return self._info
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The model's vocabulary, one entry per logit."""
         return self._vocabulary
 
     def encode(self, text: str) -> list[int]:
@@ -62,24 +58,16 @@ class MlxDrafter:
         and the sequence is then empty.
         """
         self._check_caller()
-        row = self._feed(seq, ids, logits=sampler is not None)
+        held = self._sequences.check_append(seq, ids, self._info.n_batch)
+        try:
+            row = self._memories[seq].feed(ids, logits=sampler is not None)
+        except Exception as error:
+            self._empty(seq)
+            raise EngineError(f"MLX failed on {len(ids)} ids: {error}") from error
+        self._sequences.set(seq, held + len(ids))
         if sampler is None or row is None:
             return None
         return row.best if sampler.greedy else sampler.choose(row.numpy(), self._sequences.held(seq))
-
-    def choices(self, seq: int, n: int) -> list[int]:
-        """The `n` likeliest ids, best first, where the last call on this sequence made a guess; else none.
-
-        Raises LocalProtocolError for a sequence that does not exist.
-        """
-        self._check_caller()
-        self._sequences.held(seq)
-        row = self._rows[seq]
-        if row is None or n < 1:
-            return []
-        logits = row.numpy()
-        best = np.argpartition(-logits, min(n, len(logits) - 1))[:n]
-        return [int(token) for token in best[np.argsort(-logits[best], kind="stable")]]
 
     def trim(self, seq: int, length: int) -> int:
         """Keep at most the first `length` ids of a sequence; returns how many are held.
@@ -92,7 +80,6 @@ class MlxDrafter:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
         if length >= self._sequences.held(seq):
             return self._sequences.held(seq)
-        self._rows[seq] = None
         try:
             self._sequences.set(seq, self._memories[seq].trim(length))
         except Exception as error:
@@ -101,7 +88,6 @@ class MlxDrafter:
         return self._sequences.held(seq)
 
     def close(self) -> None:
-        """Free the model; a second call does nothing."""
         if self._closed:
             return
         self._check_caller()
@@ -128,7 +114,6 @@ class MlxDrafter:
         sizes = n_ctx, settings.n_batch, settings.n_seq
         self._info = EngineInfo(model.name, *sizes, trimming, model.backend, reuse=reuse)
         self._sequences = Sequences(settings.n_seq, n_ctx, n_vocab)
-        self._rows: list[MlxRow | None] = [None] * settings.n_seq
 
     @staticmethod
     def _warm_up(memory: "MlxSequence") -> int:
@@ -142,17 +127,6 @@ class MlxDrafter:
         assert row is not None, "asked for"
         return int(row.logits.size)
 
-    def _feed(self, seq: int, ids: Sequence[int], *, logits: bool) -> "MlxRow | None":
-        held = self._sequences.check_append(seq, ids, self._info.n_batch)
-        try:
-            self._rows[seq] = self._memories[seq].feed(ids, logits=logits)
-        except Exception as error:
-            self._empty(seq)
-            raise EngineError(f"MLX failed on {len(ids)} ids: {error}") from error
-        self._sequences.set(seq, held + len(ids))
-        return self._rows[seq]
-
     def _empty(self, seq: int) -> None:
         self._memories[seq].clear()
         self._sequences.set(seq, 0)
-        self._rows[seq] = None

@@ -13,7 +13,6 @@ class Report(Protocol):
 
     def __call__(self, share: float, fetched: int, /) -> None:
         """`fetched` bytes have come so far, and nothing is loaded."""
-        ...
 
 
 def download(hub_id: str, report: Report) -> Path:

@@ -42,7 +42,6 @@ class MlxSettings:
     device: Literal["auto", "cpu", "gpu"] = "auto"
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a value that cannot be."""
         if min(1 if self.n_ctx is None else self.n_ctx, self.n_seq, self.n_batch) < 1:
             raise ConfigError("need n_ctx, n_seq and n_batch >= 1")
 
@@ -91,7 +90,6 @@ class Report:
     progress: Progress | None
 
     def __call__(self, share: float, fetched: int = 0) -> None:
-        """As `Progress`."""
         if self.progress is not None and self.progress(share, fetched) is False:
             raise EngineError("loading the model was cancelled")
 

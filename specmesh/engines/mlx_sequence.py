@@ -56,7 +56,6 @@ class MlxSequence:
         self.clear()
 
     def clear(self) -> None:
-        """Hold nothing."""
         self._caches: list[Any] = make_prompt_cache(self._model)
         self._watched = [index for index, cache in enumerate(self._caches) if not _always_trims(cache)]
         self._snapshots: list[_Snapshot] = []

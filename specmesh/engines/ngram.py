@@ -29,7 +29,6 @@ class NgramDrafter:
 
     @property
     def info(self) -> EngineInfo:
-        """Facts about the drafter; n_batch is n_ctx."""
         return self._info
 
     @property

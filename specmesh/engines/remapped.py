@@ -21,12 +21,10 @@ class RemappedDrafter:
 
     @property
     def info(self) -> EngineInfo:
-        """Facts about the engine inside."""
         return self._engine.info
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The verifier's vocabulary."""
         return self._vocabulary
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
@@ -38,7 +36,6 @@ class RemappedDrafter:
         return _meaning(ask, self._engine.predict(ask.seq, ask.ids, ask.sampler))
 
     def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
-        """As the engine inside, which must be able to."""
         assert isinstance(self._engine, BatchDraftEngine), "asked for where `info.batches` is true"
         asked = [self._translated(ask) for ask in asks]
         return [_meaning(ask, guess) for ask, guess in zip(asked, self._engine.predict_many(asked), strict=True)]
@@ -51,11 +48,9 @@ class RemappedDrafter:
         return Ask(ask.seq, tuple(self._remap.feed(ids)), sampler)
 
     def trim(self, seq: int, length: int) -> int:
-        """As the engine inside."""
         return self._engine.trim(seq, length)
 
     def close(self) -> None:
-        """Close the engine inside."""
         self._engine.close()
 
 
@@ -76,7 +71,6 @@ class _Translating(Sampler):
 
     @property
     def greedy(self) -> bool:
-        """Whether the sampler inside is."""
         return self._sampler.greedy
 
     def choose(self, logits: Logits, position: int) -> int:

@@ -20,13 +20,11 @@ class Sequences:
         self.n_vocab = n_vocab
 
     def held(self, seq: int) -> int:
-        """How many ids sequence `seq` holds."""
         if not 0 <= seq < len(self._held):
             raise LocalProtocolError(f"sequence {seq} does not exist: this engine has {len(self._held)}")
         return self._held[seq]
 
     def set(self, seq: int, length: int) -> None:
-        """Record that sequence `seq` holds `length` ids."""
         self._held[seq] = length
 
     def check_append(self, seq: int, ids: Sequence[int], n_batch: int) -> int:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from math import inf
 
 import numpy as np
@@ -74,7 +74,6 @@ class SimSettings:
 
     @property
     def alphas(self) -> tuple[float, ...]:
-        """Every alpha there is."""
         return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
 
     def alpha_at(self, length: int) -> float:
@@ -99,83 +98,102 @@ class SimSettings:
         return (self.step_ms + self.row_ms * (rows - 1)) / 1000
 
 
-class SimVerifier:
-    """A target whose next token is a hash of the whole prefix; `encode` gives the bytes of the text."""
+class _SimEngine:
+    """The sequences of a simulated engine and the function that continues them. Its vocabulary has an id per byte;
+    END_ID is empty, ids above it stand for their number in angle brackets."""
 
-    def __init__(self, settings: SimSettings) -> None:
-        self._settings = settings
-        self._state = _State(settings, "sim-target")
+    def __init__(self, settings: SimSettings, model: str, *, batches: bool = False) -> None:
+        if settings.load_s:
+            time.sleep(settings.load_s)
+        self.settings = settings
+        trimming: Trimming = "removal" if settings.can_trim else "none"
+        sizes = settings.n_ctx, settings.n_batch, settings.n_seq
+        reuse: Reuse = "copied" if settings.can_trim else "whole"
+        self._info = EngineInfo(model, *sizes, trimming, backend="simulation", reuse=reuse, batches=batches)
+        pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
+        pieces[END_ID] = b""
+        self._vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
+        self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab)
+        self.prefixes = [Prefix() for _ in range(settings.n_seq)]
 
     @property
     def info(self) -> EngineInfo:
-        """Facts about the simulated model."""
-        return self._state.info
+        return self._info
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """One id per byte; END_ID is empty, ids above it stand for their number in angle brackets."""
-        return self._state.vocabulary
+        return self._vocabulary
 
     def encode(self, text: str) -> list[int]:
         """The bytes of the text in UTF-8. Raises RequestError for a lone surrogate."""
-        return _encode(text)
+        try:
+            return list(text.encode())
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
+
+    def append(self, seq: int, token: int) -> int:
+        """Append an id to a sequence; returns the token that follows it."""
+        prefix = self.prefixes[seq]
+        prefix.extend((token,))
+        self.sequences.set(seq, len(prefix))
+        if 0 < self.settings.end_after <= len(prefix):
+            return END_ID
+        return _PRINTABLE[_hash(_NEXT, 0, prefix.crc) % len(_PRINTABLE)]
+
+    def cut(self, seq: int, length: int) -> None:
+        self.prefixes[seq].truncate(length)
+        self.sequences.set(seq, length)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class SimVerifier(_SimEngine):
+    """A target whose next token is a hash of the whole prefix; `encode` gives the bytes of the text."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        super().__init__(settings, "sim-target")
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
         """The bytes of the messages, a line each, and `assistant: `."""
         text = "".join(f"{message.role}: {message.content}\n" for message in messages)
-        return _encode(text[:-1] if continued else text + "assistant: ")
+        return self.encode(text[:-1] if continued else text + "assistant: ")
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """One step: logits 20.0 at the hashed token and 0.0 elsewhere. Takes the time the settings say."""
         started = time.perf_counter()
         n_batch = self.info.n_batch
-        self._state.sequences.check_step(spans, n_batch, n_batch)
+        self.sequences.check_step(spans, n_batch, n_batch)
         logits = [self._rows(span) for span in spans]
         if spans:
-            _wait_until(started + self._settings.step_seconds(sum(len(span.ids) for span in spans)))
+            _wait_until(started + self.settings.step_seconds(sum(len(span.ids) for span in spans)))
         return logits
 
     def trim(self, seq: int, length: int) -> None:
         """Keep the first `length` ids. Raises EngineError where `can_trim` is off and some would stay."""
-        held = self._state.sequences.check_trim(seq, length)
-        if 0 < length < held and not self._settings.can_trim:
+        held = self.sequences.check_trim(seq, length)
+        if 0 < length < held and not self.settings.can_trim:
             raise EngineError(f"sim-target cannot remove part of a sequence (cut {seq} to {length})")
-        self._state.cut(seq, length)
+        self.cut(seq, length)
 
     def copy(self, seq: int, source: int, length: int) -> None:
         """Let an empty sequence begin as another does. Raises LocalProtocolError where `can_trim` is off."""
         if self.info.reuse != "copied":
             raise LocalProtocolError("sim-target cannot copy part of a sequence")
-        self._state.copy(seq, source, length)
-
-    def close(self) -> None:
-        """Nothing to free."""
+        self.sequences.check_copy(seq, source, length)
+        self.prefixes[seq].extend(self.prefixes[source][:length])
+        self.sequences.set(seq, length)
 
     def _rows(self, span: Span) -> NDArray[np.float32] | None:
-        tokens = [self._state.append(span.seq, token) for token in span.ids]
-        return _one_hot(tokens, self._settings.n_vocab) if span.logits else None
+        tokens = [self.append(span.seq, token) for token in span.ids]
+        return _one_hot(tokens, self.settings.n_vocab) if span.logits else None
 
 
-class SimDrafter:
+class SimDrafter(_SimEngine):
     """Knows what SimVerifier would say, and says so with probability alpha."""
 
     def __init__(self, settings: SimSettings) -> None:
-        self._settings = settings
-        self._state = _State(settings, "sim-drafter")
-
-    @property
-    def info(self) -> EngineInfo:
-        """Facts about the simulated model."""
-        return replace(self._state.info, batches=True)
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The same as SimVerifier's."""
-        return self._state.vocabulary
-
-    def encode(self, text: str) -> list[int]:
-        """The same as SimVerifier's."""
-        return _encode(text)
+        super().__init__(settings, "sim-drafter", batches=True)
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         """Append `ids` and, with a sampler, let it choose from logits 20.0 at the guess. Takes draft_ms then.
@@ -185,10 +203,9 @@ class SimDrafter:
         return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
 
     def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
-        """The same for several sequences at once."""
-        started, settings = time.perf_counter(), self._settings
+        started, settings = time.perf_counter(), self.settings
         for ask in asks:
-            self._state.sequences.check_append(ask.seq, ask.ids, self.info.n_batch)
+            self.sequences.check_append(ask.seq, ask.ids, self.info.n_batch)
         chosen = [self._chosen(ask) for ask in asks]
         guesses = sum(ask.sampler is not None for ask in asks)
         if guesses:
@@ -196,86 +213,40 @@ class SimDrafter:
         return chosen
 
     def _chosen(self, ask: Ask) -> int | None:
-        held = self._state.sequences.held(ask.seq)
-        tokens = [self._state.append(ask.seq, token) for token in ask.ids]
+        held = self.sequences.held(ask.seq)
+        tokens = [self.append(ask.seq, token) for token in ask.ids]
         if ask.sampler is None:
             return None
-        guess = self.guess(self._state.prefixes[ask.seq].crc, held + len(ask.ids), tokens[-1])
-        return ask.sampler.choose(_one_hot([guess], self._settings.n_vocab)[0], held + len(ask.ids))
+        guess = self.guess(self.prefixes[ask.seq].crc, held + len(ask.ids), tokens[-1])
+        return ask.sampler.choose(_one_hot([guess], self.settings.n_vocab)[0], held + len(ask.ids))
 
     def trim(self, seq: int, length: int) -> int:
         """Keep at most the first `length` ids, none where `can_trim` is off; returns how many are held."""
-        held = self._state.sequences.held(seq)
+        held = self.sequences.held(seq)
         if length < 0:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
-        kept = held if length >= held else length * self._settings.can_trim
-        self._state.cut(seq, kept)
+        kept = held if length >= held else length * self.settings.can_trim
+        self.cut(seq, kept)
         return kept
-
-    def close(self) -> None:
-        """Nothing to free."""
 
     def guess(self, crc: int, length: int, right: int) -> int:
         """What it says after `length` ids with this CRC, where `right` is what the target says."""
-        seed = self._settings.seed
-        if _hash(_LUCK, seed, crc) < self._settings.alpha_at(length) * 2**64:
+        seed = self.settings.seed
+        if _hash(_LUCK, seed, crc) < self.settings.alpha_at(length) * 2**64:
             return right
         return _other(right, _hash(_WRONG, seed, crc))
 
 
 def luck(settings: SimSettings, prompt: str, tokens: int) -> list[bool]:
     """Whether SimDrafter's guess for each of the `tokens` ids that SimVerifier says after `prompt` is right."""
-    target, drafter = _State(settings, "sim-target"), SimDrafter(settings)
+    target, drafter = SimVerifier(settings), SimDrafter(settings)
     found = []
-    said = [target.append(0, token) for token in _encode(prompt)][-1]
+    said = [target.append(0, token) for token in target.encode(prompt)][-1]
     for _ in range(tokens):
         prefix = target.prefixes[0]
         found.append(drafter.guess(prefix.crc, len(prefix), said) == said)
         said = target.append(0, said)
     return found
-
-
-class _State:
-    """The sequences of one simulated engine and the function that continues them."""
-
-    def __init__(self, settings: SimSettings, model: str) -> None:
-        if settings.load_s:
-            time.sleep(settings.load_s)
-        trimming: Trimming = "removal" if settings.can_trim else "none"
-        sizes = settings.n_ctx, settings.n_batch, settings.n_seq
-        reuse: Reuse = "copied" if settings.can_trim else "whole"
-        self.info = EngineInfo(model, *sizes, trimming, backend="simulation", reuse=reuse)
-        pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
-        pieces[END_ID] = b""
-        self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
-        self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab)
-        self.prefixes = [Prefix() for _ in range(settings.n_seq)]
-        self._end_after = settings.end_after
-
-    def append(self, seq: int, token: int) -> int:
-        """Append an id to a sequence; returns the token that follows it."""
-        prefix = self.prefixes[seq]
-        prefix.extend((token,))
-        self.sequences.set(seq, len(prefix))
-        if 0 < self._end_after <= len(prefix):
-            return END_ID
-        return _PRINTABLE[_hash(_NEXT, 0, prefix.crc) % len(_PRINTABLE)]
-
-    def copy(self, seq: int, source: int, length: int) -> None:
-        self.sequences.check_copy(seq, source, length)
-        self.prefixes[seq].extend(self.prefixes[source][:length])
-        self.sequences.set(seq, length)
-
-    def cut(self, seq: int, length: int) -> None:
-        self.prefixes[seq].truncate(length)
-        self.sequences.set(seq, length)
-
-
-def _encode(text: str) -> list[int]:
-    try:
-        return list(text.encode())
-    except UnicodeEncodeError as error:
-        raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
 
 
 def _hash(purpose: int, seed: int, crc: int) -> int:

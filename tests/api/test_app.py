@@ -120,6 +120,8 @@ def test_error_in_mid_completion_is_a_status():
         (b'{"prompt": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", "nested too deeply"),
         (b'{"prompt": "x", "\\ud800": 1}', "half a surrogate pair"),
         (b'{"prompt": "x\\udfff"}', "half a surrogate pair"),
+        (b'{"prompt": "x\xed\xa0\x80"}', "not JSON"),
+        ('{"prompt": "x\\udfff"}'.encode("utf-16"), "not JSON"),
     ],
 )
 def test_body_that_is_no_json(raw: bytes, said: str):
@@ -127,6 +129,15 @@ def test_body_that_is_no_json(raw: bytes, said: str):
     answer = asyncio.run(call(FakeDaemon(), "POST", "/v1/completions", [raw]))
     assert answer.status == 400
     assert said in answer.json()["error"]["message"]  # type: ignore[index]
+
+
+def test_every_depth_has_an_answer():
+    """JSON is read a little deeper than it is written; that is the client's trouble, too."""
+    for depth in range(800, 1000):
+        schema = b'{"a":' * depth + b"1" + b"}" * depth
+        raw = b'{"prompt": "x", "json_schema": ' + schema + b"}"
+        answer = asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [raw]))
+        assert answer.status == 200 or "nested too deeply" in answer.json()["error"]["message"]  # type: ignore[index]
 
 
 def test_body_in_parts_and_beyond_the_limit():

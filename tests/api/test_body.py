@@ -312,7 +312,7 @@ def test_usage_apart():
 
 def test_chat():
     """Messages of text, whole or in parts; no limit but the context's unless one is given."""
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "image_url": None}]
     said = [{"role": "system", "content": "s", "name": None}, {"role": "user", "content": parts}]
     request = parse_chat({"messages": said}).request
     assert request.messages == (ChatMessage("system", "s"), ChatMessage("user", "ab"))

@@ -7,7 +7,7 @@ import pytest
 
 from specmesh.api.answer import Event, Merged, Stream, Telling, whole
 from specmesh.api.choices import choices, merged
-from specmesh.api.shapes import Completion
+from specmesh.api.shapes import Shape
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary import Vocabulary
@@ -17,7 +17,7 @@ from specmesh.requests import Finished, Request, Started, Tokens
 BYTES = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
 REQUEST = Request("hi", None, SessionParams(SamplingParams(seed=2**32 - 1), 9), id="cmpl-x")
 DONE = Finished("length", (104, 105), {"drafted": 5, "accepted": 3})
-SHAPE = Completion("id", 0, "m")
+SHAPE = Shape(False, "id", 0, "m")
 
 
 class Source:

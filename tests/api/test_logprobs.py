@@ -4,13 +4,13 @@ import pytest
 
 from specmesh.api.answer import Telling
 from specmesh.api.body import parse_chat, parse_completion
-from specmesh.api.shapes import Chat, Completion
+from specmesh.api.shapes import Shape
 from specmesh.core.logprobs import Logprob
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.errors import RequestError
-from specmesh.requests import Request, Started, Tokens
+from specmesh.requests import Finished, Request, Started, Tokens
 
 BYTES = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
 EURO = tuple("€".encode())
@@ -29,8 +29,8 @@ def telling(params: SessionParams = PARAMS, *, chat: bool = False, said: tuple[i
 def test_a_completion_has_four_lists():
     """Tokens, theirs, the likeliest with the one that was said, and where each begins; specmesh's with ids."""
     told = telling()
-    part = told.tokens(Tokens((65, 66), 1, None, (likely(-0.5, (65, -0.5)), likely(-3.0, (90, -0.1)))))
-    chunk = Completion("id", 0, "m").chunk(part.text, None, part.described, part.said)
+    part = told.part(Tokens((65, 66), 1, None, (likely(-0.5, (65, -0.5)), likely(-3.0, (90, -0.1)))))
+    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.described, part.said)
     assert chunk["choices"][0]["logprobs"] == {  # type: ignore[index]
         "tokens": ["A", "B"],
         "token_logprobs": [-0.5, -3.0],
@@ -45,8 +45,8 @@ def test_a_completion_has_four_lists():
 def test_a_chat_has_one_object_each():
     """With the bytes of the token; content alone, as nothing is refused."""
     told = telling(chat=True)
-    part = told.tokens(Tokens((65,), 0, None, (likely(-3.0, (90, -0.1)),)))
-    whole = Chat("id", 0, "m").whole(part.text, "stop", part.described, part.said)
+    part = told.part(Tokens((65,), 0, None, (likely(-3.0, (90, -0.1)),)))
+    whole = Shape(True, "id", 0, "m").whole(part.text, "stop", part.described, part.said)
     assert whole["choices"][0]["logprobs"] == {  # type: ignore[index]
         "content": [
             {
@@ -65,8 +65,8 @@ def test_a_chat_has_one_object_each():
 def test_parts_of_a_character_are_told_as_bytes():
     """Each token has its own; the text comes with the last of them."""
     told = telling()
-    part = told.tokens(Tokens((65, *EURO, 66), 0, None, tuple(likely(-1.0) for _ in range(5))))
-    chunk = Completion("id", 0, "m").chunk(part.text, None, part.described, part.said)
+    part = told.part(Tokens((65, *EURO, 66), 0, None, tuple(likely(-1.0) for _ in range(5))))
+    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.described, part.said)
     logprobs = chunk["choices"][0]["logprobs"]  # type: ignore[index]
     assert (part.text, logprobs["text_offset"]) == ("A€B", [0, 1, 1, 1, 2])
     assert logprobs["tokens"] == ["A", "bytes:\\xe2", "bytes:\\x82", "bytes:\\xac", "B"]
@@ -76,9 +76,9 @@ def test_parts_of_a_character_are_told_as_bytes():
 def test_nothing_is_told_unless_asked_for():
     """OpenAI's null."""
     told = telling(SessionParams(SamplingParams(), 9))
-    part = told.tokens(Tokens((65,), 0, None))
+    part = told.part(Tokens((65,), 0, None))
     assert not told.logprobs
-    for shape in (Completion("id", 0, "m"), Chat("id", 0, "m")):
+    for shape in (Shape(False, "id", 0, "m"), Shape(True, "id", 0, "m")):
         assert shape.whole(part.text, "stop", {})["choices"][0]["logprobs"] is None  # type: ignore[index]
         assert shape.chunk(part.text, None, {})["choices"][0]["logprobs"] is None  # type: ignore[index]
 
@@ -87,20 +87,20 @@ def test_nothing_is_told_unless_asked_for():
 def test_who_goes_on_with_a_text_asks_for_them_again(chat: bool):
     """What is needed to go on says so, in the words of its API; of what was told before nothing is told again."""
     told = telling(chat=chat, said=(65, 66))
-    fields = told.started(Started(1, 1, (9,), PARAMS)).described["request"]
+    fields = told.part(Started(1, 1, (9,), PARAMS)).described["request"]
     wanted = {"logprobs": True, "top_logprobs": 1} if chat else {"logprobs": 1}
     assert fields.items() >= wanted.items()  # type: ignore[attr-defined]
-    part = told.tokens(Tokens((67,), 0, None, (likely(-1.0),)))
+    part = told.part(Tokens((67,), 0, None, (likely(-1.0),)))
     assert [(one.id, one.begin) for one in part.said] == [(67, 2)]
 
 
 def test_who_asks_by_name_has_what_the_text_has():
     """Ids from before it was last gone on with have null."""
     told = Telling(BYTES, Request(None, None, SessionParams(SamplingParams(), 9), named_only=True), resumable=False)
-    told.started(Started(1, 1, (9,), PARAMS))
+    told.part(Started(1, 1, (9,), PARAMS))
     assert told.logprobs
-    part = told.tokens(Tokens((65, 66), 0, None, (None, likely(-1.0))))
-    chunk = Completion("id", 0, "m").chunk(part.text, None, part.described, part.said)
+    part = told.part(Tokens((65, 66), 0, None, (None, likely(-1.0))))
+    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.described, part.said)
     logprobs = chunk["choices"][0]["logprobs"]  # type: ignore[index]
     assert (logprobs["token_logprobs"], logprobs["top_logprobs"]) == ([None, -1.0], [None, {"B": -1.0}])
 
@@ -110,8 +110,8 @@ def test_ids_text_and_logprobs_end_together():
     pieces = (b"ab", b"c#", b"#", b"#d")
     request = Request("x", None, SessionParams(SamplingParams(), 9, stop=("##",), logprobs=0))
     told = Telling(Vocabulary(pieces, frozenset()), request, resumable=False)
-    parts = [told.tokens(Tokens((token,), 0, None, (likely(-float(token)),))) for token in (0, 2, 1, 3)]
-    parts.append(told.finish())
+    parts = [told.part(Tokens((token,), 0, None, (likely(-float(token)),))) for token in (0, 2, 1, 3)]
+    parts.append(told.part(Finished("stop", (), {})))
     assert [part.text for part in parts] == ["ab", "", "#c", "", ""]
     said = [(one.id, one.begin) for part in parts for one in part.said]
     assert (said, told.generated) == ([(0, 0), (2, 2), (1, 3)], 3)

@@ -59,7 +59,7 @@ def reconsider(made, now):
     """Solve a policy for the session, if it wants one."""
     inputs = made.unsolved(now)
     if inputs is not None:
-        made.adopt(solve(inputs, made.policy))
+        made.pacing.adopt(solve(inputs, made.pacing.policy))
 
 
 def draft(made, *ids, now=0.0, after=()):

@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 
 import numpy as np
 import zmq
@@ -17,7 +16,7 @@ from specmesh.core.session_params import SessionParams
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.request_queue import MAX_QUEUE
-from specmesh.daemons.transport import Route, bind_router, connect_dealer
+from specmesh.daemons.transport import Route, bind_router
 from specmesh.daemons.verifier import VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.engines.base import DraftEngine, Span
@@ -181,7 +180,7 @@ class Bench:
 
     def dealer(self, *, known: bool = True) -> "ScriptedDrafter":
         """A drafter that says what the test tells it to; the verifier knows it, or is connected at least."""
-        made = ScriptedDrafter(connect_dealer(self.context, self.address))
+        made = ScriptedDrafter(Route(self.context, self.address).open())
         self._ends.append(lambda: made.socket.close(linger=0))
         made.connected()
         if known:
@@ -234,8 +233,7 @@ class Running:
     def probe(self, number: int) -> "queue.SimpleQueue[Pinged | Ponged]":
         """Have every peer pinged; what is heard of it."""
         heard: queue.SimpleQueue[Pinged | Ponged] = queue.SimpleQueue()
-        listener = SimpleNamespace(hear=heard.put)
-        self._mailbox.put(Probe(number, listener))
+        self._mailbox.put(Probe(number, heard.put))
         return heard
 
     def cancel(self, client: Hearing) -> None:

@@ -10,7 +10,7 @@ import zmq
 
 from specmesh.daemons.auth import Guard
 from specmesh.daemons.dealer import LONGEST_RETRY, LOOK_INTERVAL, MAX_BACKLOG, Dealer
-from specmesh.daemons.transport import Route, bind_router, close_dealer, connect_dealer
+from specmesh.daemons.transport import Route, bind_router, close_dealer
 from specmesh.errors import ConfigError
 from specmesh.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
@@ -37,7 +37,7 @@ class Ends:
 
     def dealer(self, keys: KeyFolder | None) -> Dealer:
         route = Route(self.context, self.address, keys=keys)
-        self._dealers.append(Dealer(route.open, self.address, route.changed))
+        self._dealers.append(Dealer(route))
         return self._dealers[-1]
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ def test_a_connection_that_breaks_is_no_refusal():
     context = zmq.Context[zmq.Socket[bytes]]()
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        dealer = Dealer(lambda: connect_dealer(context, address), address)
+        dealer = Dealer(Route(context, address))
         clock = Clock(dealer)
         for _ in range(2):
             server.accept()[0].close()
@@ -180,7 +180,7 @@ def test_a_connection_that_ends():
     context = zmq.Context[zmq.Socket[bytes]]()
     address = free_address()
     router = bind_router(context, address, insecure=False)
-    dealer = Dealer(lambda: connect_dealer(context, address), address)
+    dealer = Dealer(Route(context, address))
     clock = Clock(dealer)
     clock.until(lambda: connected(dealer))
     assert not dealer.cut
@@ -203,7 +203,7 @@ class Slow:
         self._context = zmq.Context[zmq.Socket[bytes]]()
         address = free_address()
         self.router = bind_router(self._context, address, insecure=False)
-        self.dealer = Dealer(lambda: connect_dealer(self._context, address), address)
+        self.dealer = Dealer(Route(self._context, address))
         Clock(self.dealer).until(lambda: connected(self.dealer))
         self.drafts = 0
         while self.dealer.socket.poll(FULL_MS, zmq.POLLOUT):

@@ -21,6 +21,7 @@ from specmesh.errors import (
     RemoteProtocolError,
     RequestError,
     SpecmeshError,
+    WentAway,
 )
 from specmesh.requests import Peer, Pinged, Ponged, Request
 from specmesh.wire import messages as m
@@ -272,3 +273,17 @@ def test_only_its_own_pong_answers_a_probe(bench: Bench):
     answered = heard.get()
     assert isinstance(answered, Ponged)
     assert heard.empty()
+
+
+def test_at_a_drafters_own_end_its_clients_hear_why(bench: Bench):
+    """Where it will have nothing to do with its verifier: those who have asked, and those who ask while it ends."""
+    router, drafter = bench.router(), bench.drafter(NgramDrafter(4096, 2))
+    router.expect(m.Hello)
+    router.say(welcome(n_vocab=1))
+    router.expect(m.Vocab)
+    client = drafter.ask(request())
+    router.expect(m.Open)
+    router.say(m.Vocab(0, ["!"]))
+    assert isinstance(bench.errors.get(timeout=PATIENCE), RemoteProtocolError)
+    assert isinstance(client.error(), WentAway)
+    assert isinstance(drafter.ask(request()).error(), WentAway)

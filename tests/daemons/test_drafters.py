@@ -86,7 +86,7 @@ def test_silence(drafters: Drafters):
 
 def test_bye_goes_to_each(drafters: Drafters, wire: Wire):
     """Once."""
-    drafters.bye()
+    drafters.tell(m.Bye())
     assert wire.said == [(b"small", m.Bye()), (b"large", m.Bye())]
 
 

@@ -18,7 +18,9 @@ from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import EngineError, PromptTooLong, RequestError, SpecmeshError
+from specmesh.host import host_id
 from specmesh.requests import Finished, Peer, Pinged, Ponged, Request, Started
+from specmesh.wire import messages as m
 
 
 def test_verifier_alone(bench: Bench):
@@ -202,3 +204,14 @@ def test_a_probe_without_peers(bench: Bench, role: str):
     """Where nobody is there, that is what is told."""
     side = bench.verifier() if role == "verifier" else bench.drafter()
     assert side.probe(1).get(timeout=PATIENCE) == Pinged(1, ())
+
+
+def test_a_hosts_name_is_told_to_those_that_know_it(bench: Bench):
+    """With it anybody could claim to take all cores of the verifier's host."""
+    bench.verifier()
+    for host, told in ((host_id(), host_id()), ("", ""), ("another", "")):
+        drafter = bench.dealer(known=False)
+        drafter.say(m.Hello("scripted", "scripted", "none", "", 0, 4096, host, 1))
+        answer = drafter.expect(m.Welcome)
+        assert isinstance(answer, m.Welcome)
+        assert answer.host == told

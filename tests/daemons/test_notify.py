@@ -42,8 +42,6 @@ def test_states(manager: socket.socket):
     assert heard(manager) == {"STATUS": "downloading, 1230 MB so far", "EXTEND_TIMEOUT_USEC": "300000000"}
     notifier.ready("a model")
     assert heard(manager) == {"READY": "1", "STATUS": "a model"}
-    notifier.status("busy")
-    assert heard(manager) == {"STATUS": "busy"}
     notifier.reloading(2.5)
     assert heard(manager) == {"RELOADING": "1", "MONOTONIC_USEC": "2500000"}
     notifier.reloaded()
@@ -53,7 +51,6 @@ def test_states(manager: socket.socket):
     assert heard(manager) == {"STOPPING": "1", "STATUS": "stopping", "EXTEND_TIMEOUT_USEC": "38000000"}
     notifier.close()
     notifier.ready("too late")
-    assert not notifier.managed
 
 
 def test_abstract_address():

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.daemons import request_queue
@@ -209,6 +210,13 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     queue.ask()
     alone.ask(ids=None, text="x" * 200_000)
     alone.refusal()
+
+
+@pytest.mark.parametrize("field", ["role", "content", "name"])
+def test_all_of_a_chat_takes_memory(field: str):
+    """Whatever part of a message is long."""
+    message = ChatMessage(**({"role": "user", "content": ""} | {field: "x" * 30_000}))
+    assert Request(None, None, PARAMS, messages=(message,) * 3).size > 90_000
 
 
 def test_withdrawn():

@@ -14,7 +14,7 @@ from specmesh.core.limits import PATIENCE as LIMIT_PATIENCE
 from specmesh.daemons import router
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.router import MAX_BACKLOG, MAX_FRAMES_PER_TURN, MAX_REFUSED_PER_TURN, RESPITE, Router
-from specmesh.daemons.transport import bind_router, close_dealer, connect_dealer
+from specmesh.daemons.transport import Route, bind_router, close_dealer
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
@@ -38,7 +38,7 @@ class Ends:
 
     def another(self) -> "zmq.Socket[bytes]":
         """One more dealer."""
-        return connect_dealer(self._context, self.address)
+        return Route(self._context, self.address).open()
 
     def turn(self) -> list[m.Message | None]:
         """What is taken in a turn of the loop that begins once something has come."""
@@ -160,7 +160,7 @@ def test_a_respite_is_for_the_wire_only(ends: Ends, monkeypatch: pytest.MonkeyPa
         ends.dealer.send(PING)
     while ends.router.traffic.rejected["rate"] < MAX_REFUSED_PER_TURN:
         ends.turn()
-    monkeypatch.setattr(ends.router.inlet, "wait", lambda *_: pytest.fail("it looks at the wire"))
+    monkeypatch.setattr(router, "wait_for_any", lambda *_: pytest.fail("it looks at the wire"))
     mailbox: Mailbox[int] = Mailbox()
     ends.router.wait(mailbox, 0.0)
     threading.Timer(0.02, mailbox.put, (1,)).start()

@@ -1,6 +1,7 @@
 """Texts of a given form, through the two loops in this process."""
 
 import json
+import threading
 from dataclasses import dataclass, replace
 
 import pytest
@@ -204,4 +205,30 @@ def test_guides_come_when_they_are_compiled():
         assert guides._grammars is not None
         assert guides._grammars[0] is vocabulary
     finally:
+        guides.close()
+
+
+def test_the_grammar_of_a_session_that_is_over_is_not_compiled(monkeypatch: pytest.MonkeyPatch):
+    """Others need not wait for it."""
+    begun, goes_on, compiled = threading.Event(), threading.Event(), list[Grammar]()
+
+    def compile_(_: Grammars, grammar: Grammar) -> None:
+        compiled.append(grammar)
+        begun.set()
+        goes_on.wait()
+
+    monkeypatch.setattr(Grammars, "compile", compile_)
+    vocabulary, guides = SimVerifier(SimSettings()).vocabulary, Guides()
+    grammars = [Grammar(GrammarKind.GBNF, f'root ::= "{number}"') for number in range(3)]
+    lives = [Followed(at, None, None, 0, 0, {255}, None, grammar=grammar) for at, grammar in enumerate(grammars)]  # type: ignore[arg-type]
+    try:
+        for live in lives:
+            guides.look(live, vocabulary)
+        begun.wait()
+        guides.forget(1)
+        goes_on.set()
+        until(lambda: grammars[2] in compiled, "the last is compiled")
+        assert compiled == [grammars[0], grammars[2]]
+    finally:
+        goes_on.set()
         guides.close()

@@ -11,7 +11,7 @@ import zmq
 
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.router import Router
-from specmesh.daemons.transport import MAX_PARTS, Inlet, Traffic, bind_router, connect_dealer, plain
+from specmesh.daemons.transport import MAX_PARTS, Inlet, Route, Traffic, bind_router, plain, wait_for_any
 from specmesh.errors import ConfigError
 from specmesh.wire.codec import MAX_FRAME
 
@@ -31,7 +31,7 @@ class Sockets:
         return self._kept[-1], address
 
     def dealer(self, address: str) -> "zmq.Socket[bytes]":
-        self._kept.append(connect_dealer(self.context, address))
+        self._kept.append(Route(self.context, address).open())
         return self._kept[-1]
 
 
@@ -84,7 +84,7 @@ def test_what_is_no_address(sockets: Sockets, address: str, open_: str):
     """What is not tcp://HOST:PORT is a ConfigError that names the option and shows an example."""
     opens: dict[str, Callable[[], object]] = {
         "bind": lambda: bind_router(sockets.context, address, insecure=True),
-        "connect": lambda: connect_dealer(sockets.context, address),
+        "connect": lambda: Route(sockets.context, address).open(),
     }
     with pytest.raises(ConfigError, match=f"--{open_}.*tcp://127.0.0.1:7071"):
         opens[open_]()
@@ -163,14 +163,14 @@ def test_wait_ends_for_a_frame_or_a_wakeup(sockets: Sockets):
     dealer = sockets.dealer(address)
     mailbox: Mailbox[int] = Mailbox()
     begun = time.monotonic()
-    inlet.wait(mailbox, 0.02)
+    wait_for_any((inlet,), mailbox, 0.02)
     assert inlet.receive() is None
     mailbox.put(1)
-    inlet.wait(mailbox, 60)
+    wait_for_any((inlet,), mailbox, 60)
     assert dealer.poll(10_000, zmq.POLLOUT)
     dealer.send_multipart([b"frame", b"", b"more"])
     while (parts := inlet.receive()) is None:
-        inlet.wait(mailbox, 60)
+        wait_for_any((inlet,), mailbox, 60)
     assert parts[1:] == [b"frame", b""]
     assert len(parts) == MAX_PARTS
     assert inlet.receive() is None

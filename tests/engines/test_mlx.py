@@ -235,33 +235,16 @@ def test_trimming_less_than_asked_is_honoured(make_hf: Callable[..., Path], monk
 # --- the rest of the contract
 
 
-def test_choices(engine: MlxDrafter):
-    """The best few ids of the last guess, best first; none where nothing was guessed."""
-    assert engine.choices(0, 3) == []
-    guess = engine.predict(0, ids_of(9), GREEDY)
-    best = engine.choices(0, 5)
-    assert best[0] == guess
-    assert len(set(best)) == 5
-    assert engine.choices(0, 2) == best[:2]
-    assert len(engine.choices(0, 10_000)) == len(engine.vocabulary)
-    assert engine.choices(0, 0) == []
-    engine.predict(0, [40], None)
-    assert engine.choices(0, 3) == []
-    with pytest.raises(LocalProtocolError):
-        engine.choices(N_SEQ, 1)
-
-
 def test_another_thread_is_refused(engine: MlxDrafter):
     """MLX would fail, or compute on a stream that nobody waits for."""
     prompt = ids_of(12)
-    guess = engine.predict(0, prompt, GREEDY)
+    engine.predict(0, prompt, GREEDY)
     with ThreadPoolExecutor(1) as pool:
-        calls = (lambda: engine.predict(1, [40], GREEDY), lambda: engine.trim(0, 0), lambda: engine.choices(0, 1))
+        calls = (lambda: engine.predict(1, [40], GREEDY), lambda: engine.trim(0, 0))
         for call in (*calls, engine.close):
             with pytest.raises(LocalProtocolError, match="another thread"):
                 pool.submit(call).result()
     assert engine.trim(0, 100) == len(prompt)
-    assert engine.choices(0, 1) == [guess]
 
 
 def test_a_failing_model_empties_the_sequence(engine: MlxDrafter, monkeypatch: pytest.MonkeyPatch):

@@ -277,8 +277,8 @@ def aborting() -> list[str]:
     program = (
         "import os\n"
         "from specmesh.engines import sim\n"
-        "append = sim._State.append\n"
-        f"sim._State.append = lambda state, seq, token: os.abort() if token == {FATAL} else append(state, seq, token)\n"
+        "engine, append = sim._SimEngine, sim._SimEngine.append\n"
+        f"engine.append = lambda self, seq, token: os.abort() if token == {FATAL} else append(self, seq, token)\n"
         "from specmesh.cli import main\n"
         "main()"
     )

@@ -262,7 +262,7 @@ class Verifier:
                 effects += self._to_follower(span.seq, session.standby.follow(now))
             inputs = session.machine.unsolved(now)
             if inputs is not None:
-                session.machine.adopt(solve(inputs, session.machine.policy))
+                session.machine.pacing.adopt(solve(inputs, session.machine.pacing.policy))
         return effects
 
     def _note_waits(self, now: float) -> None:
