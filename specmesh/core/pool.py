@@ -244,14 +244,14 @@ class Casting(Generic[D]):
         self._looked = (self._rounds, now)
         return True
 
-    def look(self, offers: Sequence[Offer[D]], shown: int, now: float, *, silent: bool) -> list[Change[D]]:
-        """What should change. `offers` are of all that could draft, the present one's too; `shown` is how many guesses
-        the standby has shown; silent: the drafter was asked and says nothing."""
+    def look(self, offers: Sequence[Offer[D]], shown: int, now: float, *, silent: bool) -> Change[D] | None:
+        """What should change, if anything. `offers` are of all that could draft, the present one's too; `shown` is how
+        many guesses the standby has shown; silent: the drafter was asked and says nothing."""
         of = {offer.drafter: offer for offer in offers}
         standby = of.get(self.standby) if self.standby is not None else None
         drafter = of.get(self.drafter) if self.drafter is not None else None
         if standby is not None and drafter is not None and self._is_better(standby, drafter, shown, silent=silent):
-            return [Change(standby.drafter, "silent" if silent else "better")]
+            return Change(standby.drafter, "silent" if silent else "better")
         return self._successor(of, standby, shown, now)
 
     def _is_better(self, standby: Offer[D], drafter: Offer[D], shown: int, *, silent: bool) -> bool:
@@ -262,23 +262,23 @@ class Casting(Generic[D]):
         stint = SHORT_STINT if offered > FAR * present else STINT
         return (able and silent) or (self._better >= 2 and self._rounds >= stint)
 
-    def _successor(self, of: dict[D, Offer[D]], standby: Offer[D] | None, shown: int, now: float) -> list[Change[D]]:
+    def _successor(self, of: dict[D, Offer[D]], standby: Offer[D] | None, shown: int, now: float) -> Change[D] | None:
         """Another standby, where there is none, or a drafter that was not measured for long or promises more."""
         free = [offer for offer in of.values() if offer.drafter not in (self.drafter, self.standby)]
         free = [offer for offer in free if offer.standbys < MOST_STANDBYS]
         if not free:
-            return []
+            return None
         unknown = [offer for offer in free if offer.rate is None]
         best = unknown[0] if unknown else max(free, key=lambda offer: offer.rate or 0.0)
         if standby is None:
-            return [Change(best.drafter)]
+            return Change(best.drafter)
         if shown < SHOWN or self._standby_rounds < STINT:
             # Without guesses for so long, although others could have its place, it has none.
-            return [Change(best.drafter)] if not shown and self._standby_rounds >= 2 * PROOF else []
+            return Change(best.drafter) if not shown and self._standby_rounds >= 2 * PROOF else None
         oldest = min(free, key=lambda offer: offer.measured)
         if unknown or (best.rate or 0.0) > GAIN * (standby.rate or 0.0):
-            return [Change(best.drafter)]
-        return [Change(oldest.drafter)] if now - oldest.measured >= RECHECK else []
+            return Change(best.drafter)
+        return Change(oldest.drafter) if now - oldest.measured >= RECHECK else None
 
 
 def _log_odds(rate: float) -> float:

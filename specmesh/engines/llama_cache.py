@@ -38,13 +38,8 @@ class CacheSizes:
 
     @property
     def cells(self) -> int:
-        """Ids that are held at most."""
-        return self.per_seq * self.n_seq
-
-    @property
-    def per_seq(self) -> int:
-        """The same of one sequence; rows to be rolled back take cells, and those that fill a step up."""
-        return self.n_ctx + self.snapshots + (self.width or 0)
+        """Ids that are held at most; rows to be rolled back take cells, and those that fill a step up."""
+        return (self.n_ctx + self.snapshots + (self.width or 0)) * self.n_seq
 
 
 class LlamaCache:

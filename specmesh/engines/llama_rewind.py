@@ -124,7 +124,7 @@ class Rollback:
             yield span
             missing = width - len(span.ids)
             if missing and self._reachable(spans):
-                end = span.position + len(span.ids)
+                end = span.end
                 self._held[span.seq] = end + missing
                 yield Span(span.seq, end, (0,) * missing, logits=False)
 
@@ -137,7 +137,7 @@ class Rollback:
         """Note the lengths, and that all but the first row of a span with logits can be taken back."""
         reachable = self._reachable([span for span in spans if span.logits])
         for span in spans:
-            end = span.position + len(span.ids)
+            end = span.end
             self._length[span.seq] = end
             self._held[span.seq] = max(self._held[span.seq], end)
             self._floor[span.seq] = span.position + 1 if span.logits and reachable else end

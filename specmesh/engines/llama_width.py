@@ -53,7 +53,7 @@ class ConstantWidth:
         return shown[0] if len(shown) == 1 else np.concatenate(shown or [self._cache.logits(0)])
 
     def _step(self, span: Span) -> NDArray[np.float32]:
-        end = span.position + len(span.ids)
+        end = span.end
         missing = self._width - len(span.ids)
         filling = [Span(span.seq, end, (0,) * missing, logits=True)] if missing else []
         self._cache.run([span, *filling])
