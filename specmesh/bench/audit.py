@@ -18,7 +18,6 @@ MIN_PLACES = 16
 """Places at which a prompt's texts must agree to tell how noisy they are; below, the noise of all prompts counts."""
 MAX_NOISE = 0.5
 """Kernels change the log-probability of a token by less than this; a memory that holds wrong ids may not."""
-MAX_DIVERGENCES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,6 @@ class Result:
 
     def lines(self) -> list[str]:
         """Return a table with a row for each way, and the divergences."""
-        shown = [str(one) for one in self.divergences[:MAX_DIVERGENCES_SHOWN]]
-        hidden = len(self.divergences) - len(shown)
         table = [[name.replace("_", " ") for name in self.ways[0]], *(way.values() for way in self.ways)]
         noisy = f"kernels do not differ by more than {MAX_NOISE:g}"
         if self.reproducible:
@@ -115,8 +112,7 @@ class Result:
             *([f"ERROR: {noisy}"] if self.too_noisy else []),
             *(f"ERROR: nothing was drafted with draft_n {way}, so nothing was compared" for way in self.undrafted),
             *(["the drafter did not keep up with the verifier: ask for more --tokens"] if self.undrafted else []),
-            *shown,
-            *([f"and {hidden} more: see --json"] if hidden else []),
+            *map(str, self.divergences),
         ]
 
     def as_json(self) -> Json:

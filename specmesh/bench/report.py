@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 
 from specmesh.bench.assess import assess
 from specmesh.bench.run import Outcome, Plan, Sample, aggregate, lines
-from specmesh.bench.steps import steps_ms
+from specmesh.bench.steps import measured
 from specmesh.client import Json
 
 
@@ -47,7 +47,7 @@ class Result:
         }
 
     def _assessment(self, outcomes: list[Outcome]) -> list[str]:
-        return assess(outcomes, steps_ms(self.snapshot) if "steps_ms" in self.snapshot else {})
+        return assess(outcomes, measured(self.snapshot)[0] if "steps_ms" in self.snapshot else {})
 
     def _drafters(self) -> list[str]:
         return sorted({one.drafter for one in self.samples if one.drafter is not None})
