@@ -4,7 +4,7 @@
                          [--tokens N] [--repeats N] [--threads N] [--cores 0,1] [--only NAME,...] [--json]
 
 All servers may use the same cores, with as many threads for the target each; those not asked wait on a socket. The
-contenders take turns at each count of clients: who begins moves on by one each time. The clients (specmesh.bench.crowd)
+contenders take turns at each count of clients: who begins moves on by one each time. The clients (specmesh.bench.load)
 are the same; each of each turn has a prompt of its own (bench/held_out.py), so that nobody has read it before. Texts
 are greedy and all as long.
 
@@ -33,8 +33,7 @@ from held_out import prompts
 from live import LOADING_S, daemons, start, until
 
 from specmesh import logs
-from specmesh.bench.crowd import Source, crowd
-from specmesh.bench.load import Level, Load, Text, levels, lines
+from specmesh.bench.load import Level, Load, Source, Text, crowd, levels, lines
 from specmesh.bench.server import Server
 from specmesh.errors import SpecmeshError
 from specmesh.paths import bundled

@@ -129,13 +129,12 @@ def load(
     Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
     equally long.
     """
-    from specmesh.bench import crowd
-    from specmesh.bench.load import Load, Result
+    from specmesh.bench.load import Load, Result, Source, measure
     from specmesh.bench.server import Server
 
     if url is not None:
         server = Server(url)
-        source: crowd.Source = server
+        source: Source = server
         # A field that others do not know is sent only where it was asked for.
         options: dict[str, object] = {"model": server.model()} | ({} if draft_n == "auto" else {"draft_n": draft_n})
         about: dict[str, object] = {"url": url, "model": {"name": options["model"]}}
@@ -144,7 +143,7 @@ def load(
         options, about = {"draft_n": draft_n}, client.get("/stats")
     plan = Load(tuple(map(int, sessions)), _prompts(prompts, num_prompts), iterations, max_tokens, options)
     with bar(plan.texts) as advance:
-        result = Result(plan, crowd.measure(source, plan, advance), about)
+        result = Result(plan, measure(source, plan, advance), about)
     print_result(result, as_json=json)
 
 

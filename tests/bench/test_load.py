@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from click.testing import CliRunner
 
-from specmesh.bench import crowd
+from specmesh.bench import load
 from specmesh.bench.load import Load, Spread, Text, levels, lines
 from specmesh.bench.server import Server
 from specmesh.cli import main
@@ -107,7 +107,7 @@ def test_clients_run_at_once():
     """So many at a time, each with its own prompt and its texts in a row, after one that is not counted."""
     source = Crowded(3, 3)
     done: list[int] = []
-    [(count, texts)] = crowd.measure(source, Load((3,), ("a", "b"), 2, 4, {"draft_n": 0}), lambda: done.append(1))
+    [(count, texts)] = load.measure(source, Load((3,), ("a", "b"), 2, 4, {"draft_n": 0}), lambda: done.append(1))
     assert (count, source.most, len(done)) == (3, 3, 6)
     assert sorted((one.client, one.prompt) for one in texts) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
     assert {(one.tokens, one.drafted, one.accepted, len(one.arrivals)) for one in texts} == {(3, 4, 2, 1)}
@@ -133,8 +133,8 @@ class Full:
 
 def test_who_is_refused_asks_again(monkeypatch: pytest.MonkeyPatch):
     """Until there is a place; the text tells how often."""
-    monkeypatch.setattr(crowd, "AGAIN", 0.001)
-    [found] = crowd.crowd(Full(3), Load((1,), ("a",), 1, 4, {}), 1, lambda: None)
+    monkeypatch.setattr(load, "AGAIN", 0.001)
+    [found] = load.crowd(Full(3), Load((1,), ("a",), 1, 4, {}), 1, lambda: None)
     assert (found.refused, found.tokens) == (3, 1)
 
 
@@ -154,9 +154,9 @@ class Broken:
 def test_an_error_of_one_client_is_raised():
     """Where the level is waited for; a daemon that has no place for the very first text is told too."""
     with pytest.raises(EngineError, match="burnt"):
-        crowd.measure(Broken(EngineError("burnt")), LOAD, lambda: None)
+        load.measure(Broken(EngineError("burnt")), LOAD, lambda: None)
     with pytest.raises(Busy):
-        crowd.measure(Crowded(0, 2), LOAD, lambda: None)
+        load.measure(Crowded(0, 2), LOAD, lambda: None)
 
 
 EVENTS: list[Json] = [
@@ -210,7 +210,7 @@ def test_another_server(url: str):
     """Its tokens are those of its usage, its drafts those of llama-server's timings; the base of its paths counts."""
     server = Server(f"{url}/prefix/v1/")
     assert server.model() == "theirs"
-    [(_, [found])] = crowd.measure(server, Load((1,), ("a",), 1, 4, {}), lambda: None)
+    [(_, [found])] = load.measure(server, Load((1,), ("a",), 1, 4, {}), lambda: None)
     assert (found.text, found.tokens, found.drafted, found.accepted, len(found.arrivals)) == ("Hello", 5, 3, 2, 2)
 
 

@@ -11,8 +11,8 @@ from samples import FIXED_4, TOKENS, drafted, text
 
 from specmesh import client as client_module
 from specmesh.bench import run, steps
-from specmesh.bench.assess import assess
 from specmesh.bench.prompts import BUILT_IN, read_prompts
+from specmesh.bench.report import assess
 from specmesh.bench.run import VARIANTS, Plan, aggregate, sample
 from specmesh.bench.sim import steps_of
 from specmesh.bench.steps import as_json, step_tables
