@@ -168,7 +168,7 @@ def test_remapped_drafter_is_asked_once_for_what_it_can_keep(
         "vocabulary_chunk",
         lambda vocabulary, start: asked.append(start) or vocabulary_chunk(vocabulary, start),
     )
-    verifier = bench.verifier()
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=4)))
     for number, expected in enumerate(([0], [0], [0, 0])):
         drafter = bench.drafter(Turned(SimSettings(alpha=1.0)), VocabularyCache(tmp_path))
         attach(verifier, drafter)
