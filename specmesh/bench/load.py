@@ -19,7 +19,7 @@ AGAIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadPlan:
     """What to run: for each count of `sessions` so many clients at once, each with `iterations` texts in a row.
 
     options: further fields of each request. Neighbours have different prompts as long as there are.
@@ -47,7 +47,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Text:
+class LoadText:
     """One text, with times in seconds on the client's clock. refused: how often the server had no place for it."""
 
     client: int
@@ -105,7 +105,7 @@ class Source(Protocol):
         ...
 
 
-def measure(source: Source, load: Load, advance: Callable[[], None]) -> list[tuple[int, list[Text]]]:
+def measure(source: Source, load: LoadPlan, advance: Callable[[], None]) -> list[tuple[int, list[LoadText]]]:
     """Run `load`, calling `advance` after each text; a short text before, unmeasured. (clients, their texts) each.
 
     Raise what the source raises, but Busy from the first text only: later a client waits.
@@ -116,16 +116,16 @@ def measure(source: Source, load: Load, advance: Callable[[], None]) -> list[tup
     return [(count, crowd(source, load, count, advance)) for count in load.sessions]
 
 
-def crowd(source: Source, load: Load, count: int, advance: Callable[[], None]) -> list[Text]:
+def crowd(source: Source, load: LoadPlan, count: int, advance: Callable[[], None]) -> list[LoadText]:
     """The texts of `count` clients that begin together."""
-    told = SimpleQueue[Text | Exception]()
+    told = SimpleQueue[LoadText | Exception]()
     gate = Barrier(count)
     for client in range(count):  # as daemons: Ctrl-C must not wait for texts
         Thread(target=_client, args=(source, load, client, gate, told), daemon=True).start()
-    texts: list[Text] = []
+    texts: list[LoadText] = []
     while len(texts) < count * load.iterations:
         match told.get():
-            case Text() as text:
+            case LoadText() as text:
                 texts.append(text)
                 advance()
             case error:
@@ -133,7 +133,9 @@ def crowd(source: Source, load: Load, count: int, advance: Callable[[], None]) -
     return texts
 
 
-def _client(source: Source, load: Load, client: int, gate: Barrier, told: "SimpleQueue[Text | Exception]") -> None:
+def _client(
+    source: Source, load: LoadPlan, client: int, gate: Barrier, told: "SimpleQueue[LoadText | Exception]"
+) -> None:
     try:
         gate.wait()
         for iteration in range(load.iterations):
@@ -143,10 +145,10 @@ def _client(source: Source, load: Load, client: int, gate: Barrier, told: "Simpl
         told.put(error)
 
 
-def _text(source: Source, body: Json, client: int, prompt: int) -> Text:
+def _text(source: Source, body: Json, client: int, prompt: int) -> LoadText:
     begun, refused = time.perf_counter(), 0
     while True:
-        text = Text(client, prompt, begun, refused=refused)
+        text = LoadText(client, prompt, begun, refused=refused)
         try:
             with closing(source.complete(body)) as chunks:
                 for chunk in chunks:
@@ -158,7 +160,7 @@ def _text(source: Source, body: Json, client: int, prompt: int) -> Text:
             return text
 
 
-class Spread(NamedTuple):
+class Percentiles(NamedTuple):
     """The middle one and the one that 1 in 100 exceeds."""
 
     p50: float
@@ -166,7 +168,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LoadLevel:
     """What so many clients at once got.
 
     tokens_per_second: of all together, from the first request to the last token. slowest, mean: of the clients' own
@@ -182,8 +184,8 @@ class Level:
     mean: float
     slowest: float
     fairness: float
-    first_token_ms: Spread
-    gap_ms: Spread
+    first_token_ms: Percentiles
+    gap_ms: Percentiles
     acceptance_rate: float | None
     identical: int
     compared: int
@@ -195,13 +197,13 @@ class Level:
         return asdict(self) | spreads
 
 
-def levels(runs: Sequence[tuple[int, Sequence[Text]]]) -> list[Level]:
+def levels(runs: Sequence[tuple[int, Sequence[LoadText]]]) -> list[LoadLevel]:
     """Sum up the texts of each count of clients, in the order in which they were run."""
-    truth: dict[int, Text] = {}
+    truth: dict[int, LoadText] = {}
     return [_level(sessions, texts, truth) for sessions, texts in runs]
 
 
-def _level(sessions: int, texts: Sequence[Text], truth: dict[int, Text]) -> Level:
+def _level(sessions: int, texts: Sequence[LoadText], truth: dict[int, LoadText]) -> LoadLevel:
     seconds, tokens = _seconds(texts), sum(text.tokens for text in texts)
     clients = [[text for text in texts if text.client == client] for client in {text.client for text in texts}]
     rates = [_rate(own) for own in clients]
@@ -209,7 +211,7 @@ def _level(sessions: int, texts: Sequence[Text], truth: dict[int, Text]) -> Leve
     first = [text for text in texts if truth.setdefault(text.prompt, text) is text]
     known = [text for text in texts if text not in first]
     gaps = [late - early for text in texts for early, late in zip(text.arrivals, text.arrivals[1:], strict=False)]
-    return Level(
+    return LoadLevel(
         sessions=sessions,
         texts=len(texts),
         tokens=tokens,
@@ -227,23 +229,23 @@ def _level(sessions: int, texts: Sequence[Text], truth: dict[int, Text]) -> Leve
     )
 
 
-def _seconds(texts: Sequence[Text]) -> float:
+def _seconds(texts: Sequence[LoadText]) -> float:
     return max(text.ended for text in texts) - min(text.begun for text in texts)
 
 
-def _rate(texts: Sequence[Text]) -> float:
+def _rate(texts: Sequence[LoadText]) -> float:
     """Tokens per second, from the first request to the last token."""
     seconds = _seconds(texts)
     return sum(text.tokens for text in texts) / seconds if seconds > 0 else 0.0
 
 
-def _spread(seconds: Iterable[float]) -> Spread:
+def _spread(seconds: Iterable[float]) -> Percentiles:
     """In milliseconds; 0 of nothing."""
     found = sorted(seconds)
     if not found:
-        return Spread(0.0, 0.0)
+        return Percentiles(0.0, 0.0)
     middle, high = (found[ceil(share * len(found)) - 1] for share in (0.5, 0.99))
-    return Spread(round(middle * 1e3, 3), round(high * 1e3, 3))
+    return Percentiles(round(middle * 1e3, 3), round(high * 1e3, 3))
 
 
 _HEADINGS = (
@@ -252,7 +254,7 @@ _HEADINGS = (
 )
 
 
-def lines(found: Sequence[Level]) -> list[str]:
+def lines(found: Sequence[LoadLevel]) -> list[str]:
     """The table: one line per count of clients, and what its columns mean."""
     told = [_HEADINGS]
     for one in found:
@@ -270,11 +272,11 @@ def lines(found: Sequence[Level]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class LoadResult:
     """What was run and measured; `about` is the /stats of the daemon before it, or of another server name and url."""
 
-    load: Load
-    runs: Sequence[tuple[int, Sequence[Text]]]
+    load: LoadPlan
+    runs: Sequence[tuple[int, Sequence[LoadText]]]
     about: Json
 
     def as_json(self) -> Json:

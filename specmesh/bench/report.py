@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from specmesh.bench.run import ADAPTIVE, ALONE, Outcome, Plan, Sample, aggregate, lines
+from specmesh.bench.run import ADAPTIVE, ALONE, Outcome, RunPlan, Sample, aggregate, lines
 from specmesh.bench.steps import measured
 from specmesh.client import Json
 
@@ -17,10 +17,10 @@ OFF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """What was run and measured, and the daemon's /stats after it."""
 
-    plan: Plan
+    plan: RunPlan
     samples: list[Sample]
     snapshot: Json
 
