@@ -82,7 +82,8 @@ def lines(report: ModelReport) -> list[str]:
 
 def _by_llama(path: Path) -> tuple[int | None, str | None, bool | None, list[str]]:
     """Size and fingerprint of the vocabulary, whether the context can be trimmed, and notes."""
-    from specmesh.engines.llama_facts import probe_trim, read_vocabulary
+    from specmesh.engines.llama.engine import probe_trim
+    from specmesh.engines.llama.model import read_vocabulary
 
     size = fingerprint = None
     try:

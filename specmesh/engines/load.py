@@ -125,7 +125,7 @@ def load_tokenizer(path: Path) -> TokenizerFile:
 
         found = load_hf_vocabulary(path)
         return TokenizerFile(found.vocabulary, found.encode)
-    from specmesh.engines.llama_model import LlamaModel, LlamaSettings
+    from specmesh.engines.llama.model import LlamaModel, LlamaSettings
 
     model = LlamaModel(LlamaSettings(path, threads=1, gpu_layers=0, vocab_only=True))
     return TokenizerFile(model.vocabulary, model.encode)
@@ -133,7 +133,7 @@ def load_tokenizer(path: Path) -> TokenizerFile:
 
 def _llama(settings: ModelSettings) -> "LlamaSettings":
     from specmesh.engines.llama import LlamaSettings
-    from specmesh.engines.llama_chat import read_template
+    from specmesh.engines.llama.prompts import read_template
 
     return LlamaSettings(
         path=Path(settings.model or ""),

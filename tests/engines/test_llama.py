@@ -10,9 +10,10 @@ import structlog
 from structlog.testing import capture_logs
 
 from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.engines import llama_library, llama_model
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import library as llama_library
+from specmesh.engines.llama import model as llama_model
 from specmesh.errors import ConfigError, EngineError, RequestError
 
 pytest.importorskip("llama_cpp")

@@ -8,13 +8,12 @@ import pytest
 from numpy.typing import NDArray
 
 from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.engines import llama_probe
 from specmesh.engines.base import Span
-from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
-from specmesh.engines.llama_cache import CacheSizes, LlamaCache
-from specmesh.engines.llama_library import library
-from specmesh.engines.llama_model import LlamaModel
-from specmesh.engines.llama_rewind import CARRY, RENEW, Restore, Rollback
+from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier, rollback
+from specmesh.engines.llama.cache import CacheSizes, LlamaCache
+from specmesh.engines.llama.library import library
+from specmesh.engines.llama.model import LlamaModel
+from specmesh.engines.llama.rollback import CARRY, RENEW, Restore, Rollback
 from specmesh.errors import EngineError
 
 pytest.importorskip("llama_cpp")
@@ -82,7 +81,7 @@ class TestProbe:
 
     def test_rollback_too_large(self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
         """Where llama.cpp's states would take more than a share of the weights the state is saved here."""
-        monkeypatch.setattr(llama_probe, "_LEAST_BUDGET", 0)
+        monkeypatch.setattr(rollback, "LEAST_BUDGET", 0)
         engine = LlamaVerifier(settings(path("qwen35"), n_seq=200))
         assert engine.info.trimming == "restore"
         engine.close()
@@ -90,8 +89,8 @@ class TestProbe:
     def test_rollback_that_lies(self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
         """A rollback that says yes and leaves another state is noticed by its logits, and not used."""
         monkeypatch.setattr(LlamaCache, "remove", lambda *_: True)
-        monkeypatch.setattr(llama_probe, "_removes", lambda cache, _: cache.run([Span(0, 0, (0, 0), logits=False)]))
-        cache, rewind = llama_probe.open_cache(model := LlamaModel(settings(path("lfm2"))), sizes(), 8)
+        monkeypatch.setattr(rollback, "_removes", lambda cache, _: cache.run([Span(0, 0, (0, 0), logits=False)]))
+        cache, rewind = rollback.open_cache(model := LlamaModel(settings(path("lfm2"))), sizes(), 8)
         assert not isinstance(rewind, Rollback)
         cache.close()
         model.close()
