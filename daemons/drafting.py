@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from specmesh.core import events as ev
-from specmesh.core.pool import Change, Offer, Why, choose
+from specmesh.core.pool import Change, Offer, Why, choose, usefulness
 from specmesh.core.standby import Standby
-from specmesh.core.usefulness import usefulness
 from specmesh.daemons.drafters import Drafters
 from specmesh.daemons.live import Live
 from specmesh.daemons.peers import DrafterPeer
