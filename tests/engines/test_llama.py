@@ -275,14 +275,14 @@ class TestModels:
         assert straight is not None
         expected = straight[8:].copy()
         engine.decode([Span(0, 0, ids[:8], logits=False)])
-        decode = engine._context.cache.lib.llama_decode
+        decode = engine._cache.lib.llama_decode
 
         def failing(*arguments: object) -> int:
             decode(*arguments)
             return code
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine._context.cache.lib, "llama_decode", failing)
+            patch.setattr(engine._cache.lib, "llama_decode", failing)
             with pytest.raises(EngineError, match=named):
                 engine.decode([Span(0, 8, (90, 91), logits=True)])
         (again,) = engine.decode([Span(0, 8, ids[8:], logits=True)])
@@ -296,9 +296,9 @@ class TestModels:
         """Its sequence is emptied, so that it can start over."""
         engine = LlamaDrafter(settings(tiny_recurrent_gguf))
         guess = engine.predict(0, [40, 41], GREEDY)
-        decode = engine._context.cache.lib.llama_decode
+        decode = engine._cache.lib.llama_decode
         with monkeypatch.context() as patch:
-            patch.setattr(engine._context.cache.lib, "llama_decode", lambda *arguments: decode(*arguments) - 3)
+            patch.setattr(engine._cache.lib, "llama_decode", lambda *arguments: decode(*arguments) - 3)
             with pytest.raises(EngineError):
                 engine.predict(0, [42], GREEDY)
         assert engine.trim(0, 2) == 0

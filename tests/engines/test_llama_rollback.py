@@ -69,7 +69,7 @@ class TestProbe:
         """Each architecture by the cheapest way that its llama.cpp code has."""
         engine = LlamaVerifier(settings(path(arch)))
         assert (engine.info.trimming, engine.info.can_trim) == (way, True)
-        assert engine._context.cache.partial
+        assert engine._cache.partial
         engine.close()
 
     @pytest.mark.parametrize(("arch", "way"), WAYS.items())
@@ -111,7 +111,7 @@ class TestProbe:
             lib, "llama_state_seq_set_data_ext", lambda *args: 0 if args[-1] in broken else restore(*args)
         )
         engine = LlamaVerifier(settings(path("jamba")))
-        assert (engine.info.trimming, engine._context.cache.partial) == (way, partial)
+        assert (engine.info.trimming, engine._cache.partial) == (way, partial)
         if way == "restore":
             expected = last_row(engine, Span(1, 0, IDS[:9], logits=True), Span(1, 9, IDS[9:10], logits=True))
             engine.decode([Span(0, 0, IDS[:8], logits=False)])
@@ -236,7 +236,7 @@ class TestRestore:
     @staticmethod
     def tracks(engine: LlamaVerifier | LlamaDrafter) -> list[tuple[int, int]]:
         """Per sequence: states saved, ids remembered."""
-        rewind = engine._context.rewind
+        rewind = engine._rewind
         assert isinstance(rewind, Restore)
         return [(sum(m.state is not None for m in track.marks), len(track.ids)) for track in rewind._tracks]
 
@@ -259,7 +259,7 @@ class TestRestore:
         """What stays of a rejected step is the head of the next; when it grows it is decoded alone, once."""
         engine.decode([Span(0, 0, IDS[:8], logits=False)])
         expected = last_row(engine, Span(1, 0, IDS[:20], logits=False), Span(1, 20, IDS[20:21], logits=True))
-        counted = Counted(engine._context.cache, monkeypatch)
+        counted = Counted(engine._cache, monkeypatch)
         held, left = 8, 0
         while held < 20:
             engine.decode([Span(0, held, (*IDS[held : held + 3], 90), logits=True)])
@@ -301,7 +301,7 @@ class TestRestore:
         engine.decode([Span(0, 8, IDS[8:12], logits=True)])
         engine.trim(0, 10)
         with monkeypatch.context() as patch:
-            patch.setattr(engine._context.cache.lib, "llama_state_seq_set_data_ext", lambda *_: 0)
+            patch.setattr(engine._cache.lib, "llama_state_seq_set_data_ext", lambda *_: 0)
             with pytest.raises(EngineError, match="did not restore"):
                 engine.decode([Span(0, 10, IDS[10:12], logits=True)])
         after = last_row(engine, Span(1, 8, IDS[8:9], logits=True))
@@ -317,7 +317,7 @@ class TestRestore:
         text = rng.integers(33, 126, size=200).tolist()
         engine.predict(0, text[:100], None)
         straight.predict(0, text[:100], None)
-        counted = Counted(engine._context.cache, monkeypatch)
+        counted = Counted(engine._cache, monkeypatch)
         held, rounds = 100, 0
         while held < 180:
             good, wrong = int(rng.integers(0, 9)), int(rng.integers(1, 9))

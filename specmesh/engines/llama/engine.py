@@ -31,27 +31,29 @@ _MAX_CELLS = 2**31 - 1
 _PROBED_CTX, _PROBED_ROWS = 16, 4
 
 
-class LlamaContext:
-    """Sequences of one model; used from one thread.
+class LlamaEngine:
+    """A model and its sequences: what the verifier and the drafter have in common. Used from one thread.
 
     n_outputs: most rows of logits of one step.
     rollback:  how many rows of a step are taken back at most; 0 for a drafter.
-    width:     rows of every step with logits, see `FixedWidth`; None for as many as are asked for.
     """
 
     def __init__(
-        self, model: LlamaModel, settings: LlamaSettings, n_outputs: int, rollback: int, width: int | None = None
+        self, settings: LlamaSettings, n_outputs: int = 1, rollback: int = 0, progress: Progress | None = None
     ) -> None:
-        """Reserve the cache; closes the model and raises ConfigError where memory or the model do not allow it."""
-        self._model = model
+        """Load the model and reserve its cache; raises ConfigError where that fails, EngineError when cancelled."""
+        self._model = LlamaModel(settings, progress)
         try:
-            self._reserve(settings, n_outputs, rollback, width)
+            self._reserve(settings, n_outputs, rollback)
         except BaseException:
-            model.close()
+            self._model.close()
             raise
 
-    def _reserve(self, settings: LlamaSettings, n_outputs: int, rollback: int, width: int | None) -> None:
+    def _reserve(self, settings: LlamaSettings, n_outputs: int, rollback: int) -> None:
         model, n_seq = self._model, settings.n_seq
+        width = width_of(model) if settings.reproducible and rollback else None
+        if width is not None:
+            n_outputs, rollback = n_seq * width, width - 1
         n_ctx = _context_size(settings, model.lib.llama_model_n_ctx_train(model.handle))
         n_batch = max(min(settings.n_batch, n_ctx * n_seq), n_seq)
         rows = max(n_batch, 2, width or 0)
@@ -61,25 +63,25 @@ class LlamaContext:
         # llama.cpp wants a row of logits for each sequence.
         outputs = self._n_outputs if width is None else max(width, n_seq)
         sizes = CacheSizes(n_ctx, n_seq, rows, outputs, threads, width=width)
-        self.cache, self.rewind = open_cache(model, sizes, rollback)
-        if width is not None and self.rewind.trimming != "removal":
-            self.cache.close()
+        self._cache, self._rewind = open_cache(model, sizes, rollback)
+        if width is not None and self._rewind.trimming != "removal":
+            self._cache.close()
             raise ConfigError(
                 f"{model.name} keeps states that rows cannot be removed from, so its steps cannot be filled up to "
                 "one width: leave --reproducible out"
             )
-        self._fixed = FixedWidth(self.cache, width, rows) if width is not None else None
-        self.sequences = Sequences(n_seq, n_ctx, model.n_vocab)
+        self._fixed = FixedWidth(self._cache, width, rows) if width is not None else None
+        self._sequences = Sequences(n_seq, n_ctx, model.n_vocab)
         self.info = EngineInfo(
             model.name,
             n_ctx,
             n_batch,
             n_seq,
-            self.rewind.trimming,
+            self._rewind.trimming,
             model.backend if model.on_gpu else _on_cpu(threads),
             width,
             self._reuse(width),
-            batches=not rollback and self.rewind.trimming == "removal",
+            batches=not rollback and self._rewind.trimming == "removal",
             n_outputs=self._n_outputs,
             threads=0 if model.on_gpu else threads,
         )
@@ -90,71 +92,62 @@ class LlamaContext:
         With a sliding window llama.cpp gives the cells that have left it to other sequences: a sequence can only be
         continued. Cells of a sequence's own are not shared.
         """
-        if self.rewind.trimming != "removal" or self._model.lib.llama_model_n_swa(self._model.handle) > 0:
+        if self._rewind.trimming != "removal" or self._model.lib.llama_model_n_swa(self._model.handle) > 0:
             return "whole"
         return "copied" if width is None else "cut"
 
-    def decode(self, spans: Sequence[Span]) -> NDArray[np.float32]:
-        """One step over all spans; the wanted logits in order, float32 (rows with logits, n_vocab).
-
-        The array is llama.cpp's own memory, valid until the next call. Raises LocalProtocolError for spans
-        that cannot be, with nothing done; EngineError when llama.cpp fails, with the sequences cut back to
-        what they held before (to nothing, where that cannot be known).
-        """
-        self._check_open()
-        self.sequences.check_step(spans, self.info.n_batch, self._n_outputs)
-        try:
-            if self._fixed is not None:
-                logits = self._fixed.run(spans)
-            else:
-                self.cache.run(self.rewind.prepare(spans))
-                logits = self.cache.logits(sum(len(span.ids) for span in spans if span.logits))
-        except EngineError:
-            for seq in {span.seq for span in spans}:
-                self.sequences.set(seq, self.rewind.recover(seq, self.sequences.held(seq)))
-            raise
-        self.rewind.done(spans)
-        for span in spans:
-            self.sequences.set(span.seq, span.end)
-        return logits
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's vocabulary."""
+        return self._model.vocabulary
 
     def use_threads(self, threads: int) -> None:
         """Take so many CPU threads from the next step on."""
         self._check_open()
-        self.cache.use_threads(threads)
+        self._cache.use_threads(threads)
         if not self._model.on_gpu:
             self.info = replace(self.info, threads=threads, backend=_on_cpu(threads))
 
-    def trim(self, seq: int, length: int) -> bool:
-        """Keep the first `length` tokens of a sequence; False, with nothing changed, where the model cannot.
-
-        Raises LocalProtocolError unless 0 <= length <= held.
-        """
-        self._check_open()
-        held = self.sequences.check_trim(seq, length)
-        if length == 0:
-            self.rewind.clear(seq)
-        elif length < held and not self.rewind.trim(seq, length):
-            return False
-        self.sequences.set(seq, length)
-        return True
-
-    def copy(self, seq: int, source: int, length: int) -> None:
-        """As `LlamaVerifier.copy`."""
-        self._check_open()
-        if self.info.reuse != "copied":
-            raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
-        self.sequences.check_copy(seq, source, length)
-        self.cache.share(seq, source, length)
-        self.sequences.set(seq, length)
-
     def close(self) -> None:
-        """Free the cache and then the model; a second call does nothing."""
-        self.cache.close()
+        """Free the model; a second call does nothing."""
+        self._cache.close()
         self._model.close()
 
+    def _decode(self, spans: Sequence[Span]) -> NDArray[np.float32]:
+        """One step over all spans; the wanted logits in order, float32 (rows with logits, n_vocab).
+
+        After an EngineError the sequences hold what they held before, or nothing where that cannot be known.
+        """
+        self._check_open()
+        self._sequences.check_step(spans, self.info.n_batch, self._n_outputs)
+        try:
+            if self._fixed is not None:
+                logits = self._fixed.run(spans)
+            else:
+                self._cache.run(self._rewind.prepare(spans))
+                logits = self._cache.logits(sum(len(span.ids) for span in spans if span.logits))
+        except EngineError:
+            for seq in {span.seq for span in spans}:
+                self._sequences.set(seq, self._rewind.recover(seq, self._sequences.held(seq)))
+            raise
+        self._rewind.done(spans)
+        for span in spans:
+            self._sequences.set(span.seq, span.end)
+        return logits
+
+    def _trim(self, seq: int, length: int) -> bool:
+        """Keep the first `length` tokens of a sequence; False, with nothing changed, where the model cannot."""
+        self._check_open()
+        held = self._sequences.check_trim(seq, length)
+        if length == 0:
+            self._rewind.clear(seq)
+        elif length < held and not self._rewind.trim(seq, length):
+            return False
+        self._sequences.set(seq, length)
+        return True
+
     def _check_open(self) -> None:
-        if self.cache.closed:
+        if self._cache.closed:
             raise EngineError("the engine is closed")
 
 
@@ -222,37 +215,12 @@ def width_of(model: LlamaModel) -> int:
 def probe_trim(path: Path) -> bool:
     """Load a model, weights and all, and try to take rows back; raises ConfigError where it cannot load."""
     settings = LlamaSettings(path, n_ctx=_PROBED_CTX, n_batch=_PROBED_CTX, gpu_layers=0)
-    context = LlamaContext(LlamaModel(settings), settings, 1, _PROBED_ROWS)
-    context.close()
-    return context.info.can_trim
+    engine = LlamaEngine(settings, rollback=_PROBED_ROWS)
+    engine.close()
+    return engine.info.can_trim
 
 
-class _Engine:
-    """What the verifier and the drafter have in common."""
-
-    _model: LlamaModel
-    _context: LlamaContext
-
-    @property
-    def info(self) -> EngineInfo:
-        """Facts about the model."""
-        return self._context.info
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The model's vocabulary."""
-        return self._model.vocabulary
-
-    def use_threads(self, threads: int) -> None:
-        """Take so many CPU threads from the next step on."""
-        self._context.use_threads(threads)
-
-    def close(self) -> None:
-        """Free the model; a second call does nothing."""
-        self._context.close()
-
-
-class LlamaVerifier(_Engine):
+class LlamaVerifier(LlamaEngine):
     """A GGUF target model: `VerifyEngine` by llama.cpp.
 
     One step carries up to n_batch rows, n_seq * (max_draft + 1) of them with logits; where it is reproducible,
@@ -260,16 +228,14 @@ class LlamaVerifier(_Engine):
     """
 
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
-        """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
-        self._model = LlamaModel(settings, progress)
+        """As `LlamaEngine`, with the model's chat template or the one that settings name."""
+        most = settings.max_draft + 1
+        super().__init__(settings, settings.n_seq * most, max(settings.max_draft, 1), progress)
         try:
             self._model.load_template(settings.chat_template)
         except ConfigError:
-            self._model.close()
+            super().close()
             raise
-        width = width_of(self._model) if settings.reproducible else None
-        most = width or settings.max_draft + 1
-        self._context = LlamaContext(self._model, settings, settings.n_seq * most, max(most - 1, 1), width)
         self._tokenizer = Tokenizer(settings.path, self._model.vocabulary.fingerprint())
 
     def encode(self, text: str) -> list[int]:
@@ -297,7 +263,7 @@ class LlamaVerifier(_Engine):
         The arrays are views of llama.cpp's memory, valid until the next call. Raises LocalProtocolError for
         spans that cannot be, with nothing done; EngineError when llama.cpp fails.
         """
-        block, rows, end = self._context.decode(spans), list[NDArray[np.float32] | None](), 0
+        block, rows, end = self._decode(spans), list[NDArray[np.float32] | None](), 0
         for span in spans:
             start, end = end, end + len(span.ids) * span.logits
             rows.append(block[start:end] if span.logits else None)
@@ -309,7 +275,7 @@ class LlamaVerifier(_Engine):
         Raises LocalProtocolError unless 0 <= length <= held, EngineError where the model cannot be cut there: one
         with recurrent layers only inside the last step.
         """
-        if not self._context.trim(seq, length):
+        if not self._trim(seq, length):
             raise EngineError(f"{self.info.model} cannot remove so much of a sequence (cut {seq} to {length})")
 
     def copy(self, seq: int, source: int, length: int) -> None:
@@ -317,7 +283,12 @@ class LlamaVerifier(_Engine):
 
         Raises LocalProtocolError for what cannot be, with nothing done.
         """
-        self._context.copy(seq, source, length)
+        self._check_open()
+        if self.info.reuse != "copied":
+            raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
+        self._sequences.check_copy(seq, source, length)
+        self._cache.share(seq, source, length)
+        self._sequences.set(seq, length)
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
@@ -325,13 +296,12 @@ class LlamaVerifier(_Engine):
         super().close()
 
 
-class LlamaDrafter(_Engine):
+class LlamaDrafter(LlamaEngine):
     """A GGUF draft model, `DraftEngine` by llama.cpp."""
 
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
-        """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
-        self._model = LlamaModel(settings, progress)
-        self._context = LlamaContext(self._model, settings, 1, 0)
+        """As `LlamaEngine`."""
+        super().__init__(settings, progress=progress)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, as `LlamaVerifier.encode` makes them."""
@@ -348,14 +318,14 @@ class LlamaDrafter(_Engine):
         """The same for several sequences in one llama_decode."""
         n_batch, spans, ends = self.info.n_batch, list[Span](), list[int]()
         for ask in asks:
-            start = self._context.sequences.check_append(ask.seq, ask.ids, n_batch)
+            start = self._sequences.check_append(ask.seq, ask.ids, n_batch)
             *body, last = ask.ids
             end = start + len(ask.ids)
             if body:
                 spans.append(Span(ask.seq, start, tuple(body), logits=False))
             spans.append(Span(ask.seq, end - 1, (last,), logits=ask.sampler is not None))
             ends.append(end)
-        rows = iter(self._context.decode(spans))
+        rows = iter(self._decode(spans))
         pairs = zip(asks, ends, strict=True)
         return [None if ask.sampler is None else ask.sampler.choose(next(rows), end) for ask, end in pairs]
 
@@ -364,9 +334,9 @@ class LlamaDrafter(_Engine):
 
         Where the model cannot be cut so far back it is emptied. Raises LocalProtocolError for a negative length.
         """
-        held = self._context.sequences.held(seq)
+        held = self._sequences.held(seq)
         if length < 0:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
-        if length < held and not self._context.trim(seq, length):
-            self._context.trim(seq, 0)
-        return self._context.sequences.held(seq)
+        if length < held and not self._trim(seq, length):
+            self._trim(seq, 0)
+        return self._sequences.held(seq)

@@ -20,7 +20,7 @@ _INSTALL = 'pip install "specmesh[llama]"'
 _WARN, _ERROR, _CONTINUED = 3, 4, 5
 _CPU_TYPE, _GPU_TYPES = 0, (1, 2)
 _POOL_WARNING = "possible training context overflow"
-"""llama.cpp compares all cells with the trained context; `LlamaContext` compares one sequence's share."""
+"""llama.cpp compares all cells with the trained context; `LlamaEngine` compares one sequence's share."""
 
 _log = structlog.get_logger("specmesh.engines.llama")
 

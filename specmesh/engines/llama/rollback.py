@@ -37,7 +37,7 @@ NOISE = 0.05
 
 
 class Rewind(ABC):
-    """What `LlamaContext` does around each step."""
+    """What `LlamaEngine` does around each step."""
 
     trimming: Trimming
 
