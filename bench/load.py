@@ -4,7 +4,7 @@
                          [--tokens N] [--repeats N] [--threads N] [--cores 0,1] [--only NAME,...] [--json]
 
 All servers may use the same cores, with as many threads for the target each; those not asked wait on a socket. The
-contenders take turns at each count of clients: who begins moves on by one each time. The clients (specmesh.bench.crowd)
+contenders take turns at each count of clients: who begins moves on by one each time. The clients (specmesh.bench.load)
 are the same; each of each turn has a prompt of its own (bench/held_out.py), so that nobody has read it before. Texts
 are greedy and all as long.
 
@@ -33,8 +33,7 @@ from held_out import prompts
 from live import LOADING_S, daemons, start, until
 
 from specmesh import logs
-from specmesh.bench.crowd import Source, crowd
-from specmesh.bench.load import Level, Load, Text, levels, lines
+from specmesh.bench.load import LoadLevel, LoadPlan, LoadText, Source, crowd, levels, lines
 from specmesh.bench.server import Server
 from specmesh.errors import SpecmeshError
 from specmesh.paths import bundled
@@ -42,7 +41,7 @@ from specmesh.paths import bundled
 CTX = 1024
 PORT = 7450
 
-Runs = dict[str, list[tuple[int, list[Text]]]]
+Runs = dict[str, list[tuple[int, list[LoadText]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,11 @@ class Contender:
     """A server, and what it is asked for."""
 
     source: Source
-    load: Load
+    load: LoadPlan
 
 
 @contextmanager
-def specmesh(args: argparse.Namespace, folder: Path, load: Load) -> Iterator[dict[str, Contender]]:
+def specmesh(args: argparse.Namespace, folder: Path, load: LoadPlan) -> Iterator[dict[str, Contender]]:
     """One pair: with as many drafts as it thinks pay, and without."""
     common = ["--ctx", str(CTX), "--max-sessions", str(args.slots), "--gpu-layers", "0"]
     verifier = ["--model", args.target, "--threads", str(args.threads), "--max-queue", "64", *common]
@@ -67,7 +66,9 @@ def specmesh(args: argparse.Namespace, folder: Path, load: Load) -> Iterator[dic
 
 
 @contextmanager
-def llama_server(args: argparse.Namespace, folder: Path, load: Load, drafts: bool) -> Iterator[dict[str, Contender]]:
+def llama_server(
+    args: argparse.Namespace, folder: Path, load: LoadPlan, drafts: bool
+) -> Iterator[dict[str, Contender]]:
     """One llama-server with as many slots."""
     port = PORT + drafts
     options = ["--model", args.target, "--threads", str(args.threads), "--threads-batch", str(args.threads)]
@@ -96,18 +97,18 @@ def _up(server: Server) -> bool:
         return False
 
 
-def with_options(load: Load, options: dict[str, object]) -> Load:
+def with_options(load: LoadPlan, options: dict[str, object]) -> LoadPlan:
     """The same load with other fields in each body."""
     return replace(load, options=options)
 
 
-def measure(contenders: dict[str, Contender], load: Load, repeats: int) -> Runs:
+def measure(contenders: dict[str, Contender], load: LoadPlan, repeats: int) -> Runs:
     """Every contender at every count, `repeats` times, after a text of each that is not counted."""
     names = list(contenders)
     runs: Runs = {name: [] for name in names}
     fresh = prompts(10**6)
 
-    def texts(name: str, count: int) -> list[Text]:
+    def texts(name: str, count: int) -> list[LoadText]:
         one = contenders[name]
         return crowd(one.source, replace(one.load, prompts=tuple(islice(fresh, count))), count, lambda: None)
 
@@ -123,7 +124,7 @@ def measure(contenders: dict[str, Contender], load: Load, repeats: int) -> Runs:
     return runs
 
 
-def _level(run: tuple[int, list[Text]]) -> Level:
+def _level(run: tuple[int, list[LoadText]]) -> LoadLevel:
     """By itself: prompts of other turns are others."""
     return levels([run])[0]
 
@@ -175,7 +176,7 @@ def main() -> None:
     """Start everything, measure, tell."""
     args = _arguments()
     logs.configure("error", "console")
-    load = Load(args.sessions, (), 1, args.tokens, {})
+    load = LoadPlan(args.sessions, (), 1, args.tokens, {})
     foreign, before = Foreign(), os.getloadavg()[0]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -2,15 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import assert_never
 
 import structlog
 
 from specmesh.core import events as ev
-from specmesh.core.policy import PolicyInputs
-from specmesh.core.pool import Change, Offer, Why, choose
+from specmesh.core.pool import Change, Offer, Why, choose, usefulness
 from specmesh.core.standby import Standby
-from specmesh.core.usefulness import usefulness
 from specmesh.daemons.drafters import Drafters
 from specmesh.daemons.live import Live
 from specmesh.daemons.peers import DrafterPeer
@@ -151,7 +148,8 @@ class Drafting:
         if live.casting.due(now) and len(self._drafters) > 1:
             silent = live.machine.pacing.silent(now)
             shown = live.standby.shown if live.standby is not None else 0
-            for change in live.casting.look(self._offers(live, now, CANDIDATES), shown, now, silent=silent):
+            change = live.casting.look(self._offers(live, now, CANDIDATES), shown, now, silent=silent)
+            if change is not None:
                 self._change(live, change, now)
 
     def heard(self, live: Live, peer: DrafterPeer, event: ev.VerifierEvent, size: int, now: float) -> None:
@@ -162,9 +160,9 @@ class Drafting:
         match event:
             case ev.Shadowed():
                 if not peer.record.barred(now):
-                    shown = standby.shadowed(event, peer.arrivals.round_trip, now)
-                    live.casting.guessed(shown.right)
-                    peer.record.shadowed(shown.interval, now)
+                    right, interval = standby.shadowed(event, peer.arrivals.round_trip, now)
+                    live.casting.guessed(right)
+                    peer.record.shadowed(interval, now)
             case ev.Nacked(base, crc):
                 self._tell(live, peer.identity, standby.nacked(base, crc, now))
             case _:
@@ -196,16 +194,8 @@ class Drafting:
         live.bytes_sent += self._router.send(identity, opened(live.id, 0, machine.n_prompt, machine.params))
 
     def _tell(self, live: Live, identity: bytes, effect: ev.SendTruth | ev.SendSync | None) -> None:
-        match effect:
-            case None:
-                return
-            case ev.SendTruth(base, crc, ids, draft_n):
-                live.bytes_sent += self._router.send(identity, m.Truth(live.id, base, crc, ids, draft_n))
-            case ev.SendSync():
-                for frame in live.sync_frames(effect):
-                    live.bytes_sent += self._router.send(identity, frame)
-            case _:
-                assert_never(effect)
+        for frame in live.frames(effect) if effect is not None else ():
+            live.bytes_sent += self._router.send(identity, frame)
 
     # --- what they promise
 
@@ -245,22 +235,17 @@ class Drafting:
 
     def _rate(self, live: Live, peer: DrafterPeer, load: int, now: float) -> float | None:
         """Tokens per second to expect of a drafter in this session, were it one of `load`; None while unknown."""
-        pacing = live.machine.pacing
+        pacing, record = live.machine.pacing, peer.record
         if pacing.alone <= 0:
             return None
         if live.drafter == peer.identity and (pacing.off or pacing.silent(now)):
             return 1 / pacing.alone
         if peer.hello.n_ctx <= len(live.machine.prefix):
             return 1 / pacing.alone
-        inputs = self._inputs(live, peer, load)
-        return None if inputs is None else usefulness(inputs)
-
-    def _inputs(self, live: Live, peer: DrafterPeer, load: int) -> PolicyInputs | None:
-        """What a policy would be solved from with this drafter."""
-        record = peer.record
         rates = live.casting.rates(peer.identity, record)
         interval, restart = record.interval_at(load), record.restart_at(load)
-        return live.machine.pacing.inputs_with(rates, interval, restart, record.arrivals.round_trip)
+        inputs = pacing.inputs_with(rates, interval, restart, record.arrivals.round_trip)
+        return None if inputs is None else usefulness(inputs)
 
     def _weigh(self) -> None:
         """Note for how many sessions each drafter drafts: that is what its timing is of."""

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from specmesh.core.events import SendSync
+from specmesh.core.events import SendSync, SendTruth
 from specmesh.core.pool import Casting
 from specmesh.core.report import with_drafting
 from specmesh.core.standby import Standby
 from specmesh.core.verifier_session import VerifierSession
 from specmesh.requests import Client, Finished, Started
-from specmesh.wire.messages import MAX_ALTERNATIVES, MAX_LOGPROBS, MAX_TOKENS, Logprobs, Sync
+from specmesh.wire.messages import MAX_ALTERNATIVES, MAX_LOGPROBS, MAX_TOKENS, Logprobs, Sync, Truth
 
 CLOSE_GRACE = 0.2
 """Most seconds a finished session's report waits for the drafter to tell its own time."""
@@ -46,11 +46,15 @@ class Live:
         machine = self.machine
         return Started(self.id, machine.n_prompt, tuple(machine.prefix[: machine.n_prompt]), machine.params)
 
-    def sync_frames(self, sync: SendSync) -> Iterator[Sync]:
-        """SYNC in as many frames as its ids need, each placed by its own base and CRC."""
-        for at in range(0, max(len(sync.ids), 1), MAX_TOKENS):
-            crc = self.machine.prefix.crc_at(sync.base + at)
-            yield Sync(self.id, sync.base + at, crc, sync.ids[at : at + MAX_TOKENS], sync.draft_n)
+    def frames(self, effect: SendTruth | SendSync) -> Iterator[Truth | Sync]:
+        """TRUTH, or SYNC in as many frames as its ids need, each placed by its own base and CRC."""
+        if isinstance(effect, SendTruth):
+            yield Truth(self.id, effect.base, effect.crc, effect.ids, effect.draft_n)
+            return
+        for at in range(0, max(len(effect.ids), 1), MAX_TOKENS):
+            base = effect.base + at
+            ids = effect.ids[at : at + MAX_TOKENS]
+            yield Sync(self.id, base, self.machine.prefix.crc_at(base), ids, effect.draft_n)
 
     def logprob_frames(self, base: int, count: int) -> Iterator[Logprobs]:
         """LOGPROBS for `count` ids from `base` on, as far as they are known; of those said before they are not."""

@@ -258,11 +258,8 @@ class Sessions:
     def carry_out(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
         for effect in effects:
             match effect:
-                case ev.SendTruth(base, crc, ids, draft_n):
-                    self._tell(live, m.Truth(live.id, base, crc, ids, draft_n))
-                    self._tell_logprobs(live, base, len(ids))
-                case ev.SendSync():
-                    for frame in live.sync_frames(effect):
+                case ev.SendTruth() | ev.SendSync():
+                    for frame in live.frames(effect):
                         self._tell(live, frame)
                     self._tell_logprobs(live, effect.base, len(effect.ids))
                 case ev.SendNack(base, crc):

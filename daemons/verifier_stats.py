@@ -3,6 +3,7 @@
 import os
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from specmesh import __version__
 from specmesh.core import events as ev
@@ -27,33 +28,81 @@ ENDS = (*SERVED, "cancelled", "error", "shutdown")
 PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 
 
-class VerifierStats:
-    """Counters of one verifier since it started. `latest` is the newest picture, safe to read from any thread; what has
-    changed since is `unpublished`."""
+class DaemonStats:
+    """What both daemons count since they started. `latest` is the newest snapshot, safe to read from any thread; what
+    has changed since is `unpublished`."""
 
     def __init__(self, now: float) -> None:
         self._started = now
-        self._recent: deque[tuple[int, int]] = deque(maxlen=ROLLING_ROUNDS)
-        self.totals = RoundCounts()
         self.busy = BusyShare()
-        self.throughput = Throughput()
         self.minute = LastMinute()
         self.round_trips = Histogram(SHORT)
         self.reconnects = Reconnects()
-        self.drafter_changes = dict.fromkeys(WHYS, 0)
-        self.stray_frames = self.resumed = 0
+        self.opened = self.resumed = 0
         self.unpublished = True
-        self.strangers = 0
-        self._opened = self._prompt_tokens = self._stale_drafts = 0
+        self.latest: dict[str, object] = {}
+
+    def publish(self, picture: dict[str, object]) -> None:
+        """Make `picture` the newest."""
+        self.latest = picture
+
+    def common(self, role: str, info: EngineInfo, traffic: Traffic, accepted: int, now: float) -> dict[str, object]:
+        """What `stats --json` prints about either daemon; accepted: drafts so far."""
+        wire_bytes = traffic.bytes_sent + traffic.bytes_received
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "role": role,
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": round(now - self._started, 1),
+            "model": {
+                "name": info.model,
+                "backend": info.backend,
+                "n_ctx": info.n_ctx,
+                "can_trim": info.can_trim,
+                "trimming": info.trimming,
+            },
+            "sessions": {"opened": self.opened, "resumed": self.resumed, "max": info.n_seq},
+            "last_minute": self.minute.picture(now),
+            "histograms": {"round_trip_s": self.round_trips.picture()},
+            "bytes_per_accepted_token": round(wire_bytes / accepted, 1) if accepted else None,
+            "reconnects": self.reconnects.count,
+            "log_lines_dropped": dropped(),
+            "handshake_failures": dict(traffic.refused),
+            "wire": traffic.picture(),
+        }
+
+
+def merged(common: dict[str, object], own: dict[str, object]) -> dict[str, object]:
+    """Both daemons' snapshot with one's own keys, objects of both joined."""
+    joined = {
+        key: one | other
+        for key, other in own.items()
+        if isinstance(other, dict) and isinstance(one := common.get(key), dict)
+    }
+    return common | own | joined
+
+
+class VerifierStats(DaemonStats):
+    """Counters of one verifier."""
+
+    def __init__(self, now: float) -> None:
+        super().__init__(now)
+        self._recent: deque[tuple[int, int]] = deque(maxlen=ROLLING_ROUNDS)
+        self.totals = RoundCounts()
+        self.throughput = Throughput()
+        self.drafter_changes = dict.fromkeys(WHYS, 0)
+        self.stray_frames = self.strangers = 0
+        self._prompt_tokens = self._stale_drafts = 0
         self._ended = dict.fromkeys(ENDS, 0)
         self._fallbacks = {"no_drafter": 0, "no_drafts": 0}
         self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
         self.model_hash: str | None = None
-        self.latest: dict[str, object] = {}
 
     def begun(self, session: VerifierSession) -> None:
+        """Count a session that opens, perhaps with a text that was begun before."""
         self.unpublished = True
-        self._opened += 1
+        self.opened += 1
         self.resumed += session.resumed > 0
         self._prompt_tokens += session.n_prompt
 
@@ -79,6 +128,7 @@ class VerifierStats:
             self._fallbacks["no_drafts" if live.machine.attached else "no_drafter"] += 1
 
     def ended(self, session: VerifierSession, reason: str, now: float) -> None:
+        """Count a session that is over."""
         self.unpublished = True
         self._ended[reason] += 1
         self._stale_drafts += session.stale_drafts
@@ -86,6 +136,7 @@ class VerifierStats:
             self._latencies.record(now - session.times.opened)
 
     def step(self, start: float, end: float, generated: int) -> None:
+        """Count a step of the engine."""
         self.busy.record(start, end)
         self.throughput.record(generated, start, end)
 
@@ -109,48 +160,40 @@ class VerifierStats:
         names = {peer.identity: peer.hello.drafter for peer in peers}
         drafting = Counter(live.drafter for live in sessions)
         standing = Counter(live.casting.standby for live in sessions)
-        wire_bytes = traffic.bytes_sent + traffic.bytes_received
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "role": "verifier",
-            "version": __version__,
-            "pid": os.getpid(),
-            "uptime_s": round(now - self._started, 1),
-            "model": {
-                "name": info.model,
-                "sha256": self.model_hash,
-                "backend": info.backend,
-                "n_ctx": info.n_ctx,
-                "can_trim": info.can_trim,
-                "trimming": info.trimming,
-                "reproducible": info.width is not None,
-            },
+        totals = self.totals
+        own: dict[str, object] = {
+            "model": {"sha256": self.model_hash, "reproducible": info.width is not None},
             "sessions": {
                 "live": len(sessions),
-                "opened": self._opened,
-                "resumed": self.resumed,
                 "kept": kept,
-                "max": info.n_seq,
                 "queued": queued,
                 "rows": [_session_row(live, names, now) for live in sessions],
                 "ended": dict(self._ended),
             },
-            "acceptance": self._acceptance_picture(),
-            "totals": self._totals_picture(sessions),
-            "last_minute": self.minute.picture(now),
+            "acceptance": {
+                "rolling": _rounded(self.rolling_acceptance()),
+                "total": _rounded(totals.acceptance_rate if totals.drafted else None),
+                "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
+                "mean_length": round(totals.mean_acceptance_length, 4),
+            },
+            "totals": asdict(totals)
+            | {
+                "rounds_with_drafts": totals.rounds_with_drafts,
+                "prompt_tokens": self._prompt_tokens,
+                "stale_drafts": self._stale_drafts + sum(live.machine.stale_drafts for live in sessions),
+                "fallback_steps": dict(self._fallbacks),
+            },
             "histograms": {
                 "time_to_first_token_s": self._first_tokens.picture(),
                 "inter_token_latency_s": self._between.picture(),
                 "request_latency_s": self._latencies.picture(),
-                "round_trip_s": self.round_trips.picture(),
             },
             "draft_n": sessions[-1].machine.draft_n if sessions else None,
             "tokens_per_second": round(self.throughput.per_second(), 2),
             "gap_ms": {name: _ms(self.throughput.gaps.percentile(share)) for name, share in PERCENTILES},
-            "one_token_step_ms": round(costs.seconds(1) * 1e3, 4),
+            "one_token_step_ms": _ms(costs.seconds(1)),
             "steps_ms": _table_ms(costs.table()),
             "steps_ms_by_context": {str(least): _table_ms(table) for least, table in costs.tables().items()},
-            "bytes_per_accepted_token": round(wire_bytes / self.totals.accepted, 1) if self.totals.accepted else None,
             "busy": {
                 "verifier": round(self.busy.share(now), 3),
                 "drafters": {peer.hello.drafter: round(peer.link.busy, 3) for peer in peers},
@@ -161,42 +204,10 @@ class VerifierStats:
                 for peer in peers
             ],
             "drafter_changes": dict(self.drafter_changes),
-            "reconnects": self.reconnects.count,
-            "handshake_failures": {
-                "hello": self.strangers,
-                "version": traffic.rejected["version"],
-                **traffic.refused,
-            },
-            "log_lines_dropped": dropped(),
-            "wire": traffic.picture() | {"stray": self.stray_frames},
+            "handshake_failures": {"hello": self.strangers, "version": traffic.rejected["version"]},
+            "wire": {"stray": self.stray_frames},
         }
-
-    def _acceptance_picture(self) -> dict[str, object]:
-        totals = self.totals
-        return {
-            "rolling": _rounded(self.rolling_acceptance()),
-            "total": _rounded(totals.acceptance_rate if totals.drafted else None),
-            "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
-            "mean_length": round(totals.mean_acceptance_length, 4),
-        }
-
-    def _totals_picture(self, sessions: Sequence[Live]) -> dict[str, object]:
-        totals = self.totals
-        return {
-            "rounds": totals.rounds,
-            "rounds_with_drafts": totals.rounds_with_drafts,
-            "drafted": totals.drafted,
-            "accepted": totals.accepted,
-            "forced_drafted": totals.forced_drafted,
-            "forced_accepted": totals.forced_accepted,
-            "generated": totals.generated,
-            "accept_histogram": list(totals.accept_histogram),
-            "tested_at": list(totals.tested_at),
-            "accepted_at": list(totals.accepted_at),
-            "prompt_tokens": self._prompt_tokens,
-            "stale_drafts": self._stale_drafts + sum(live.machine.stale_drafts for live in sessions),
-            "fallback_steps": dict(self._fallbacks),
-        }
+        return merged(self.common("verifier", info, traffic, totals.accepted, now), own)
 
 
 def _session_row(live: Live, names: Mapping[bytes, str], now: float) -> dict[str, object]:

@@ -30,7 +30,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RemoteBody:
     """A file's bytes from `start`, which is 0 where the server could not begin where it was asked to."""
 
     start: int
@@ -72,7 +72,7 @@ class Hub:
         return replace(file, size=int(found.size), checksum=file.checksum or _from_etag(found.etag or ""))
 
     @contextmanager
-    def open(self, hub_id: str, commit: str, name: str, start: int) -> Iterator[Body]:
+    def open(self, hub_id: str, commit: str, name: str, start: int) -> Iterator[RemoteBody]:
         """The file's bytes from `start`; raises TransferInterrupted where they end too soon."""
         # A compressed answer would count other bytes than the file has.
         headers = self._utils.build_hf_headers(library_name="specmesh") | {"Accept-Encoding": "identity"}
@@ -83,7 +83,7 @@ class Hub:
             session = self._utils.get_session()
             with session.stream("GET", self._url(hub_id, commit, name), **request) as answer:
                 self._utils.hf_raise_for_status(answer)
-                yield Body(start if _continues(answer, start) else 0, answer.iter_bytes())
+                yield RemoteBody(start if _continues(answer, start) else 0, answer.iter_bytes())
 
     def _url(self, hub_id: str, commit: str, name: str) -> str:
         url: str = self._library.hf_hub_url(hub_id, name, revision=commit, endpoint=self.endpoint)

@@ -1,9 +1,9 @@
-"""`/metrics`: a daemon's newest snapshot as Prometheus and OpenMetrics read it.
+"""`/metrics`: a daemon's snapshot as Prometheus and OpenMetrics read it.
 
 Names end as those of vLLM and llama.cpp do. No label says anything of a request, a prompt or a peer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -21,101 +21,81 @@ PREFIX = "specmesh_"
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """A number of the snapshot as a metric: `name` without prefix and suffix, `times` from its unit to ours.
+class _Number:
+    """A number of the snapshot as a metric, `times` from its unit to ours.
 
-    With `label`, the numbers of an object or list, and that label names them.
+    With `label`, the numbers of an object or list; the label names them; `only`: those of these names.
     """
 
-    name: str
     help: str
-    path: tuple[str, ...]
+    path: str
     label: str | None = None
+    only: tuple[str, ...] = ()
     times: float = 1.0
 
-    def samples(self, stats: Fields) -> list[tuple[list[str], float]]:
-        """(label values, value); none where the snapshot has no such number."""
-        if self.label is not None:
-            return [([name], value * self.times) for name, value in stats.by_name(*self.path).items()]
-        value = stats.number(*self.path)
-        return [] if value is None else [([], value * self.times)]
 
-    @property
-    def labels(self) -> list[str]:
-        """The label names."""
-        return [] if self.label is None else [self.label]
-
-
-COUNTERS = (
-    _Told("drafter_reconnects", "Connections of drafter and verifier after one was lost.", ("reconnects",)),
-    _Told(
-        "handshake_failures", "Peers that did not get in, or were not introduced.", ("handshake_failures",), "reason"
+_COUNTERS = {
+    "drafter_reconnects": _Number("Connections of drafter and verifier after one was lost.", "reconnects"),
+    "handshake_failures": _Number("Peers that were refused.", "handshake_failures", "reason"),
+    "frames_rejected": _Number("Frames refused.", "wire.rejected", "reason"),
+    "resumed_requests": _Number("Completions resumed after a connection or a daemon was lost.", "sessions.resumed"),
+    "log_lines_dropped": _Number("Log lines that could not be written.", "log_lines_dropped"),
+    "prefix_cache_hits": _Number("Tokens found in the prefix cache and not computed again.", "reuse.tokens_saved"),
+    "prefix_cache_hit_requests": _Number("Sessions that found some there.", "reuse.hits"),
+    "stray_frames": _Number("Frames for sessions that are over or another drafter's.", "wire.stray"),
+}
+_VERIFIER_COUNTERS = {
+    "spec_decode_num_drafts": _Number("Steps with drafts.", "totals.rounds_with_drafts"),
+    "spec_decode_num_draft_tokens": _Number("Drafts verified.", "totals.drafted"),
+    "spec_decode_num_accepted_tokens": _Number("Drafts accepted.", "totals.accepted"),
+    "spec_decode_num_accepted_tokens_per_pos": _Number(
+        "Drafts accepted at this position of a step, from 0.", "totals.accepted_at", "position"
     ),
-    _Told("frames_rejected", "Frames refused.", ("wire", "rejected"), "reason"),
-    _Told("resumed_requests", "Texts that went on after a connection or a daemon was lost.", ("sessions", "resumed")),
-    _Told("log_lines_dropped", "Log lines that could not be written.", ("log_lines_dropped",)),
-    _Told("prefix_cache_hits", "Tokens found in memory and not computed again.", ("reuse", "tokens_saved")),
-    _Told("prefix_cache_hit_requests", "Sessions that found some.", ("reuse", "hits")),
-    _Told("stray_frames", "Frames for sessions that are over or another drafter's.", ("wire", "stray")),
-)
-VERIFIER = (
-    _Told("spec_decode_num_drafts", "Steps with drafts.", ("totals", "rounds_with_drafts")),
-    _Told("spec_decode_num_draft_tokens", "Drafts verified.", ("totals", "drafted")),
-    _Told("spec_decode_num_accepted_tokens", "Drafts accepted.", ("totals", "accepted")),
-    _Told(
-        "spec_decode_num_accepted_tokens_per_pos",
-        "Drafts accepted at this position of a step, from 0.",
-        ("totals", "accepted_at"),
-        "position",
+    "spec_decode_num_tested_tokens_per_pos": _Number(
+        "Drafts compared at this position: all before them in the step were accepted.", "totals.tested_at", "position"
     ),
-    _Told(
-        "spec_decode_num_tested_tokens_per_pos",
-        "Drafts compared at this position: all before them in the step were accepted.",
-        ("totals", "tested_at"),
-        "position",
-    ),
-    _Told("verification_rounds", "Steps that committed something, per session of theirs.", ("totals", "rounds")),
-    _Told("generation_tokens", "Tokens generated.", ("totals", "generated")),
-    _Told("prompt_tokens", "Tokens of the prompts of all sessions opened.", ("totals", "prompt_tokens")),
-    _Told("stale_drafts", "DRAFTs that came too late or did not fit the text.", ("totals", "stale_drafts")),
-    _Told(
-        "fallback_steps",
+    "verification_rounds": _Number("Steps that committed tokens, counted per session.", "totals.rounds"),
+    "generation_tokens": _Number("Tokens generated.", "totals.generated"),
+    "prompt_tokens": _Number("Prompt tokens of all sessions opened.", "totals.prompt_tokens"),
+    "stale_drafts": _Number("DRAFTs that came too late or did not fit the text.", "totals.stale_drafts"),
+    "fallback_steps": _Number(
         "Steps without drafts of sessions that may draft: no drafter attached, or no drafts in hand or wanted.",
-        ("totals", "fallback_steps"),
+        "totals.fallback_steps",
         "reason",
     ),
-    _Told("drafter_changes", "Times that a session got a drafter, by the reason.", ("drafter_changes",), "reason"),
-    _Told("cancelled_requests", "Requests whose client left.", ("sessions", "ended", "cancelled")),
-)
-DRAFTER = (
-    _Told("drafter_drafted_tokens", "Tokens this drafter has guessed.", ("totals", "drafted")),
-    _Told("drafter_accepted_tokens", "Of these, those that stood.", ("totals", "accepted")),
-    _Told("drafter_committed_tokens", "Tokens the verifier committed meanwhile.", ("totals", "committed")),
-)
-GAUGES = (
-    _Told("uptime_seconds", "Seconds since the start.", ("uptime_s",)),
-    _Told("num_requests_running", "Sessions held now.", ("sessions", "live")),
-    _Told("num_requests_waiting", "Requests that have no session yet.", ("sessions", "queued")),
-    _Told("num_sessions_kept", "Sessions of a drafter that went away, kept for it.", ("sessions", "kept")),
-    _Told("num_requests_interrupted", "Texts that wait for the verifier to come back.", ("sessions", "interrupted")),
-    _Told("prefix_cache_kept_tokens", "Tokens in memory for sessions to come.", ("reuse", "kept_tokens")),
-    _Told("draft_n", "Drafts that the newest session's drafter is asked for.", ("draft_n",)),
-    _Told("one_token_step_seconds", "Measured cost of a step of one token.", ("one_token_step_ms",), times=1e-3),
-)
-HISTOGRAMS = (
-    _Told("time_to_first_token_seconds", "From the request to the first token.", ("time_to_first_token_s",)),
-    _Told(
-        "inter_token_latency_seconds",
+    "drafter_changes": _Number("Changes of a session's drafter.", "drafter_changes", "reason"),
+    "cancelled_requests": _Number("Requests whose client left.", "sessions.ended.cancelled"),
+    "request_success": _Number("Requests completed.", "sessions.ended", "finished_reason", ("stop", "length")),
+    "failed_requests": _Number("Requests that failed.", "sessions.ended", "reason", ("error", "shutdown")),
+}
+_DRAFTER_COUNTERS = {
+    "drafter_drafted_tokens": _Number("Tokens this drafter has drafted.", "totals.drafted"),
+    "drafter_accepted_tokens": _Number("Of these, those that were accepted.", "totals.accepted"),
+    "drafter_committed_tokens": _Number("Tokens the verifier committed meanwhile.", "totals.committed"),
+}
+_GAUGES = {
+    "uptime_seconds": _Number("Seconds since the start.", "uptime_s"),
+    "num_requests_running": _Number("Sessions held now.", "sessions.live"),
+    "num_requests_waiting": _Number("Requests that have no session yet.", "sessions.queued"),
+    "num_sessions_kept": _Number("Sessions of a drafter that went away, kept for it.", "sessions.kept"),
+    "num_requests_interrupted": _Number("Requests that wait for the verifier to return.", "sessions.interrupted"),
+    "prefix_cache_kept_tokens": _Number("Tokens in the prefix cache.", "reuse.kept_tokens"),
+    "draft_n": _Number("Drafts that the newest session's drafter is asked for.", "draft_n"),
+    "one_token_step_seconds": _Number("Measured time of a step of one token.", "one_token_step_ms", times=1e-3),
+}
+_HISTOGRAMS = {
+    "time_to_first_token_seconds": ("From the request to the first token.", "time_to_first_token_s"),
+    "inter_token_latency_seconds": (
         "Seconds per token after the first round, a round's time shared by its tokens.",
-        ("inter_token_latency_s",),
+        "inter_token_latency_s",
     ),
-    _Told("e2e_request_latency_seconds", "From the request to its last token.", ("request_latency_s",)),
-    _Told("draft_rtt_seconds", "From a PING to its PONG.", ("round_trip_s",)),
-    _Told("draft_seconds", "Seconds per draft of the draft model.", ("draft_s",)),
-)
+    "e2e_request_latency_seconds": ("From the request to its last token.", "request_latency_s"),
+    "draft_rtt_seconds": ("From a PING to its PONG.", "round_trip_s"),
+    "draft_seconds": ("Seconds per draft of the draft model.", "draft_s"),
+}
 
 
-class SnapshotCollector(Collector):
+class _SnapshotCollector(Collector):
     """The metrics of one daemon. What its snapshot does not have, such as a verifier's numbers while it loads, is left
     out."""
 
@@ -126,19 +106,20 @@ class SnapshotCollector(Collector):
         """The metrics now."""
         stats, role = Fields(self._backend.stats()), self._backend.role
         yield InfoMetricFamily(PREFIX + "build", "Version and role.", {"version": __version__, "role": role})
-        healthy = self._backend.not_ready() is None
-        yield _gauge("engine_healthy", "Whether requests can be served now.", healthy)
+        yield _gauge("engine_healthy", "Whether requests can be served now.", self._backend.not_ready() is None)
         loading = stats.number("loading")
         yield _gauge("loading_ratio", "How much of the model is loaded.", 1.0 if loading is None else loading)
-        for told in GAUGES:
-            yield from _family(GaugeMetricFamily(PREFIX + told.name, told.help, labels=told.labels), told, stats)
-        for told in COUNTERS + (DRAFTER if role == "drafter" else VERIFIER):
-            yield from _family(CounterMetricFamily(PREFIX + told.name, told.help, labels=told.labels), told, stats)
-        for told in HISTOGRAMS:
-            yield from _histogram(told, stats.part("histograms", *told.path))
+        counters = _COUNTERS | (_DRAFTER_COUNTERS if role == "drafter" else _VERIFIER_COUNTERS)
+        yield from _families(GaugeMetricFamily, _GAUGES, stats)
+        yield from _families(CounterMetricFamily, counters, stats)
+        for name, (text, key) in _HISTOGRAMS.items():
+            made = stats.part("histograms", key)
+            if counts := made.numbers("counts"):
+                bounds = [*map(floatToGoString, made.numbers("bounds")), "+Inf"]
+                buckets = list(zip(bounds, counts, strict=True))
+                yield HistogramMetricFamily(PREFIX + name, text, buckets, made.number("sum"))
         if loading is None:
-            yield from _requests(stats)
-            yield _sides(stats)
+            yield _busy(stats)
             yield from _wire(stats)
             yield from _peers(stats, role)
 
@@ -147,38 +128,24 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(PREFIX + name, text, value=value)
 
 
-def _family(family: GaugeMetricFamily | CounterMetricFamily, told: _Told, stats: Fields) -> Iterator[Metric]:
-    """The family with its samples, if there are any."""
-    for labels, value in told.samples(stats):
-        family.add_metric(labels, value)
-    if family.samples:
-        yield family
-
-
-def _histogram(told: _Told, pictured: Fields) -> Iterator[Metric]:
-    counts = pictured.numbers("counts")
-    if counts:
-        bounds = [*map(floatToGoString, pictured.numbers("bounds")), "+Inf"]
-        buckets = list(zip(bounds, counts, strict=True))
-        yield HistogramMetricFamily(PREFIX + told.name, told.help, buckets, pictured.number("sum"))
-
-
-def _requests(stats: Fields) -> Iterator[Metric]:
-    """How a verifier's requests have ended."""
-    ended = stats.by_name("sessions", "ended")
-    for name, text, label, reasons in (
-        ("request_success", "Requests that got their text.", "finished_reason", ("stop", "length")),
-        ("failed_requests", "Requests that broke.", "reason", ("error", "shutdown")),
-    ):
-        family = CounterMetricFamily(PREFIX + name, text, labels=[label])
-        for reason in reasons:
-            if reason in ended:
-                family.add_metric([reason], ended[reason])
+def _families(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], numbers: Mapping[str, _Number], stats: Fields
+) -> Iterator[Metric]:
+    """The families of these numbers, without those that the snapshot does not have."""
+    for name, one in numbers.items():
+        path = one.path.split(".")
+        family = kind(PREFIX + name, one.help, labels=[one.label] if one.label else [])
+        if one.label:
+            for key, part in stats.by_name(*path).items():
+                if not one.only or key in one.only:
+                    family.add_metric([key], part * one.times)
+        elif (value := stats.number(*path)) is not None:
+            family.add_metric([], value * one.times)
         if family.samples:
             yield family
 
 
-def _sides(stats: Fields) -> Metric:
+def _busy(stats: Fields) -> Metric:
     """How busy the two sides are; of several drafters the busiest."""
     family = GaugeMetricFamily(
         PREFIX + "busy_ratio", "Share of the last minute that this side's engine worked.", labels=["side"]
@@ -203,13 +170,13 @@ def _wire(stats: Fields) -> Iterator[Metric]:
 def _peers(stats: Fields, role: str) -> Iterator[Metric]:
     """Whether the other end is there."""
     if role == "drafter":
-        yield _gauge("verifier_up", "Whether a verifier is connected.", bool(stats.part("verifier").raw))
         connected = sum(bool(one.text("name")) for one in stats.parts("verifiers"))
-        yield _gauge("num_verifiers", "How many verifiers are connected.", connected)
-        return
-    drafters = len(stats.parts("peers"))
-    yield _gauge("drafter_up", "Whether a drafter is attached.", drafters > 0)
-    yield _gauge("num_drafters", "How many drafters are attached.", drafters)
+        yield _gauge("verifier_up", "Whether a verifier is connected.", bool(stats.part("verifier").raw))
+        yield _gauge("num_verifiers", "Number of connected verifiers.", connected)
+    else:
+        drafters = len(stats.parts("peers"))
+        yield _gauge("drafter_up", "Whether a drafter is attached.", drafters > 0)
+        yield _gauge("num_drafters", "Number of attached drafters.", drafters)
 
 
 class Exposition:
@@ -217,9 +184,9 @@ class Exposition:
 
     def __init__(self, backend: Backend) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(SnapshotCollector(backend))
+        self._registry.register(_SnapshotCollector(backend))
 
     def answer(self, accept: str) -> tuple[bytes, str]:
-        """(body, content type), by the request's Accept header; Prometheus' text format where it names none."""
+        """Return (body, content type) by the request's Accept header; Prometheus' text format where it names none."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type

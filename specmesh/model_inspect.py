@@ -10,7 +10,7 @@ from specmesh.model_store import human_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ModelReport:
     """What is known of a model; None where it is not. notes: why something is not known.
 
     can_trim: whether part of its context can be removed.
@@ -29,7 +29,7 @@ class Report:
     notes: tuple[str, ...]
 
 
-def inspect(path: Path) -> Report:
+def inspect(path: Path) -> ModelReport:
     """Look at a GGUF file or a model directory. Raise ConfigError where it is neither, or damaged."""
     if not path.exists():
         raise ConfigError(f"no model at {path}: check the path")
@@ -43,7 +43,7 @@ def inspect(path: Path) -> Report:
         found, kind = headers[0], "gguf"
         parameters, size_bytes = sum(one.parameters for one in headers), sum(one.file_size for one in headers)
         size, fingerprint, can_trim, notes = _by_llama(path)
-    return Report(
+    return ModelReport(
         path=str(path),
         kind=kind,
         architecture=found.architecture,
@@ -58,12 +58,12 @@ def inspect(path: Path) -> Report:
     )
 
 
-def as_json(report: Report) -> dict[str, object]:
+def as_json(report: ModelReport) -> dict[str, object]:
     """What `specmesh models inspect --json` prints."""
     return {"schema_version": 1} | asdict(report)
 
 
-def lines(report: Report) -> list[str]:
+def lines(report: ModelReport) -> list[str]:
     """The report for people."""
     rows = {
         "path": report.path,
@@ -82,7 +82,8 @@ def lines(report: Report) -> list[str]:
 
 def _by_llama(path: Path) -> tuple[int | None, str | None, bool | None, list[str]]:
     """Size and fingerprint of the vocabulary, whether the context can be trimmed, and notes."""
-    from specmesh.engines.llama_facts import probe_trim, read_vocabulary
+    from specmesh.engines.llama.engine import probe_trim
+    from specmesh.engines.llama.model import read_vocabulary
 
     size = fingerprint = None
     try:

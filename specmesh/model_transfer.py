@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from specmesh.errors import PullError, TransferInterrupted
-from specmesh.hub import Body, RemoteFile
+from specmesh.hub import RemoteBody, RemoteFile
 
-Open = Callable[[int], AbstractContextManager[Body]]
+Open = Callable[[int], AbstractContextManager[RemoteBody]]
 """Opens a file's bytes from an offset."""
 
 Advance = Callable[[int], None]

@@ -18,11 +18,10 @@ MIN_PLACES = 16
 """Places at which a prompt's texts must agree to tell how noisy they are; below, the noise of all prompts counts."""
 MAX_NOISE = 0.5
 """Kernels change the log-probability of a token by less than this; a memory that holds wrong ids may not."""
-MAX_DIVERGENCES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AuditPlan:
     """What to run: each prompt alone and with each draft_n of `ways`. sampling: fields of the requests' bodies."""
 
     prompts: tuple[str, ...]
@@ -41,7 +40,7 @@ class Plan:
         return {"seed": number} | self.sampling | asked | {"cache_prompt": False}
 
 
-class Text(NamedTuple):
+class AuditText(NamedTuple):
     """A generated text. likeliest: for each id, log-probabilities by id, its own among them."""
 
     prompt_ids: list[int]
@@ -70,11 +69,11 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AuditResult:
     """A finished audit. ways: counts for each draft_n. noise: the largest difference between log-probabilities of the
     same token after the same ids. reproducible: the verifier promises the same bits, so the noise must be 0."""
 
-    plan: Plan
+    plan: AuditPlan
     model: Json | None
     reproducible: bool
     noise: float
@@ -99,8 +98,6 @@ class Result:
 
     def lines(self) -> list[str]:
         """Return a table with a row for each way, and the divergences."""
-        shown = [str(one) for one in self.divergences[:MAX_DIVERGENCES_SHOWN]]
-        hidden = len(self.divergences) - len(shown)
         table = [[name.replace("_", " ") for name in self.ways[0]], *(way.values() for way in self.ways)]
         noisy = f"kernels do not differ by more than {MAX_NOISE:g}"
         if self.reproducible:
@@ -115,8 +112,7 @@ class Result:
             *([f"ERROR: {noisy}"] if self.too_noisy else []),
             *(f"ERROR: nothing was drafted with draft_n {way}, so nothing was compared" for way in self.undrafted),
             *(["the drafter did not keep up with the verifier: ask for more --tokens"] if self.undrafted else []),
-            *shown,
-            *([f"and {hidden} more: see --json"] if hidden else []),
+            *map(str, self.divergences),
         ]
 
     def as_json(self) -> Json:
@@ -144,12 +140,12 @@ class Result:
         return "unknown model"
 
 
-def audit(client: Client, plan: Plan, snapshot: Json, advance: Callable[[], None]) -> Result:
+def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[], None]) -> AuditResult:
     """Run `plan`, one text at a time, calling `advance` after each. snapshot: the daemon's /stats. Raise what it does.
 
     Asked at a drafter, it knows of the verifier's model only what that has said, and not whether it is reproducible.
     """
-    texts: dict[int | str, list[Text]] = {way: [] for way in (0, *plan.ways)}
+    texts: dict[int | str, list[AuditText]] = {way: [] for way in (0, *plan.ways)}
     for number in range(len(plan.prompts)):
         for way, made in texts.items():
             made.append(_generate(client, plan.body(number) | {"draft_n": way}))
@@ -184,10 +180,10 @@ def audit(client: Client, plan: Plan, snapshot: Json, advance: Callable[[], None
             }
         )
     noise = max((abs(one[token] - other[token]) for token, one, other in _agreeing(every)), default=0.0)
-    return Result(plan, known, reproducible, noise, ways, divergences)
+    return AuditResult(plan, known, reproducible, noise, ways, divergences)
 
 
-def noise_of(pairs: Iterable[tuple[Text, Text]], largest: float) -> float:
+def noise_of(pairs: Iterable[tuple[AuditText, AuditText]], largest: float) -> float:
     """Return the largest difference between log-probabilities of the likeliest tokens in the texts of one prompt.
 
     The largest of all prompts would excuse errors of quiet ones. `largest`, which that is, counts only where these
@@ -197,13 +193,13 @@ def noise_of(pairs: Iterable[tuple[Text, Text]], largest: float) -> float:
     return max(found if len(found) >= MIN_PLACES else [*found, largest])
 
 
-def _differences(pairs: Iterable[tuple[Text, Text]]) -> list[float]:
+def _differences(pairs: Iterable[tuple[AuditText, AuditText]]) -> list[float]:
     return [
         max(abs(one[token] - other[token]) for token in one.keys() & other.keys()) for _, one, other in _agreeing(pairs)
     ]
 
 
-def _agreeing(pairs: Iterable[tuple[Text, Text]]) -> Iterator[tuple[int, dict[int, float], dict[int, float]]]:
+def _agreeing(pairs: Iterable[tuple[AuditText, AuditText]]) -> Iterator[tuple[int, dict[int, float], dict[int, float]]]:
     """The tokens up to where each pair parts, with the log-probabilities of both rows."""
     for one, other in pairs:
         for token, theirs, row, their_row in zip(one.ids, other.ids, one.likeliest, other.likeliest, strict=False):
@@ -213,7 +209,7 @@ def _agreeing(pairs: Iterable[tuple[Text, Text]]) -> Iterator[tuple[int, dict[in
 
 
 def _divergence(
-    client: Client, plan: Plan, number: int, way: int | str, pair: tuple[Text, Text], noise: float
+    client: Client, plan: AuditPlan, number: int, way: int | str, pair: tuple[AuditText, AuditText], noise: float
 ) -> Divergence:
     """Ask the target alone where two texts part: does a bias of twice the noise make it say what it said with drafts?
 
@@ -232,7 +228,7 @@ def _divergence(
     return Divergence(number, way, at, tokens[0], tokens[1], 2 * noise, "near tie" if tie else "error")
 
 
-def _generate(client: Client, body: Json) -> Text:
+def _generate(client: Client, body: Json) -> AuditText:
     ids, entries = list[int](), list[Json]()
     last: Json = {}
     with closing(client.complete(body)) as chunks:
@@ -246,4 +242,4 @@ def _generate(client: Client, body: Json) -> Text:
     rows = [[*cast("list[Json]", entry["top_logprobs"]), entry] for entry in entries]
     likeliest = [{cast("int", one["id"]): cast("float", one["logprob"]) for one in row} for row in rows]
     prompt_ids = cast("list[int]", last["prompt_token_ids"])
-    return Text(prompt_ids, ids, likeliest, int(report["drafted"]), int(report["accepted"]))
+    return AuditText(prompt_ids, ids, likeliest, int(report["drafted"]), int(report["accepted"]))

@@ -1,16 +1,25 @@
-"""`specmesh bench load`: what many clients at once get, summed up as a table or JSON."""
+"""`specmesh bench load`: what many clients at once get, each a thread that asks for one text after the other."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from math import ceil
+from queue import SimpleQueue
 from statistics import fmean
-from typing import NamedTuple
+from threading import Barrier, Thread
+from typing import NamedTuple, Protocol
 
-Json = dict[str, object]
+from specmesh.client import Json
+from specmesh.errors import Busy
+
+WARM_UP_TOKENS = 16
+AGAIN = 0.1
+"""Seconds after which a client that was refused asks again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadPlan:
     """What to run: for each count of `sessions` so many clients at once, each with `iterations` texts in a row.
 
     options: further fields of each request. Neighbours have different prompts as long as there are.
@@ -38,7 +47,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Text:
+class LoadText:
     """One text, with times in seconds on the client's clock. refused: how often the server had no place for it."""
 
     client: int
@@ -88,7 +97,70 @@ class Text:
                 self.drafted, self.accepted = drafted, accepted
 
 
-class Spread(NamedTuple):
+class Source(Protocol):
+    """A server of completions, as specmesh.client.Client is one for a daemon's socket."""
+
+    def complete(self, body: Json) -> Generator[Json, None, None]:
+        """The chunks of a streamed completion. Raises Busy where there is no place for it."""
+        ...
+
+
+def measure(source: Source, load: LoadPlan, advance: Callable[[], None]) -> list[tuple[int, list[LoadText]]]:
+    """Run `load`, calling `advance` after each text; a short text before, unmeasured. (clients, their texts) each.
+
+    Raise what the source raises, but Busy from the first text only: later a client waits.
+    """
+    with closing(source.complete(load.body(0) | {"max_tokens": min(load.max_tokens, WARM_UP_TOKENS)})) as chunks:
+        for _ in chunks:
+            pass
+    return [(count, crowd(source, load, count, advance)) for count in load.sessions]
+
+
+def crowd(source: Source, load: LoadPlan, count: int, advance: Callable[[], None]) -> list[LoadText]:
+    """The texts of `count` clients that begin together."""
+    told = SimpleQueue[LoadText | Exception]()
+    gate = Barrier(count)
+    for client in range(count):  # as daemons: Ctrl-C must not wait for texts
+        Thread(target=_client, args=(source, load, client, gate, told), daemon=True).start()
+    texts: list[LoadText] = []
+    while len(texts) < count * load.iterations:
+        match told.get():
+            case LoadText() as text:
+                texts.append(text)
+                advance()
+            case error:
+                raise error
+    return texts
+
+
+def _client(
+    source: Source, load: LoadPlan, client: int, gate: Barrier, told: "SimpleQueue[LoadText | Exception]"
+) -> None:
+    try:
+        gate.wait()
+        for iteration in range(load.iterations):
+            prompt = load.prompt(client, iteration)
+            told.put(_text(source, load.body(prompt), client, prompt))
+    except Exception as error:  # noqa: BLE001 - raised again by who waits for the texts
+        told.put(error)
+
+
+def _text(source: Source, body: Json, client: int, prompt: int) -> LoadText:
+    begun, refused = time.perf_counter(), 0
+    while True:
+        text = LoadText(client, prompt, begun, refused=refused)
+        try:
+            with closing(source.complete(body)) as chunks:
+                for chunk in chunks:
+                    text.take(chunk, time.perf_counter())
+        except Busy:
+            refused += 1
+            time.sleep(AGAIN)
+        else:
+            return text
+
+
+class Percentiles(NamedTuple):
     """The middle one and the one that 1 in 100 exceeds."""
 
     p50: float
@@ -96,7 +168,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LoadLevel:
     """What so many clients at once got.
 
     tokens_per_second: of all together, from the first request to the last token. slowest, mean: of the clients' own
@@ -112,8 +184,8 @@ class Level:
     mean: float
     slowest: float
     fairness: float
-    first_token_ms: Spread
-    gap_ms: Spread
+    first_token_ms: Percentiles
+    gap_ms: Percentiles
     acceptance_rate: float | None
     identical: int
     compared: int
@@ -125,13 +197,13 @@ class Level:
         return asdict(self) | spreads
 
 
-def levels(runs: Sequence[tuple[int, Sequence[Text]]]) -> list[Level]:
+def levels(runs: Sequence[tuple[int, Sequence[LoadText]]]) -> list[LoadLevel]:
     """Sum up the texts of each count of clients, in the order in which they were run."""
-    truth: dict[int, Text] = {}
+    truth: dict[int, LoadText] = {}
     return [_level(sessions, texts, truth) for sessions, texts in runs]
 
 
-def _level(sessions: int, texts: Sequence[Text], truth: dict[int, Text]) -> Level:
+def _level(sessions: int, texts: Sequence[LoadText], truth: dict[int, LoadText]) -> LoadLevel:
     seconds, tokens = _seconds(texts), sum(text.tokens for text in texts)
     clients = [[text for text in texts if text.client == client] for client in {text.client for text in texts}]
     rates = [_rate(own) for own in clients]
@@ -139,7 +211,7 @@ def _level(sessions: int, texts: Sequence[Text], truth: dict[int, Text]) -> Leve
     first = [text for text in texts if truth.setdefault(text.prompt, text) is text]
     known = [text for text in texts if text not in first]
     gaps = [late - early for text in texts for early, late in zip(text.arrivals, text.arrivals[1:], strict=False)]
-    return Level(
+    return LoadLevel(
         sessions=sessions,
         texts=len(texts),
         tokens=tokens,
@@ -157,23 +229,23 @@ def _level(sessions: int, texts: Sequence[Text], truth: dict[int, Text]) -> Leve
     )
 
 
-def _seconds(texts: Sequence[Text]) -> float:
+def _seconds(texts: Sequence[LoadText]) -> float:
     return max(text.ended for text in texts) - min(text.begun for text in texts)
 
 
-def _rate(texts: Sequence[Text]) -> float:
+def _rate(texts: Sequence[LoadText]) -> float:
     """Tokens per second, from the first request to the last token."""
     seconds = _seconds(texts)
     return sum(text.tokens for text in texts) / seconds if seconds > 0 else 0.0
 
 
-def _spread(seconds: Iterable[float]) -> Spread:
+def _spread(seconds: Iterable[float]) -> Percentiles:
     """In milliseconds; 0 of nothing."""
     found = sorted(seconds)
     if not found:
-        return Spread(0.0, 0.0)
+        return Percentiles(0.0, 0.0)
     middle, high = (found[ceil(share * len(found)) - 1] for share in (0.5, 0.99))
-    return Spread(round(middle * 1e3, 3), round(high * 1e3, 3))
+    return Percentiles(round(middle * 1e3, 3), round(high * 1e3, 3))
 
 
 _HEADINGS = (
@@ -182,7 +254,7 @@ _HEADINGS = (
 )
 
 
-def lines(found: Sequence[Level]) -> list[str]:
+def lines(found: Sequence[LoadLevel]) -> list[str]:
     """The table: one line per count of clients, and what its columns mean."""
     told = [_HEADINGS]
     for one in found:
@@ -200,11 +272,11 @@ def lines(found: Sequence[Level]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class LoadResult:
     """What was run and measured; `about` is the /stats of the daemon before it, or of another server name and url."""
 
-    load: Load
-    runs: Sequence[tuple[int, Sequence[Text]]]
+    load: LoadPlan
+    runs: Sequence[tuple[int, Sequence[LoadText]]]
     about: Json
 
     def as_json(self) -> Json:

@@ -27,7 +27,7 @@ VARIANTS = (ALONE, Variant("draft_n 2", 2), Variant("draft_n 4", 4), Variant("dr
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """What to run: each prompt with each variant in each iteration, greedily, `max_tokens` tokens."""
 
     prompts: tuple[str, ...]
@@ -136,7 +136,7 @@ def has_drafter(snapshot: Json) -> bool:
     return bool(snapshot.get("verifier" if snapshot.get("role") == "drafter" else "peers"))
 
 
-def measure(client: Client, plan: Plan, advance: Callable[[], None]) -> list[Sample]:
+def measure(client: Client, plan: RunPlan, advance: Callable[[], None]) -> list[Sample]:
     """Run `plan`, one text at a time, calling `advance` after each; first a text of the first and of the last variant,
     unmeasured. Raise what the daemon raises."""
     for variant in dict.fromkeys((plan.variants[0], plan.variants[-1])):

@@ -10,7 +10,7 @@ from specmesh.core.costs import StepCosts
 from specmesh.errors import Busy, ConfigError
 
 MEASUREMENTS = 3
-"""As how many a median of a table counts: a verifier takes so many of each width before its first session."""
+"""How many measurements a median of a table counts for: a verifier takes so many before its first session."""
 
 NOISE = 0.02
 """A wider step is cheaper only where it saves more than this share: medians of two equal widths differ a little."""
@@ -18,11 +18,8 @@ NOISE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A width: its rows, the median milliseconds of a step, and that over one row's.
-
-    cheaper: the rows of the cheapest of the wider steps that cost less than this one, None where there are none. Such a
-    width is a cliff: filled up with more rows, the step would take less time.
-    """
+    """Rows of a step, its median milliseconds, and that over one row's. cheaper: rows of the cheapest wider step, where
+    one costs less; such a width is a cliff."""
 
     rows: int
     ms: float
@@ -30,14 +27,18 @@ class StepRow:
     cheaper: int | None
 
 
-def steps_ms(snapshot: Json) -> dict[int, float]:
-    """Milliseconds by rows out of a verifier's /stats. Raises Busy while it loads, ConfigError at a drafter."""
+def measured(snapshot: Json) -> dict[int, dict[int, float]]:
+    """Return milliseconds by rows out of a verifier's /stats, by the least context of each table in ids.
+
+    Raise Busy while it loads, ConfigError at a drafter.
+    """
     if "loading" in snapshot:
         raise Busy("the daemon is still loading its model: try again in a moment")
-    told = snapshot.get("steps_ms")
-    if not isinstance(told, dict):
+    steps, longer = snapshot.get("steps_ms"), snapshot.get("steps_ms_by_context")
+    if not isinstance(steps, dict):
         raise ConfigError("a drafter answers at this socket: give the verifier's with --socket PATH")
-    return {int(rows): float(ms) for rows, ms in told.items()}
+    tables = {"0": steps} | (longer if isinstance(longer, dict) else {})
+    return {int(least): {int(rows): float(ms) for rows, ms in table.items()} for least, table in tables.items()}
 
 
 def costs_of(tables: dict[int, dict[int, float]]) -> StepCosts:
@@ -82,20 +83,8 @@ def step_table(costs: dict[int, float]) -> list[StepRow]:
     return table
 
 
-def measured(snapshot: Json) -> dict[int, dict[int, float]]:
-    """Milliseconds by rows in a verifier's /stats, by the least context of each table. Raises as `steps_ms`."""
-    tables = {0: steps_ms(snapshot)}
-    longer = snapshot.get("steps_ms_by_context")
-    for least, told in longer.items() if isinstance(longer, dict) else ():
-        tables[int(least)] = {int(rows): float(ms) for rows, ms in told.items()}
-    return tables
-
-
 def step_tables(snapshot: Json) -> dict[int, list[StepRow]]:
-    """The tables in a verifier's /stats, by the least context of each: ids that a step's sequences held.
-
-    Raises as `steps_ms`.
-    """
+    """Return the tables in a verifier's /stats by their least context. Raise as `measured`."""
     return {least: step_table(costs) for least, costs in sorted(measured(snapshot).items())}
 
 

@@ -87,17 +87,17 @@ def run(
     is run.
     """
     from specmesh.bench import report
-    from specmesh.bench.run import ALONE, VARIANTS, Plan, has_drafter, measure
+    from specmesh.bench.run import ALONE, VARIANTS, RunPlan, has_drafter, measure
 
     client = daemon.Client(socket_path)
     drafted = has_drafter(client.get("/stats"))
     if not drafted:
         click.echo("specmesh: no drafter is attached: only the verifier alone is run", err=True)
     variants = VARIANTS if drafted else (ALONE,)
-    plan = Plan(_prompts(prompts, num_prompts, 4), iterations, max_tokens, variants)
+    plan = RunPlan(_prompts(prompts, num_prompts, 4), iterations, max_tokens, variants)
     with bar(plan.texts) as advance:
         samples = measure(client, plan, advance)
-    print_result(report.Result(plan, samples, client.get("/stats")), as_json=json)
+    print_result(report.RunResult(plan, samples, client.get("/stats")), as_json=json)
 
 
 @bench.command()
@@ -129,22 +129,21 @@ def load(
     Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
     equally long.
     """
-    from specmesh.bench import crowd
-    from specmesh.bench.load import Load, Result
+    from specmesh.bench.load import LoadPlan, LoadResult, Source, measure
     from specmesh.bench.server import Server
 
     if url is not None:
         server = Server(url)
-        source: crowd.Source = server
+        source: Source = server
         # A field that others do not know is sent only where it was asked for.
         options: dict[str, object] = {"model": server.model()} | ({} if draft_n == "auto" else {"draft_n": draft_n})
         about: dict[str, object] = {"url": url, "model": {"name": options["model"]}}
     else:
         client = source = daemon.Client(socket_path)
         options, about = {"draft_n": draft_n}, client.get("/stats")
-    plan = Load(tuple(map(int, sessions)), _prompts(prompts, num_prompts), iterations, max_tokens, options)
+    plan = LoadPlan(tuple(map(int, sessions)), _prompts(prompts, num_prompts), iterations, max_tokens, options)
     with bar(plan.texts) as advance:
-        result = Result(plan, crowd.measure(source, plan, advance), about)
+        result = LoadResult(plan, measure(source, plan, advance), about)
     print_result(result, as_json=json)
 
 
@@ -230,7 +229,7 @@ def audit(
     Where two texts differ, the verifier is asked again: a near tie is a choice so close that the kernels of another
     batch width, whose logits differ slightly, can turn it. Everything else is an error.
     """
-    from specmesh.bench.audit import Plan
+    from specmesh.bench.audit import AuditPlan
     from specmesh.bench.audit import audit as run
     from specmesh.bench.run import has_drafter
 
@@ -240,7 +239,7 @@ def audit(
     snapshot = client.get("/stats")
     if not has_drafter(snapshot):
         raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
-    plan = Plan(_prompts(prompts, num_prompts), tokens, ways, sampling)
+    plan = AuditPlan(_prompts(prompts, num_prompts), tokens, ways, sampling)
     with bar(plan.texts) as advance:
         result = run(client, plan, snapshot, advance)
     print_result(result, as_json=json)

@@ -340,7 +340,7 @@ def rpc_server(bind: str, threads: int | None, insecure_rpc: bool) -> None:
     This is llama.cpp's own server; both machines need a llama.cpp built with RPC. When it ends, by Ctrl-C, so does the
     verifier that uses it.
     """
-    from specmesh.engines.llama_rpc import serve
+    from specmesh.engines.llama.rpc import serve
     from specmesh.host import physical_cores
 
     check_rpc(bind, "--bind", insecure=insecure_rpc)

@@ -1,35 +1,253 @@
 """`specmesh stats`: what a daemon is doing, as lines, as JSON, or live."""
 
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from specmesh import client as daemon
 from specmesh.cli.options import json_option, number, print_json, socket_option
+from specmesh.client import Client, Json
+from specmesh.errors import SpecmeshError
+from specmesh.snapshot import Fields, printable
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+_MARKS, _ASCII_MARKS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
+_SESSION_COLUMNS = (
+    ("session", "session"),
+    ("prompt_tokens", "prompt"),
+    ("generated", "generated"),
+    ("acceptance_rate", "acceptance"),
+    ("draft_n", "draft_n"),
+    ("lead", "lead"),
+    ("tokens_per_second", "tokens/s"),
+)
 
 
 @click.command()
 @json_option
-@click.option("--watch", is_flag=True, help="Show it live, or a line at a time where stdout is no terminal.")
+@click.option("--watch", "live", is_flag=True, help="Show it live, or a line at a time where stdout is no terminal.")
 @number("--interval", click.FloatRange(0.1), 1.0, "SECONDS", "Time between two updates of --watch.")
 @socket_option
 @click.pass_context
-def stats(ctx: click.Context, json: bool, watch: bool, interval: float, socket_path: Path | None) -> None:
+def stats(ctx: click.Context, json: bool, live: bool, interval: float, socket_path: Path | None) -> None:
     """Show what a daemon is doing."""
-    if not watch and ctx.get_parameter_source("interval") is ParameterSource.COMMANDLINE:
+    if not live and ctx.get_parameter_source("interval") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--interval needs --watch: give both")
-    if watch and json:
+    if live and json:
         raise click.UsageError("--watch and --json do not go together: leave one out")
-    if watch:
-        from specmesh.cli.stats_view import watch as show
-
-        show(daemon.Client(socket_path, timeout=max(3.0, 2 * interval)), interval)
+    if live:
+        watch(daemon.Client(socket_path, timeout=max(3.0, 2 * interval)), interval)
         return
     snapshot = daemon.Client(socket_path).get("/stats")
     if json:
         print_json(snapshot)
     else:
-        from specmesh.cli.stats_lines import lines
+        click.echo("\n".join(f"{name:<15}{value}" for name, value in rows(snapshot)))
 
-        click.echo("\n".join(lines(snapshot)))
+
+# --- live
+
+
+def watch(client: Client, interval: float) -> None:
+    """Show the daemon every `interval` seconds until interrupted; raise SpecmeshError where none answers at first."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console, snapshots = Console(), _snapshots(client, interval)
+    if not sys.stdout.isatty() or console.is_dumb_terminal:
+        for snapshot, trouble in snapshots:
+            click.echo(f"{time.strftime('%H:%M:%S')} {trouble or one_line(snapshot)}")
+        return
+    marks = _ASCII_MARKS if console.options.ascii_only else _MARKS
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        for snapshot, trouble in snapshots:
+            live.update(screen(snapshot, console.width, trouble, marks), refresh=True)
+
+
+def _snapshots(client: Client, interval: float) -> Iterator[tuple[Json, str]]:
+    """The newest snapshot, and what is wrong where it is not new: a daemon that went away may come back."""
+    snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()
+    while True:
+        yield snapshot, trouble
+        time.sleep(interval)
+        try:
+            snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()
+        except SpecmeshError:
+            trouble = f"no answer for {time.monotonic() - answered:.0f} s: waiting for the daemon to return"
+
+
+def screen(snapshot: Json, width: int, trouble: str = "", marks: str = _MARKS) -> "Group":
+    """Return the rows, curves of the last minute, and the sessions, the newest first; `trouble` stands on top."""
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    told = Fields(snapshot)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True, min_width=14)
+    table.add_column(no_wrap=True, overflow="crop")
+    for name, value in rows(snapshot):
+        table.add_row(Text(name), Text(value))
+    for name, values, top in _curves(told):
+        table.add_row(Text(name), Text(_spark(values, top, width - 20, marks), "green"))
+    sessions = Table(box=None, header_style="cyan", pad_edge=False)
+    for _, title in _SESSION_COLUMNS:
+        sessions.add_column(title, justify="right", no_wrap=True)
+    for row in reversed(told.parts("sessions", "rows")):
+        sessions.add_row(*(_short(row.number(key)) for key, _ in _SESSION_COLUMNS))
+    below: list[RenderableType] = [Text(), sessions] if sessions.rows else []
+    return Group(Text(trouble, "bold red"), table, *below)
+
+
+def one_line(snapshot: Json) -> str:
+    """Return the most interesting in one line."""
+    told, role = Fields(snapshot), Fields(snapshot).text("role")
+    loading = told.number("loading")
+    if loading is not None:
+        return f"{role} loading {loading:.0%}"
+    (share, _, _), (pace, values, _) = _curves(told)
+    drafted, accepted = (sum(told.numbers("last_minute", kind)) for kind in ("drafted", "accepted"))
+    parts = [
+        f"{role} {told.text('model', 'name')}",
+        f"sessions {_short(told.number('sessions', 'live'))}",
+        f"{pace} {_short(next(reversed(values), None))}",
+        f"{share} {f'{accepted / drafted:.0%}' if drafted else '-'}",
+        f"draft_n {_short(told.number('draft_n'))}",
+        f"round trip {_short(told.number('round_trip_ms', 'p50'))} ms",
+        *(f"{printable(name)} {busy:.0%} busy" for name, busy in _busy(told).items()),
+    ]
+    return ", ".join(parts)
+
+
+def _curves(told: Fields) -> tuple[tuple[str, list[float], float], tuple[str, list[float], float]]:
+    """Acceptance and pace per second of the last minute: name, values, the top of the scale."""
+    minute, drafts = told.part("last_minute"), told.text("role") == "drafter"
+    drafted, accepted = minute.numbers("drafted"), minute.numbers("accepted")
+    rates = [a / d if d else 0.0 for a, d in zip(accepted, drafted, strict=False)]
+    pace = drafted if drafts else minute.numbers("generated")
+    return (("acceptance", rates, 1.0), ("drafts/s" if drafts else "tokens/s", pace, max(pace, default=0.0)))
+
+
+def _spark(values: Sequence[float], top: float, width: int, marks: str) -> str:
+    """The newest values that fit, a mark each; nothing for 0."""
+    most = len(marks) - 1
+    newest = values[-width:] if width > 0 else ()
+    return "".join(marks[min(max(round(value / top * most), 1), most)] if value > 0 else marks[0] for value in newest)
+
+
+# --- rows
+
+
+def rows(snapshot: Json) -> list[tuple[str, str]]:
+    """Return (name, value) pairs, the most interesting first."""
+    told = Fields(snapshot)
+    loading = told.number("loading")
+    if loading is not None:
+        return [("role", told.text("role")), ("loading", f"{loading:.0%}")]
+    common = [
+        ("role", f"{told.text('role')}, up {told.number('uptime_s') or 0:.0f} s"),
+        ("model", "{} on {}".format(*_each(told.part("model"), "name", "backend"))),
+        ("sessions", _sessions(told.part("sessions"))),
+        ("prefix cache", _reuse(told.part("reuse"))),
+        ("draft_n", told.text("draft_n") or "-"),
+        ("round trip", "p50 {} ms, p99 {} ms".format(*_each(told.part("round_trip_ms"), "p50", "p99"))),
+        ("bytes/accepted", told.text("bytes_per_accepted_token") or "-"),
+        ("wire", "encrypted, for allowed keys only" if told.raw.get("encrypted") else "not encrypted"),
+        ("busy", ", ".join(f"{printable(name)} {share:.0%}" for name, share in _busy(told).items())),
+    ]
+    return common + (_drafter(told) if told.text("role") == "drafter" else _verifier(told))
+
+
+def _verifier(told: Fields) -> list[tuple[str, str]]:
+    acceptance, totals = told.part("acceptance"), told.part("totals")
+    positions = " ".join(f"{rate:.2f}" for rate in acceptance.numbers("per_position"))
+    peers = [("drafter", _peer(peer)) for peer in told.parts("peers")]
+    return [
+        ("acceptance", "rolling {}, total {}".format(*_each(acceptance, "rolling", "total"))),
+        ("mean length", acceptance.text("mean_length") or "-"),
+        ("per position", positions or "-"),
+        ("tokens/s", "{}, one-token step {} ms".format(*_each(told, "tokens_per_second", "one_token_step_ms"))),
+        ("speed-up", f"{_speedup(told)} over the one-token step"),
+        ("generated", "{} tokens in {} rounds".format(*_each(totals, "generated", "rounds"))),
+        ("drafts", "{} accepted of {}".format(*_each(totals, "accepted", "drafted"))),
+        *(peers or [("drafter", "none attached")]),
+    ]
+
+
+def _drafter(told: Fields) -> list[tuple[str, str]]:
+    several = told.parts("verifiers")
+    if len(several) > 1:
+        verifiers = [("verifier", f"{_where(one, one)} at {one.text('address')}{_load(one)}") for one in several]
+    else:
+        verifiers = [("verifier", _where(told.part("verifier"), told))]
+    counts = _each(told.part("totals"), "drafted", "accepted", "committed")
+    return [
+        *verifiers,
+        ("drafting", "{} ms per draft".format(*_each(told, "draft_ms"))),
+        ("totals", "{} drafted, {} accepted, {} committed".format(*counts)),
+    ]
+
+
+def _sessions(sessions: Fields) -> str:
+    """How many there are; also those that wait, and those whose client is away, or whose verifier is."""
+    told = "{} live of {}, {} opened".format(*_each(sessions, "live", "max", "opened"))
+    more = {name: sessions.number(name) for name in ("queued", "kept", "interrupted")}
+    return told + "".join(f", {count:g} {name}" for name, count in more.items() if count)
+
+
+def _reuse(reuse: Fields) -> str:
+    """What sessions had of those before them, and what is kept for others."""
+    told = "{} sessions reused {} tokens, ".format(*_each(reuse, "hits", "tokens_saved"))
+    return told + "{} tokens in {} sequences are kept".format(*_each(reuse, "kept_tokens", "kept_sequences"))
+
+
+def _peer(peer: Fields) -> str:
+    told = "{} ({} {}), {} ms per draft".format(*_each(peer, "drafter", "engine", "model", "draft_interval_ms"))
+    names = ("acceptance", "promised_tokens_per_second", "sessions", "standbys")
+    return told + ", acceptance {}, promises {} tokens/s, drafts for {}, stands by for {}".format(*_each(peer, *names))
+
+
+def _where(verifier: Fields, told: Fields) -> str:
+    if verifier.text("name"):
+        return "{} ({})".format(*_each(verifier, "name", "model"))
+    return told.text("refusal") or "not connected"
+
+
+def _load(verifier: Fields) -> str:
+    """What one of several verifiers does now."""
+    if not verifier.text("name"):
+        return ""
+    load, own = verifier.part("load"), verifier.number("sessions", "own")
+    busy = "{} of {} sessions".format(*_each(load, "sessions", "max")) if load.number("max") else "its load untold"
+    away = "{} ms away".format(*_each(verifier.part("round_trip_ms"), "p50"))
+    return f", {busy}, {own or 0:g} ours, {away}"
+
+
+def _speedup(told: Fields) -> str:
+    """Tokens per second of a session against one per one-token step; the mean of those that live."""
+    rates = [row.number("tokens_per_second") or 0.0 for row in told.parts("sessions", "rows")]
+    step = told.number("one_token_step_ms")
+    return f"{sum(rates) / len(rates) * step / 1e3:.2f}x" if rates and step else "-"
+
+
+def _busy(told: Fields) -> dict[str, float]:
+    """Each side's share of the last minute, by its name."""
+    return told.by_name("busy") | told.by_name("busy", "drafters")
+
+
+def _each(told: Fields, *names: str) -> list[str]:
+    """These values as they were told, a dash for none."""
+    return [told.text(name) or "-" for name in names]
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return str(int(value)) if value.is_integer() else f"{value:.2f}" if value < 100 else f"{value:.1f}"

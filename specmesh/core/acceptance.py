@@ -4,28 +4,24 @@ Full acceptance of k drafts only proves "at least k" (it is censored), so rates 
 accepted/drafted of whole rounds.
 """
 
-from collections.abc import Sequence
+POSITIONS = 16
+"""Positions with a rate of their own."""
+
+PRIOR_ROUNDS = 6.0
+"""Rounds that the prior counts for."""
 
 
 class RollingAcceptance:
     """Exponentially forgotten counts per position, pulled towards their pooled rate where a position is rare.
 
     prior: what nothing is known about yet counts as, or a `parent`, which also hears what is recorded here, as sessions
-    have in their verifier. weight: rounds the prior counts for. memory: rounds after which one counts half.
+    have in their verifier. memory: rounds after which one counts half.
     """
 
-    def __init__(
-        self,
-        positions: int = 16,
-        prior: float = 0.6,
-        weight: float = 6.0,
-        memory: float = 64.0,
-        parent: "RollingAcceptance | None" = None,
-    ) -> None:
-        self._tested = [0.0] * positions
-        self._stood = [0.0] * positions
+    def __init__(self, prior: float = 0.6, memory: float = 64.0, parent: "RollingAcceptance | None" = None) -> None:
+        self._tested = [0.0] * POSITIONS
+        self._stood = [0.0] * POSITIONS
         self._prior = prior
-        self._weight = weight
         self._keep = 0.5 ** (1.0 / memory)
         self._parent = parent
         self._rates: list[float] | None = None
@@ -48,20 +44,11 @@ class RollingAcceptance:
     def pooled(self) -> float:
         """The rate over all positions."""
         prior = self._prior if self._parent is None else self._parent.pooled()
-        return (sum(self._stood) + prior * self._weight) / (sum(self._tested) + self._weight)
+        return (sum(self._stood) + prior * PRIOR_ROUNDS) / (sum(self._tested) + PRIOR_ROUNDS)
 
     def rates(self) -> list[float]:
         """Conditional rate per position, position 0 first."""
         if self._rates is None:
-            pulled, weight = self.pooled() * self._weight, self._weight
-            self._rates = [(s + pulled) / (n + weight) for s, n in zip(self._stood, self._tested, strict=True)]
+            pulled = self.pooled() * PRIOR_ROUNDS
+            self._rates = [(s + pulled) / (n + PRIOR_ROUNDS) for s, n in zip(self._stood, self._tested, strict=True)]
         return self._rates
-
-
-def expected_tokens(rates: Sequence[float]) -> list[float]:
-    """expected_tokens(rates)[k]: tokens a step with k drafts commits, 1 + r1 + r1 r2 + ... (Leviathan, eq. 1)."""
-    tokens, alive = [1.0], 1.0
-    for rate in rates:
-        alive *= rate
-        tokens.append(tokens[-1] + alive)
-    return tokens

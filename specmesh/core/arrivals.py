@@ -6,6 +6,9 @@ from statistics import median, median_low
 LEAST_INTERVAL = 1e-6
 """Seconds; drafts that arrive together still take some time each."""
 
+WINDOW = 31
+"""Newest measurements of a kind that count."""
+
 
 class Arrivals:
     """When one drafter's drafts arrive, as this side sees them on its own clock.
@@ -23,9 +26,8 @@ class Arrivals:
     Both are those of the present load.
     """
 
-    def __init__(self, window: int = 31) -> None:
-        self._window = window
-        self._round_trips: deque[float] = deque(maxlen=window)
+    def __init__(self) -> None:
+        self._round_trips: deque[float] = deque(maxlen=WINDOW)
         self._at: dict[int, _AtLoad] = {}
         self.load = 1
         self.round_trip = 0.0
@@ -100,7 +102,7 @@ class Arrivals:
         return seconds + max(longer, 0.0) * drafts, drafts
 
     def _here(self) -> "_AtLoad":
-        return self._at.setdefault(self.load, _AtLoad(self._window))
+        return self._at.setdefault(self.load, _AtLoad())
 
     def _look(self) -> None:
         if not self._looked:
@@ -111,9 +113,9 @@ class Arrivals:
 class _AtLoad:
     """What was measured with one load; there is something."""
 
-    def __init__(self, window: int) -> None:
-        self.restarts: deque[tuple[float, int]] = deque(maxlen=window)
-        self.intervals: deque[float] = deque(maxlen=window)
+    def __init__(self) -> None:
+        self.restarts: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self.intervals: deque[float] = deque(maxlen=WINDOW)
 
     def interval(self) -> float:
         found = self.intervals or [seconds / drafts for seconds, drafts in self.restarts]

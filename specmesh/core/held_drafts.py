@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from itertools import zip_longest
-from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.guided import Guided
@@ -62,14 +61,10 @@ class HeldDrafts:
 
     def take(self, event: ev.Drafted | ev.Shadowed, now: float) -> list[ev.VerifierEffect]:
         """Take in what the session's own drafter has said."""
-        match event:
-            case ev.Drafted():
-                return self._drafted(event, now)
-            case ev.Shadowed():
-                self._shadowed(event, now)
-                return []
-            case _:
-                assert_never(event)
+        if isinstance(event, ev.Drafted):
+            return self._drafted(event, now)
+        self._shadowed(event, now)
+        return []
 
     def moved(self, ids: tuple[int, ...], tested: int, *, over: bool) -> None:
         """`ids` were committed by a step that compared `tested` drafts; what still agrees is kept. over: with the

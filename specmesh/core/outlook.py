@@ -1,7 +1,7 @@
 """How far a drafter is with a session, as far as frames tell, and when its next drafts can be here."""
 
 from specmesh.core.arrivals import Arrivals
-from specmesh.core.session_times import SessionTimes
+from specmesh.core.stats import SessionTimes
 
 UNKNOWN_INTERVAL = 0.01
 """Seconds that a draft may be late whose interval is not known."""

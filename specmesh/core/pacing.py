@@ -13,8 +13,8 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.goodput import even_drafts
 from specmesh.core.outlook import Outlook
 from specmesh.core.policy import Policy, PolicyInputs, moved
-from specmesh.core.session_times import SessionTimes
 from specmesh.core.silence import Silence
+from specmesh.core.stats import SessionTimes
 from specmesh.core.trial import Bench
 
 FIRST_DRAFT_N = 4

@@ -3,7 +3,7 @@
 The **standby** of a session follows it without being asked for drafts (specmesh.core.standby). So a drafter is measured
 before anything depends on it, takes over without reading the text first, and is there when the other one dies. What
 counts is the rate of tokens that a drafter promises for this session, by its measured acceptance, speed and distance
-(specmesh.core.usefulness). Nothing that a drafter says of itself is used.
+(`usefulness`). Nothing that a drafter says of itself is used.
 """
 
 from collections import deque
@@ -15,6 +15,7 @@ from typing import Generic, Literal, TypeVar, get_args
 
 from specmesh.core.acceptance import RollingAcceptance
 from specmesh.core.arrivals import LEAST_INTERVAL, Arrivals
+from specmesh.core.policy import PolicyInputs
 
 D = TypeVar("D", bound=Hashable)
 Why = Literal["first", "alone", "gone", "silent", "better"]
@@ -50,6 +51,9 @@ SHOWN = 8
 
 PENALTY, LONGEST_PENALTY = 30.0, 3600.0
 """Seconds that one which broke its promise takes nobody's place; twice as many each time, up to so many."""
+
+CERTAIN = 0.999
+"""No chain of drafts stands more surely than this."""
 
 RECHECK = 30.0
 """Seconds after which a drafter that nobody has measured since is a standby's successor."""
@@ -244,14 +248,14 @@ class Casting(Generic[D]):
         self._looked = (self._rounds, now)
         return True
 
-    def look(self, offers: Sequence[Offer[D]], shown: int, now: float, *, silent: bool) -> list[Change[D]]:
-        """What should change. `offers` are of all that could draft, the present one's too; `shown` is how many guesses
-        the standby has shown; silent: the drafter was asked and says nothing."""
+    def look(self, offers: Sequence[Offer[D]], shown: int, now: float, *, silent: bool) -> Change[D] | None:
+        """What should change, if anything. `offers` are of all that could draft, the present one's too; `shown` is how
+        many guesses the standby has shown; silent: the drafter was asked and says nothing."""
         of = {offer.drafter: offer for offer in offers}
         standby = of.get(self.standby) if self.standby is not None else None
         drafter = of.get(self.drafter) if self.drafter is not None else None
         if standby is not None and drafter is not None and self._is_better(standby, drafter, shown, silent=silent):
-            return [Change(standby.drafter, "silent" if silent else "better")]
+            return Change(standby.drafter, "silent" if silent else "better")
         return self._successor(of, standby, shown, now)
 
     def _is_better(self, standby: Offer[D], drafter: Offer[D], shown: int, *, silent: bool) -> bool:
@@ -262,23 +266,57 @@ class Casting(Generic[D]):
         stint = SHORT_STINT if offered > FAR * present else STINT
         return (able and silent) or (self._better >= 2 and self._rounds >= stint)
 
-    def _successor(self, of: dict[D, Offer[D]], standby: Offer[D] | None, shown: int, now: float) -> list[Change[D]]:
+    def _successor(self, of: dict[D, Offer[D]], standby: Offer[D] | None, shown: int, now: float) -> Change[D] | None:
         """Another standby, where there is none, or a drafter that was not measured for long or promises more."""
         free = [offer for offer in of.values() if offer.drafter not in (self.drafter, self.standby)]
         free = [offer for offer in free if offer.standbys < MOST_STANDBYS]
         if not free:
-            return []
+            return None
         unknown = [offer for offer in free if offer.rate is None]
         best = unknown[0] if unknown else max(free, key=lambda offer: offer.rate or 0.0)
         if standby is None:
-            return [Change(best.drafter)]
+            return Change(best.drafter)
         if shown < SHOWN or self._standby_rounds < STINT:
             # Without guesses for so long, although others could have its place, it has none.
-            return [Change(best.drafter)] if not shown and self._standby_rounds >= 2 * PROOF else []
+            return Change(best.drafter) if not shown and self._standby_rounds >= 2 * PROOF else None
         oldest = min(free, key=lambda offer: offer.measured)
         if unknown or (best.rate or 0.0) > GAIN * (standby.rate or 0.0):
-            return [Change(best.drafter)]
-        return [Change(oldest.drafter)] if now - oldest.measured >= RECHECK else []
+            return Change(best.drafter)
+        return Change(oldest.drafter) if now - oldest.measured >= RECHECK else None
+
+
+def usefulness(inputs: PolicyInputs) -> float:
+    """Expected tokens per second with such a drafter, at least those of the target alone.
+
+    A closed form: solving the step policy (specmesh.core.policy) takes milliseconds, this takes microseconds. It looks
+    at two ways of drafting only, with each number of drafts: after a rejection, wait for them or say tokens alone
+    meanwhile; then step whenever so many are here.
+    """
+    best = 1.0 / inputs.alone
+    tokens, alive = 1.0, 1.0
+    for drafts in range(1, len(inputs.steps)):
+        alive *= inputs.rates[drafts - 1]
+        tokens += alive
+        stands = min(alive * inputs.rates[drafts], CERTAIN)
+        best = max(best, *_rates(inputs, drafts, tokens, stands))
+    return best
+
+
+def _rates(inputs: PolicyInputs, drafts: int, tokens: float, stands: float) -> tuple[float, float]:
+    """Rates with so many drafts a step, which commits so many tokens and is followed by the next with probability
+    `stands`, else by a restart: where the first of them is waited for, and where it is not."""
+    interval, alone, step = inputs.interval, inputs.steps[0], inputs.steps[drafts]
+    more = stands / (1.0 - stands)
+    gained = tokens * (1.0 + more)
+    spent = step + more * max(step, (drafts + 1) * interval)
+    waited = gained / (inputs.restart + (drafts - 1) * interval + spent)
+    if interval >= alone:
+        return waited, 0.0  # it never overtakes the target
+    rounds = (inputs.restart + (drafts - 1) * interval) / (alone - interval)
+    first = min(inputs.rates[0], CERTAIN)
+    caught = first**rounds  # the drafts of a chain that the target's own tokens contradict are made anew
+    alone_rounds = (1.0 - caught) / (1.0 - first)
+    return waited, (alone_rounds + caught * gained) / (alone_rounds * alone + caught * spent)
 
 
 def _log_odds(rate: float) -> float:

@@ -4,23 +4,12 @@ It is told the text as it grows, and shows in SHADOWs what it would have drafted
 is waited for; it costs a frame per TELL_EVERY ids and fewer back.
 """
 
-from dataclasses import dataclass
-
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
 from specmesh.core.telling import TELL_EVERY
 
 SYNC_INTERVAL = 0.1
 """Seconds between two SYNCs, at least."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What guesses have shown: of each whether it was right, and the seconds from one to the next, None where nothing
-    tells them."""
-
-    right: tuple[bool, ...]
-    interval: float | None
 
 
 class Standby:
@@ -33,7 +22,6 @@ class Standby:
     def __init__(self, prefix: Prefix, now: float, known: int = 0) -> None:
         self.told = known
         self.shown = 0
-        self.since = now
         self._prefix = prefix
         self._sent_at = now  # when it was told last
         self._judged = len(prefix)  # guesses before this count for nothing: judged, or of what it was told at first
@@ -60,25 +48,26 @@ class Standby:
         self._synced = now
         return self._sync(base if self._prefix.holds(base, crc) else 0, now)
 
-    def shadowed(self, event: ev.Shadowed, round_trip: float, now: float) -> Shown:
-        """Compare its guesses with the text; those of ids that were compared before, or that do not fit, are left out.
+    def shadowed(self, event: ev.Shadowed, round_trip: float, now: float) -> tuple[tuple[bool, ...], float | None]:
+        """Compare its guesses with the text; returns of each whether it was right, and the seconds from one to the
+        next. Those of ids that were compared before, or that do not fit, are left out.
 
-        Their interval is known where they end with what it was told last: it has read some ids and guessed these since.
+        The seconds are known where they end with what it was told last: it has read some ids and guessed these since.
         The first guesses tell none, as it has read all of the text before them.
         """
         if not self._prefix.holds(event.base, event.crc):
-            return Shown((), None)
+            return (), None
         new = max(self._judged - event.base, 0)
         end = event.base + len(event.ids)
         truth = self._prefix[event.base + new : end]
         right = tuple(guess == true for guess, true in zip(event.ids[new:], truth, strict=False))
         if not right:
-            return Shown((), None)
+            return (), None
         timed = self.shown > 0 and end == self.told
         self._judged = event.base + new + len(right)
         self.shown += len(right)
         seconds = max(now - self._sent_at - round_trip, 0.0) / (len(right) + 1)
-        return Shown(right, seconds if timed else None)
+        return right, seconds if timed else None
 
     def _truth(self, now: float) -> ev.SendTruth:
         base, self.told, self._sent_at = self.told, len(self._prefix), now

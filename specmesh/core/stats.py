@@ -73,6 +73,26 @@ def _count(bins: list[int], indices: range | tuple[int, ...]) -> None:
         bins[index] += 1
 
 
+@dataclass(slots=True)
+class SessionTimes:
+    """When things happened to a session, and seconds spent: in verification steps it took part in, waiting for drafts,
+    and between a correction and the first draft on it (`restart`, over `restarts` corrections)."""
+
+    opened: float
+    decoding: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    verify: float = 0.0
+    wait: float = 0.0
+    restart: float = 0.0
+    restarts: int = 0
+
+    def generating(self, now: float) -> float:
+        """Seconds from the first verification step to the newest token, to `now` before that; 0 before the first."""
+        end = now if self.last_token is None else self.last_token
+        return 0.0 if self.decoding is None else end - self.decoding
+
+
 class Rolling:
     """The newest samples, for medians and percentiles over a recent window."""
 
@@ -204,8 +224,8 @@ class BusyShare:
 class Throughput:
     """Tokens per second over the recent steps, idle time left out."""
 
-    def __init__(self, window: int = 256) -> None:
-        self._steps: deque[tuple[int, float]] = deque(maxlen=window)
+    def __init__(self) -> None:
+        self._steps: deque[tuple[int, float]] = deque(maxlen=256)
         self._last_end: float | None = None
         self.gaps = Rolling(1024)
 

@@ -24,8 +24,7 @@ from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.rules import Choose, Rows, proposes, rule_of
 from specmesh.core.sampling import Sampler
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.session_times import SessionTimes
-from specmesh.core.stats import RoundCounts
+from specmesh.core.stats import RoundCounts, SessionTimes
 from specmesh.core.stop import StopScan
 from specmesh.core.telling import Telling
 from specmesh.errors import RequestError

@@ -18,7 +18,7 @@ from specmesh.cli.models import model_path
 from specmesh.client import known_sockets, listens
 from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.doctor.mesh import RoleSettings
-from specmesh.engines.llama_library import PINNED, backends, gpu_devices
+from specmesh.engines.llama.library import PINNED, backends, gpu_devices
 from specmesh.engines.mlx_model import default_device
 from specmesh.errors import ConfigError, InsecureKeys
 from specmesh.gguf_header import parts, read_headers

@@ -1,4 +1,4 @@
-"""The process that renders chat templates for `llama_chat`: `python -m specmesh.engines.chat_child`.
+"""The process that renders chat templates for `llama.prompts`: `python -m specmesh.engines.chat_child`.
 
 A template is a program by whoever made the model. Jinja's sandbox keeps it from files and programs; this process keeps
 it from time and memory, which the sandbox does not.

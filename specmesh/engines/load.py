@@ -113,7 +113,7 @@ def load_tokenizer(path: Path) -> TokenizerFile:
     """The vocabulary of a GGUF file or a Hugging Face directory; raises ConfigError."""
     if path.is_dir():
         return load_hf_vocabulary(path)
-    from specmesh.engines.llama_model import LlamaModel, LlamaSettings
+    from specmesh.engines.llama.model import LlamaModel, LlamaSettings
 
     model = LlamaModel(LlamaSettings(path, threads=1, gpu_layers=0, vocab_only=True))
     return TokenizerFile(model.vocabulary, model.encode)
@@ -121,7 +121,7 @@ def load_tokenizer(path: Path) -> TokenizerFile:
 
 def _llama(settings: ModelSettings) -> "LlamaSettings":
     from specmesh.engines.llama import LlamaSettings
-    from specmesh.engines.llama_chat import read_template
+    from specmesh.engines.llama.prompts import read_template
 
     return LlamaSettings(
         path=Path(settings.model or ""),

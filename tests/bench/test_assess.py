@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from samples import FIXED_4, drafted, text
 
-from specmesh.bench.assess import assess, factors
+from specmesh.bench.report import assess, factors
 from specmesh.bench.run import ADAPTIVE, Sample, aggregate
 
 

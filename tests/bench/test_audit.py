@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specmesh.bench.audit import MIN_PLACES, Plan, Result, Text, audit, noise_of
+from specmesh.bench.audit import MIN_PLACES, AuditPlan, AuditResult, AuditText, audit, noise_of
 from specmesh.client import Client, Json
 from specmesh.core.logprobs import logprobs_of
 from specmesh.core.penalties import biased
@@ -77,8 +77,10 @@ class Daemon:
         return row
 
 
-def audited(daemon: Daemon, snapshot: Json | None = None, *, reproducible: bool = False, **sampling: object) -> Result:
-    plan = Plan(PROMPTS, 40, ("auto", 4), sampling)
+def audited(
+    daemon: Daemon, snapshot: Json | None = None, *, reproducible: bool = False, **sampling: object
+) -> AuditResult:
+    plan = AuditPlan(PROMPTS, 40, ("auto", 4), sampling)
     texts: list[None] = []
     told = snapshot or {"model": {"name": "m", "backend": "CPU", "reproducible": reproducible}}
     result = audit(cast("Client", daemon), plan, told, lambda: texts.append(None))
@@ -169,6 +171,6 @@ def test_nothing_was_drafted(undrafted: tuple[object, ...], failed: list[object]
 def test_noise_of_a_prompt(places: int, expected: float):
     """Its own where its texts agree at enough places, else the largest; never the place where they part."""
     one, other = [{5: -1.0, 6: -2.0}], [{5: -1.0, 6: -2.25}]
-    alone = Text([1], [5] * places + [6], one * places + [{6: -1.0}])
-    drafted = Text([1], [5] * places + [7], other * places + [{6: -9.0, 7: -1.0}])
+    alone = AuditText([1], [5] * places + [6], one * places + [{6: -1.0}])
+    drafted = AuditText([1], [5] * places + [7], other * places + [{6: -9.0, 7: -1.0}])
     assert noise_of([(alone, drafted)], 2.0) == expected

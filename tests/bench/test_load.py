@@ -8,20 +8,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from click.testing import CliRunner
 
-from specmesh.bench import crowd
-from specmesh.bench.load import Load, Spread, Text, levels, lines
+from specmesh.bench import load
+from specmesh.bench.load import LoadPlan, LoadText, Percentiles, levels, lines
 from specmesh.bench.server import Server
 from specmesh.cli import main
 from specmesh.client import Json
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, EngineError, SpecmeshError
 
-LOAD = Load((1, 3), ("a", "b"), 2, 4, {"draft_n": "auto"})
+LOAD = LoadPlan((1, 3), ("a", "b"), 2, 4, {"draft_n": "auto"})
 
 
-def text(client: int = 0, prompt: int = 0, **change: object) -> Text:
+def text(client: int = 0, prompt: int = 0, **change: object) -> LoadText:
     """A text of 4 tokens, asked for at 10 s, that came at 10.1, 10.2 and 10.5 s."""
     plain: dict[str, object] = {"begun": 10.0, "arrivals": (10.1, 10.2, 10.5), "tokens": 4, "text": "said"}
-    return Text(client, prompt, **(plain | change))  # type: ignore[arg-type]
+    return LoadText(client, prompt, **(plain | change))  # type: ignore[arg-type]
 
 
 def test_one_text():
@@ -30,8 +30,8 @@ def test_one_text():
     assert (level.sessions, level.texts, level.tokens, level.seconds) == (1, 1, 4, 0.5)
     assert level.tokens_per_second == level.mean == level.slowest == 8.0
     assert level.fairness == 1.0
-    assert level.first_token_ms == Spread(100.0, 100.0)
-    assert level.gap_ms == Spread(100.0, 300.0)
+    assert level.first_token_ms == Percentiles(100.0, 100.0)
+    assert level.gap_ms == Percentiles(100.0, 300.0)
     assert level.acceptance_rate is None
     assert (level.identical, level.compared, level.refused) == (0, 0, 0)
 
@@ -45,7 +45,7 @@ def test_a_client_that_waits_is_the_slowest():
     assert level.fairness == pytest.approx(4 / 6, abs=1e-4)
     assert level.acceptance_rate == 0.5
     assert level.refused == 3
-    assert level.first_token_ms == Spread(100.0, 900.0)
+    assert level.first_token_ms == Percentiles(100.0, 900.0)
 
 
 def test_texts_one_after_the_other_are_one_client():
@@ -65,7 +65,7 @@ def test_texts_are_compared_across_levels():
 def test_an_empty_text():
     """No division by nothing."""
     [level] = levels([(1, [text(arrivals=(), tokens=0)])])
-    assert (level.tokens_per_second, level.fairness, level.first_token_ms) == (0.0, 0.0, Spread(0.0, 0.0))
+    assert (level.tokens_per_second, level.fairness, level.first_token_ms) == (0.0, 0.0, Percentiles(0.0, 0.0))
 
 
 def test_lines_are_aligned():
@@ -107,7 +107,7 @@ def test_clients_run_at_once():
     """So many at a time, each with its own prompt and its texts in a row, after one that is not counted."""
     source = Crowded(3, 3)
     done: list[int] = []
-    [(count, texts)] = crowd.measure(source, Load((3,), ("a", "b"), 2, 4, {"draft_n": 0}), lambda: done.append(1))
+    [(count, texts)] = load.measure(source, LoadPlan((3,), ("a", "b"), 2, 4, {"draft_n": 0}), lambda: done.append(1))
     assert (count, source.most, len(done)) == (3, 3, 6)
     assert sorted((one.client, one.prompt) for one in texts) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
     assert {(one.tokens, one.drafted, one.accepted, len(one.arrivals)) for one in texts} == {(3, 4, 2, 1)}
@@ -133,8 +133,8 @@ class Full:
 
 def test_who_is_refused_asks_again(monkeypatch: pytest.MonkeyPatch):
     """Until there is a place; the text tells how often."""
-    monkeypatch.setattr(crowd, "AGAIN", 0.001)
-    [found] = crowd.crowd(Full(3), Load((1,), ("a",), 1, 4, {}), 1, lambda: None)
+    monkeypatch.setattr(load, "AGAIN", 0.001)
+    [found] = load.crowd(Full(3), LoadPlan((1,), ("a",), 1, 4, {}), 1, lambda: None)
     assert (found.refused, found.tokens) == (3, 1)
 
 
@@ -154,9 +154,9 @@ class Broken:
 def test_an_error_of_one_client_is_raised():
     """Where the level is waited for; a daemon that has no place for the very first text is told too."""
     with pytest.raises(EngineError, match="burnt"):
-        crowd.measure(Broken(EngineError("burnt")), LOAD, lambda: None)
+        load.measure(Broken(EngineError("burnt")), LOAD, lambda: None)
     with pytest.raises(Busy):
-        crowd.measure(Crowded(0, 2), LOAD, lambda: None)
+        load.measure(Crowded(0, 2), LOAD, lambda: None)
 
 
 EVENTS: list[Json] = [
@@ -210,7 +210,7 @@ def test_another_server(url: str):
     """Its tokens are those of its usage, its drafts those of llama-server's timings; the base of its paths counts."""
     server = Server(f"{url}/prefix/v1/")
     assert server.model() == "theirs"
-    [(_, [found])] = crowd.measure(server, Load((1,), ("a",), 1, 4, {}), lambda: None)
+    [(_, [found])] = load.measure(server, LoadPlan((1,), ("a",), 1, 4, {}), lambda: None)
     assert (found.text, found.tokens, found.drafted, found.accepted, len(found.arrivals)) == ("Hello", 5, 3, 2, 2)
 
 

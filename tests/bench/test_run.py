@@ -11,9 +11,9 @@ from samples import FIXED_4, TOKENS, drafted, text
 
 from specmesh import client as client_module
 from specmesh.bench import run, steps
-from specmesh.bench.assess import assess
 from specmesh.bench.prompts import BUILT_IN, read_prompts
-from specmesh.bench.run import VARIANTS, Plan, aggregate, sample
+from specmesh.bench.report import assess
+from specmesh.bench.run import VARIANTS, RunPlan, aggregate, sample
 from specmesh.bench.sim import steps_of
 from specmesh.bench.steps import as_json, step_tables
 from specmesh.cli import main
@@ -89,7 +89,7 @@ def test_lines_are_aligned():
 
 def test_order_rotates():
     """In as many iterations as there are variants, each comes first once, and each text has all of them."""
-    plan = Plan(("p",), 5, 8)
+    plan = RunPlan(("p",), 5, 8)
     assert {plan.order(n, 0)[0] for n in range(5)} == set(VARIANTS)
     assert all(set(plan.order(n, 3)) == set(VARIANTS) for n in range(5))
     assert plan.texts == 25

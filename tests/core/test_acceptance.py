@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.acceptance import RollingAcceptance, expected_tokens
+from specmesh.core.acceptance import RollingAcceptance
 
 PROFILE = settings(derandomize=True, deadline=None)
 rounds = st.lists(st.integers(0, 20).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), max_size=60)
@@ -70,17 +70,3 @@ def test_old_rounds_are_forgotten():
     for _ in range(100):
         acceptance.record(1, 0)
     assert acceptance.rates()[0] < 0.15
-
-
-@PROFILE
-@given(st.lists(st.floats(0, 1), max_size=16))
-def test_expected_tokens_is_the_sum_over_outcomes(rates):
-    """expected_tokens(rates)[k] is the mean of accepted + 1 over the outcomes of a step with k drafts."""
-    expected = expected_tokens(rates)
-    assert len(expected) == len(rates) + 1
-    for k in range(len(rates) + 1):
-        mean, alive = 0.0, 1.0
-        for accepted, rate in enumerate(rates[:k]):
-            mean += alive * (1 - rate) * (accepted + 1)
-            alive *= rate
-        assert expected[k] == pytest.approx(mean + alive * (k + 1))

@@ -12,7 +12,7 @@ from specmesh.core.held_drafts import MOST_HELD, HeldDrafts
 from specmesh.core.pacing import Pacing
 from specmesh.core.prefix import Prefix
 from specmesh.core.proposal import Offer, Proposal
-from specmesh.core.session_times import SessionTimes
+from specmesh.core.stats import SessionTimes
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 token = st.integers(1, 3)

@@ -4,7 +4,7 @@ import pytest
 
 from specmesh.core.arrivals import Arrivals
 from specmesh.core.outlook import UNKNOWN_INTERVAL, Outlook
-from specmesh.core.session_times import SessionTimes
+from specmesh.core.stats import SessionTimes
 
 INTERVAL, ROUND_TRIP = 0.5, 0.25
 

@@ -10,7 +10,7 @@ from specmesh.core.contest import Contest, SharedStep
 from specmesh.core.costs import StepCosts
 from specmesh.core.pacing import FIRST_DRAFT_N, LONGEST_INTERVAL, SOLVE_INTERVAL, Pacing
 from specmesh.core.policy import PolicyInputs, solve
-from specmesh.core.session_times import SessionTimes
+from specmesh.core.stats import SessionTimes
 from specmesh.core.trial import BENCHED, COMPARISON, LONGEST_BENCHED, TRIAL
 
 STEP, ROW, INTERVAL = 0.010, 0.0005, 0.001

@@ -118,8 +118,8 @@ class Session:
                 self.shown += 1
                 self.records[self.casting.standby].measured = self.now
             if self.casting.due(self.now):
-                found = self.casting.look(self.offers(), self.shown, self.now, silent=self.silent)
-                for change in found:
+                change = self.casting.look(self.offers(), self.shown, self.now, silent=self.silent)
+                if change is not None:
                     self.change(change)
         return self
 
@@ -263,7 +263,7 @@ def test_nobody_stands_by_for_too_many():
     casting: Casting[str] = Casting()
     casting.took_over("a", DrafterRecord())
     busy = [Offer("a", 40.0), Offer("b", 50.0, standbys=MOST_STANDBYS)]
-    assert casting.look(busy, 0, 1.0, silent=False) == []
+    assert casting.look(busy, 0, 1.0, silent=False) is None
 
 
 def test_looks_are_rare():

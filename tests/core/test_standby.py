@@ -4,7 +4,7 @@ import pytest
 
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
-from specmesh.core.standby import SYNC_INTERVAL, Shown, Standby
+from specmesh.core.standby import SYNC_INTERVAL, Standby
 from specmesh.core.telling import TELL_EVERY
 
 PROMPT = (5, 6, 7)
@@ -46,11 +46,11 @@ def test_guesses_are_compared_once():
     prefix = grown(0)
     standby = Standby(prefix, 0.0)
     prefix.extend(range(8))
-    assert standby.shadowed(shadow(prefix, 3, 0, 9, 2), 0.0, 1.0).right == (True, False, True)
-    assert standby.shadowed(shadow(prefix, 3, 0, 1, 2), 0.0, 1.0).right == ()
-    assert standby.shadowed(shadow(prefix, 5, 2, 3), 0.0, 1.0).right == (True,)
-    assert standby.shadowed(ev.Shadowed(3, 1, (0, 1, 2)), 0.0, 1.0) == Shown((), None)
-    assert standby.shadowed(shadow(prefix, 10, 7, 8, 9), 0.0, 1.0).right == (True,)
+    assert standby.shadowed(shadow(prefix, 3, 0, 9, 2), 0.0, 1.0)[0] == (True, False, True)
+    assert standby.shadowed(shadow(prefix, 3, 0, 1, 2), 0.0, 1.0)[0] == ()
+    assert standby.shadowed(shadow(prefix, 5, 2, 3), 0.0, 1.0)[0] == (True,)
+    assert standby.shadowed(ev.Shadowed(3, 1, (0, 1, 2)), 0.0, 1.0) == ((), None)
+    assert standby.shadowed(shadow(prefix, 10, 7, 8, 9), 0.0, 1.0)[0] == (True,)
     assert standby.shown == 5
 
 
@@ -58,7 +58,7 @@ def test_what_it_was_told_first_is_not_guessed():
     """Guesses of the text that was there when it came may have been copied from it, and prove nothing."""
     prefix = grown(8)
     standby = Standby(prefix, 0.0)
-    assert standby.shadowed(shadow(prefix, 3, *range(8)), 0.0, 1.0) == Shown((), None)
+    assert standby.shadowed(shadow(prefix, 3, *range(8)), 0.0, 1.0) == ((), None)
 
 
 def test_its_interval():
@@ -71,11 +71,13 @@ def test_its_interval():
         prefix.extend(range(TELL_EVERY))
         standby.follow(10.0 * number)
         end = len(prefix)
-        shown = standby.shadowed(shadow(prefix, end - 8, *prefix[end - 8 : end]), 0.002, 10.0 * number + seconds)
-        assert len(shown.right) == 8
-    assert shown.interval == pytest.approx(0.01)
+        right, interval = standby.shadowed(
+            shadow(prefix, end - 8, *prefix[end - 8 : end]), 0.002, 10.0 * number + seconds
+        )
+        assert len(right) == 8
+    assert interval == pytest.approx(0.01)
     prefix.extend(range(TELL_EVERY))
-    assert standby.shadowed(shadow(prefix, len(prefix) - 2, 1, 1), 0.002, 20.0).interval is None
+    assert standby.shadowed(shadow(prefix, len(prefix) - 2, 1, 1), 0.002, 20.0)[1] is None
 
 
 def test_a_gap_is_filled_but_not_without_end():

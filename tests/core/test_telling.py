@@ -6,7 +6,7 @@ from specmesh.core.costs import StepCosts
 from specmesh.core.held_drafts import NACK_INTERVAL
 from specmesh.core.pacing import Pacing
 from specmesh.core.prefix import Prefix
-from specmesh.core.session_times import SessionTimes
+from specmesh.core.stats import SessionTimes
 from specmesh.core.telling import SYNC_INTERVAL, TELL_EVERY, Telling
 
 PROMPT = (1, 2, 3)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.policy import PolicyInputs, solve
-from specmesh.core.usefulness import usefulness
+from specmesh.core.pool import usefulness
 
 STEP, ROW = 0.030, 0.001
 

@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages; these helpers are
 
 from gate import closed, gate
-from loops import Bench
+from harness.loops import Bench
 
 __all__ = ["closed", "gate"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from loops import PATIENCE
+from harness.loops import PATIENCE
 
 from specmesh.daemons.auth import Guard
 from specmesh.daemons.curve import Handshake, next_handshake, protect_client, unwatch, watch

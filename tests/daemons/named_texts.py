@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loops import PATIENCE, PROMPT, Flaky, Hearing, Running, ScriptedDrafter, ask_for, request, until
+from harness.loops import PATIENCE, PROMPT, Flaky, Hearing, Running, ScriptedDrafter, ask_for, request, until
 
 from specmesh.core.prefix import Prefix
 from specmesh.engines.sim import SimSettings
@@ -51,7 +51,7 @@ def followed(peer: ScriptedDrafter) -> tuple[m.Opened, list[int], m.Done]:
 
 
 def sessions(running: Running) -> dict[str, object]:
-    return running.loop.snapshot(0.0)["sessions"]  # type: ignore[return-value]
+    return running.stats()["sessions"]
 
 
 def kept(verifier: Running, count: int = 1) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import zmq
 from gate import Gate
-from loops import PATIENCE, until
+from harness.loops import PATIENCE, until
 
 from specmesh.daemons import auth, transport
 from specmesh.daemons.auth import Guard

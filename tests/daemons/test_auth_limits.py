@@ -5,7 +5,7 @@ import time
 import pytest
 import zmq
 from gate import Gate
-from loops import PATIENCE, until
+from harness.loops import PATIENCE, until
 
 from specmesh.core.limits import RATES, Cost
 from specmesh.daemons import auth, lobby

@@ -2,17 +2,15 @@
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 import zmq
-from loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, ask_for, attach, request, truth, until
+from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, ask_for, attach, bear_silence, request, truth, until
 
 from specmesh.core import limits
 from specmesh.core.limits import RATES, Cost
-from specmesh.daemons import peers
 from specmesh.daemons.router import MAX_FRAMES_PER_TURN
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy
@@ -59,7 +57,7 @@ def test_leaving_the_queue(bench: Bench):
     """A client that leaves, at either socket, frees its place in the queue; those behind it move up."""
     verifier, drafter = bench.verifier(Flaky(SimSettings(n_seq=1, step_ms=1)), max_queue=2), bench.drafter()
     attach(verifier, drafter)
-    queued = lambda: verifier.loop.snapshot(0.0)["sessions"]["queued"]  # type: ignore[index] # noqa: E731
+    queued = lambda: verifier.stats()["sessions"]["queued"]  # noqa: E731
     first = verifier.ask(request(8000))
     while not first.ids:
         first.next()
@@ -107,16 +105,7 @@ def test_a_flood_beside_a_good_drafter(bench: Bench, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(limits, "PATIENCE", 0.2)
     verifier, drafter = bench.verifier(Flaky(SimSettings(step_ms=1))), bench.drafter()
     attach(verifier, drafter)
-    taken: Counter[int] = Counter()
-    inlet = verifier.loop._router.inlet  # type: ignore[union-attr]
-    receive = inlet.receive
-
-    def counted() -> list[bytes] | None:
-        parts = receive()
-        taken[verifier.loop._turns] += parts is not None
-        return parts
-
-    inlet.receive = counted  # type: ignore[method-assign]
+    taken = verifier.frames_taken()
     peer = bench.dealer()
     stop = threading.Event()
 
@@ -131,7 +120,7 @@ def test_a_flood_beside_a_good_drafter(bench: Bench, monkeypatch: pytest.MonkeyP
 
     flooding = threading.Thread(target=flood)
     flooding.start()
-    rejected = lambda: verifier.loop.snapshot(0.0)["wire"]["rejected"].get("rate", 0)  # type: ignore[index] # noqa: E731
+    rejected = lambda: verifier.stats()["wire"]["rejected"].get("rate", 0)  # noqa: E731
     try:
         for side in (verifier, drafter, verifier):
             client = side.ask(request(150))
@@ -139,7 +128,7 @@ def test_a_flood_beside_a_good_drafter(bench: Bench, monkeypatch: pytest.MonkeyP
             assert client.ids == truth(150)
             assert client.accepted > 0
         until(lambda: rejected() > 100, "what is too much is dropped")
-        until(lambda: len(verifier.loop.snapshot(0.0)["peers"]) == 1, "it is cut off")  # type: ignore[arg-type]
+        until(lambda: len(verifier.stats()["peers"]) == 1, "it is cut off")
         seen = rejected()
         until(lambda: rejected() > seen, "it has come back")
     finally:
@@ -169,14 +158,13 @@ def test_hello_and_bye_in_turns(bench: Bench):
 def test_a_stuck_drafter_is_gone_round(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """One that answers by another thread while its loop stands still: sessions go on alone, and come back to it when it
     gets on."""
-    monkeypatch.setattr(peers, "SILENCE", 0.7)
-    monkeypatch.setattr(peers, "PING_INTERVAL", 0.05)
+    bear_silence(monkeypatch, 0.7, pings=0.05)
     verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
     peer = bench.dealer()
     client = verifier.ask(request(8000, 4))
     peer.expect(m.Opened)
-    drafted = lambda: verifier.loop.snapshot(0.0)["sessions"]["rows"][0]["drafted"]  # type: ignore[index] # noqa: E731
-    row = lambda: verifier.loop.snapshot(0.0)["peers"][0]  # type: ignore[index] # noqa: E731
+    drafted = lambda: verifier.stats()["sessions"]["rows"][0]["drafted"]  # noqa: E731
+    row = lambda: verifier.stats()["peers"][0]  # noqa: E731
     turns, turning = 0, False
 
     def answer(what: Callable[[], object]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from harness.loops import free_address
 
 from specmesh.daemons.auth import Guard
 from specmesh.daemons.dealer import LONGEST_RETRY, LOOK_INTERVAL, MAX_BACKLOG, Dealer
@@ -15,7 +16,6 @@ from specmesh.errors import ConfigError
 from specmesh.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode
-from tests.daemons.loops import free_address
 
 PATIENCE = 20.0
 

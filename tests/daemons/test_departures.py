@@ -3,9 +3,8 @@
 from contextlib import suppress
 
 import pytest
-from loops import PROMPT, Bench, Flaky, ask_for, attach, request, truth, until, welcome
+from harness.loops import PROMPT, Bench, Flaky, ask_for, attach, bear_silence, request, truth, until, welcome
 
-from specmesh.daemons import peers
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable
 from specmesh.requests import Finished
@@ -33,7 +32,7 @@ def test_stopping_verifier_takes_no_more(bench: Bench):
     verifier = bench.verifier(Flaky(SimSettings(step_ms=10)))
     client = verifier.ask(request(20))
     client.next()
-    verifier.loop.stop()
+    verifier.begin_to_stop()
     assert isinstance(verifier.ask(request()).error(), Busy)
     assert isinstance(client.end(), Finished)
     assert client.ids == truth(20)
@@ -42,7 +41,7 @@ def test_stopping_verifier_takes_no_more(bench: Bench):
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence tells nobody anything."""
-    monkeypatch.setattr(peers, "SILENCE", 1e9)
+    bear_silence(monkeypatch, 1e9)
 
 
 @pytest.mark.usefixtures("patient")
@@ -55,11 +54,11 @@ def test_a_drafter_that_stops_says_so(bench: Bench):
         own.next()
         other.next()
     drafter.stop()
-    until(lambda: not verifier.loop.snapshot(0.0)["peers"], "the verifier knows")
+    until(lambda: not verifier.stats()["peers"], "the verifier knows")
     assert isinstance(own.error(), DaemonUnreachable)
     assert isinstance(other.end(), Finished)
     assert other.ids == truth(300)
-    until(lambda: verifier.loop.snapshot(0.0)["sessions"]["live"] == 0, "its client's session ends")  # type: ignore[index]
+    until(lambda: verifier.stats()["sessions"]["live"] == 0, "its client's session ends")
 
 
 @pytest.mark.usefixtures("patient")
@@ -68,7 +67,7 @@ def test_a_verifier_that_stops_says_so(bench: Bench):
     first, drafter = bench.verifier(), bench.drafter()
     attach(first, drafter)
     first.stop()
-    until(lambda: drafter.loop.verifier is None, "the drafter knows")
+    until(lambda: not drafter.connected, "the drafter knows")
     bench.end(first)  # not before: what a closed connection brought last may be lost, BYE too
     assert isinstance(drafter.ask(request()).error(), DaemonUnreachable)
 
@@ -79,7 +78,7 @@ def test_a_verifier_that_stops_says_so(bench: Bench):
         return False
 
     until(next_one, "the address is free")
-    until(lambda: drafter.loop.verifier is not None, "it is welcome again")
+    until(lambda: drafter.connected, "it is welcome again")
     client = drafter.ask(request(40))
     assert isinstance(client.end(), Finished)
     assert client.ids == truth(40)
@@ -100,7 +99,7 @@ def test_a_bye_concerns_its_sender_only(bench: Bench):
     leaving.say(m.Bye(), m.Bye())
     again = staying.expect(m.Opened)
     assert (again.session, again.ref) == (announced.session, 0)  # type: ignore[union-attr]
-    assert [peer["drafter"] for peer in verifier.loop.snapshot(0.0)["peers"]] == ["scripted"]  # type: ignore[attr-defined]
+    assert [peer["drafter"] for peer in verifier.stats()["peers"]] == ["scripted"]
     assert {staying.expect(m.Done).finish_reason for _ in range(2)} == {"length"}  # type: ignore[union-attr]
     assert isinstance(client.end(), Finished)
     assert client.ids == truth(400)
@@ -120,5 +119,5 @@ def test_bye_without_a_welcome(bench: Bench):
     drafter = bench.drafter()
     router.expect(m.Hello)
     router.say(m.Bye(), welcome())
-    until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
-    assert drafter.loop.stats.reconnects.count == 0
+    until(lambda: drafter.welcome, "it is welcome")
+    assert drafter.stats()["reconnects"] == 0

@@ -6,7 +6,7 @@ from zlib import crc32
 
 import pytest
 import zmq
-from loops import PATIENCE, PROMPT, Bench, request, truth, until, welcome, welcomed
+from harness.loops import PATIENCE, PROMPT, Bench, request, truth, until, welcome, welcomed
 
 from specmesh.core.drafter_session import SHADOW
 from specmesh.core.prefix import Prefix
@@ -85,7 +85,7 @@ def test_a_damaged_version_before_the_welcome(bench: Bench):
     router.say(welcome())
     router.expect(m.Ping)
     assert bench.errors.empty()
-    assert drafter.loop.snapshot(0.0)["wire"]["rejected"] == {"checksum": 6}  # type: ignore[index]
+    assert drafter.stats()["wire"]["rejected"] == {"checksum": 6}
 
 
 def test_a_damaged_frame_after_the_welcome(bench: Bench):
@@ -96,7 +96,7 @@ def test_a_damaged_frame_after_the_welcome(bench: Bench):
     router.raw(of_version(9, encode(welcome())))
     router.say(m.Ping(5, 1))
     router.expect(m.Pong)
-    assert drafter.loop.snapshot(0.0)["wire"]["rejected"] == {"checksum": 1, "version": 1}  # type: ignore[index]
+    assert drafter.stats()["wire"]["rejected"] == {"checksum": 1, "version": 1}
     before = router.peer
     router.raw(with_version(9, m.Done(1, "stop", 4)))
     router.expect(m.Hello)
@@ -158,7 +158,7 @@ def test_drafter_survives_a_hostile_verifier(bench: Bench):
     draft = router.expect(m.Draft)
     assert isinstance(draft, m.Draft)
     assert (draft.session, draft.base) == (5, len(PROMPT))
-    rejected = drafter.loop.snapshot(0.0)["wire"]["rejected"]  # type: ignore[index]
+    rejected = drafter.stats()["wire"]["rejected"]
     assert rejected["parts"] == 1
     assert rejected["direction"] == 2
     assert sum(rejected.values()) == 4
@@ -172,7 +172,7 @@ def test_a_drafter_that_is_asked_for_nothing_shadows(bench: Bench):
     told = [m.Sync(9, 0, 0, PROMPT, 0), m.Truth(9, len(PROMPT), Prefix(PROMPT).crc, text, 0)]
     router.say(m.Opened(9, 0, len(PROMPT), 0.0, 0, 1.0, 0), *told)
     assert router.expect(m.Shadow) == m.Shadow(9, len(PROMPT), Prefix(PROMPT).crc, text)
-    assert drafter.loop.stats.drafted == 0
+    assert drafter.stats()["totals"]["drafted"] == 0
     drafter.ask(request(draft_n=0))
     order = router.expect(m.Open)
     mine = m.Opened(10, order.ref, len(PROMPT), 0.0, 0, 1.0, 0)  # type: ignore[union-attr]
@@ -227,8 +227,8 @@ def test_forgetful_verifier_is_greeted_again(bench: Bench):
     assert isinstance(client.error(), DaemonUnreachable)
     router.expect(m.Hello)
     router.say(welcome())
-    until(lambda: drafter.loop.verifier is not None, "it is welcome again")
-    assert drafter.loop.stats.reconnects.count == 1
+    until(lambda: drafter.connected, "it is welcome again")
+    assert drafter.stats()["reconnects"] == 1
 
 
 def test_request_without_a_verifier(bench: Bench):

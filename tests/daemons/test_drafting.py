@@ -1,7 +1,7 @@
 """Who drafts for which session, and who stands by: the verifier's loop with several drafters."""
 
 import pytest
-from loops import PROMPT, Bench, Flaky, Hearing, Running, request, truth, until
+from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, request, truth, until
 
 from specmesh.core.contest import Contests
 from specmesh.core.pool import PROOF
@@ -14,7 +14,7 @@ LONG = request(8000, None)
 
 def peers(verifier: Running) -> list[dict[str, object]]:
     """What the verifier knows of its drafters, in the order they came."""
-    told = verifier.loop.stats.latest.get("peers", [])
+    told = verifier.published.get("peers", [])
     assert isinstance(told, list)
     return told
 
@@ -26,7 +26,7 @@ def drafting(verifier: Running) -> list[object]:
 
 def row(verifier: Running) -> dict[str, object]:
     """The only session; empty before it has begun."""
-    sessions: dict[str, list[dict[str, object]]] = verifier.loop.stats.latest.get("sessions", {})  # type: ignore[assignment]
+    sessions: dict[str, list[dict[str, object]]] = verifier.published.get("sessions", {})
     rows = sessions.get("rows", [])
     return rows[0] if rows else {}
 
@@ -49,7 +49,7 @@ def test_a_session_ends_up_with_the_best(bench: Bench):
     until(lambda: drafting(verifier) == [0, 1], "the better one drafts")
     until(lambda: [peer["standbys"] for peer in peers(verifier)] == [1, 0], "the other one stands by")
     assert peers(verifier)[1]["promised_tokens_per_second"] is not None
-    changes = verifier.loop.stats.latest["drafter_changes"]
+    changes = verifier.published["drafter_changes"]
     assert changes["better"] + changes["silent"] >= 1  # type: ignore[index]
     bench.end(good)
     until(lambda: drafting(verifier) == [1], "the other one drafts again")

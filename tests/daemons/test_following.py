@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
-from loops import welcome
+from harness.loops import welcome
 
 from specmesh.core.drafter_session import SHADOW
 from specmesh.core.events import Told

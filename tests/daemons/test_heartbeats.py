@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from loops import PATIENCE, Bench, Hearing, Running, Scripted, request, until, welcome
+from harness.loops import PATIENCE, Bench, Hearing, Running, Scripted, request, until, welcome
 
 from specmesh.core.sampling import Sampler
 from specmesh.daemons.notify import STUCK, Notifier, Watchdog
@@ -47,7 +47,7 @@ def test_a_hung_loop_has_no_heartbeat(bench: Bench):
     """The watchdog's own thread runs on and says nothing for it: what hangs without a manager is ended."""
     running, beats = bench.verifier(), Beats()
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
-    watchdog = Watchdog(lambda: running.loop.progress, beats, interval=1.5, checks=1, end=ended.put)
+    watchdog = Watchdog(lambda: running.progress, beats, interval=1.5, checks=1, end=ended.put)
     beats.heard.get(timeout=PATIENCE)
     beats.heard.get(timeout=PATIENCE)
     blocking = Blocking()
@@ -83,7 +83,7 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, Held]]:
     router, drafter = bench.router(), bench.drafter(engine)
     router.expect(m.Hello)
     router.say(welcome())
-    until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
+    until(lambda: drafter.welcome, "it is welcome")
     router.say(m.Opened(5, 0, 4000, 0.0, 0, 1.0, 0), m.Sync(5, 0, 0, (65,) * 4000, 4))
     assert engine.begun.get(timeout=PATIENCE) == 8
     yield router, drafter, engine
@@ -95,7 +95,7 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held]):
     """Each chunk of a prompt is a sign of life for the manager; within one there is none."""
     _, running, engine = held
     beats = Beats()
-    watchdog = Watchdog(lambda: running.loop.progress, beats, interval=0.001, checks=10**9)
+    watchdog = Watchdog(lambda: running.progress, beats, interval=0.001, checks=10**9)
     beats.heard.get(timeout=PATIENCE)
     for _ in range(20):
         assert beats.heard.empty()
@@ -126,6 +126,6 @@ def test_a_draft_model_that_hangs_has_no_heartbeat(held: tuple[Scripted, Running
     """What never comes back from the model is found stuck, although the watchdog's own thread runs on."""
     _, running, _ = held
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
-    watchdog = Watchdog(lambda: running.loop.progress, Beats(), interval=0.001, checks=5, end=ended.put)
+    watchdog = Watchdog(lambda: running.progress, Beats(), interval=0.001, checks=5, end=ended.put)
     assert ended.get(timeout=PATIENCE) == STUCK
     watchdog.close()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from loops import PROMPT, Bench, Scripted, attach, truth, until, welcome, welcomed
+from harness.loops import PROMPT, Bench, Scripted, attach, truth, until, welcome, welcomed
 from named_texts import NAME, asked, heard, kept, sessions, slow, wanted
 
 from specmesh.core.prefix import Prefix
@@ -69,7 +69,7 @@ def test_a_text_is_opened_again_with_what_is_known(bench: Bench):
     assert event.prompt_ids == PROMPT
     assert tuple(client.ids) == TEXT
     assert not any(isinstance(event, Started) for event in events)
-    assert drafter.loop.snapshot(0.0)["sessions"]["resumed"] == 1  # type: ignore[index]
+    assert drafter.stats()["sessions"]["resumed"] == 1
 
 
 def test_what_the_verifier_knows_beyond_is_told(bench: Bench):
@@ -118,7 +118,7 @@ def test_a_verifier_that_does_not_come_back(bench: Bench, timeout: float):
     assert bench.address in str(error)
     router.expect(m.Hello)
     router.say(welcome(verifier="w"))
-    until(lambda: drafter.loop.verifier is not None, "it is back")
+    until(lambda: drafter.connected, "it is back")
     later = drafter.ask(wanted())
     Told(router, 5, router.expect(m.Open), TEXT).more(15).done()
     assert isinstance(later.end(), Finished)
@@ -143,7 +143,7 @@ def test_models_are_told_apart_by_their_hash_where_it_is_known(bench: Bench, bef
     router, drafter = bench.router(), bench.drafter()
     router.expect(m.Hello)
     router.say(welcome(model_hash=before))
-    until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
+    until(lambda: drafter.welcome, "it is welcome")
     client = drafter.ask(asked(20))
     Told(router, 4, router.expect(m.Open), TEXT).more(5)
     heard(client, 5)
@@ -215,9 +215,9 @@ def test_a_client_that_leaves_meanwhile_is_not_asked_for(bench: Bench):
     router.say(m.Bye())
     router.expect(m.Hello)
     drafter.cancel(client)
-    until(lambda: drafter.loop.snapshot(0.0)["sessions"]["interrupted"] == 0, "it has heard")  # type: ignore[index]
+    until(lambda: drafter.stats()["sessions"]["interrupted"] == 0, "it has heard")
     router.say(welcome(verifier="w"))
-    until(lambda: drafter.loop.verifier is not None, "it is back")
+    until(lambda: drafter.connected, "it is back")
     drafter.ask(replace(asked(9), id="cmpl-" + 32 * "b"))
     assert router.expect(m.Open).max_tokens == 9  # type: ignore[union-attr]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from loops import PROMPT, Bench, Flaky, ask_for, request, truth, until
+from harness.loops import PROMPT, Bench, Flaky, ask_for, request, truth, until
 from named_texts import LONG, NAME, asked, by_name, followed, kept, named, sessions, slow, wanted
 
 from specmesh.daemons.doorkeeper import Doorkeeper

@@ -65,7 +65,7 @@ def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
     """Every SYNC frame starts where the one before ended and carries the CRC of all ids before it."""
     session = live(prompt=tuple(range(2 * MAX_TOKENS + 3)))
     prefix = session.machine.prefix
-    frames = list(session.sync_frames(SendSync(0, 0, tuple(prefix[0 : len(prefix)]), 4)))
+    frames = list(session.frames(SendSync(0, 0, tuple(prefix[0 : len(prefix)]), 4)))
     assert [frame.base for frame in frames] == [0, MAX_TOKENS, 2 * MAX_TOKENS]
     assert [frame.prefix_crc for frame in frames] == [prefix.crc_at(frame.base) for frame in frames]
     assert [token for frame in frames for token in frame.ids] == prefix[0 : len(prefix)]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from loops import (
+from harness.loops import (
     PATIENCE,
     PROMPT,
     Bench,
@@ -91,7 +91,7 @@ def test_who_takes_a_text_over_has_those_of_all_of_it(bench: Bench):
     assert first.expect(m.Opened).logprobs == 1  # type: ignore[union-attr]
     first.expect(m.Logprobs)
     first.say(m.Bye())
-    until(lambda: verifier.loop.snapshot(0.0)["sessions"]["kept"] == 1, "it is kept")  # type: ignore[index]
+    until(lambda: verifier.stats()["sessions"]["kept"] == 1, "it is kept")
     second = bench.dealer()
     second.say(replace(order, ref=2, adopt=True, logprobs=m.NO_LOGPROBS))
     found = frames(second)
@@ -109,7 +109,7 @@ class TestAtTheDrafter:
         router, drafter = bench.router(), bench.drafter()
         router.expect(m.Hello)
         router.say(welcome())
-        until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
+        until(lambda: drafter.welcome, "it is welcome")
         return router, drafter, drafter.ask(wanted(logprobs=0, count=10))
 
     def opened(self, router: Scripted, session: int) -> m.Open:

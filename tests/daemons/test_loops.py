@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from loops import PATIENCE, PROMPT, Bench, Flaky, FlakyDrafter, attach, request, truth, until
+from harness.loops import PATIENCE, PROMPT, Bench, Flaky, FlakyDrafter, attach, request, truth, until
 from numpy.typing import NDArray
 
 from specmesh.api.body import endless
@@ -114,7 +114,7 @@ def test_cancel_frees_the_place(bench: Bench):
         while not client.ids:
             client.next()
         asked.cancel(client)
-        until(lambda: verifier.loop.snapshot(0.0)["sessions"]["live"] == 0, "the session ends")  # type: ignore[index]
+        until(lambda: verifier.stats()["sessions"]["live"] == 0, "the session ends")
         last = asked.ask(request(5))
         assert isinstance(last.end(), Finished)
         assert last.ids == truth(5)
@@ -134,7 +134,7 @@ def test_vocabulary_comes_to_a_drafter_without_one(bench: Bench):
     """An n-gram drafter downloads the verifier's vocabulary."""
     verifier, drafter = bench.verifier(), bench.drafter(NgramDrafter(4096, 2))
     attach(verifier, drafter)
-    assert drafter.loop.vocabulary == SimVerifier(SimSettings()).vocabulary
+    assert drafter.vocabulary == SimVerifier(SimSettings()).vocabulary
 
 
 class Turned(SimDrafter):
@@ -170,7 +170,7 @@ def test_remapped_drafter_is_asked_once_for_what_it_can_keep(
         "vocabulary_chunk",
         lambda vocabulary, start: asked.append(start) or vocabulary_chunk(vocabulary, start),
     )
-    verifier = bench.verifier()
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=4)))
     for number, expected in enumerate(([0], [0], [0, 0])):
         drafter = bench.drafter(Turned(SimSettings(alpha=1.0)), VocabularyCache(tmp_path))
         attach(verifier, drafter)
@@ -181,7 +181,7 @@ def test_remapped_drafter_is_asked_once_for_what_it_can_keep(
         assert end.report["accepted"] == end.report["drafted"] > 0
         assert asked == expected
         drafter.stop()
-        until(lambda: not verifier.loop.snapshot(0.0)["peers"], "the verifier has noticed")
+        until(lambda: not verifier.stats()["peers"], "the verifier has noticed")
         if number == 1:
             next(tmp_path.iterdir()).write_bytes(b"damaged")
 

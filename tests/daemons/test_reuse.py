@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from loops import PROMPT, Bench, Flaky, Hearing, Running, attach, truth, welcome
+from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, attach, truth, welcome
 from numpy.typing import NDArray
 
 from specmesh.core import events as ev
@@ -51,7 +51,7 @@ def ended(client: Hearing) -> Finished:
 
 def reuse(running: Running) -> dict[str, int]:
     """What the daemon tells of it."""
-    return running.loop.snapshot(0.0)["reuse"]  # type: ignore[return-value]
+    return running.stats()["reuse"]
 
 
 @pytest.mark.parametrize("socket_of", ["verifier", "drafter"])

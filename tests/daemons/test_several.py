@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from loops import (
+from harness.loops import (
     PATIENCE,
     PROMPT,
     Bench,
@@ -44,7 +44,7 @@ class Two:
         until(lambda: all(one["name"] and one["vocabulary"] for one in self.rows()), "both are there")
 
     def rows(self) -> list[dict[str, object]]:
-        return self.drafter.loop.snapshot(0.0)["verifiers"]  # type: ignore[return-value]
+        return self.drafter.stats()["verifiers"]
 
     def ask(self, **changes: object) -> Hearing:
         asked = replace(request(20, None), id=NAME, reconnect_timeout=PATIENCE)
@@ -153,22 +153,22 @@ def test_a_named_model_is_answered_by_it_only(bench: Bench):
     """Its verifier has the request whatever the other's load; a name that nobody has is refused; no name is the
     first's."""
     two = Two(bench, b={"model": "another"})
-    loop = two.drafter.loop
+    drafter = two.drafter
 
-    assert loop.models == ("sim-target", "another")  # type: ignore[union-attr]
-    served = loop.served("another")  # type: ignore[union-attr]
-    assert (served.model, loop.served("").model) == ("another", "sim-target")  # type: ignore[union-attr]
+    assert drafter.models == ("sim-target", "another")
+    served = drafter.served("another")
+    assert (served.model, drafter.served("").model) == ("another", "sim-target")
     two.loaded(two.b, places=1, sessions=1, queued=9, step_ms=500.0)
     client = two.ask(target=served.target)
     order = two.b.expect(m.Open)
     two.b.say(m.Error("busy", "full", order.ref))  # type: ignore[union-attr]
     assert isinstance(client.error(), Busy)
     with pytest.raises(NoSuchModel):
-        loop.served("gpt-4")  # type: ignore[union-attr]
+        drafter.served("gpt-4")
     two.b.say(m.Bye())
-    until(lambda: loop.models == ("sim-target",), "it has left")  # type: ignore[union-attr]
+    until(lambda: drafter.models == ("sim-target",), "it has left")
     with pytest.raises(DaemonUnreachable):
-        loop.served("another")  # type: ignore[union-attr]
+        drafter.served("another")
 
 
 def test_one_verifier_answers_to_any_name(bench: Bench):
@@ -176,9 +176,9 @@ def test_one_verifier_answers_to_any_name(bench: Bench):
     router, drafter = bench.router(), bench.drafter()
     router.expect(m.Hello)
     router.say(welcome())
-    until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
-    assert drafter.loop.served("gpt-4").model == "sim-target"  # type: ignore[union-attr]
-    assert drafter.loop.served("gpt-4").target == ""  # type: ignore[union-attr]
+    until(lambda: drafter.welcome, "it is welcome")
+    assert drafter.served("gpt-4").model == "sim-target"
+    assert drafter.served("gpt-4").target == ""
 
 
 # --- where it goes on
@@ -310,14 +310,14 @@ def test_the_draft_model_is_shared(bench: Bench):
     verifiers = [bench.verifier(SimVerifier(SimSettings(step_ms=2)), address=address) for address in addresses]
     drafter = bench.drafter(SimDrafter(SimSettings(alpha=1.0, n_seq=2)), addresses=addresses)
     for verifier in verifiers:
-        until(lambda one=verifier: one.loop.snapshot(0.0)["peers"], "both have their drafter")  # type: ignore[misc]
-    until(lambda: len(drafter.loop.models) == 1 and drafter.loop.vocabulary, "it knows them")  # type: ignore[union-attr]
+        until(lambda one=verifier: one.stats()["peers"], "both have their drafter")
+    until(lambda: len(drafter.models) == 1 and drafter.vocabulary, "it knows them")
     clients = [verifier.ask(request(400)) for verifier in verifiers]
     for client in clients:
         assert isinstance(client.end(), Finished)
         assert client.ids == truth(400)
         assert client.accepted > 0
-    until(lambda: drafter.loop.snapshot(0.0)["sessions"]["live"] == 0, "nothing is left")  # type: ignore[index]
+    until(lambda: drafter.stats()["sessions"]["live"] == 0, "nothing is left")
 
 
 class Foreign(SimDrafter):
@@ -345,9 +345,9 @@ def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
     if count == 2:
         assert isinstance(bench.errors.get(timeout=PATIENCE), ConfigError)
         return
-    until(lambda: drafter.loop.snapshot(0.0)["verifiers"][0]["refusal"], "it is given up")  # type: ignore[index]
+    until(lambda: drafter.stats()["verifiers"][0]["refusal"], "it is given up")
     routers[0].expect(m.Bye)
-    until(lambda: drafter.loop.vocabulary is not None, "the other is there")
+    until(lambda: drafter.welcome, "the other is there")
     client = drafter.ask(request(20, None))
     assert routers[1].expect(m.Open).max_tokens == 20  # type: ignore[union-attr]
     drafter.cancel(client)
@@ -368,7 +368,7 @@ def test_what_is_told_of_each(bench: Bench):
     assert (there["name"], there["model"], there["stuck"]) == ("b", "sim-target", False)
     assert there["load"] == {"sessions": 3, "queued": 1, "max": 8}
     assert there["sessions"] == {"live": 1, "own": 1}
-    assert two.drafter.loop.snapshot(0.0)["verifier"]["name"] == "b"  # type: ignore[index]
+    assert two.drafter.stats()["verifier"]["name"] == "b"
 
 
 def test_what_a_verifier_tells_a_drafter(bench: Bench):
@@ -376,7 +376,7 @@ def test_what_a_verifier_tells_a_drafter(bench: Bench):
     verifier, peer = bench.verifier(Flaky(SimSettings(n_seq=3, step_ms=2))), bench.dealer()
     client = verifier.ask(request(8000))
     client.next()
-    verifier.loop.stats.model_hash = FILE
+    verifier.tell_hash(FILE)
     peer.say(m.Ping(5, 1))
     told = peer.expect(m.Pong)
     assert isinstance(told, m.Pong)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, attach, request, truth, until
+from harness.loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, attach, request, truth, until
 
 from specmesh.core.chat import ChatMessage
 from specmesh.core.sampling import SamplingParams
@@ -79,7 +79,7 @@ def test_client_that_leaves_a_slow_prompt(bench: Bench):
     verifier, drafter = bench.verifier(engine), bench.drafter()
     attach(verifier, drafter)
     slow = Request("slow", None, SessionParams(SamplingParams(), 8000, 4))
-    sessions = lambda: verifier.loop.snapshot(0.0)["sessions"]  # type: ignore[index] # noqa: E731
+    sessions = lambda: verifier.stats()["sessions"]  # noqa: E731
     for side in (verifier, drafter):
         client = side.ask(slow)
         assert engine.reading.wait(PATIENCE)

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from loops import Hearing
+from harness.loops import Hearing
 
 from specmesh.core import events as ev
 from specmesh.core.acceptance import RollingAcceptance

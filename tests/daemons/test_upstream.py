@@ -1,28 +1,28 @@
 """One verifier, as a drafter knows it."""
 
 import pytest
+from harness.loops import Bench, bear_silence, until, welcome
 
-from specmesh.daemons import dealer, peers
+from specmesh.daemons import dealer
 from specmesh.wire import messages as m
-from tests.daemons.loops import Bench, until, welcome
 
 
 def test_a_verifier_that_dies_is_missed_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Without a BYE, and however long silence is borne: its connection has ended."""
-    monkeypatch.setattr(peers, "SILENCE", 1e9)
+    bear_silence(monkeypatch, 1e9)
     router, drafter = bench.router(), bench.drafter()
     router.expect(m.Hello)
     router.say(welcome())
-    until(lambda: drafter.loop.verifier is not None, "it is welcome")
+    until(lambda: drafter.connected, "it is welcome")
     router.socket.close(linger=0)
-    until(lambda: drafter.loop.verifier is None, "the drafter knows")
+    until(lambda: not drafter.connected, "the drafter knows")
 
 
 def test_a_verifier_that_comes_back_between_two_looks_is_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """That its connection had ended is what the last look found, and true no more."""
     monkeypatch.setattr(dealer, "LOOK_INTERVAL", 0.0)
     router, drafter = bench.router(), bench.drafter()
-    [upstream] = drafter.loop._upstreams
+    [upstream] = drafter._loop._upstreams
     router.expect(m.Hello)
     router.socket.close(linger=0)
     until(lambda: upstream.dealer.cut, "the end was seen")

@@ -5,7 +5,7 @@ import pytest
 from specmesh.doctor import machine
 from specmesh.doctor.check import Status
 from specmesh.doctor.machine import LlamaFacts, MlxFacts, judge_llama, judge_mlx, judge_python
-from specmesh.engines.llama_library import PINNED
+from specmesh.engines.llama.library import PINNED
 
 
 @pytest.mark.parametrize(("version", "status"), [((3, 11, 0), "ok"), ((3, 14, 1), "ok"), ((3, 10, 9), "fail")])

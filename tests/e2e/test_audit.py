@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from processes import Daemon, Json, Mesh, command
 
-from specmesh.bench.audit import Plan, audit
+from specmesh.bench.audit import AuditPlan, audit
 from specmesh.paths import bundled
 
 pytest.importorskip("llama_cpp")
@@ -88,7 +88,7 @@ def test_fifty_ways_to_sample(verifier: Daemon):
     assert accepted > 60
 
 
-class FiftyWays(Plan):
+class FiftyWays(AuditPlan):
     """One prompt, sampled in another way each time."""
 
     def body(self, number: int) -> Json:

@@ -10,9 +10,10 @@ import structlog
 from structlog.testing import capture_logs
 
 from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.engines import llama_library, llama_model
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import library as llama_library
+from specmesh.engines.llama import model as llama_model
 from specmesh.errors import ConfigError, EngineError, RequestError
 
 pytest.importorskip("llama_cpp")
@@ -274,14 +275,14 @@ class TestModels:
         assert straight is not None
         expected = straight[8:].copy()
         engine.decode([Span(0, 0, ids[:8], logits=False)])
-        decode = engine._context.cache.lib.llama_decode
+        decode = engine._cache.lib.llama_decode
 
         def failing(*arguments: object) -> int:
             decode(*arguments)
             return code
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine._context.cache.lib, "llama_decode", failing)
+            patch.setattr(engine._cache.lib, "llama_decode", failing)
             with pytest.raises(EngineError, match=named):
                 engine.decode([Span(0, 8, (90, 91), logits=True)])
         (again,) = engine.decode([Span(0, 8, ids[8:], logits=True)])
@@ -295,9 +296,9 @@ class TestModels:
         """Its sequence is emptied, so that it can start over."""
         engine = LlamaDrafter(settings(tiny_recurrent_gguf))
         guess = engine.predict(0, [40, 41], GREEDY)
-        decode = engine._context.cache.lib.llama_decode
+        decode = engine._cache.lib.llama_decode
         with monkeypatch.context() as patch:
-            patch.setattr(engine._context.cache.lib, "llama_decode", lambda *arguments: decode(*arguments) - 3)
+            patch.setattr(engine._cache.lib, "llama_decode", lambda *arguments: decode(*arguments) - 3)
             with pytest.raises(EngineError):
                 engine.predict(0, [42], GREEDY)
         assert engine.trim(0, 2) == 0

@@ -10,10 +10,9 @@ import pytest
 
 from specmesh.child import Limits
 from specmesh.core.chat import ChatMessage
-from specmesh.engines import llama_chat
 from specmesh.engines.chat_child import MAX_TEXT, answer
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
-from specmesh.engines.llama_chat import ChatTemplate, read_template
+from specmesh.engines.llama import LlamaSettings, LlamaVerifier, prompts
+from specmesh.engines.llama.prompts import ChatTemplate, read_template
 from specmesh.errors import ConfigError, EngineError, RequestError
 
 pytest.importorskip("llama_cpp")
@@ -172,7 +171,7 @@ HURRIED, SMALL = Limits(2**28, 0.5), Limits(2**27, 30.0)
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less patience than users have."""
-    monkeypatch.setattr(llama_chat, "RENDERING", HURRIED)
+    monkeypatch.setattr(prompts, "RENDERING", HURRIED)
 
 
 @pytest.mark.fault(
@@ -191,7 +190,7 @@ def test_template_without_end(
     rendered: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, template: str, limits: Limits, why: str
 ):
     """Its request fails, and the next one of another template does not wait for it."""
-    monkeypatch.setattr(llama_chat, "RENDERING", limits)
+    monkeypatch.setattr(prompts, "RENDERING", limits)
     with pytest.raises(EngineError, match=why):
         rendered(template)
     assert rendered("{{ messages[0].role }}") == "system"

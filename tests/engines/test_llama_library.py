@@ -13,8 +13,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from specmesh.engines import llama_library
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import library as llama_library
 from specmesh.errors import ConfigError
 from specmesh.host import physical_cores
 
@@ -58,7 +58,7 @@ class TestLibrary:
     def test_last_words(self) -> None:
         """When llama.cpp ends the process, its reason is logged before, whatever thread ran into it."""
         program = (
-            "import threading; from specmesh import logs; from specmesh.engines import llama_library as l;"
+            "import threading; from specmesh import logs; from specmesh.engines.llama import library as l;"
             "logs.configure('info', 'json'); l.library();"
             "thread = threading.Thread(target=lambda: l._base().ggml_abort(b'kernel.c', 7, b'GGML_ASSERT(x) failed'));"
             "thread.start(); thread.join()"

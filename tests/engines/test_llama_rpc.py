@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from specmesh.engines import llama_library, llama_rpc
+from specmesh.engines.llama import library as llama_library
+from specmesh.engines.llama import rpc as llama_rpc
 from specmesh.errors import ConfigError
 
 pytest.importorskip("llama_cpp")

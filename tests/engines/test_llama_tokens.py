@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from specmesh.child import Child, Json, Limits
-from specmesh.engines import llama_tokens
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
-from specmesh.engines.llama_tokens import SHORT, Tokenizer
+from specmesh.engines.llama import LlamaSettings, LlamaVerifier, prompts
+from specmesh.engines.llama.prompts import SHORT, Tokenizer
 from specmesh.errors import EngineError, RequestError
 
 pytest.importorskip("llama_cpp")
@@ -109,7 +108,7 @@ def test_a_file_that_has_changed(verifier: LlamaVerifier, make_gguf: Callable[..
 
 def test_it_has_limits(verifier: LlamaVerifier, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch):
     """What takes too long is the request's error."""
-    monkeypatch.setattr(llama_tokens, "TOKENIZING", Limits(2**32, 0.05))
+    monkeypatch.setattr(prompts, "TOKENIZING", Limits(2**32, 0.05))
     tokenizer = Tokenizer(tiny_gguf, verifier.vocabulary.fingerprint())
     with pytest.raises(RequestError, match="failed over this prompt: it took more than"):
         tokenizer.encode("x" * 10 * MEGABYTE)

@@ -208,9 +208,9 @@ class Verifier:
         assert standby is not None
         match message:
             case m.Shadow(_, base, crc, ids):
-                shown = standby.shadowed(ev.Shadowed(base, crc, ids), round_trip, now)
-                self._seen["guesses shown"] += len(shown.right)
-                assert shown.interval is None or shown.interval >= 0
+                right, interval = standby.shadowed(ev.Shadowed(base, crc, ids), round_trip, now)
+                self._seen["guesses shown"] += len(right)
+                assert interval is None or interval >= 0
                 return []
             case m.Nack(_, base, crc):
                 return self._to_follower(number, standby.nacked(base, crc, now))

@@ -1,7 +1,6 @@
-"""A llama_context: the memory of several sequences, decodes into it, and what llama.cpp offers to take them back."""
+"""A llama_context: its KV cells and recurrent states, and decodes into them."""
 
 import ctypes
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,22 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.engines.base import Span
-from specmesh.engines.llama_model import LlamaModel, quoted_errors
+from specmesh.engines.llama.library import quoted_errors
+from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import ConfigError, EngineError
 
 _NO_SLOT = 1
+
+SavedState = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
     """What to reserve.
 
-    n_ctx:     ids per sequence; the cells are shared by all.
-    rows:      most rows of one decode.
-    outputs:   most rows of logits of one decode.
-    snapshots: states of recurrent layers that llama.cpp is asked to keep per sequence, to roll back by.
-    width:     rows that steps are filled up to, in cells of each sequence's own, so that an id's place does not depend
-               on others; None where they are not, and the cells are of all sequences, and may be shared.
+    n_ctx:     tokens per sequence.
+    rows:      most rows of one decode; outputs: most of those with logits.
+    snapshots: states of recurrent layers that llama.cpp keeps per sequence, to roll back by.
+    width:     rows that steps are filled up to, in cells of each sequence's own, so that a token's cell does not depend
+               on other sequences; None: steps are as wide as asked, and all sequences share the cells.
     """
 
     n_ctx: int
@@ -38,22 +39,17 @@ class CacheSizes:
 
     @property
     def cells(self) -> int:
-        """Ids that are held at most."""
-        return self.per_seq * self.n_seq
-
-    @property
-    def per_seq(self) -> int:
-        """The same of one sequence; rows to be rolled back take cells, and those that fill a step up."""
-        return self.n_ctx + self.snapshots + (self.width or 0)
+        """Most tokens held; rows to be rolled back take cells, and those that fill a step up."""
+        return (self.n_ctx + self.snapshots + (self.width or 0)) * self.n_seq
 
 
 class LlamaCache:
-    """Sequences of one model in one unified memory; used from one thread.
+    """A llama_context: the memory of several sequences; used from one thread.
 
-    Callers check what they are asked (`Sequences`): llama.cpp trusts them with sequences, positions and ids.
+    Callers check that it is open, and spans (`Sequences`): llama.cpp trusts its caller with both.
 
-    `snapshots` is what llama.cpp granted: 0 where the architecture does not know how.
-    `partial`: whether `save` and `load` leave attention's part out, which can be cut by `remove`.
+    `snapshots`: what llama.cpp granted; 0 where the architecture does not know how.
+    `partial`: whether `save` and `load` leave out attention's part, which `remove` can cut.
     """
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
@@ -71,18 +67,19 @@ class LlamaCache:
 
     def run(self, spans: Sequence[Span]) -> None:
         """One llama_decode over all spans; raises EngineError, with any number of the rows taken in."""
-        self._check_open()
         code = self.lib.llama_decode(self._handle, self._batch.fill(spans)) if spans else 0
         if code != 0:
-            raise EngineError(_decode_failure(code, sum(len(span.ids) for span in spans)))
+            rows = sum(len(span.ids) for span in spans)
+            if code == _NO_SLOT:
+                raise EngineError(f"llama.cpp found no room in its cache for a step of {rows} rows")
+            raise EngineError(f"llama.cpp failed in a step of {rows} rows (code {code}: {quoted_errors()})")
 
     def use_threads(self, threads: int) -> None:
-        self._check_open()
+        """Take so many CPU threads from the next run on."""
         self.lib.llama_set_n_threads(self._handle, threads, threads)
 
     def logits(self, rows: int) -> NDArray[np.float32]:
         """The wanted logits of the last run: llama.cpp's own memory, valid until the next."""
-        self._check_open()
         if rows == 0:
             # A step without logits may still be running on a GPU; callers time steps.
             self.lib.llama_synchronize(self._handle)
@@ -93,83 +90,63 @@ class LlamaCache:
         return np.ctypeslib.as_array(pointer, shape=(rows, self._n_vocab))
 
     def remove(self, seq: int, length: int) -> bool:
-        """Keep the first `length` ids of a sequence; False, with nothing changed, where the model cannot.
+        """Keep the first `length` tokens of a sequence; False, with nothing changed, where the model cannot.
 
-        With `snapshots`, True for up to so many recurrent ids, whether or not the last run wrote that many states.
+        With `snapshots`, True for up to so many recurrent rows, whether or not the last run wrote that many states.
         """
-        self._check_open()
         return bool(self.lib.llama_memory_seq_rm(self._memory, seq, length, -1))
 
     def forget(self, seq: int) -> None:
         """Empty a sequence, which works for every model."""
-        self._check_open()
         self.lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
 
     def share(self, seq: int, source: int, length: int) -> None:
-        """Let an empty sequence have the first `length` ids of another too: the cells are the same ones. For a unified
-        memory of attention only; llama.cpp copies whole ones otherwise, or ends the process."""
-        self._check_open()
+        """Let an empty sequence share the cells of the first `length` tokens of another. Only for attention in shared
+        cells: llama.cpp copies whole sequences otherwise, or ends the process."""
         self.lib.llama_memory_seq_cp(self._memory, source, seq, 0, length)
 
-    def save(self, seq: int, reuse: "SavedState | None" = None) -> "SavedState":
+    def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:
         """A copy of a sequence's state, in `reuse`'s memory where it fits; raises EngineError."""
-        self._check_open()
         size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._flags)
-        state = reuse if reuse is not None and len(reuse) == size else SavedState(size)
+        try:
+            state = reuse if reuse is not None and len(reuse) == size else np.empty(size, np.uint8)
+        except MemoryError as error:
+            raise EngineError(f"no memory for {size} bytes of a sequence's state ({error})") from None
         get = self.lib.llama_state_seq_get_data_ext
-        if size == 0 or get(self._handle, state.pointer, size, seq, self._flags) != size:
+        if size == 0 or get(self._handle, _pointer(state), size, seq, self._flags) != size:
             raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({quoted_errors()})")
         return state
 
-    def load(self, seq: int, length: int, state: "SavedState | None") -> None:
-        """Bring a sequence back to the `length` ids it held when `state` was saved (None: to nothing).
+    def load(self, seq: int, length: int, state: SavedState | None) -> None:
+        """Bring a sequence back to the `length` tokens it held when `state` was saved (None: to nothing).
 
         Raises EngineError, with the sequence in an unknown state.
         """
         if state is None:
             self.forget(seq)
             return
-        self._check_open()
-        done = self.lib.llama_state_seq_set_data_ext(self._handle, state.pointer, len(state), seq, self._flags)
+        done = self.lib.llama_state_seq_set_data_ext(self._handle, _pointer(state), len(state), seq, self._flags)
         if not done or not self.remove(seq, length):
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")
 
     def close(self) -> None:
+        """Free the memory; a second call does nothing."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self.lib.llama_free(handle)
 
     @property
     def closed(self) -> bool:
+        """Whether it was freed."""
         return self._handle is None
-
-    def _check_open(self) -> None:
-        if self._handle is None:
-            raise EngineError("the engine is closed")
 
     @property
     def _flags(self) -> int:
         return int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) if self.partial else 0
 
 
-class SavedState:
-    """Memory of its own pages, which are given back with it: a heap would keep them, in pieces."""
-
-    def __init__(self, size: int) -> None:
-        """Reserve it; raises EngineError."""
-        try:
-            pages = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except (OSError, OverflowError) as error:
-            raise EngineError(f"no memory for {size} bytes of a sequence's state ({error})") from None
-        self._size = size
-        self._first = ctypes.c_uint8.from_buffer(pages)  # keeps them
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def pointer(self) -> Any:
-        return ctypes.pointer(self._first)
+def _pointer(state: SavedState) -> Any:
+    return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
@@ -194,12 +171,6 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     return handle
 
 
-def _decode_failure(code: int, rows: int) -> str:
-    if code == _NO_SLOT:
-        return f"llama.cpp found no room in its cache for a step of {rows} rows"
-    return f"llama.cpp failed in a step of {rows} rows (code {code}: {quoted_errors()})"
-
-
 class _Batch:
     """One llama_batch over arrays of `capacity` rows, each in one sequence; refilled for every step."""
 
@@ -209,19 +180,12 @@ class _Batch:
         self._seqs = np.zeros(capacity, np.int32)
         self._counts = np.ones(capacity, np.int32)
         self._wanted = np.zeros(capacity, np.int8)
+        int32 = ctypes.POINTER(ctypes.c_int32)
         start = self._seqs.ctypes.data
-        self._seq_pointers = (ctypes.POINTER(ctypes.c_int32) * capacity)(
-            *(ctypes.cast(start + 4 * row, ctypes.POINTER(ctypes.c_int32)) for row in range(capacity))
-        )
-        self._batch = lib.llama_batch(
-            0,
-            self._ids.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            None,
-            self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            self._counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            self._seq_pointers,
-            self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
-        )
+        self._seq_pointers = (int32 * capacity)(*(ctypes.cast(start + 4 * row, int32) for row in range(capacity)))
+        ids, positions, counts = (array.ctypes.data_as(int32) for array in (self._ids, self._positions, self._counts))
+        wanted = self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+        self._batch = lib.llama_batch(0, ids, None, positions, counts, self._seq_pointers, wanted)
 
     def fill(self, spans: Sequence[Span]) -> Any:
         """The llama_batch of these spans, valid until the next call."""

@@ -8,13 +8,12 @@ import pytest
 from numpy.typing import NDArray
 
 from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.engines import llama_probe
 from specmesh.engines.base import Span
-from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
-from specmesh.engines.llama_cache import CacheSizes, LlamaCache
-from specmesh.engines.llama_library import library
-from specmesh.engines.llama_model import LlamaModel
-from specmesh.engines.llama_rewind import CARRY, RENEW, Restore, Rollback
+from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier, rollback
+from specmesh.engines.llama.cache import CacheSizes, LlamaCache
+from specmesh.engines.llama.library import library
+from specmesh.engines.llama.model import LlamaModel
+from specmesh.engines.llama.rollback import CARRY, RENEW, Restore, Rollback
 from specmesh.errors import EngineError
 
 pytest.importorskip("llama_cpp")
@@ -70,7 +69,7 @@ class TestProbe:
         """Each architecture by the cheapest way that its llama.cpp code has."""
         engine = LlamaVerifier(settings(path(arch)))
         assert (engine.info.trimming, engine.info.can_trim) == (way, True)
-        assert engine._context.cache.partial
+        assert engine._cache.partial
         engine.close()
 
     @pytest.mark.parametrize(("arch", "way"), WAYS.items())
@@ -82,7 +81,7 @@ class TestProbe:
 
     def test_rollback_too_large(self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
         """Where llama.cpp's states would take more than a share of the weights the state is saved here."""
-        monkeypatch.setattr(llama_probe, "_LEAST_BUDGET", 0)
+        monkeypatch.setattr(rollback, "LEAST_BUDGET", 0)
         engine = LlamaVerifier(settings(path("qwen35"), n_seq=200))
         assert engine.info.trimming == "restore"
         engine.close()
@@ -90,8 +89,8 @@ class TestProbe:
     def test_rollback_that_lies(self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
         """A rollback that says yes and leaves another state is noticed by its logits, and not used."""
         monkeypatch.setattr(LlamaCache, "remove", lambda *_: True)
-        monkeypatch.setattr(llama_probe, "_removes", lambda cache, _: cache.run([Span(0, 0, (0, 0), logits=False)]))
-        cache, rewind = llama_probe.open_cache(model := LlamaModel(settings(path("lfm2"))), sizes(), 8)
+        monkeypatch.setattr(rollback, "_removes", lambda cache, _: cache.run([Span(0, 0, (0, 0), logits=False)]))
+        cache, rewind = rollback.open_cache(model := LlamaModel(settings(path("lfm2"))), sizes(), 8)
         assert not isinstance(rewind, Rollback)
         cache.close()
         model.close()
@@ -112,7 +111,7 @@ class TestProbe:
             lib, "llama_state_seq_set_data_ext", lambda *args: 0 if args[-1] in broken else restore(*args)
         )
         engine = LlamaVerifier(settings(path("jamba")))
-        assert (engine.info.trimming, engine._context.cache.partial) == (way, partial)
+        assert (engine.info.trimming, engine._cache.partial) == (way, partial)
         if way == "restore":
             expected = last_row(engine, Span(1, 0, IDS[:9], logits=True), Span(1, 9, IDS[9:10], logits=True))
             engine.decode([Span(0, 0, IDS[:8], logits=False)])
@@ -237,7 +236,7 @@ class TestRestore:
     @staticmethod
     def tracks(engine: LlamaVerifier | LlamaDrafter) -> list[tuple[int, int]]:
         """Per sequence: states saved, ids remembered."""
-        rewind = engine._context.rewind
+        rewind = engine._rewind
         assert isinstance(rewind, Restore)
         return [(sum(m.state is not None for m in track.marks), len(track.ids)) for track in rewind._tracks]
 
@@ -260,7 +259,7 @@ class TestRestore:
         """What stays of a rejected step is the head of the next; when it grows it is decoded alone, once."""
         engine.decode([Span(0, 0, IDS[:8], logits=False)])
         expected = last_row(engine, Span(1, 0, IDS[:20], logits=False), Span(1, 20, IDS[20:21], logits=True))
-        counted = Counted(engine._context.cache, monkeypatch)
+        counted = Counted(engine._cache, monkeypatch)
         held, left = 8, 0
         while held < 20:
             engine.decode([Span(0, held, (*IDS[held : held + 3], 90), logits=True)])
@@ -302,7 +301,7 @@ class TestRestore:
         engine.decode([Span(0, 8, IDS[8:12], logits=True)])
         engine.trim(0, 10)
         with monkeypatch.context() as patch:
-            patch.setattr(engine._context.cache.lib, "llama_state_seq_set_data_ext", lambda *_: 0)
+            patch.setattr(engine._cache.lib, "llama_state_seq_set_data_ext", lambda *_: 0)
             with pytest.raises(EngineError, match="did not restore"):
                 engine.decode([Span(0, 10, IDS[10:12], logits=True)])
         after = last_row(engine, Span(1, 8, IDS[8:9], logits=True))
@@ -318,7 +317,7 @@ class TestRestore:
         text = rng.integers(33, 126, size=200).tolist()
         engine.predict(0, text[:100], None)
         straight.predict(0, text[:100], None)
-        counted = Counted(engine._context.cache, monkeypatch)
+        counted = Counted(engine._cache, monkeypatch)
         held, rounds = 100, 0
         while held < 180:
             good, wrong = int(rng.integers(0, 9)), int(rng.integers(1, 9))

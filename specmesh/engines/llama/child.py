@@ -1,4 +1,4 @@
-"""The process in which `llama_tokens` has prompts tokenized: `python -m specmesh.engines.llama_tokens_child`."""
+"""The process that tokenizes long prompts and asks RPC servers first: `python -m specmesh.engines.llama.child`."""
 
 import functools
 import logging
@@ -9,16 +9,25 @@ from pathlib import Path
 import structlog
 
 from specmesh.child import Json, serve
-from specmesh.engines.llama_library import when_aborted
-from specmesh.engines.llama_model import LlamaModel, LlamaSettings
+from specmesh.engines.llama.library import gpu_devices, when_aborted
+from specmesh.engines.llama.model import LlamaModel, LlamaSettings
+from specmesh.engines.llama.rpc import add_server
 from specmesh.errors import ConfigError, EngineError, RequestError
 
 STACK = 2**30
-"""Bytes of stack: what the longest run of letters takes, which the API would let in, with some vocabularies."""
+"""Bytes: what the longest run of letters that the API lets in takes with some vocabularies."""
 
 
 def answer(request: Json) -> Json:
-    """`ids` of a request's `text`; or `refused`, what is wrong with it; or `wrong`, what is with the model."""
+    """To an `address`: its `devices`; this process ends where no RPC server answers there.
+
+    To a `text` with the `path` and `fingerprint` of a model: its `ids`; or `refused`, what is wrong with the text; or
+    `wrong`, what is with the model.
+    """
+    if "address" in request:
+        before = set(gpu_devices())
+        add_server(str(request["address"]))
+        return {"devices": [device for device in gpu_devices() if device not in before]}
     try:
         model = _model(str(request["path"]), str(request["fingerprint"]))
         return {"ids": model.encode(str(request["text"]))}

@@ -19,15 +19,14 @@ _INSTALL = 'pip install "specmesh[llama]"'
 # ggml.h's enum ggml_log_level; the constants named in the bindings' own logger are outdated.
 _WARN, _ERROR, _CONTINUED = 3, 4, 5
 _CPU_TYPE, _GPU_TYPES = 0, (1, 2)
+_POOL_WARNING = "possible training context overflow"
+"""llama.cpp compares all cells with the trained context; `LlamaEngine` compares one sequence's share."""
 
 _log = structlog.get_logger("specmesh.engines.llama")
 
-_POOL_WARNING = "possible training context overflow"
-"""llama.cpp compares the whole pool of cells with the trained context; `LlamaContext` compares one sequence's share."""
-
 
 class LibraryLog:
-    """Puts the fragments llama.cpp logs together to lines, and remembers the last error lines."""
+    """Joins the fragments that llama.cpp logs to lines, and keeps the last error lines."""
 
     def __init__(self) -> None:
         self.errors: deque[str] = deque(maxlen=8)
@@ -35,17 +34,13 @@ class LibraryLog:
         self._level = 0
 
     def feed(self, level: int, text: bytes | None, _user: object = None) -> None:
-        """Take one fragment; a line is passed on when it ends or another begins."""
+        """Take one fragment; a line is logged when it ends or another begins."""
         if level != _CONTINUED:
-            self._flush()
-            self._level = level
+            self._emit(self._line)
+            self._line, self._level = "", level
         *lines, self._line = (self._line + (text or b"").decode("utf-8", "replace")).split("\n")
         for line in lines:
             self._emit(line)
-
-    def _flush(self) -> None:
-        line, self._line = self._line, ""
-        self._emit(line)
 
     def _emit(self, line: str) -> None:
         line = line.strip()
@@ -63,6 +58,11 @@ class LibraryLog:
 LOG = LibraryLog()
 
 
+def quoted_errors() -> str:
+    """What llama.cpp said went wrong, for an error message."""
+    return "; ".join(dict.fromkeys(LOG.errors)) or "llama.cpp gave no reason"
+
+
 @functools.cache
 def library() -> Any:
     """The bindings, checked and initialised, once per process.
@@ -70,18 +70,23 @@ def library() -> Any:
     Any, because the module may not be installed where this is type-checked. Raises ConfigError where
     llama-cpp-python is missing, broken, or not the pinned version.
     """
-    package = _package()
+    try:
+        package = importlib.import_module("llama_cpp")
+    except ImportError as error:
+        raise ConfigError(f"llama-cpp-python is not installed: {_INSTALL}") from error
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"llama-cpp-python is installed but its library does not load: {error}") from error
     if package.__version__ != PINNED:
         raise ConfigError(f"llama-cpp-python {package.__version__} is installed, specmesh needs {PINNED}: {_INSTALL}")
     lib = package.llama_cpp
     lib.llama_log_set(_callback(lib), None)
     lib.llama_backend_init()
-    _base().ggml_set_abort_callback(_last_words())
+    _base().ggml_set_abort_callback(_abort_callback())
     return lib
 
 
 def when_aborted(tell: Callable[[str], None]) -> None:
-    """Who hears why llama.cpp is about to end the process, instead of the log."""
+    """Call `tell` with the reason before llama.cpp ends the process, instead of logging it."""
     global _tell_abort  # noqa: PLW0603 - there is one library
     _tell_abort = tell
 
@@ -92,6 +97,17 @@ def _log_abort(reason: str) -> None:
 
 
 _tell_abort: Callable[[str], None] = _log_abort
+
+
+# C functions are cached: llama.cpp keeps their addresses as long as it lives.
+@functools.cache
+def _callback(lib: Any) -> Any:
+    return lib.llama_log_callback(LOG.feed)
+
+
+@functools.cache
+def _abort_callback() -> Any:
+    return ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda text: _tell_abort((text or b"").decode("utf-8", "replace")))
 
 
 @functools.cache
@@ -110,10 +126,6 @@ def accelerators() -> list[int]:
     return _devices(ggml, _GPU_TYPES) or _devices(ggml, (_CPU_TYPE,))
 
 
-def forget_devices() -> None:
-    gpu_devices.cache_clear()
-
-
 def _devices(ggml: Any, kinds: tuple[int, ...]) -> list[int]:
     devices = (ggml.ggml_backend_dev_get(index) for index in range(ggml.ggml_backend_dev_count()))
     return [device for device in devices if ggml.ggml_backend_dev_type(device) in kinds]
@@ -121,31 +133,10 @@ def _devices(ggml: Any, kinds: tuple[int, ...]) -> list[int]:
 
 @functools.cache
 def backends() -> tuple[str, ...]:
-    """What this build of llama.cpp computes with, such as CPU, CUDA or Metal, whether there is a device or not."""
+    """What this build of llama.cpp can compute with, such as CPU, CUDA or Metal, whether there is a device or not."""
     ggml = ggml_library()
     registered = (ggml.ggml_backend_reg_get(index) for index in range(ggml.ggml_backend_reg_count()))
     return tuple(ggml.ggml_backend_reg_name(backend).decode() for backend in registered)
-
-
-def _package() -> Any:
-    try:
-        return importlib.import_module("llama_cpp")
-    except ImportError as error:
-        raise ConfigError(f"llama-cpp-python is not installed: {_INSTALL}") from error
-    except (OSError, RuntimeError) as error:
-        raise ConfigError(f"llama-cpp-python is installed but its library does not load: {error}") from error
-
-
-@functools.cache
-def _callback(lib: Any) -> Any:
-    """The log function as a C function; cached, because llama.cpp keeps its address as long as it lives."""
-    return lib.llama_log_callback(LOG.feed)
-
-
-@functools.cache
-def _last_words() -> Any:
-    """`_tell_abort` as a C function, kept as long as the process. It is called on whatever thread ran into it."""
-    return ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda text: _tell_abort((text or b"").decode("utf-8", "replace")))
 
 
 def _base() -> Any:

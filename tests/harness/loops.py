@@ -1,22 +1,32 @@
-"""The two loops on threads of this process, and the other end of the wire under a test's control."""
+"""Both daemons on threads of this process, and the other end of the wire under a test's control.
+
+The one place where these tests meet the daemons' loops: whoever replaces the loops replaces what is behind `Bench` and
+`Running`, and keeps their methods.
+"""
 
 import queue
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 import zmq
 from numpy.typing import NDArray
 
 from specmesh.core.costs import StepCosts
 from specmesh.core.sampling import Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams
+from specmesh.core.vocabulary import Vocabulary
+from specmesh.daemons import peers
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.request_queue import MAX_QUEUE
-from specmesh.daemons.transport import Route, bind_router
+from specmesh.daemons.transport import Route, bind_router, connect_dealer
 from specmesh.daemons.verifier import VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.engines.base import DraftEngine, Span
@@ -180,7 +190,7 @@ class Bench:
 
     def dealer(self, *, known: bool = True) -> "ScriptedDrafter":
         """A drafter that says what the test tells it to; the verifier knows it, or is connected at least."""
-        made = ScriptedDrafter(Route(self.context, self.address).open())
+        made = ScriptedDrafter(connect_dealer(self.context, self.address))
         self._ends.append(lambda: made.socket.close(linger=0))
         made.connected()
         if known:
@@ -214,7 +224,7 @@ class Bench:
 
 
 class Running:
-    """A loop that runs."""
+    """A daemon that runs."""
 
     def __init__(
         self,
@@ -223,7 +233,7 @@ class Running:
         thread: threading.Thread,
         close: Callable[[], None],
     ) -> None:
-        self.loop, self._mailbox, self._thread, self._close = loop, mailbox, thread, close
+        self._loop, self._mailbox, self._thread, self._close = loop, mailbox, thread, close
 
     def ask(self, what: Request, client: Hearing | None = None) -> Hearing:
         client = client or Hearing()
@@ -233,15 +243,81 @@ class Running:
     def probe(self, number: int) -> "queue.SimpleQueue[Pinged | Ponged]":
         """Have every peer pinged; what is heard of it."""
         heard: queue.SimpleQueue[Pinged | Ponged] = queue.SimpleQueue()
-        self._mailbox.put(Probe(number, heard.put))
+        listener = SimpleNamespace(hear=heard.put)
+        self._mailbox.put(Probe(number, listener))
         return heard
 
     def cancel(self, client: Hearing) -> None:
         self._mailbox.put(Cancel(client))  # type: ignore[arg-type]
 
+    # --- what it says of itself
+
+    def stats(self) -> Any:
+        """What /stats would say now."""
+        return self._loop.snapshot(0.0)
+
+    @property
+    def published(self) -> Any:
+        """What /stats says."""
+        return self._loop.stats.latest
+
+    @property
+    def progress(self) -> int:
+        """Changes while it gets on; for a watchdog."""
+        return self._loop.progress
+
+    def tell_hash(self, model_hash: str) -> None:
+        """The hash of the verifier's model is known now."""
+        self._loop.stats.model_hash = model_hash  # type: ignore[union-attr]
+
+    @property
+    def connected(self) -> bool:
+        """Whether the drafter has a verifier."""
+        return self._loop.verifier is not None  # type: ignore[union-attr]
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The target's, as the drafter knows it."""
+        return self._loop.vocabulary  # type: ignore[union-attr]
+
+    @property
+    def welcome(self) -> bool:
+        """Whether the drafter may draft: a verifier is there, and its vocabulary is known."""
+        return self.vocabulary is not None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of the drafter's verifiers."""
+        return self._loop.models  # type: ignore[union-attr]
+
+    def served(self, model: str) -> Any:
+        """What answers at the drafter to this name."""
+        return self._loop.served(model)  # type: ignore[union-attr]
+
+    def frames_taken(self) -> Counter[int]:
+        """How many frames the verifier takes in by turn of its loop, from now on."""
+        taken: Counter[int] = Counter()
+        loop: Any = self._loop
+        inlet = loop._router.inlet
+        receive = inlet.receive
+
+        def counted() -> list[bytes] | None:
+            parts: list[bytes] | None = receive()
+            taken[loop._turns] += parts is not None
+            return parts
+
+        inlet.receive = counted
+        return taken
+
+    # --- its end
+
+    def begin_to_stop(self) -> None:
+        """What a signal does."""
+        self._loop.stop()
+
     def stop(self) -> None:
         """Stop as a signal does, and wait for the end."""
-        self.loop.stop()
+        self.begin_to_stop()
         self._mailbox.put(Cancel(Hearing()))  # type: ignore[arg-type]
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the loop does not end"
@@ -251,6 +327,13 @@ class Running:
         self.stop()
         self._close()
         self._mailbox.close()
+
+
+def bear_silence(monkeypatch: pytest.MonkeyPatch, seconds: float, pings: float | None = None) -> None:
+    """Have both daemons bear a peer's silence so long, and PING every so many seconds."""
+    monkeypatch.setattr(peers, "SILENCE", seconds)
+    if pings is not None:
+        monkeypatch.setattr(peers, "PING_INTERVAL", pings)
 
 
 class Scripted:
@@ -325,8 +408,8 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 def attach(verifier: Running, drafter: Running) -> None:
     """Wait until the two know each other."""
-    until(lambda: drafter.loop.vocabulary is not None, "the drafter is welcome")
-    until(lambda: verifier.loop.snapshot(0.0)["peers"], "the verifier has its drafter")
+    until(lambda: drafter.welcome, "the drafter is welcome")
+    until(lambda: verifier.stats()["peers"], "the verifier has its drafter")
 
 
 def ask_for(ref: int, prompt: str = "", *, max_tokens: int = 20, ids: Sequence[int] = ()) -> m.Open:
@@ -352,5 +435,5 @@ def welcomed(bench: Bench) -> tuple[Scripted, Running]:
     router, drafter = bench.router(), bench.drafter()
     router.expect(m.Hello)
     router.say(welcome())
-    until(lambda: drafter.loop.vocabulary is not None, "it is welcome")
+    until(lambda: drafter.welcome, "it is welcome")
     return router, drafter

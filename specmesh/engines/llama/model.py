@@ -15,9 +15,9 @@ import structlog
 from specmesh.core.chat import ChatMessage
 from specmesh.core.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
-from specmesh.engines.llama_chat import ChatTemplate
-from specmesh.engines.llama_library import LOG, PINNED, gpu_devices, library
-from specmesh.engines.llama_rpc import add_servers
+from specmesh.engines.llama.library import LOG, PINNED, gpu_devices, library, quoted_errors
+from specmesh.engines.llama.prompts import ChatTemplate
+from specmesh.engines.llama.rpc import add_servers
 from specmesh.errors import ConfigError, EngineError, RequestError
 from specmesh.gguf_header import parts, read_headers
 from specmesh.logs import flush
@@ -34,8 +34,8 @@ _PIECE_BYTES = 256
 class LlamaSettings:
     """How to load a GGUF model.
 
-    n_ctx:        ids per sequence, at least 8; None: what suits the model.
-    n_seq:        sequences held at once, 1 to 256; memory is reserved for n_ctx * n_seq ids.
+    n_ctx:        tokens per sequence, at least 8; None: what suits the model.
+    n_seq:        sequences held at once, 1 to 256; memory is reserved for n_ctx * n_seq tokens.
     threads:      CPU threads; None: one per physical core.
     gpu_layers:   layers put on GPUs; -1: all. Ignored where there is no GPU, unless
     gpu_required: refuse to load without one.
@@ -43,7 +43,7 @@ class LlamaSettings:
     max_draft:    most drafts per sequence a verifier step will carry; bounds the rows of logits kept.
     vocab_only:   load the vocabulary and tokenizer without weights.
     chat_template: a Jinja template instead of the model's own.
-    reproducible: all steps of a verifier have the same number of rows, see `llama_width`.
+    reproducible: all steps of a verifier have the same number of rows, see `FixedWidth`.
     rpc:          HOST:PORT of llama.cpp's RPC servers, whose devices take layers as GPUs do.
     """
 
@@ -86,11 +86,9 @@ class LlamaModel:
         self._template: ChatTemplate | None = None
         self._begins = False
         self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
-        try:
-            self._check_decoder(settings.path)
-        except ConfigError:
+        if self.lib.llama_model_has_encoder(self.handle) or not self.lib.llama_model_has_decoder(self.handle):
             self.close()
-            raise
+            raise ConfigError(f"{settings.path} is no decoder-only language model: choose one that generates text")
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
         self.name = settings.path.stem
@@ -99,7 +97,7 @@ class LlamaModel:
         self.on_gpu = bool(gpus)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a raw prompt, special tokens written in it included; safe from any thread.
+        """Token ids of a raw prompt, special tokens written in it included; safe from any thread.
 
         Raises RequestError for a lone surrogate, EngineError after `close`.
         """
@@ -113,8 +111,8 @@ class LlamaModel:
             return self._tokenize(raw)
 
     def load_template(self, chosen: str | None) -> None:
-        """Make `chat_text` work, for targets: by the template that was chosen, which must be one (else ConfigError),
-        or by the model's own, where it has one that can be used."""
+        """Use the `chosen` template for `chat_text`, or the model's own where it has one that works; raises ConfigError
+        where the chosen one is none."""
         bos, eos = self.lib.llama_vocab_bos(self.vocab), self.lib.llama_vocab_eos(self.vocab)
         written = self._written(bos), self._written(eos)
         self._begins = bool(self.lib.llama_vocab_get_add_bos(self.vocab))
@@ -164,9 +162,12 @@ class LlamaModel:
             count = -written
         raise EngineError(f"llama.cpp could not tokenize a prompt of {len(raw)} bytes")
 
-    def _check_decoder(self, path: Path) -> None:
-        if self.lib.llama_model_has_encoder(self.handle) or not self.lib.llama_model_has_decoder(self.handle):
-            raise ConfigError(f"{path} is no decoder-only language model: choose one that generates text")
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """A file's vocabulary, read without its weights; raises ConfigError where it cannot be."""
+    model = LlamaModel(LlamaSettings(path, vocab_only=True, gpu_layers=0))
+    model.close()
+    return model.vocabulary
 
 
 def _gpus(settings: LlamaSettings) -> tuple[str, ...]:
@@ -192,9 +193,17 @@ def _describe(lib: Any, handle: Any, settings: LlamaSettings, gpus: tuple[str, .
 
 
 def _load(lib: Any, settings: LlamaSettings, progress: Progress | None) -> Any:
-    reporter = _Reporter(progress)
-    # llama.cpp may call until the load returns: the C function must live as long as this frame.
-    callback = lib.llama_progress_callback(reporter.report)
+    failures: list[BaseException] = []
+
+    def report(fraction: float, _user: object) -> bool:
+        try:
+            if progress is not None and progress(fraction) is False:
+                failures.append(EngineError("loading the model was cancelled"))
+        except BaseException as error:  # noqa: BLE001 - it must not cross C
+            failures.append(error)
+        return not failures
+
+    callback = lib.llama_progress_callback(report)  # lives until the load returns
     params = lib.llama_model_default_params()
     params.n_gpu_layers = settings.gpu_layers
     params.vocab_only = settings.vocab_only
@@ -206,7 +215,8 @@ def _load(lib: Any, settings: LlamaSettings, progress: Progress | None) -> Any:
     handle = lib.llama_model_load_from_file(os.fsencode(settings.path), params)
     if handle is not None:
         return handle
-    reporter.raise_if_cancelled()
+    for failure in failures:
+        raise failure
     raise ConfigError(
         f"{settings.path} could not be loaded ({quoted_errors()}): if it is incomplete, download it again; "
         "if memory ran out, use a smaller one"
@@ -239,34 +249,6 @@ def _catch_bus_errors() -> object:
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(tell)
     before = _libc.signal(signal.SIGBUS, ctypes.cast(handler, ctypes.c_void_p))
     return handler  # kept by the cache, as C keeps its address
-
-
-def quoted_errors() -> str:
-    """What llama.cpp said went wrong, for an error message."""
-    return "; ".join(dict.fromkeys(LOG.errors)) or "llama.cpp gave no reason"
-
-
-class _Reporter:
-    """Passes load progress on; an exception must not cross C, so it is kept and raised after."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-        self._cancelled = False
-        self._error: BaseException | None = None
-
-    def report(self, fraction: float, _user: object) -> bool:
-        try:
-            self._cancelled = self._progress is not None and self._progress(fraction) is False
-        except BaseException as error:  # noqa: BLE001 - raised again by raise_if_cancelled
-            self._error = error
-            self._cancelled = True
-        return not self._cancelled
-
-    def raise_if_cancelled(self) -> None:
-        if self._error is not None:
-            raise self._error
-        if self._cancelled:
-            raise EngineError("loading the model was cancelled")
 
 
 def _vocabulary(lib: Any, vocab: Any, n_vocab: int) -> Vocabulary:

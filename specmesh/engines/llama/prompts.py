@@ -1,27 +1,32 @@
-"""A target's chat template: its own from the GGUF file, or one from a file, rendered in a process of its own."""
+"""From prompts that anybody may send to tokens: chat templates and long texts, each in a process of its own."""
 
+import contextlib
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from specmesh.child import Child, Limits
 from specmesh.core.chat import ChatMessage
-from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
+from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError, SpecmeshError
 
 MAX_TEMPLATE = 2**20
 """Bytes of a file with a template; a longer one is something else."""
 
 RENDERING = Limits(memory=2**29, seconds=3.0)
-"""What rendering may take. The longest chat that the API takes needs a small part of it."""
+"""The longest chat that the API takes needs a small part of it."""
+
+SHORT = 4096
+"""Characters of a text that needs no such care: each took 350 bytes of a thread's stack, which has 8 MiB or more."""
+
+TOKENIZING = Limits(memory=2**32, seconds=30.0, environment={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
+"""For one prompt, the reading of the vocabulary included."""
 
 
 class ChatTemplate:
-    """A Jinja template that can be rendered; `bos` is the text of the token that begins a text."""
+    """A Jinja template that can be rendered; `bos` is the text of the token that begins a sequence."""
 
     def __init__(self, source: str, bos: str, eos: str) -> None:
-        """Compile a template; `bos` and `eos` are the texts of the tokens that begin and end a text.
-
-        Raises ConfigError where it is none.
-        """
+        """Compile a template; raises ConfigError where it is none."""
         self.bos = bos
         self._request: dict[str, object] = {"template": source, "bos": bos, "eos": eos}
         self._child = Child("specmesh.engines.chat_child", RENDERING)
@@ -68,3 +73,46 @@ def read_template(path: Path) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8: save the template as UTF-8 text", "chat_template") from None
+
+
+class Tokenizer:
+    """Tokenizes long texts with a model file's vocabulary.
+
+    llama.cpp splits text by regular expressions, which for many vocabularies take stack for every character of a run:
+    a long one ends the process.
+    """
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self._request: dict[str, object] = {"path": str(path.absolute()), "fingerprint": fingerprint}
+        self._child = Child("specmesh.engines.llama.child", TOKENIZING)
+        self._prepared = False
+
+    def prepare(self) -> None:
+        """Start the process in the background, once: a chat grows, and none of its turns should wait for a start."""
+        if not self._prepared:
+            self._prepared = True
+            threading.Thread(target=self._warm_up, name="tokens", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        with contextlib.suppress(SpecmeshError):  # who needs it is told
+            self.encode("")
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids; safe from any thread.
+
+        Raises RequestError where the tokenizer fails over the text, EngineError where the file has changed.
+        """
+        try:
+            told = self._child.ask({**self._request, "text": text})
+        except ChildFailed as error:
+            raise RequestError(f"the model's tokenizer failed over this prompt: {error}", "prompt") from error
+        if "refused" in told:
+            raise RequestError(str(told["refused"]), "prompt")
+        ids = told.get("ids")
+        if not isinstance(ids, list):
+            raise EngineError(str(told.get("wrong")))
+        return ids
+
+    def close(self) -> None:
+        """End its process."""
+        self._child.close()

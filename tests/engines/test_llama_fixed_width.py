@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
-from specmesh.engines.llama_model import LlamaModel
-from specmesh.engines.llama_width import width_of
+from specmesh.engines.llama.engine import width_of
+from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import ConfigError, LocalProtocolError
 from specmesh.paths import bundled
 

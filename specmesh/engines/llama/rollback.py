@@ -1,0 +1,389 @@
+"""How the last rows of a sequence are taken back, one class per way that a model's memory allows.
+
+Attention forgets rows one by one (`Removal`). A recurrent layer keeps one state for all it has read, so the state of an
+earlier position must have been kept: by llama.cpp itself (`Rollback`), or by us (`Restore`). `open_cache` tries which
+way works.
+
+`trim` only notes the new length where that saves work; `prepare` brings the memory up to date, so that the time of a
+step includes what the step before it left to mend.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from specmesh.engines.base import Span, Trimming
+from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
+from specmesh.engines.llama.model import LlamaModel
+from specmesh.errors import ConfigError, EngineError
+
+_log = structlog.get_logger("specmesh.engines.llama")
+
+CARRY = 8
+"""Most tokens that are decoded again as part of the next step. More are decoded on their own, and saved after."""
+
+RENEW = 32
+"""Tokens after which a drafter saves anew: as far as it drafts ahead, so the save before reaches behind the chain."""
+
+LEAST_BUDGET = 64 * 2**20
+"""Bytes that llama.cpp's own states may always take; beyond, a quarter of the weights."""
+
+NOISE = 0.05
+"""Share of the spread of logits that kernels of different width may differ by; a wrong state differs by all of it."""
+
+
+class Rewind(ABC):
+    """What `LlamaEngine` does around each step."""
+
+    trimming: Trimming
+
+    def __init__(self, cache: LlamaCache) -> None:
+        self._cache = cache
+
+    def prepare(self, spans: Sequence[Span]) -> list[Span]:
+        """Make the memory hold what was left of each sequence, and say what to run for `spans`; raises EngineError."""
+        return list(spans)
+
+    def done(self, spans: Sequence[Span]) -> None:  # noqa: B027 - nothing to do by default
+        """Note that `spans` were run."""
+
+    @abstractmethod
+    def trim(self, seq: int, length: int) -> bool:
+        """Keep `length` tokens, 0 < length < held; False, with nothing changed, where that is out of reach."""
+
+    def clear(self, seq: int) -> None:
+        """Empty a sequence and free what was kept for it."""
+        self._cache.forget(seq)
+
+    def recover(self, seq: int, held: int) -> int:  # noqa: ARG002 - which states a failed step wrote is not known
+        """After a failed step: bring a sequence back to `held` tokens or to nothing; returns how many it holds."""
+        self.clear(seq)
+        return 0
+
+
+class Removal(Rewind):
+    """Rows are removed from the memory itself; or, with `works` off, cannot be."""
+
+    def __init__(self, cache: LlamaCache, *, works: bool = True) -> None:
+        super().__init__(cache)
+        self.trimming = "removal" if works else "none"
+
+    def trim(self, seq: int, length: int) -> bool:
+        """Any length is within reach."""
+        return self.trimming == "removal" and self._cache.remove(seq, length)
+
+    def recover(self, seq: int, held: int) -> int:
+        """Cut what a failed step left."""
+        return held if self._cache.remove(seq, held) else super().recover(seq, held)
+
+
+class Rollback(Rewind):
+    """llama.cpp keeps the state after each of the last rows (`n_rs_seq`) and goes back to one of them.
+
+    It keeps them for the last part of a batch that a sequence was in, wherever that ran: `remove` says yes for
+    positions whose state was never written. While a part of a batch holds several sequences it takes only the newest
+    state of each along. So the rows of the last step bound what may be taken back. Where several sequences may take
+    rows back they run last and in one part: llama.cpp makes one where all have the same number of rows, so the shorter
+    get rows that are taken back at once.
+    """
+
+    trimming: Trimming = "rollback"
+
+    def __init__(self, cache: LlamaCache, n_seq: int) -> None:
+        super().__init__(cache)
+        self._length = [0] * n_seq  # tokens that count
+        self._held = [0] * n_seq  # tokens in llama.cpp's memory
+        self._floor = [0] * n_seq  # the shortest length within reach
+
+    def prepare(self, spans: Sequence[Span]) -> list[Span]:
+        """Roll back what was trimmed; run what cannot be taken back first; fill short spans up."""
+        for seq, length in enumerate(self._length):
+            if self._held[seq] > length and not self._cache.remove(seq, length):
+                raise EngineError(f"llama.cpp did not roll sequence {seq} back to {length}")
+            self._held[seq] = self._floor[seq] = length
+        if len({span.seq for span in spans}) < 2:
+            return list(spans)
+        quiet = [span for span in spans if not span.logits]
+        shown = [span for span in spans if span.logits]
+        if quiet and shown:
+            self._cache.run(quiet)
+        return list(self._filled(shown)) if shown else quiet
+
+    def _filled(self, spans: Sequence[Span]) -> Iterator[Span]:
+        width = max(len(span.ids) for span in spans)
+        for span in spans:
+            yield span
+            missing = width - len(span.ids)
+            if missing and self._reachable(spans):
+                self._held[span.seq] = span.end + missing
+                yield Span(span.seq, span.end, (0,) * missing, logits=False)
+
+    def _reachable(self, spans: Sequence[Span]) -> bool:
+        """Whether rows of these spans, run as one part, can be taken back."""
+        once = len({span.seq for span in spans}) == len(spans)
+        return once and max((len(span.ids) for span in spans), default=0) <= self._cache.snapshots + 1
+
+    def done(self, spans: Sequence[Span]) -> None:
+        """All but the first row of a span with logits can be taken back now."""
+        reachable = self._reachable([span for span in spans if span.logits])
+        for span in spans:
+            self._length[span.seq] = span.end
+            self._held[span.seq] = max(self._held[span.seq], span.end)
+            self._floor[span.seq] = span.position + 1 if span.logits and reachable else span.end
+
+    def trim(self, seq: int, length: int) -> bool:
+        """Lengths inside the sequence's last step are within reach, until the next step of any."""
+        if length < self._floor[seq]:
+            return False
+        self._length[seq] = length
+        return True
+
+    def clear(self, seq: int) -> None:
+        """Empty a sequence."""
+        super().clear(seq)
+        self._length[seq] = self._held[seq] = self._floor[seq] = 0
+
+
+@dataclass(slots=True)
+class _Mark:
+    """A saved state and how many tokens it stands for; None for none."""
+
+    length: int
+    state: SavedState | None
+
+
+@dataclass(slots=True)
+class _Track:
+    """One sequence: its saved states, oldest first, the tokens since the oldest, and whether some were taken back."""
+
+    marks: list[_Mark] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    length: int = 0
+    behind: bool = False
+    spare: SavedState | None = None
+
+    def since(self, mark: _Mark) -> tuple[int, ...]:
+        """The tokens that `mark` does not hold."""
+        return tuple(self.ids[mark.length - self.marks[0].length :])
+
+    def drop_oldest(self) -> None:
+        gone = self._drop(0)
+        self.ids = self.ids[self.marks[0].length - gone.length :] if self.marks else []
+
+    def drop_newest(self) -> None:
+        self._drop(-1)
+
+    def _drop(self, index: int) -> _Mark:
+        gone = self.marks.pop(index)
+        if gone.state is not None:
+            self.spare = gone.state
+        return gone
+
+
+class Restore(Rewind):
+    """The state is saved before rows that may be taken back. After that it is restored and what stays decoded again.
+
+    The tokens to decode again ride at the head of the next step, which reads the weights only once; the save then stays
+    where it is, and reaches back over both steps. Beyond CARRY tokens they are decoded on their own instead, and the
+    state is saved after them, so that the next time there are fewer.
+
+    ahead: False for a verifier: each step with drafts is saved before, and reaches back to its own start. True for a
+           drafter, whose rows come one by one: saved every RENEW tokens, two at a time, so that the older reaches
+           behind everything drafted.
+    """
+
+    trimming: Trimming = "restore"
+
+    def __init__(self, cache: LlamaCache, n_seq: int, rows: int, *, ahead: bool) -> None:
+        super().__init__(cache)
+        self._rows, self._ahead = rows, ahead
+        self._tracks = [_Track() for _ in range(n_seq)]
+
+    def prepare(self, spans: Sequence[Span]) -> list[Span]:
+        """Restore what was trimmed, save what may be, and put the tokens to decode again before the spans."""
+        prepared: dict[int, list[Span]] = {seq: [] for seq in dict.fromkeys(span.seq for span in spans)}
+        again = {seq: span for seq in prepared if (span := self._restored(seq)) is not None}
+        alone = [span for span in again.values() if len(span.ids) > CARRY]
+        for part in _parts(alone, self._rows):
+            self._cache.run(part)
+        settled = {span.seq for span in alone}
+        carried = {seq: span for seq, span in again.items() if seq not in settled}
+        for seq in prepared:
+            if seq not in carried and self._due(seq, spans, settled=seq in settled):
+                self._save(seq)
+        found = []
+        for span in spans:
+            if span.seq in carried:
+                found.append(carried.pop(span.seq))
+            found.append(span)
+        return found
+
+    def _restored(self, seq: int) -> Span | None:
+        """Bring the memory back to the newest save that is not too new; what must be decoded again."""
+        track = self._tracks[seq]
+        if not track.behind:
+            return None
+        while track.marks[-1].length > track.length:
+            track.drop_newest()
+        mark = track.marks[-1]
+        self._cache.load(seq, mark.length, mark.state)
+        track.behind = False
+        ids = track.since(mark)
+        return Span(seq, mark.length, ids, logits=False) if ids else None
+
+    def _due(self, seq: int, spans: Sequence[Span], *, settled: bool) -> bool:
+        """Whether the state must be saved before these spans. settled: tokens were decoded again to get here."""
+        track = self._tracks[seq]
+        if track.marks and track.marks[-1].length == track.length:
+            return False
+        if self._ahead:
+            return settled or not track.marks or track.length - track.marks[-1].length >= RENEW
+        return _drafts(seq, spans)
+
+    def _save(self, seq: int) -> None:
+        track = self._tracks[seq]
+        if len(track.marks) > self._ahead:
+            track.drop_oldest()
+        spare, track.spare = track.spare, None
+        state = self._cache.save(seq, spare) if track.length else None
+        track.marks.append(_Mark(track.length, state))
+
+    def done(self, spans: Sequence[Span]) -> None:
+        """Note the tokens; a save that nothing will go back to is dropped, its memory kept for the next."""
+        for seq in {span.seq for span in spans}:
+            if not self._ahead and not _drafts(seq, spans) and self._tracks[seq].marks:
+                self._tracks[seq].drop_oldest()
+        for span in spans:
+            track = self._tracks[span.seq]
+            track.length += len(span.ids)
+            if track.marks:
+                track.ids += span.ids
+
+    def trim(self, seq: int, length: int) -> bool:
+        """Lengths from the oldest save on are within reach."""
+        track = self._tracks[seq]
+        if not track.marks or length < track.marks[0].length:
+            return False
+        del track.ids[length - track.marks[0].length :]
+        track.length, track.behind = length, True
+        return True
+
+    def clear(self, seq: int) -> None:
+        """Empty a sequence and free its saved states."""
+        super().clear(seq)
+        self._tracks[seq] = _Track()
+
+
+def _drafts(seq: int, spans: Sequence[Span]) -> bool:
+    return any(span.seq == seq and span.logits and len(span.ids) > 1 for span in spans)
+
+
+def _parts(spans: Sequence[Span], rows: int) -> Iterator[list[Span]]:
+    """Spans as decodes of at most `rows` rows."""
+    part: list[Span] = []
+    room = rows
+    for span in spans:
+        start = 0
+        while start < len(span.ids):
+            ids = span.ids[start : start + room]
+            part.append(Span(span.seq, span.position + start, ids, logits=False))
+            start, room = start + len(ids), room - len(ids)
+            if room == 0:
+                yield part
+                part, room = [], rows
+    if part:
+        yield part
+
+
+def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> tuple[LlamaCache, Rewind]:
+    """Reserve a model's memory and choose the cheapest way of taking rows back that works; raises ConfigError.
+
+    rollback: rows of one step that a verifier takes back at most; 0 for a drafter, which takes its rows in one by one,
+    so that llama.cpp's own states, which are of one step, never reach far enough.
+    """
+    cache = LlamaCache(model, sizes)
+    try:
+        if _removes(cache, model):
+            return cache, Removal(cache)
+        needed = len(cache.save(0)) * (rollback + 1) * sizes.n_seq
+    except EngineError:
+        return cache, Removal(cache, works=False)
+    except BaseException:
+        cache.close()
+        raise
+    cache.close()
+    if rollback and needed <= max(model.size // 4, LEAST_BUDGET):
+        found = _with_rollback(model, sizes, rollback)
+        if found is not None:
+            return found
+    cache = LlamaCache(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq))
+    for cache.partial in (True, False):
+        if _works(cache, _restores):
+            return cache, Restore(cache, sizes.n_seq, sizes.rows, ahead=not rollback)
+    return cache, Removal(cache, works=False)
+
+
+def _removes(cache: LlamaCache, model: LlamaModel) -> bool:
+    """Whether plain removal works; pays what only the very first step costs."""
+    try:
+        cache.run([Span(0, 0, (0, 0), logits=False)])
+    except EngineError as error:
+        raise ConfigError(f"{model.name} does not run: {error}") from error
+    if not cache.remove(0, 1):
+        return False
+    cache.forget(0)
+    return True
+
+
+def _with_rollback(model: LlamaModel, sizes: CacheSizes, rows: int) -> tuple[LlamaCache, Rewind] | None:
+    # A part of a batch must hold more rows than are kept, or llama.cpp ends the process; and all sequences at once.
+    most = max(sizes.rows, (rows + 1) * sizes.n_seq, rows + 2)
+    try:
+        cache = LlamaCache(model, replace(sizes, rows=most, snapshots=rows))
+    except ConfigError as error:
+        _log.warning("rollback_not_possible", model=model.name, reason=str(error))
+        return None
+    if cache.snapshots == rows and _works(cache, _rolls_back):
+        return cache, Rollback(cache, sizes.n_seq)
+    cache.close()
+    return None
+
+
+def _works(cache: LlamaCache, take_back: Callable[[LlamaCache], bool]) -> bool:
+    """Whether a third token's logits are the same after two others were taken back before it."""
+    try:
+        cache.forget(0)
+        cache.run([Span(0, 0, (1, 2), logits=False)])
+        expected = _third(cache)
+        cache.forget(0)
+        if not take_back(cache):
+            return False
+        spread = float(expected.max() - expected.mean())
+        return float(np.abs(_third(cache) - expected).max()) <= NOISE * spread
+    except EngineError:
+        return False
+    finally:
+        cache.forget(0)
+
+
+def _rolls_back(cache: LlamaCache) -> bool:
+    cache.run([Span(0, 0, (1, 2, 4, 5), logits=False)])
+    return cache.remove(0, 2)
+
+
+def _restores(cache: LlamaCache) -> bool:
+    cache.run([Span(0, 0, (1, 2), logits=False)])
+    state = cache.save(0)
+    cache.run([Span(0, 2, (4, 5), logits=False)])
+    cache.load(0, 2, state)
+    return True
+
+
+def _third(cache: LlamaCache) -> NDArray[np.float32]:
+    cache.run([Span(0, 2, (3,), logits=True)])
+    row: NDArray[np.float32] = cache.logits(1)[0].copy()
+    return row
