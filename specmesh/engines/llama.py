@@ -30,7 +30,6 @@ class _LlamaEngine:
 
     @property
     def saved_bytes(self) -> int:
-        """What resting sequences hold outside of the cells; from any thread."""
         return self._context.saved_bytes
 
     @property
@@ -77,18 +76,9 @@ class LlamaVerifier(_LlamaEngine):
         return self._model.encode(text)
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
-        """Ids of a chat by the model's own template, or the one that was set; safe from any thread.
-
-        Raises RequestError where there is none, or it refuses the messages; EngineError where it fails.
-        """
         return self.encode(self._model.chat_text(messages, continued=continued))
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
-        """One llama_decode over all spans; per span its logits, float32 (rows, n_vocab), or None.
-
-        The arrays are views of llama.cpp's memory, valid until the next call. Raises LocalProtocolError for
-        spans that cannot be, with nothing done; EngineError when llama.cpp fails.
-        """
         # Memories of sequences that follow each other are computed together.
         order = sorted(range(len(spans)), key=lambda index: spans[index].seq)
         block = self._context.decode([spans[index] for index in order])
@@ -102,19 +92,10 @@ class LlamaVerifier(_LlamaEngine):
         return rows
 
     def trim(self, seq: int, length: int) -> None:
-        """Keep the first `length` ids of a sequence; 0 frees it.
-
-        Raises LocalProtocolError unless 0 <= length <= held, EngineError where the model cannot be cut there: one
-        with recurrent layers only inside the last step.
-        """
         if not self._context.trim(seq, length):
             raise EngineError(f"{self.info.model} cannot remove so much of a sequence (cut {seq} to {length})")
 
     def copy(self, seq: int, source: int, length: int) -> None:
-        """Let an empty sequence begin with the first `length` ids of another one, which it shares from then on.
-
-        Raises LocalProtocolError for what cannot be, with nothing done.
-        """
         self._context.copy(seq, source, length)
 
     def close(self) -> None:
@@ -131,14 +112,9 @@ class LlamaDrafter(_LlamaEngine):
         self._context = _context(self._model, settings, 1, 0)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, as `LlamaVerifier.encode` makes them."""
         return self._model.encode(text)
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        """Append `ids` (1 to n_batch) to a sequence; with a sampler, its choice for the position after them.
-
-        Raises LocalProtocolError for ids or lengths that cannot be, EngineError when llama.cpp fails.
-        """
         return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
 
     def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
@@ -154,10 +130,6 @@ class LlamaDrafter(_LlamaEngine):
         return [None if ask.sampler is None else ask.sampler.choose(next(rows), end) for ask, end in pairs]
 
     def trim(self, seq: int, length: int) -> int:
-        """Keep at most the first `length` ids of a sequence; returns how many are held.
-
-        Where the model cannot be cut so far back it is emptied. Raises LocalProtocolError for a negative length.
-        """
         held = self._context.sequences.held(seq)
         if length < 0:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")

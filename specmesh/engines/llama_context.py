@@ -145,7 +145,6 @@ class LlamaContext:
         return True
 
     def copy(self, seq: int, source: int, length: int) -> None:
-        """Let an empty sequence share the first `length` ids of another; raises LocalProtocolError where it cannot."""
         self._check_open()
         if self.info.reuse != "copied":
             raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
