@@ -140,9 +140,9 @@ class Dealer:
             self._leave()
             self.refusal, self._retry = str(error), 0.0
             return
-        self.close(linger=0)
+        old, self.socket, self.inlet = self.socket, fresh, Inlet(fresh)
+        close_dealer(old)
         self._retry, self.cut = None, False
-        self.socket, self.inlet = fresh, Inlet(fresh)
 
     def close(self, linger: int = 100) -> None:
         """Give the connection back; what is on its way has `linger` milliseconds to leave."""

@@ -9,23 +9,14 @@ from specmesh.wire.messages import WHOLE_WINDOW, Open, Opened
 
 
 def fields_of(params: SamplingParams) -> dict[str, Any]:
-    penalties = params.penalties
-    return {
-        "temperature": params.temperature,
-        "top_k": params.top_k,
-        "top_p": params.top_p,
-        "seed": params.seed,
-        "min_p": params.min_p,
-        "typical_p": params.typical_p,
-        "repeat_penalty": penalties.repeat,
-        "repeat_last_n": WHOLE_WINDOW if penalties.window < 0 else penalties.window,
-        "frequency_penalty": penalties.frequency,
-        "presence_penalty": penalties.presence,
+    told = params.named()
+    if params.penalties.window < 0:
+        told["repeat_last_n"] = WHOLE_WINDOW
+    biased = {
         "biased_ids": [token for token, _ in params.logit_bias],
         "biases": [bias for _, bias in params.logit_bias],
-        "strategy": str(params.strategy),
-        "threshold": params.threshold,
     }
+    return told | biased
 
 
 def params_of(message: Open | Opened) -> SamplingParams:

@@ -128,24 +128,12 @@ class Telling:
 
 def _params(params: SessionParams, *, chat: bool) -> Json:
     """The fields of a body that decide how a text goes on."""
-    sampling = params.sampling
     return {
         "max_tokens": params.max_tokens,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "seed": sampling.seed,
-        "min_p": sampling.min_p,
-        "typical_p": sampling.typical_p,
-        "repeat_penalty": sampling.penalties.repeat,
-        "repeat_last_n": sampling.penalties.window,
-        "frequency_penalty": sampling.penalties.frequency,
-        "presence_penalty": sampling.penalties.presence,
-        "logit_bias": [list(pair) for pair in sampling.logit_bias],
+        **params.sampling.named(),
+        "logit_bias": [list(pair) for pair in params.sampling.logit_bias],
         "stop": list(params.stop),
         **_logprob_fields(params.logprobs, chat=chat),
-        "strategy": str(sampling.strategy),
-        "threshold": sampling.threshold,
         **structure.fields_of(params.grammar),
         "cache_prompt": params.cache_prompt,
     }

@@ -170,6 +170,7 @@ def _ids(value: object, name: str) -> tuple[int, ...]:
 
 
 def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParams:
+    strategy: Any = fields.get("strategy")  # `check_sampling` looks
     sampling = SamplingParams(
         temperature=number_field(fields, "temperature", 1.0, 0.0, MOST),
         top_k=max(integer_field(fields, "top_k", 0, -1, 2**31 - 1), 0),
@@ -184,7 +185,7 @@ def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParam
             integer_field(fields, "repeat_last_n", WINDOW, -1, 2**31 - 1),
         ),
         logit_bias=_biases(fields.get("logit_bias")),
-        strategy=_strategy(fields.get("strategy")),
+        strategy=Strategy.DETERMINISTIC if strategy is None else strategy,
         threshold=number_field(fields, "threshold", THRESHOLD, 0.0, 1.0),
     )
     draft_n, stops = _draft_n(fields.get("draft_n")), _stops(fields.get("stop"))
@@ -221,14 +222,6 @@ def _chat_logprobs(fields: Json) -> int | None:
     if top and not wanted:
         raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
     return top if wanted else None
-
-
-def _strategy(value: object) -> str:
-    if value is None:
-        return Strategy.DETERMINISTIC
-    if not isinstance(value, str):
-        raise RequestError(f"strategy must be one of {', '.join(Strategy)}", "strategy")
-    return value
 
 
 def _biases(value: object) -> tuple[tuple[int, float], ...]:

@@ -7,7 +7,8 @@ chooses the same token far more often than an independent sample would.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,17 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     strategy: str = Strategy.DETERMINISTIC
     threshold: float = THRESHOLD
+
+    def named(self) -> dict[str, Any]:
+        """By the names that the wire and the API have for them, but for the biases, which they write differently."""
+        own = (field.name for field in fields(self) if field.name not in ("penalties", "logit_bias"))
+        penalties = self.penalties
+        return {name: getattr(self, name) for name in own} | {
+            "repeat_penalty": penalties.repeat,
+            "repeat_last_n": penalties.window,
+            "frequency_penalty": penalties.frequency,
+            "presence_penalty": penalties.presence,
+        }
 
 
 def check_sampling(params: SamplingParams) -> SamplingParams:

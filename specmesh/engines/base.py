@@ -88,12 +88,19 @@ class Span:
         return self.position + len(self.ids)
 
 
-class VerifyEngine(Protocol):
-    """A target model: decodes rows of several sequences in one step."""
+class Engine(Protocol):
+    """A loaded model. What cannot be asked of it is a LocalProtocolError, with nothing done."""
 
     @property
     def info(self) -> EngineInfo:
         """Facts about the model."""
+
+    def close(self) -> None:
+        """Free the model; a second call does nothing."""
+
+
+class VerifyEngine(Engine, Protocol):
+    """A target model: decodes rows of several sequences in one step."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -121,9 +128,6 @@ class VerifyEngine(Protocol):
 
         Raises LocalProtocolError for what cannot be, and for an engine whose `reuse` is not "copied".
         """
-
-    def close(self) -> None:
-        """Free the model."""
 
 
 @runtime_checkable
@@ -173,12 +177,8 @@ class BatchDraftEngine(Protocol):
         `trim` tells what each of them holds."""
 
 
-class DraftEngine(Protocol):
+class DraftEngine(Engine, Protocol):
     """A draft model: guesses one token at a time. It may be an `Encoder` as well."""
-
-    @property
-    def info(self) -> EngineInfo:
-        """Facts about the model."""
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -194,9 +194,6 @@ class DraftEngine(Protocol):
     def trim(self, seq: int, length: int) -> int:
         """Keep at most the first `length` ids of a sequence and return how many it still holds (0 where a model
         cannot go back so far): the caller feeds the rest again."""
-
-    def close(self) -> None:
-        """Free the model."""
 
 
 def predict_all(engine: DraftEngine, asks: Sequence[Ask]) -> list[int | None]:

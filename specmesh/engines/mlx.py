@@ -48,15 +48,9 @@ class MlxDrafter:
         return self._vocabulary
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text by the model's own tokenizer; safe from any thread."""
         return self._encode(text)
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        """Append `ids` (1 to n_batch) to a sequence; with a sampler, its choice for the position after them.
-
-        Raises LocalProtocolError for ids or lengths that cannot be, with nothing done; EngineError when MLX fails,
-        and the sequence is then empty.
-        """
         self._check_caller()
         held = self._sequences.check_append(seq, ids, self._info.n_batch)
         try:

@@ -33,7 +33,6 @@ class NgramDrafter:
 
     @property
     def vocabulary(self) -> None:
-        """None: it knows ids only."""
         return
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
@@ -48,7 +47,6 @@ class NgramDrafter:
         return None if sampler is None else history.guess()
 
     def trim(self, seq: int, length: int) -> int:
-        """Keep at most the first `length` ids of a sequence; returns how many are held."""
         held = self._sequences.held(seq)
         if length < 0:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")

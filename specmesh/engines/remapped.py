@@ -28,10 +28,6 @@ class RemappedDrafter:
         return self._vocabulary
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        """Append `ids` of the vocabulary and guess the next; None where the best guess has no counterpart.
-
-        Raises LocalProtocolError for an id outside the vocabulary, and what the engine inside raises.
-        """
         ask = self._translated(Ask(seq, tuple(ids), sampler))
         return _meaning(ask, self._engine.predict(ask.seq, ask.ids, ask.sampler))
 

@@ -125,7 +125,6 @@ class _SimEngine:
         return self._vocabulary
 
     def encode(self, text: str) -> list[int]:
-        """The bytes of the text in UTF-8. Raises RequestError for a lone surrogate."""
         try:
             return list(text.encode())
         except UnicodeEncodeError as error:
@@ -170,14 +169,12 @@ class SimVerifier(_SimEngine):
         return logits
 
     def trim(self, seq: int, length: int) -> None:
-        """Keep the first `length` ids. Raises EngineError where `can_trim` is off and some would stay."""
         held = self.sequences.check_trim(seq, length)
         if 0 < length < held and not self.settings.can_trim:
             raise EngineError(f"sim-target cannot remove part of a sequence (cut {seq} to {length})")
         self.cut(seq, length)
 
     def copy(self, seq: int, source: int, length: int) -> None:
-        """Let an empty sequence begin as another does. Raises LocalProtocolError where `can_trim` is off."""
         if self.info.reuse != "copied":
             raise LocalProtocolError("sim-target cannot copy part of a sequence")
         self.sequences.check_copy(seq, source, length)
@@ -221,7 +218,6 @@ class SimDrafter(_SimEngine):
         return ask.sampler.choose(_one_hot([guess], self.settings.n_vocab)[0], held + len(ask.ids))
 
     def trim(self, seq: int, length: int) -> int:
-        """Keep at most the first `length` ids, none where `can_trim` is off; returns how many are held."""
         held = self.sequences.held(seq)
         if length < 0:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
