@@ -71,7 +71,7 @@ class TestLibrary:
 
     def test_pin_is_the_packages(self) -> None:
         """The version asserted is the version pyproject.toml pins."""
-        pyproject = Path(__file__).parents[2] / "pyproject.toml"
+        pyproject = Path(__file__).parents[3] / "pyproject.toml"
         assert f"llama-cpp-python=={llama_library.PINNED}" in pyproject.read_text()
 
 

@@ -1,4 +1,4 @@
-"""Loops on threads for the tests of the daemons."""
+"""Daemons on threads of this process."""
 
 import sys
 from collections.abc import Iterator
@@ -8,10 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages; these helpers are
 
-from gate import closed, gate
 from harness.loops import Bench
-
-__all__ = ["closed", "gate"]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ tokenizers = pytest.importorskip("tokenizers")
 
 from pair import data, measure  # noqa: E402
 
-MODELS = Path(__file__).resolve().parents[2] / "specmesh" / "models"
+MODELS = Path(__file__).resolve().parents[3] / "specmesh" / "models"
 SETTINGS = measure.Settings()
 
 pytestmark = pytest.mark.models

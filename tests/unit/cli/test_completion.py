@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from specmesh.cli import main
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from specmesh.paths import bundled
 
 gguf = pytest.importorskip("gguf")
 
-BENCH = Path(__file__).parents[2] / "bench"
+BENCH = Path(__file__).parents[3] / "bench"
 PROMPT = "def __init__(self, name):\n    self."
 
 

@@ -152,7 +152,7 @@ def test_earning_is_for_whom_it_is_told():
 
 def test_the_protocol_tells_them():
     """The table of PROTOCOL.md has the numbers that hold, in the order of their costs."""
-    text = (Path(__file__).parents[2] / "wire" / "PROTOCOL.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "wire" / "PROTOCOL.md").read_text(encoding="utf-8")
     section = text.partition("### 7.5")[2].partition("## 8.")[0]
     rows = re.findall(
         r"^\| [^|]+ \| ([\d]+)( MiB)? \| ([\d]+)(?: MiB)? \| ?(\d*) ?\| ?(\d*) ?\|$", section, re.MULTILINE

@@ -17,7 +17,7 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import HEADER, MAX_FRAME, decode, encode, may_be_control
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
-VECTORS = Path(__file__).parents[2] / "wire" / "vectors"
+VECTORS = Path(__file__).parents[3] / "wire" / "vectors"
 MESSAGES = {cls.__name__: cls for cls in get_args(m.Message)}
 
 u16 = st.integers(0, 2**16 - 1)

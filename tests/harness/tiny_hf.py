@@ -78,7 +78,7 @@ _GGUF_NAMES = {
 
 
 def write(folder: Path, kind: str, *, seed: int = 0, quantised: bool = False) -> Path:
-    """Write a model of a kind named in KINDS, float32, with the vocabulary of tests/tiny_gguf.py; returns `folder`."""
+    """Write a model of a kind named in KINDS, float32, with the vocabulary of tiny_gguf.py; returns `folder`."""
     config = KINDS[kind] | {"vocab_size": N_VOCAB, "max_position_embeddings": 512, "eos_token_id": 260}
     config, weights = _random(config, seed, quantised)
     return _save(folder, config, weights, _tiny_tokenizer())
@@ -142,7 +142,7 @@ def _save(folder: Path, config: dict[str, Any], weights: dict[str, Any], tokeniz
 
 
 def _tiny_tokenizer() -> dict[str, Any]:
-    """The tokenizer of tests/tiny_gguf.py; rows from 262 on stand for nothing."""
+    """The tokenizer of tests/harness/tiny_gguf.py; rows from 262 on stand for nothing."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     spare = iter(range(256, 512))
     letters = [chr(byte if byte in visible else next(spare)) for byte in range(256)]

@@ -12,7 +12,7 @@ from specmesh.errors import FrameError
 from specmesh.wire import body, codec
 from specmesh.wire import messages as m
 
-TEXT = (Path(__file__).parents[2] / "wire" / "PROTOCOL.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[3] / "wire" / "PROTOCOL.md").read_text(encoding="utf-8")
 MESSAGES = {cls.__name__: cls for cls in get_args(m.Message)}
 CONTROL = {cls.__name__.upper(): cls for cls in get_args(m.ControlMessage)}
 TYPES = {

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from specmesh.metrics import Exposition
 
-BOARD = json.loads((Path(__file__).parents[1] / "docs" / "grafana.json").read_text(encoding="utf-8"))
+BOARD = json.loads((Path(__file__).parents[3] / "docs" / "grafana.json").read_text(encoding="utf-8"))
 PANELS = BOARD["panels"]
 OF_PROMETHEUS = {"instance", "job"}
 QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]

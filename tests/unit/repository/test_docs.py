@@ -14,7 +14,7 @@ from specmesh.cli import generate, main
 from specmesh.cli.main import INTERRUPTED, NOT_WRITTEN, SYSTEM_REFUSED
 from specmesh.daemons.notify import STUCK
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),

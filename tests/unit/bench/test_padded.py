@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("gguf")
 
-BENCH = Path(__file__).parents[2] / "bench"
+BENCH = Path(__file__).parents[3] / "bench"
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 IMPURE = {"asyncio", "datetime", "os", "random", "select", "socket", "subprocess", "threading", "time", "zmq"}
 PURE_STDLIB = sys.stdlib_module_names - IMPURE
 MODEL = {"llama_cpp", "mlx", "mlx_lm"}
