@@ -53,7 +53,7 @@ def test_ngram_needs_no_model():
 
 def test_settings_are_frozen():
     """Settings cannot change after they were checked."""
-    settings = VerifierSettings(GOOD, "tcp://127.0.0.1:7071", Path("v.sock"))
+    settings = VerifierSettings(model=GOOD, bind="tcp://127.0.0.1:7071", socket=Path("v.sock"))
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.bind = "tcp://0.0.0.0:7071"  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
