@@ -14,9 +14,9 @@ import click
 from specmesh import client as daemon
 from specmesh.cli.options import COUNT, draft_n_option, given, json_option, number, request_options
 from specmesh.cli.paced_output import PacedOutput
+from specmesh.cli.resuming import RECONNECT_TIMEOUT, Answer
 from specmesh.client import Client, Json
 from specmesh.errors import RequestError, SpecmeshError
-from specmesh.resuming import RECONNECT_TIMEOUT, Answer
 
 _REPORT_KEYS = (
     "prompt_tokens",

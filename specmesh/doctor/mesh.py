@@ -13,6 +13,7 @@ import click
 
 from specmesh import __version__, paths
 from specmesh.api.port import parse_port
+from specmesh.api.snapshot import printable
 from specmesh.cli.config import command_of, effective, read
 from specmesh.cli.status import Found
 from specmesh.client import Json
@@ -22,7 +23,6 @@ from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.errors import BadVariable, ConfigError, InsecureKeys
 from specmesh.keys import Listing, find_keys
 from specmesh.paths import ROLES
-from specmesh.snapshot import printable
 from specmesh.ways import Way, endpoint, way
 
 CONNECT_TIMEOUT_S = 2.0

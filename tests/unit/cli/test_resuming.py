@@ -4,10 +4,10 @@ from collections.abc import Generator
 
 import pytest
 
-from specmesh import resuming
+from specmesh.cli import resuming
+from specmesh.cli.resuming import Answer
 from specmesh.client import Json
 from specmesh.errors import Busy, DaemonUnreachable, RequestError, SpecmeshError, Starting, WentAway
-from specmesh.resuming import Answer
 
 NAME = "cmpl-" + 32 * "a"
 REQUEST = {"max_tokens": 9, "temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 4, "stop": ["x"]}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.snapshot import Fields
+from specmesh.api.snapshot import Fields
 
 SNAPSHOT = Fields(
     {

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from specmesh.api.metrics import Exposition
 from specmesh.core.events import Shadowed
 from specmesh.daemons.verifier_stats import VerifierStats
 from specmesh.errors import Busy
-from specmesh.metrics import Exposition
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from specmesh.metrics import Exposition
+from specmesh.api.metrics import Exposition
 
 BOARD = json.loads((Path(__file__).parents[3] / "docs" / "grafana.json").read_text(encoding="utf-8"))
 PANELS = BOARD["panels"]
