@@ -9,9 +9,9 @@ from pathlib import Path
 from soak.pair import Pair
 from soak.schedule import Lane, Order
 from soak.truth import Text, Told
+from specmesh.cli.resuming import Answer
 from specmesh.client import Client, Json
 from specmesh.errors import SpecmeshError
-from specmesh.resuming import Answer
 
 WAITS_S = 90.0
 """Seconds that a client which waits does so: longer than some faults in a row, on a busy machine."""

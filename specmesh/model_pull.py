@@ -17,10 +17,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from specmesh.errors import Busy, ConfigError, HubUnreachable, PullError, RequestError
-from specmesh.gguf_header import SPLIT_NAME, parts
+from specmesh.gguf_header import parts
 from specmesh.hf_directory import is_model, needed
 from specmesh.hub import Hub, RemoteFile
-from specmesh.model_store import human_bytes
+from specmesh.model_store import human_bytes, is_gguf
 from specmesh.model_transfer import Advance, fetch, matches
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -75,7 +75,8 @@ def choose(hub_id: str, files: list[RemoteFile], name: str | None) -> Choice:
         if name not in known:
             raise RequestError(f"{hub_id} has no file {name}: it has {', '.join(_sizes(known.values())) or 'none'}")
         return _gguf(hub_id, known, name)
-    models = [name for name in known if _is_gguf_model(name)]
+    last_parts = {name: name.rpartition("/")[2] for name in known}
+    models = [name for name, last in last_parts.items() if is_gguf(last) and not last.startswith(_COMPANIONS)]
     if len(models) == 1:
         return _gguf(hub_id, known, models[0])
     if models:
@@ -93,12 +94,6 @@ def _gguf(hub_id: str, known: dict[str, RemoteFile], name: str) -> Choice:
         if part not in known:
             raise RequestError(f"{hub_id} lacks {part}, a part of {name}")
     return [known[part] for part in names], names[0]
-
-
-def _is_gguf_model(name: str) -> bool:
-    last = name.rpartition("/")[2]
-    split = SPLIT_NAME.fullmatch(last)
-    return last.endswith(".gguf") and not last.startswith(_COMPANIONS) and (split is None or int(split["part"]) == 1)
 
 
 def _is_safe(name: str) -> bool:

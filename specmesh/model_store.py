@@ -68,6 +68,12 @@ def lines(found: Iterable[Entry]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
+def is_gguf(name: str) -> bool:
+    """Whether a file of this name is a GGUF model, or the first part of one."""
+    split = SPLIT_NAME.fullmatch(name)
+    return name.endswith(".gguf") and not name.startswith(".") and (split is None or int(split["part"]) == 1)
+
+
 def human_bytes(size: int) -> str:
     """A size for people, in decimal units."""
     amount = float(size)
@@ -89,12 +95,21 @@ def resolve(value: str, root: Path) -> str:
             return value
         raise ConfigError(f"no model file {value}: check the path")
     found = entries(root)
-    for entry in found:
-        if entry.name == value:
-            return str(entry.path)
-    if _exists(path):
+    named = [entry for entry in found if entry.name == value]
+    if not named and _exists(path):
         return value
-    return str(_by_end(value, found, root).path)
+    alike = named or [entry for entry in found if f"/{entry.name}".endswith((f"/{value}", f"/{value}.gguf"))]
+    match alike:
+        case [entry]:
+            return str(entry.path)
+        case []:
+            raise ConfigError(
+                f"no model {value!r}: tried the {len(found)} names in {root} and the path {path.absolute()}; "
+                "`specmesh models list` shows the names"
+            )
+        case _:
+            names = ", ".join(entry.name for entry in alike)
+            raise ConfigError(f"{value!r} means {len(alike)} models in {root}: give one of {names}")
 
 
 def _exists(path: Path) -> bool:
@@ -108,32 +123,12 @@ def _exists(path: Path) -> bool:
         raise ConfigError(f"no model file {path}: {error.strerror}") from None
 
 
-def _by_end(value: str, found: list[Entry], root: Path) -> Entry:
-    alike = [entry for entry in found if f"/{entry.name}".endswith((f"/{value}", f"/{value}.gguf"))]
-    match alike:
-        case [entry]:
-            return entry
-        case []:
-            raise ConfigError(
-                f"no model {value!r}: tried the {len(found)} names in {root} and the path {Path(value).absolute()}; "
-                "`specmesh models list` shows the names"
-            )
-        case _:
-            names = ", ".join(entry.name for entry in alike)
-            raise ConfigError(f"{value!r} means {len(alike)} models in {root}: give one of {names}")
-
-
 def _found(root: Path) -> Iterator[Entry]:
     for folder, subfolders, files in os.walk(root):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         here = Path(folder)
         if is_model(files):
-            yield Entry(_name(here, root), "hf", here)
+            yield Entry(here.relative_to(root).as_posix(), "hf", here)
         for file in files:
-            split = SPLIT_NAME.fullmatch(file)
-            if file.endswith(".gguf") and not file.startswith(".") and (split is None or int(split["part"]) == 1):
-                yield Entry(_name(here / file, root), "gguf", here / file)
-
-
-def _name(path: Path, root: Path) -> str:
-    return path.relative_to(root).as_posix()
+            if is_gguf(file):
+                yield Entry((here / file).relative_to(root).as_posix(), "gguf", here / file)

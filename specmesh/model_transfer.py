@@ -3,8 +3,10 @@
 import contextlib
 import errno
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,22 +25,20 @@ WORTH_RECONNECTING = 1 << 20
 _CHUNK = 1 << 20
 
 
-def fetch(file: RemoteFile, opened: Open, partial: Path, advance: Advance) -> None:
-    """Complete `partial` and verify it; raises PullError, TransferInterrupted where another attempt can go on.
+def fetch(file: RemoteFile, opened: Open, path: Path, advance: Advance) -> None:
+    """Complete and verify the file at `path`. Raise PullError, or TransferInterrupted where another attempt can go on.
 
-    The file's size must be known. What came stays in `partial`, unless its checksum is wrong: then it is removed.
+    The file's size must be known. What came stays, unless its checksum is wrong: then it is removed.
     """
     assert file.size is not None, "the caller asks for the size"
-    with _disk_errors(partial), partial.open("ab", buffering=0):
-        pass
-    with _disk_errors(partial), partial.open("r+b", buffering=0) as out:
+    with _disk_errors(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", 0) as out:
         target = _Partial(out, file.size, file.checksum)
         advance(target.held)
         while target.held < file.size:
             _receive(file, opened, target, advance)
         found = target.checksum()
     if target.held > file.size or (file.checksum and found != file.checksum):
-        partial.unlink()
+        path.unlink()
         raise PullError(
             f"{file.name} has {target.held} bytes and checksum {found}, the hub says {file.size} bytes and "
             f"{file.checksum}: removed; pull it again"
@@ -52,9 +52,7 @@ def matches(path: Path, file: RemoteFile) -> bool:
     if not file.checksum:
         return True
     with _disk_errors(path), path.open("rb") as held:
-        digest = _digest(file.checksum, file.size or 0)
-        while chunk := held.read(_CHUNK):
-            digest.update(chunk)
+        digest = hashlib.file_digest(held, partial(_digest, file.checksum, file.size or 0))
     return _named(file.checksum, digest.hexdigest()) == file.checksum
 
 

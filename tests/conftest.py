@@ -1,15 +1,14 @@
 """Fixtures shared by all tests."""
 
-import importlib.util
 import os
 import shutil
 import signal
 import socketserver
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -32,28 +31,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.user_properties += [("fault", mark.args[0]) for mark in item.iter_markers("fault")]
 
 
-def _load(name: str) -> ModuleType:
-    """A helper module beside this file; test folders are no packages, so it is loaded by its path."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def snapshots() -> ModuleType:
-    """Snapshots of daemons that have worked: tests/snapshots.py."""
-    return _load("snapshots")
+    """Snapshots of daemons that have worked: tests/harness/snapshots.py."""
+    return import_module("harness.snapshots")
 
 
 @pytest.fixture(scope="session")
 def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Writes a tiny random GGUF: make_gguf("name", seed=1, ...), options as tiny_gguf.TinyModel has."""
     pytest.importorskip("gguf")
-    writer = _load("tiny_gguf")
+    writer = import_module("harness.tiny_gguf")
     folder = tmp_path_factory.mktemp("gguf")
 
     def make(name: str, **options: object) -> Path:
@@ -70,7 +58,7 @@ def make_hf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """
     pytest.importorskip("mlx_lm")
     pytest.importorskip("mlx.core")
-    writer = _load("tiny_hf")
+    writer = import_module("harness.tiny_hf")
     folder = tmp_path_factory.mktemp("hf")
 
     def make(name: str, kind: str = "llama", gguf: Path | None = None, **options: object) -> Path:

@@ -25,7 +25,9 @@ from specmesh.api.body import Body, endless, parse_chat, parse_completion
 from specmesh.api.choices import choices, merged
 from specmesh.api.defaults import filled
 from specmesh.api.fields import shown
+from specmesh.api.metrics import Exposition
 from specmesh.api.ping import parse_ping, pinged
+from specmesh.api.snapshot import Fields
 from specmesh.errors import (
     Busy,
     DaemonUnreachable,
@@ -37,9 +39,7 @@ from specmesh.errors import (
     Starting,
     WentAway,
 )
-from specmesh.metrics import Exposition
 from specmesh.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
-from specmesh.snapshot import Fields
 
 log = structlog.get_logger("specmesh.api")
 

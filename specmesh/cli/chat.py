@@ -11,9 +11,9 @@ import click
 from specmesh import client as daemon
 from specmesh.cli.generate import read_stdin, say, say_waiting
 from specmesh.cli.options import COUNT, request_options
+from specmesh.cli.resuming import RECONNECT_TIMEOUT, Answer
 from specmesh.client import Client, Json
 from specmesh.errors import RequestError, SpecmeshError
-from specmesh.resuming import RECONNECT_TIMEOUT, Answer
 
 HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an answer"
 

@@ -164,9 +164,9 @@ class _Shared:
             **more,
         )
 
-    def settings(self, defaults: dict[str, object]) -> dict[str, Any]:
-        """Return what both daemons' settings have in common."""
-        return {
+    def settings(self, defaults: dict[str, object], **more: Any) -> dict[str, Any]:
+        """Return what both daemons' settings have in common, and `more`."""
+        return more | {
             "insecure": self.insecure_no_auth,
             "keys": self.keys,
             "max_queue": self.max_queue,
@@ -247,7 +247,8 @@ def verifier(
             insecure_rpc=insecure_rpc,
         )
         reread = rereader(click.get_current_context(), port)
-        settings = VerifierSettings(target, bind, where, port=port, grace=grace, **shared.settings(defaults))
+        common = shared.settings(defaults, model=target, socket=where, port=port)
+        settings = VerifierSettings(bind=bind, grace=grace, **common)
         from specmesh.daemons.serve import serve_verifier  # not before: what is wrong so far is told at once
 
         serve_verifier(settings, reread)
@@ -311,8 +312,10 @@ def drafter(
             path = model_path(model, engine)
         draft = shared.model(engine, path)
         reread = rereader(click.get_current_context(), port)
-        more: dict[str, Any] = shared.settings(defaults) | {"draft_temperature": draft_temperature}
-        settings = DrafterSettings(draft, connect, where, min_vocab_overlap, port, **more)
+        common = shared.settings(defaults, model=draft, socket=where, port=port)
+        settings = DrafterSettings(
+            connect=connect, min_vocab_overlap=min_vocab_overlap, draft_temperature=draft_temperature, **common
+        )
         from specmesh.daemons.serve import serve_drafter  # as above
 
         serve_drafter(settings, reread)

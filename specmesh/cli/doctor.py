@@ -68,7 +68,7 @@ def examine(root: click.Context, *, colour: bool) -> "Checks":
             *machine.sockets(),
             *mesh.daemons(running),
             *machine.services(),
-            *machine.keys(),
+            *mesh.keys(),
             *mesh.network(settings, running),
         ),
         colour,

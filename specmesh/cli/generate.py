@@ -4,7 +4,7 @@ import json as json_module
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +14,9 @@ import click
 from specmesh import client as daemon
 from specmesh.cli.options import COUNT, draft_n_option, given, json_option, number, request_options
 from specmesh.cli.paced_output import PacedOutput
+from specmesh.cli.resuming import RECONNECT_TIMEOUT, Answer
 from specmesh.client import Client, Json
 from specmesh.errors import RequestError, SpecmeshError
-from specmesh.resuming import RECONNECT_TIMEOUT, Answer
 
 _REPORT_KEYS = (
     "prompt_tokens",
@@ -220,52 +220,40 @@ def run_several(
     seed = body.get("seed", secrets.randbits(32))
     assert isinstance(seed, int)
     texts = [_Text(seed=(seed + number) % SEEDS) for number in range(count)]
-    shown = _InOrder(texts, output, say)
+    printing = _in_order([] if output.as_json else texts, output, say)
+    next(printing, None)
     try:
         asked = body | {"seed": seed, "n": count, "reconnect_timeout": timeout}
         with closing(client.complete(asked)) as chunks:
             for chunk in chunks:
                 index: int = chunk["choices"][0]["index"]  # type: ignore[index]
                 _take(chunk, texts[index], Output(as_json=True), None)
-                shown.look()
+                next(printing, None)
     finally:
-        shown.end()
+        printing.close()
         if output.as_json:
             choices = [_as_json(text, text.finish_reason or "interrupted") for text in texts]
             print(json_module.dumps({"schema_version": 1, "choices": choices}))
 
 
-class _InOrder:
-    """Shows texts one after the other, as far as they have come."""
-
-    def __init__(self, texts: list[_Text], output: Output, say: Callable[[str], None]) -> None:
-        self._texts, self._output, self._say = texts, output, say
-        self._number = self._shown = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        if not self._output.as_json:
-            self._say(f"text {self._number + 1} of {len(self._texts)}, seed {self._texts[self._number].seed}")
-
-    def look(self) -> None:
-        """Show what has come since."""
-        while not self._output.as_json and self._number < len(self._texts):
-            text = self._texts[self._number]
-            _show(text.text[self._shown :])
-            self._shown = len(text.text)
-            if text.finish_reason is None:
-                return
-            print(flush=True)
-            if self._output.verbose:
-                print("\n".join(summary(_report(text))), file=sys.stderr)
-            self._number, self._shown = self._number + 1, 0
-            if self._number < len(self._texts):
-                self._begin()
-
-    def end(self) -> None:
-        """End the line of a text that was cut."""
-        if self._shown:
-            print(flush=True)
+def _in_order(texts: list[_Text], output: Output, say: Callable[[str], None]) -> Generator[None, None, None]:
+    """Print one text after the other: at each turn, what has come since."""
+    for which, text in enumerate(texts, 1):
+        say(f"text {which} of {len(texts)}, seed {text.seed}")
+        shown = 0
+        while True:
+            _show(text.text[shown:])
+            shown = len(text.text)
+            if text.finish_reason is not None:
+                break
+            try:
+                yield
+            except GeneratorExit:  # it was cut
+                print(end="\n" if shown else "", flush=True)
+                raise
+        print(flush=True)
+        if output.verbose:
+            print("\n".join(summary(_report(text))), file=sys.stderr)
 
 
 def _show(text: str) -> None:

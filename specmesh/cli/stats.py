@@ -10,10 +10,10 @@ import click
 from click.core import ParameterSource
 
 from specmesh import client as daemon
+from specmesh.api.snapshot import Fields, printable
 from specmesh.cli.options import json_option, number, print_json, socket_option
 from specmesh.client import Client, Json
 from specmesh.errors import SpecmeshError
-from specmesh.snapshot import Fields, printable
 
 if TYPE_CHECKING:
     from rich.console import Group

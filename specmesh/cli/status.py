@@ -9,10 +9,10 @@ from statistics import median
 import click
 
 from specmesh import client as daemon
+from specmesh.api.snapshot import Fields, printable
 from specmesh.cli.options import json_option, number, print_json, socket_option
 from specmesh.client import Json, known_sockets, listens, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
-from specmesh.snapshot import Fields, printable
 from specmesh.ways import Way, endpoint, way
 
 SCHEMA_VERSION = 1

@@ -116,10 +116,10 @@ class _Drafter:
 
 @dataclass(slots=True)
 class _Counts:
-    """Since counting began."""
+    """Since `begun`; tokens are by user."""
 
-    begun: float = 0.0
-    tokens: list[int] = field(default_factory=list)  # by user
+    begun: float
+    tokens: list[int]
     steps: int = 0
     rows: int = 0
     seconds: float = 0.0
@@ -148,17 +148,14 @@ class _Simulation:
         self._owner: dict[int, int] = {}  # the user of each
         self._waiting = deque(range(users))
         self._numbers = itertools.count()
-        self._drafters = [self._drafter() for _ in range(site.drafters or users)]
+        self._drafters = [_Drafter(Arrivals()) for _ in range(site.drafters or users)]
+        for drafter in self._drafters:
+            drafter.arrivals.record_round_trip(site.round_trip)
         self._stepping = False
         self._wake: float | None = None
         self._solver_free = 0.0
-        self._counts = _Counts(tokens=[0] * users)
+        self._counts = _Counts(0.0, [0] * users)
         self._warm = False
-
-    def _drafter(self) -> _Drafter:
-        arrivals = Arrivals()
-        arrivals.record_round_trip(self._site.round_trip)
-        return _Drafter(arrivals)
 
     def run(self) -> Forecast:
         self._at(0.0, self._turn)
@@ -168,9 +165,6 @@ class _Simulation:
             event(now)
             if not self._warm and sum(self._counts.tokens) >= WARM_UP * each:
                 self._counts, self._warm = _Counts(now, [0] * self._users), True
-        return self._result(now)
-
-    def _result(self, now: float) -> Forecast:
         counts = self._counts
         seconds = now - counts.begun
         return Forecast(
@@ -190,18 +184,13 @@ class _Simulation:
 
     # --- users
 
-    def _admit(self, now: float) -> None:
-        while self._waiting and len(self._live) < (self._site.places or self._users):
-            self._begin(self._waiting.popleft(), now)
-
     def _begin(self, user: int, now: float) -> None:
         texts = self._texts
         # The first texts differ in length, or all users would be at the same position of theirs for ever.
         tokens = texts.tokens if self._warm or now > 0 else 1 + texts.tokens * (user + 1) // (self._users + 1)
         params = SessionParams(SamplingParams(), tokens, texts.draft_n)
         number = next(self._numbers)
-        ids = [RIGHT] * texts.prompt
-        company = len(self._live) + 1
+        ids, company = [RIGHT] * texts.prompt, len(self._live) + 1
         session = VerifierSession(ids, params, self._limits, self._costs, self._acceptance, now, company=company)
         self._live[number], self._owner[number] = session, user
         if session.may_draft:
@@ -218,23 +207,14 @@ class _Simulation:
     def _turn(self, now: float) -> None:
         if self._stepping:
             return
-        self._admit(now)
+        while self._waiting and len(self._live) < (self._site.places or self._users):
+            self._begin(self._waiting.popleft(), now)
         step = self._scheduler.next_step(self._live, now)
-        match step:
-            case Step():
-                self._start(step, now)
-            case Idle(until):
-                if until is not None and until != self._wake:
-                    self._wake = until
-                    self._at(until, self._woken)
-            case _:
-                assert_never(step)
-
-    def _woken(self, now: float) -> None:
-        if self._wake == now:
-            self._turn(now)
-
-    def _start(self, step: Step, now: float) -> None:
+        if isinstance(step, Idle):
+            if step.until is not None and step.until != self._wake:
+                self._wake = step.until
+                self._at(step.until, lambda then: self._turn(then) if self._wake == then else None)
+            return
         self._stepping, self._wake = True, None
         for number, part in step.parts:
             if isinstance(part, ev.Verify):
@@ -249,19 +229,18 @@ class _Simulation:
         self._costs.record_pause(self._site.pause, drafting=drafting)
         if step.pure:
             self._costs.record(step.rows, seconds, context=step.context, drafts=step.drafts)
-        sharing = len(step.parts)
         for number, part in step.parts:
             session = self._live[number]
             if isinstance(part, ev.Prefill):
                 effects = session.handle(ev.Prefilled(len(part.ids)), now)
             else:
                 logits = ROWS[: len(part.drafts) + 1]
-                effects = session.handle(ev.Stepped(part.drafts, logits, seconds, sharing), now)
+                effects = session.handle(ev.Stepped(part.drafts, logits, seconds, len(step.parts)), now)
             self._carry_out(number, effects, now)
             self._reconsider(number, now)
-        self._at(now + self._site.pause, self._free)
+        self._at(now + self._site.pause, self._next_turn)
 
-    def _free(self, now: float) -> None:
+    def _next_turn(self, now: float) -> None:
         self._stepping = False
         self._turn(now)
 
@@ -279,18 +258,14 @@ class _Simulation:
                     counts.tokens[self._owner[number]] += len(effect.ids)
                     counts.drafted += len(effect.drafts)
                     counts.accepted += effect.accepted
-                case ev.Finish():
-                    self._finished(number)
+                case ev.Finish():  # the user asks for the next text at once
+                    self._drafter_of(number).sessions.pop(number, None)
+                    del self._live[number]
+                    self._waiting.append(self._owner.pop(number))
                 case ev.Trim():
                     pass
                 case _:
                     assert_never(effect)
-
-    def _finished(self, number: int) -> None:
-        """The user asks for the next text at once."""
-        self._drafter_of(number).sessions.pop(number, None)
-        del self._live[number]
-        self._waiting.append(self._owner.pop(number))
 
     def _reconsider(self, number: int, now: float) -> None:
         session = self._live.get(number)
@@ -317,8 +292,8 @@ class _Simulation:
     # --- drafters
 
     def _tell(self, number: int, event: ev.DrafterEvent, now: float) -> None:
-        drafter = self._drafter_of(number)
-        self._at(now + self._site.round_trip / 2, partial(self._arrived, drafter, number, event))
+        arrived = partial(self._arrived, self._drafter_of(number), number, event)
+        self._at(now + self._site.round_trip / 2, arrived)
 
     def _arrived(self, drafter: _Drafter, number: int, event: ev.DrafterEvent, now: float) -> None:
         drafter.told.append((number, event))
@@ -345,13 +320,11 @@ class _Simulation:
 
     def _next(self, drafter: _Drafter) -> tuple[int, ev.Predict] | None:
         for number, session in drafter.sessions.items():
-            plan = session.plan(self._site.round_trip)
-            if plan is not None:
+            if (plan := session.plan(self._site.round_trip)) is not None:
                 drafter.sessions[number] = drafter.sessions.pop(number)  # the others come first next time
                 return number, plan
         for number, session in drafter.sessions.items():
-            plan = session.plan_shadow()
-            if plan is not None:
+            if (plan := session.plan_shadow()) is not None:
                 return number, plan
         return None
 

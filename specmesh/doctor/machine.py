@@ -1,4 +1,4 @@
-"""Checks of this machine: software, models, sockets, services and keys. What judges is pure."""
+"""Checks of this machine: software, models, sockets and services. What judges is pure."""
 
 import grp
 import os
@@ -20,10 +20,9 @@ from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.doctor.mesh import RoleSettings
 from specmesh.engines.llama.library import PINNED, backends, gpu_devices
 from specmesh.engines.mlx_model import default_device
-from specmesh.errors import ConfigError, InsecureKeys
+from specmesh.errors import ConfigError
 from specmesh.gguf_header import parts, read_headers
 from specmesh.hf_directory import read_directory
-from specmesh.keys import Listing, find_keys
 from specmesh.model_store import entries, human_bytes
 from specmesh.paths import MAX_SOCKET_PATH, ROLES, SYSTEM_DIR
 from specmesh.service.launchd import launchd_service
@@ -383,22 +382,3 @@ def _said(command: Command) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-# --- keys
-
-
-def keys() -> list[Check]:
-    """Check the folder of keys that daemons would use."""
-    folder = find_keys(None)
-    if folder is None:
-        return [ok("keys", "keys", "none: the wire works on this machine, and through tunnels")]
-    try:
-        folder.identity()
-        drafters, verifiers = (len(folder.entries(listing)) for listing in Listing)
-    except InsecureKeys as error:
-        return [fail("keys", "keys", str(error), "what the line above says, then look again")]
-    except ConfigError as error:
-        return [fail("keys", "keys", str(error), f"specmesh keys list --keys {folder.path}")]
-    told = f"{folder.path}: {drafters} drafter{'s' * (drafters != 1)} allowed"
-    return [ok("keys", "keys", f"{told}, {verifiers} verifier{'s' * (verifiers != 1)} known")]

@@ -1,4 +1,4 @@
-"""Checks of the mesh: the daemons' settings, those that run, and whether they reach each other. What judges is pure."""
+"""Checks of the mesh: settings, daemons that run, keys, and whether they reach each other. What judges is pure."""
 
 import errno
 import re
@@ -13,16 +13,16 @@ import click
 
 from specmesh import __version__, paths
 from specmesh.api.port import parse_port
+from specmesh.api.snapshot import printable
 from specmesh.cli.config import command_of, effective, read
 from specmesh.cli.status import Found
 from specmesh.client import Json
 from specmesh.core.costs import StepCosts
 from specmesh.core.policy import PolicyInputs, solve
 from specmesh.doctor.check import Check, fail, ok, warn
-from specmesh.errors import BadVariable, ConfigError
-from specmesh.keys import find_keys
+from specmesh.errors import BadVariable, ConfigError, InsecureKeys
+from specmesh.keys import Listing, find_keys
 from specmesh.paths import ROLES
-from specmesh.snapshot import printable
 from specmesh.ways import Way, endpoint, way
 
 CONNECT_TIMEOUT_S = 2.0
@@ -149,6 +149,25 @@ def judge_daemon(one: Found, ours: str = __version__) -> Check:
         fix = "specmesh doctor --model SMALL --against BIG  # find a draft model of the same family"
         return warn("daemons", name, f"{told}, whose vocabulary fits its verifier's in part", fix)
     return ok("daemons", name, told)
+
+
+# --- keys
+
+
+def keys() -> list[Check]:
+    """Check the folder of keys that daemons would use."""
+    folder = find_keys(None)
+    if folder is None:
+        return [ok("keys", "keys", "none: the wire works on this machine, and through tunnels")]
+    try:
+        folder.identity()
+        drafters, verifiers = (len(folder.entries(listing)) for listing in Listing)
+    except InsecureKeys as error:
+        return [fail("keys", "keys", str(error), "what the line above says, then look again")]
+    except ConfigError as error:
+        return [fail("keys", "keys", str(error), f"specmesh keys list --keys {folder.path}")]
+    told = f"{folder.path}: {drafters} drafter{'s' * (drafters != 1)} allowed"
+    return [ok("keys", "keys", f"{told}, {verifiers} verifier{'s' * (verifiers != 1)} known")]
 
 
 # --- network

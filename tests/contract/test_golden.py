@@ -98,9 +98,9 @@ def test_generate_json(pair: Pair, name: str, options: tuple[object, ...]):
 
 def test_stats_and_metrics(pair: Pair):
     """`stats --json` and /metrics of both, while they draft."""
-    with Stream(pair.verifier, body("def f(", 900, ignore_eos=True)) as stream:
+    with Stream(pair.verifier, body("def f(", 3500, ignore_eos=True)) as stream:
         stream.read(while_=lambda: sum(stream.accepted) < 20)
-        until(lambda: pair.verifier.stats()["draft_n"] is not None and pair.drafter.live(), "the snapshots have it")
+        until(lambda: all(one.stats()["draft_n"] is not None for one in pair), "the snapshots have it")
         for daemon in pair:
             check(f"stats-{daemon.role}", command("stats", "--json", "--socket", daemon.socket).json)
             status, answer = ask(daemon, "/metrics")

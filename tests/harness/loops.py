@@ -26,7 +26,7 @@ from specmesh.daemons import peers
 from specmesh.daemons.drafter import DrafterLoop
 from specmesh.daemons.mailbox import Mailbox
 from specmesh.daemons.request_queue import MAX_QUEUE
-from specmesh.daemons.transport import Route, bind_router, connect_dealer
+from specmesh.daemons.transport import Route, bind_router
 from specmesh.daemons.verifier import VerifierLoop
 from specmesh.daemons.vocabulary_cache import VocabularyCache
 from specmesh.engines.base import DraftEngine, Span
@@ -190,7 +190,7 @@ class Bench:
 
     def dealer(self, *, known: bool = True) -> "ScriptedDrafter":
         """A drafter that says what the test tells it to; the verifier knows it, or is connected at least."""
-        made = ScriptedDrafter(connect_dealer(self.context, self.address))
+        made = ScriptedDrafter(Route(self.context, self.address).open())
         self._ends.append(lambda: made.socket.close(linger=0))
         made.connected()
         if known:

@@ -59,6 +59,7 @@ class LlamaCache:
         self._n_vocab = model.n_vocab
         self._handle = _create(model, sizes)
         self._memory = self.lib.llama_get_memory(self._handle)
+        self._rows = sizes.rows
         self._batch = _Batch(self.lib, sizes.rows)
         self.snapshots: int = self.lib.llama_n_rs_seq(self._handle)
         if self._memory is None:
@@ -73,6 +74,11 @@ class LlamaCache:
             if code == _NO_SLOT:
                 raise EngineError(f"llama.cpp found no room in its cache for a step of {rows} rows")
             raise EngineError(f"llama.cpp failed in a step of {rows} rows (code {code}: {quoted_errors()})")
+
+    def read(self, span: Span) -> None:
+        """Take in a span without logits, in as many decodes as it needs; raises EngineError."""
+        for at in range(0, len(span.ids), self._rows):
+            self.run([Span(span.seq, span.position + at, span.ids[at : at + self._rows], logits=False)])
 
     def use_threads(self, threads: int) -> None:
         """Take so many CPU threads from the next run on."""

@@ -70,7 +70,7 @@ class LlamaEngine:
                 f"{model.name} keeps states that rows cannot be removed from, so its steps cannot be filled up to "
                 "one width: leave --reproducible out"
             )
-        self._fixed = FixedWidth(self._cache, width, rows) if width is not None else None
+        self._fixed = FixedWidth(self._cache, width) if width is not None else None
         self._sequences = Sequences(n_seq, n_ctx, model.n_vocab)
         self.info = EngineInfo(
             model.name,
@@ -170,12 +170,10 @@ class FixedWidth:
     Kernels are chosen by how many rows a decode has, and round differently; and the cells that attention sums over lie
     where there was room. So each sequence is decoded on its own, in cells of its own, and rows whose logits are wanted
     are filled up to `width`. What fills them up follows in the same sequence, where no row looks, and is removed after.
-
-    rows: most of a decode without logits.
     """
 
-    def __init__(self, cache: LlamaCache, width: int, rows: int) -> None:
-        self._cache, self._width, self._rows = cache, width, rows
+    def __init__(self, cache: LlamaCache, width: int) -> None:
+        self._cache, self._width = cache, width
 
     def run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """Run each span; the wanted logits in order, float32 (rows with logits, n_vocab), valid until the next call.
@@ -188,13 +186,11 @@ class FixedWidth:
                 raise LocalProtocolError(f"a span of {len(span.ids)} rows with logits: each step has {self._width}")
         shown: list[NDArray[np.float32]] = []
         for span in spans:
-            if span.logits:
-                rows = self._step(span)
-                shown.append(rows if span is spans[-1] else rows.copy())
+            if not span.logits:
+                self._cache.read(span)
                 continue
-            for at in range(0, len(span.ids), self._rows):
-                part = span.ids[at : at + self._rows]
-                self._cache.run([Span(span.seq, span.position + at, part, logits=False)])
+            rows = self._step(span)
+            shown.append(rows if span is spans[-1] else rows.copy())
         return shown[0] if len(shown) == 1 else np.concatenate(shown or [self._cache.logits(0)])
 
     def _step(self, span: Span) -> NDArray[np.float32]:

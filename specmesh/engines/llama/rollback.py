@@ -198,9 +198,9 @@ class Restore(Rewind):
 
     trimming: Trimming = "restore"
 
-    def __init__(self, cache: LlamaCache, n_seq: int, rows: int, *, ahead: bool) -> None:
+    def __init__(self, cache: LlamaCache, n_seq: int, *, ahead: bool) -> None:
         super().__init__(cache)
-        self._rows, self._ahead = rows, ahead
+        self._ahead = ahead
         self._tracks = [_Track() for _ in range(n_seq)]
 
     def prepare(self, spans: Sequence[Span]) -> list[Span]:
@@ -208,8 +208,8 @@ class Restore(Rewind):
         prepared: dict[int, list[Span]] = {seq: [] for seq in dict.fromkeys(span.seq for span in spans)}
         again = {seq: span for seq in prepared if (span := self._restored(seq)) is not None}
         alone = [span for span in again.values() if len(span.ids) > CARRY]
-        for part in _parts(alone, self._rows):
-            self._cache.run(part)
+        for span in alone:
+            self._cache.read(span)
         settled = {span.seq for span in alone}
         carried = {seq: span for seq, span in again.items() if seq not in settled}
         for seq in prepared:
@@ -282,23 +282,6 @@ def _drafts(seq: int, spans: Sequence[Span]) -> bool:
     return any(span.seq == seq and span.logits and len(span.ids) > 1 for span in spans)
 
 
-def _parts(spans: Sequence[Span], rows: int) -> Iterator[list[Span]]:
-    """Spans as decodes of at most `rows` rows."""
-    part: list[Span] = []
-    room = rows
-    for span in spans:
-        start = 0
-        while start < len(span.ids):
-            ids = span.ids[start : start + room]
-            part.append(Span(span.seq, span.position + start, ids, logits=False))
-            start, room = start + len(ids), room - len(ids)
-            if room == 0:
-                yield part
-                part, room = [], rows
-    if part:
-        yield part
-
-
 def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> tuple[LlamaCache, Rewind]:
     """Reserve a model's memory and choose the cheapest way of taking rows back that works; raises ConfigError.
 
@@ -323,7 +306,7 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> tuple[Lla
     cache = LlamaCache(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq))
     for cache.partial in (True, False):
         if _works(cache, _restores):
-            return cache, Restore(cache, sizes.n_seq, sizes.rows, ahead=not rollback)
+            return cache, Restore(cache, sizes.n_seq, ahead=not rollback)
     return cache, Removal(cache, works=False)
 
 

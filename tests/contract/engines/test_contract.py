@@ -1,0 +1,196 @@
+"""What every verify engine promises, whatever is behind it."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from engine_contract import (
+    N_BATCH,
+    N_SEQ,
+    TINY,
+    llama_settings,
+    model_params,
+    pick_gguf,
+    sim_settings,
+    span,
+    step,
+    text_ids,
+)
+from numpy.typing import NDArray
+
+from specmesh.engines.base import VerifyEngine
+from specmesh.engines.llama import LlamaVerifier
+from specmesh.engines.sim import SimVerifier
+from specmesh.errors import EngineError, LocalProtocolError
+
+
+@pytest.fixture(
+    scope="module",
+    params=["sim", "sim-untrimmable", *model_params(*TINY)],
+)
+def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
+    engine: VerifyEngine
+    if request.param.startswith("sim"):
+        engine = SimVerifier(sim_settings(can_trim=request.param == "sim"))
+    else:
+        engine = LlamaVerifier(llama_settings(pick_gguf(request.param, request)))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(autouse=True)
+def _empty_sequences(request: pytest.FixtureRequest) -> None:
+    """The engine is shared by the tests of this module, its sequences are not."""
+    if "verifier" in request.fixturenames:
+        for seq in range(N_SEQ):
+            request.getfixturevalue("verifier").trim(seq, 0)
+
+
+def one_by_one(engine: VerifyEngine, seq: int, ids: Sequence[int], position: int = 0) -> NDArray[np.float32]:
+    return np.concatenate([step(engine, span(seq, position + index, [token]))[0] for index, token in enumerate(ids)])
+
+
+def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
+    """Equal up to the numerical noise between kernels of different width: small, and flips only near ties."""
+    assert left.shape == right.shape
+    noise = float(np.abs(left - right).max())
+    spread = float(right.max(axis=1).mean() - right.mean())
+    assert noise <= 0.05 * spread
+    top_two = np.sort(right, axis=1)[:, -2:]
+    clear = top_two[:, 1] - top_two[:, 0] > 2 * noise
+    assert clear.any()
+    assert (left.argmax(axis=1) == right.argmax(axis=1))[clear].all()
+
+
+class TestVerifier:
+    """Promises of VerifyEngine."""
+
+    def test_shape(self, verifier: VerifyEngine) -> None:
+        """Logits are float32, one row per id, one column per id of the vocabulary; unwanted ones are None."""
+        wanted, unwanted = verifier.decode([span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)])
+        assert wanted is not None
+        assert (wanted.shape, wanted.dtype) == ((3, len(verifier.vocabulary)), np.float32)
+        assert unwanted is None
+
+    def test_rows_at_once_equal_one_at_a_time(self, verifier: VerifyEngine) -> None:
+        """k rows in one step say what k steps of one row say."""
+        ids = text_ids(12)
+        assert_same_logits(step(verifier, span(0, 0, ids))[0], one_by_one(verifier, 1, ids))
+
+    def test_sequences_in_one_step_are_independent(self, verifier: VerifyEngine) -> None:
+        """Several sequences in one step say what each says alone."""
+        texts = [text_ids(7, seed) for seed in range(N_SEQ)]
+        together = step(verifier, *(span(seq, 0, ids) for seq, ids in enumerate(texts)))
+        for seq, ids in enumerate(texts):
+            verifier.trim(seq, 0)
+            assert_same_logits(together[seq], step(verifier, span(seq, 0, ids))[0])
+
+    def test_prefill_and_last_row_in_one_step(self, verifier: VerifyEngine) -> None:
+        """A sequence may have two spans in a step, as a prefill that wants logits of its last id only."""
+        ids = text_ids(10)
+        full = step(verifier, span(0, 0, ids))[0]
+        (last,) = step(verifier, span(1, 0, ids[:9], logits=False), span(1, 9, ids[9:]))
+        assert_same_logits(last, full[9:])
+
+    def test_trim_then_redo(self, verifier: VerifyEngine) -> None:
+        """After a cut a sequence goes on as if the ids cut off had never been there; what cannot, says so."""
+        ids = text_ids(12)
+        straight = step(verifier, span(0, 0, ids))[0]
+        step(verifier, span(1, 0, ids[:8]), span(2, 0, ids[:8]))
+        step(verifier, span(1, 8, [ids[8], 51, 52]))
+        if not verifier.info.can_trim:
+            with pytest.raises(EngineError, match="cannot remove"):
+                verifier.trim(1, 9)
+            return
+        verifier.trim(1, 9)
+        assert_same_logits(step(verifier, span(1, 9, ids[9:]))[0], straight[9:])
+
+    def test_trim_before_the_last_step(self, verifier: VerifyEngine) -> None:
+        """Far back an engine goes on correctly or says that it cannot, with nothing lost."""
+        ids = text_ids(20)
+        straight = step(verifier, span(0, 0, ids))[0]
+        for start, end in ((0, 8), (8, 12), (12, 16)):
+            step(verifier, span(1, start, ids[start:end]))
+        if verifier.info.trimming == "removal":
+            verifier.trim(1, 6)
+            assert_same_logits(step(verifier, span(1, 6, ids[6:]))[0], straight[6:])
+            return
+        with pytest.raises(EngineError, match="cannot remove"):
+            verifier.trim(1, 6)
+        assert_same_logits(step(verifier, span(1, 16, ids[16:]))[0], straight[16:])
+
+    def test_rejected_drafts_leave_no_trace(self, verifier: VerifyEngine) -> None:
+        """Steps of several sequences with right and wrong drafts, of any widths: logits as without drafts."""
+        if not verifier.info.can_trim:
+            return
+        rng = np.random.default_rng(3)
+        texts = [text_ids(70, seed) for seed in range(N_SEQ)]
+        straight = [one_by_one(verifier, seq, ids) for seq, ids in enumerate(texts)]
+        for seq in range(N_SEQ):
+            verifier.trim(seq, 0)
+        seen: list[list[NDArray[np.float32]]] = [[] for _ in range(N_SEQ)]
+        held = [0] * N_SEQ
+        while min(held) < 60:
+            spans, right = [], []
+            for seq in rng.permutation(N_SEQ).tolist()[: rng.integers(1, N_SEQ + 1)]:
+                drafts, good = int(rng.integers(0, 7)), int(rng.integers(0, 10))
+                kept = 1 + min(good, drafts)
+                if held[seq] + drafts < 70:
+                    wrong = rng.integers(33, 126, size=1 + drafts - kept).tolist()
+                    spans.append(span(seq, held[seq], texts[seq][held[seq] : held[seq] + kept] + wrong))
+                    right.append(kept)
+            for part, kept, rows in zip(spans, right, step(verifier, *spans), strict=True):
+                seen[part.seq].append(rows[:kept])
+                held[part.seq] += kept
+                if kept < len(part.ids):
+                    verifier.trim(part.seq, held[part.seq])
+        for seq in range(N_SEQ):
+            assert_same_logits(np.concatenate(seen[seq]), straight[seq][: held[seq]])
+
+    def test_gone_on_with_long_after(self, verifier: VerifyEngine) -> None:
+        """What a sequence holds stays as it is while others come, are cut and go."""
+        ids = text_ids(30)
+        straight = step(verifier, span(0, 0, ids))[0]
+        step(verifier, span(1, 0, ids[:8]))
+        step(verifier, span(1, 8, [*ids[8:10], *([51, 52] if verifier.info.can_trim else [])]))
+        if verifier.info.can_trim:
+            verifier.trim(1, 10)
+        verifier.trim(0, 0)
+        for seq in (2, 0):
+            step(verifier, span(seq, 0, text_ids(20, seed=4), logits=False))
+            step(verifier, span(seq, 20, [60, 61, 62]))
+            verifier.trim(seq, 0)
+        assert_same_logits(step(verifier, span(1, 10, ids[10:]))[0], straight[10:])
+
+    def test_copies(self, verifier: VerifyEngine) -> None:
+        """Two sequences with one beginning go on apart, and either stays when the other goes."""
+        ids = text_ids(20)
+        straight = step(verifier, span(0, 0, ids))[0]
+        if verifier.info.reuse != "copied":
+            with pytest.raises(LocalProtocolError):
+                verifier.copy(1, 0, 6)
+            return
+        assert verifier.info.trimming == "removal"
+        verifier.copy(1, 0, 6)
+        verifier.copy(2, 1, 6)
+        step(verifier, span(1, 6, text_ids(9, seed=4), logits=False))
+        verifier.trim(0, 3)
+        verifier.trim(0, 0)
+        step(verifier, span(0, 0, text_ids(N_BATCH, seed=5), logits=False))
+        assert_same_logits(step(verifier, span(2, 6, ids[6:]))[0], straight[6:])
+        verifier.trim(1, 6)
+        assert_same_logits(step(verifier, span(1, 6, ids[6:]))[0], straight[6:])
+
+    @pytest.mark.parametrize(
+        ("seq", "source", "length"), [(1, 0, 0), (1, 0, 5), (1, 0, -1), (0, 0, 2), (2, 0, 2), (1, N_SEQ, 2), (-1, 0, 2)]
+    )
+    def test_bad_copies(self, verifier: VerifyEngine, seq: int, source: int, length: int) -> None:
+        """Into a sequence that is not empty, of more or less than there is, or of none: refused, with nothing done."""
+        ids = text_ids(6)
+        straight = step(verifier, span(1, 0, ids))[0]
+        verifier.trim(1, 0)
+        step(verifier, span(0, 0, ids[:4]), span(2, 0, ids[:1]))
+        with pytest.raises(LocalProtocolError):
+            verifier.copy(seq, source, length)
+        assert_same_logits(step(verifier, span(0, 4, ids[4:]))[0], straight[4:])
+        step(verifier, span(1, 0, ids))

@@ -1,0 +1,210 @@
+"""What every draft engine promises, whatever is behind it."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from engine_contract import (
+    GREEDY,
+    MLX_KINDS,
+    N_BATCH,
+    N_CTX,
+    N_SEQ,
+    SAMPLED,
+    TINY,
+    llama_settings,
+    mlx_settings,
+    model_params,
+    pick_gguf,
+    sim_settings,
+    span,
+    step,
+    text_ids,
+)
+from numpy.typing import NDArray
+
+from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.engines.base import Ask, BatchDraftEngine, DraftEngine, VerifyEngine
+from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
+from specmesh.engines.mlx import MlxDrafter
+from specmesh.engines.ngram import NgramDrafter
+from specmesh.engines.sim import SimDrafter, SimVerifier
+from specmesh.errors import LocalProtocolError
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *("sim", "sim-untrimmable", "ngram"),
+        *model_params(*TINY),
+        *(pytest.param(f"mlx-{kind}", marks=pytest.mark.models) for kind in MLX_KINDS),
+    ],
+)
+def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
+    engine: DraftEngine
+    if request.param.startswith("sim"):
+        engine = SimDrafter(sim_settings(can_trim=request.param == "sim"))
+    elif request.param == "ngram":
+        engine = NgramDrafter(N_CTX, N_SEQ)
+    elif request.param.startswith("mlx"):
+        engine = MlxDrafter(mlx_settings(request.param, request.getfixturevalue("make_hf")))
+    else:
+        engine = LlamaDrafter(llama_settings(pick_gguf(request.param, request)))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(autouse=True)
+def _empty_sequences(request: pytest.FixtureRequest) -> None:
+    """The engine is shared by the tests of this module, its sequences are not."""
+    if "drafter" in request.fixturenames:
+        for seq in range(N_SEQ):
+            request.getfixturevalue("drafter").trim(seq, 0)
+
+
+class Recording(Sampler):
+    """Remembers the positions it was asked about."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        super().__init__(params)
+        self.positions: list[int] = []
+
+    def choose(self, logits: NDArray[np.float32], position: int) -> int:
+        self.positions.append(position)
+        return super().choose(logits, position)
+
+
+class TestDrafter:
+    """Promises of DraftEngine."""
+
+    @pytest.mark.parametrize("sampler", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+    def test_guess_is_a_function_of_the_prefix(self, drafter: DraftEngine, sampler: Sampler) -> None:
+        """How the ids arrived, in one piece or many, does not change the guess after them."""
+        ids = text_ids(24)
+        at_once = drafter.predict(0, ids, sampler)
+        for token in ids[:-1]:
+            assert drafter.predict(1, [token], None) is None
+        assert drafter.predict(1, ids[-1:], sampler) == at_once
+
+    @pytest.mark.parametrize("length", [0, 1, 12, 19])
+    def test_trim_then_feed_again(self, drafter: DraftEngine, length: int) -> None:
+        """After a cut, and feeding what is not held, a sequence guesses like one that never strayed."""
+        ids = text_ids(20)
+        fresh = drafter.predict(0, ids, GREEDY)
+        drafter.predict(1, ids[:19], None)
+        drafter.predict(1, [50, 51], GREEDY)
+        held = drafter.trim(1, length)
+        assert held == length if drafter.info.trimming == "removal" else 0 <= held <= length
+        assert drafter.predict(1, ids[held:], GREEDY) == fresh
+
+    def test_drafting_and_cutting_back(self, drafter: DraftEngine) -> None:
+        """A chain drafted twice from the same place is the same chain."""
+        ids = text_ids(20)
+        chains = []
+        for _ in range(2):
+            held = drafter.trim(0, len(ids) - 1)
+            chains.append(self.chain(drafter, ids[held:]))
+        assert chains[0] == chains[1]
+
+    @staticmethod
+    def chain(drafter: DraftEngine, ids: Sequence[int]) -> list[int]:
+        guesses: list[int] = []
+        token = drafter.predict(0, ids, GREEDY)
+        while token is not None and len(guesses) < 6:
+            guesses.append(token)
+            token = drafter.predict(0, [token], GREEDY)
+        return guesses
+
+    def test_sequences_are_independent(self, drafter: DraftEngine) -> None:
+        """What one sequence takes in or loses leaves the others alone."""
+        texts = [text_ids(20, seed) for seed in range(N_SEQ)]
+        alone = []
+        for ids in texts:
+            alone.append(drafter.predict(0, ids, GREEDY))
+            drafter.trim(0, 0)
+        for start, end in pairwise([0, 7, 19]):
+            for seq, ids in enumerate(texts):
+                drafter.predict(seq, ids[start:end], None)
+        drafter.trim(0, 0)
+        assert [drafter.predict(seq, texts[seq][19:], GREEDY) for seq in (1, 2)] == alone[1:]
+
+    def test_several_at_once(self, drafter: DraftEngine) -> None:
+        """Guesses for several sequences in one go are those that each gets alone, whatever else is taken in."""
+        if not drafter.info.batches:
+            return
+        assert isinstance(drafter, BatchDraftEngine)
+        texts = [text_ids(9), text_ids(15)[3:], text_ids(9)[1:]]
+        alone = []
+        for ids in texts:
+            alone.append([drafter.predict(0, ids, GREEDY), drafter.predict(0, [44], GREEDY)])
+            drafter.trim(0, 0)
+        first = drafter.predict_many([Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)])
+        second = drafter.predict_many([Ask(2, (44,), GREEDY), Ask(0, (44,), None), Ask(1, (44,), GREEDY)])
+        assert first == [guesses[0] for guesses in alone]
+        assert second == [alone[2][1], None, alone[1][1]]
+
+    def test_trim_says_what_is_held(self, drafter: DraftEngine) -> None:
+        """A cut beyond the end changes nothing and says how long the sequence is."""
+        assert drafter.trim(0, 10) == 0
+        drafter.predict(0, text_ids(6), None)
+        assert drafter.trim(0, 10) == 6
+        assert drafter.trim(0, 6) == 6
+
+    def test_sampler_sees_the_position_of_the_guess(self, drafter: DraftEngine) -> None:
+        """The noise of coupled sampling is that of the absolute position the guess is for."""
+        if drafter.info.backend == "prompt lookup":
+            return
+        sampler = Recording(SamplingParams(temperature=1.0))
+        drafter.predict(0, text_ids(7), sampler)
+        drafter.predict(0, [40], sampler)
+        assert sampler.positions == [7, 8]
+
+    def test_guess_with_a_full_context(self, drafter: DraftEngine) -> None:
+        """The id after the last one that fits can be guessed but not taken in."""
+        ids = text_ids(N_CTX)
+        for start in range(0, N_CTX - N_BATCH, N_BATCH):
+            drafter.predict(0, ids[start : start + N_BATCH], None)
+        assert drafter.predict(0, ids[N_CTX - N_BATCH :], GREEDY) is not None
+        with pytest.raises(LocalProtocolError, match="at most 96"):
+            drafter.predict(0, [40], GREEDY)
+
+    @pytest.mark.parametrize(
+        ("seq", "ids"),
+        [(0, []), (0, [-1]), (0, [2**31]), (N_SEQ, [40]), (-1, [40]), (0, [40] * (N_CTX + 1))],
+    )
+    def test_bad_ids(self, drafter: DraftEngine, seq: int, ids: list[int]) -> None:
+        """Ids that cannot be are refused, and the sequence goes on as if they had not come."""
+        text = text_ids(20)
+        fresh = drafter.predict(1, text, GREEDY)
+        drafter.predict(0, text[:19], None)
+        with pytest.raises(LocalProtocolError):
+            drafter.predict(seq, ids, GREEDY)
+        assert drafter.predict(0, text[19:], GREEDY) == fresh
+
+    @pytest.mark.parametrize(("seq", "length"), [(0, -1), (N_SEQ, 0), (-1, 0)])
+    def test_bad_trim(self, drafter: DraftEngine, seq: int, length: int) -> None:
+        """A cut to less than nothing, or of no sequence, is refused."""
+        with pytest.raises(LocalProtocolError):
+            drafter.trim(seq, length)
+
+
+@pytest.mark.parametrize("kind", ["sim", pytest.param("llama", marks=pytest.mark.models)])
+@pytest.mark.parametrize("sampler", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_model_drafts_for_itself(request: pytest.FixtureRequest, kind: str, sampler: Sampler) -> None:
+    """The same model on both sides, with the same sampler: every guess is the target's own token."""
+    target: VerifyEngine
+    draft: DraftEngine
+    if kind == "sim":
+        target, draft = SimVerifier(sim_settings()), SimDrafter(sim_settings(alpha=1.0))
+    else:
+        chosen = llama_settings(pick_gguf("llama", request))
+        target, draft = LlamaVerifier(chosen), LlamaDrafter(chosen)
+    ids = text_ids(10)
+    for _ in range(20):
+        (row,) = step(target, span(0, 0, ids)) if len(ids) == 10 else step(target, span(0, len(ids) - 1, ids[-1:]))
+        guess = draft.predict(0, ids if len(ids) == 10 else ids[-1:], sampler)
+        ids.append(sampler.choose(row[-1], len(ids)))
+        assert guess == ids[-1]
+    target.close()
+    draft.close()

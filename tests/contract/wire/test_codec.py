@@ -1,0 +1,347 @@
+"""The codec against its golden vectors, and as a total function on bytes."""
+
+import json
+import struct
+import tracemalloc
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args, get_type_hints
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specmesh.errors import FrameError
+from specmesh.wire import messages as m
+from specmesh.wire.codec import HEADER, MAX_FRAME, decode, encode, may_be_control
+
+PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
+VECTORS = Path(__file__).parents[3] / "wire" / "vectors"
+MESSAGES = {cls.__name__: cls for cls in get_args(m.Message)}
+
+u16 = st.integers(0, 2**16 - 1)
+u32 = st.integers(0, 2**32 - 1)
+int32 = st.integers(-(2**31), 2**31 - 1)
+unicode_text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+number = st.floats(allow_nan=False, allow_infinity=False)
+_ids = st.lists(int32, max_size=80).map(tuple)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | number | unicode_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(unicode_text, inner, max_size=3),
+    max_leaves=8,
+)
+_BY_ANNOTATION = {
+    int: u32,
+    float: number,
+    str: unicode_text,
+    bool: st.booleans(),
+    list[int]: st.lists(u32, max_size=8),
+    list[float]: st.lists(number, max_size=8),
+    list[str]: st.lists(unicode_text, max_size=8),
+    dict[str, object]: st.dictionaries(unicode_text, _json, max_size=4),
+    list[dict[str, str]]: st.lists(st.dictionaries(unicode_text, unicode_text, max_size=3), max_size=3),
+}
+
+
+def control(cls):
+    """Any valid message of a control class, field by field from its annotations."""
+    hints = get_type_hints(cls)
+    return st.builds(cls, **{field.name: _BY_ANNOTATION[hints[field.name]] for field in fields(cls)})
+
+
+_law = st.lists(st.tuples(int32, u16), max_size=m.MAX_SUPPORT)
+
+
+def _with_laws(session, base, crc, drafts):
+    """DRAFT_PROBS of drafts as (id, law)."""
+    entries = [entry for _, law in drafts for entry in law]
+    ids, sizes = tuple(token for token, _ in drafts), tuple(len(law) for _, law in drafts)
+    return m.DraftProbs(session, base, crc, ids, sizes, tuple(t for t, _ in entries), tuple(w for _, w in entries))
+
+
+id_messages = st.one_of(
+    st.builds(m.Draft, u32, u32, u32, _ids),
+    st.builds(m.Truth, u32, u32, u32, _ids, u16),
+    st.builds(m.Sync, u32, u32, u32, _ids, u16),
+    st.builds(m.Nack, u32, u32, u32),
+    st.builds(m.Shadow, u32, u32, u32, _ids),
+)
+token_messages = id_messages | st.builds(_with_laws, u32, u32, u32, st.lists(st.tuples(int32, _law), max_size=6))
+control_messages = st.one_of([control(cls) for cls in get_args(m.ControlMessage)])
+messages = token_messages | control_messages
+
+
+def vectors(*names):
+    """The golden vectors of these files in wire/vectors."""
+    files = [VECTORS / f"{name}.json" for name in names]
+    return [vector for file in files for vector in json.loads(file.read_text(encoding="utf-8"))["vectors"]]
+
+
+DRAFT = m.Draft(session=7, base=3, prefix_crc=0x12345678, ids=(590, 1024, 338, 263))
+
+
+def message_of(vector):
+    """The message a vector describes."""
+    cls, values = MESSAGES[vector["message"]], dict(vector["fields"])
+    if cls in get_args(m.TokenMessage):
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return cls(**values)
+
+
+def sealed(frame):
+    """The frame with its own CRC-32 behind it."""
+    return bytes(frame) + crc32(frame).to_bytes(4, "little")
+
+
+def decode_or_reason(frame):
+    """The message, or the reason of the FrameError; anything else escapes and fails the test."""
+    try:
+        return decode(frame)
+    except FrameError as error:
+        return error.reason
+
+
+# --- golden vectors
+
+
+@pytest.mark.parametrize("vector", vectors("token", "control"), ids=lambda v: v["name"])
+def test_golden_vector_both_ways(vector):
+    """encode(fields) is the recorded hex, byte for byte, and decode(hex) gives the fields back."""
+    message = message_of(vector)
+    assert encode(message).hex() == vector["hex"]
+    assert decode(bytes.fromhex(vector["hex"])) == message
+
+
+@pytest.mark.parametrize("vector", vectors("accepted"), ids=lambda v: v["name"])
+def test_tolerated_vector(vector):
+    """What a receiver must tolerate decodes to the recorded fields."""
+    assert decode(bytes.fromhex(vector["hex"])) == message_of(vector)
+
+
+@pytest.mark.parametrize("vector", vectors("rejected"), ids=lambda v: v["name"])
+def test_rejected_vector(vector):
+    """Bytes that are no frame are refused for the recorded reason."""
+    assert decode_or_reason(bytes.fromhex(vector["hex"])) == vector["reason"]
+
+
+def test_vectors_cover_every_message():
+    """Every message of the protocol has at least one golden vector."""
+    assert {vector["message"] for vector in vectors("token", "control")} == set(MESSAGES)
+
+
+def test_rejections_cover_every_reason():
+    """Every reason a FrameError can have occurs among the rejected vectors."""
+    reasons = {vector["reason"] for vector in vectors("rejected")}
+    assert reasons == {"length", "magic", "checksum", "version", "kind", "count", "body"}
+
+
+# --- sizes
+
+
+def test_header_is_20_bytes():
+    """A message without ids is the 20-byte header, its CRC, and nothing more."""
+    assert HEADER.size == 20
+    assert len(encode(m.Nack(1, 0, 0))) == 24
+
+
+def test_round_of_4_drafts_is_40_bytes():
+    """A round of 4 drafts is 40 bytes on the wire; every further draft adds 4."""
+    assert len(encode(DRAFT)) == 40
+    assert len(encode(m.Draft(7, 3, 0, (*DRAFT.ids, 1)))) == 44
+
+
+def test_largest_messages_fit_a_frame():
+    """The longest id list a frame may carry is encoded; one id more is the caller's mistake."""
+    ids = tuple(range(m.MAX_TOKENS))
+    assert decode(encode(m.Sync(1, 0, 0, ids, 0))).ids == ids
+    assert HEADER.size + 4 * m.MAX_TOKENS <= MAX_FRAME
+    with pytest.raises(ValueError, match="8193 ids"):
+        encode(m.Sync(1, 0, 0, (*ids, 0), 0))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Draft(-1, 0, 0, ()),
+        m.Draft(1, 2**32, 0, ()),
+        m.Draft(1, 0, 2**32, ()),
+        m.Draft(1, 0, 0, (2**31,)),
+        m.Draft(1, 0, 0, (-(2**31) - 1,)),
+        m.Truth(1, 0, 0, (), 2**16),
+        m.DraftProbs(1, 0, 0, (1,), (1,), (1,), (2**16,)),
+        m.Nack(2**32, 0, 0),
+    ],
+    ids=repr,
+)
+def test_field_out_of_range_is_a_value_error(message):
+    """A field that has no place in the frame is refused at the sender."""
+    with pytest.raises(ValueError, match="does not fit"):
+        encode(message)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "support", "weights"),
+    [((), (), ()), ((2,), (1,), (1,)), ((1,), (1,), ()), ((129,), (1,) * 129, (1,) * 129)],
+    ids=["no size", "too few tokens", "too few weights", "too many"],
+)
+def test_laws_that_are_none_are_a_value_error(sizes, support, weights):
+    """Laws that do not belong to the ids, or are longer than a frame may say, are the caller's mistake."""
+    with pytest.raises(ValueError, match="law"):
+        encode(m.DraftProbs(1, 0, 0, (1,), sizes, support, weights))
+
+
+# --- totality
+
+
+@PROFILE
+@given(messages)
+def test_round_trip(message):
+    """decode(encode(message)) is the message, for every kind."""
+    assert decode(encode(message)) == message
+
+
+@PROFILE
+@given(st.binary(max_size=200))
+@pytest.mark.fault("E1.16")
+def test_arbitrary_bytes_decode_or_raise_frame_error(raw):
+    """Any bytes are a message or a FrameError, never another exception."""
+    decode_or_reason(raw)
+
+
+@PROFILE
+@given(st.sampled_from(sorted(m.Kind)), st.integers(0, 2**16 - 1), st.binary(max_size=64))
+def test_any_payload_behind_a_valid_header(kind, count, payload):
+    """A valid header in front of arbitrary bytes reaches every branch and still only FrameError escapes."""
+    decode_or_reason(sealed(HEADER.pack(b"SM", m.PROTOCOL_VERSION, kind, 1, 2, 3, count, 4) + payload))
+
+
+@settings(PROFILE, max_examples=600)
+@given(messages, st.data())
+@pytest.mark.fault("E1.16")
+def test_mutated_frames_decode_or_raise_frame_error(message, data):
+    """Valid frames with bytes flipped, cut, inserted or doubled are a message or a FrameError, with a right CRC too."""
+    frame = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, max(len(frame) - 1, 0)))
+        match data.draw(st.sampled_from(("flip", "cut", "insert", "double"))):
+            case "flip" if frame:
+                frame[at] ^= data.draw(st.integers(1, 255))
+            case "cut":
+                del frame[at:]
+            case "insert":
+                frame[at:at] = data.draw(st.binary(min_size=1, max_size=4))
+            case _:
+                frame += frame[at : at + 64]
+    decode_or_reason(bytes(frame))
+    decode_or_reason(sealed(bytes(frame[:-4])))
+
+
+@PROFILE
+@given(id_messages)
+@pytest.mark.fault("E1.15")
+def test_big_endian_copy_is_refused(message):
+    """The byte-swapped copy of a frame is no frame: its magic reads MS."""
+    frame = encode(message)
+    count = (len(frame) - HEADER.size - 4) // 4
+    layout = f"HBBIIIHH{count}iI"
+    assert decode_or_reason(struct.pack(">" + layout, *struct.unpack("<" + layout, frame))) == "magic"
+
+
+GOLDEN = {vector["message"]: vector["hex"] for vector in vectors("token", "control")}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_flipped_bit_anywhere_is_refused(name):
+    """Each bit of each byte of a frame of each kind: as damage, also that of the version, and nothing else."""
+    whole = bytes.fromhex(GOLDEN[name])
+    for at in range(len(whole)):
+        for bit in range(8):
+            frame = bytearray(whole)
+            frame[at] ^= 1 << bit
+            with pytest.raises(FrameError) as caught:
+                decode(bytes(frame))
+            assert caught.value.reason == ("magic" if at < 2 else "checksum")
+            assert may_be_control(bytes(frame), caught.value) or whole[3] < 16
+
+
+@PROFILE
+@given(messages, st.integers(0), st.integers(1, 2**32 - 1))
+def test_a_burst_of_damage_is_refused(message, where, bits):
+    """Up to 32 bits in a row, as far as the frame goes."""
+    frame = bytearray(encode(message))
+    at = where % (len(frame) - 3)
+    frame[at : at + 4] = (int.from_bytes(frame[at : at + 4], "little") ^ bits).to_bytes(4, "little")
+    assert decode_or_reason(bytes(frame)) in ("magic", "checksum")
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_damage_looks_like_no_other_version(name):
+    """Any other version byte alone is damage; with a CRC that proves it, it is that version."""
+    whole = bytes.fromhex(GOLDEN[name])
+    for version in set(range(256)) - {m.PROTOCOL_VERSION}:
+        frame = whole[:2] + bytes([version]) + whole[3:]
+        assert decode_or_reason(frame) == "checksum"
+        assert decode_or_reason(sealed(frame[:-4])) == "version"
+
+
+def test_damaged_drafts_are_not_taken_for_control_frames():
+    """What of the token plane is lost is said again, so that nobody need begin anew for it."""
+    for at in range(20, len(encode(DRAFT))):
+        frame = bytearray(encode(DRAFT))
+        frame[at] ^= 1
+        assert not may_be_control(bytes(frame), FrameError("checksum", 0))
+
+
+@PROFILE
+@given(id_messages, st.integers(0, 2**16 - 1))
+@pytest.mark.fault("E1.7")
+def test_count_must_match_the_payload(message, count):
+    """A frame whose count is not exactly the ids that follow is refused."""
+    frame = bytearray(encode(message))
+    actual = (len(frame) - HEADER.size - 4) // 4
+    frame[16:18] = struct.pack("<H", count)
+    if count == actual:
+        assert decode(bytes(frame)) == message
+    else:
+        assert decode_or_reason(sealed(bytes(frame[:-4]))) in ("length", "count")
+
+
+@pytest.mark.fault("E1.6")
+def test_count_allocates_nothing():
+    """A count that the payload does not back is refused before memory is taken for it."""
+    version = m.PROTOCOL_VERSION
+    frames = [sealed(HEADER.pack(b"SM", version, kind, 1, 0, 0, 65535, 0)) for kind in m.Kind if kind < 16]
+    frames += [sealed(HEADER.pack(b"SM", version, m.Kind.SYNC, 1, 0, 0, m.MAX_TOKENS, 0))]
+    for frame in frames:
+        decode_or_reason(frame)
+    tracemalloc.start()
+    try:
+        for frame in frames:
+            decode_or_reason(frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4096
+
+
+def test_version_is_named():
+    """A frame of another version is refused with that version, so that the answer can name both."""
+    frame = bytearray(encode(DRAFT))
+    frame[2] = 9
+    with pytest.raises(FrameError) as caught:
+        decode(sealed(frame[:-4]))
+    assert (caught.value.reason, caught.value.seen) == ("version", 9)
+
+
+def test_version_is_checked_before_the_rest():
+    """Another version may mean another layout: nothing behind the version byte is judged."""
+    frame = bytearray(encode(DRAFT))
+    frame[2], frame[3], frame[16] = 3, 200, 255
+    assert decode_or_reason(sealed(frame[:-4])) == "version"
+
+
+def test_oversized_control_frame_is_refused():
+    """A control frame over MAX_FRAME is refused by its length, before its body is read."""
+    frame = HEADER.pack(b"SM", m.PROTOCOL_VERSION, m.Kind.PING, 0, 0, 0, 0, 0) + b" " * (m.MAX_BODY + 1)
+    assert decode_or_reason(sealed(frame)) == "length"

@@ -1,0 +1,175 @@
+"""Writes small Hugging Face directories with random weights, or with those of a tiny GGUF, for MLX to load."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm.utils import _get_classes, quantize_model
+
+WIDTH, N_VOCAB = 64, 320
+WINDOW = 16
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": WIDTH,
+    "intermediate_size": 2 * WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+HYBRID = {
+    "model_type": "qwen3_next",
+    "hidden_size": WIDTH,
+    "intermediate_size": 2 * WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "num_experts": 0,
+    "num_experts_per_tok": 0,
+    "decoder_sparse_step": 1,
+    "shared_expert_intermediate_size": 0,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 0,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.5,
+    "full_attention_interval": 2,
+}
+SLIDING = {
+    "model_type": "gemma3_text",
+    "hidden_size": WIDTH,
+    "intermediate_size": 2 * WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 16,
+    "sliding_window": WINDOW,
+    "sliding_window_pattern": 2,
+}
+KINDS = {"llama": LLAMA, "hybrid": HYBRID, "sliding": SLIDING}
+_GGUF_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def write(folder: Path, kind: str, *, seed: int = 0, quantised: bool = False) -> Path:
+    """Write a model of a kind named in KINDS, float32, with the vocabulary of tiny_gguf.py; returns `folder`."""
+    config = KINDS[kind] | {"vocab_size": N_VOCAB, "max_position_embeddings": 512, "eos_token_id": 260}
+    config, weights = _random(config, seed, quantised)
+    return _save(folder, config, weights, _tiny_tokenizer())
+
+
+def from_gguf(folder: Path, path: Path) -> Path:
+    """Write the Llama in a GGUF file, weights and vocabulary, as a Hugging Face directory; returns `folder`."""
+    reader = gguf.GGUFReader(path)
+    heads = int(reader.fields["llama.attention.head_count"].contents())
+    weights = {_hf_name(tensor.name): np.array(tensor.data) for tensor in reader.tensors}
+    for name, values in weights.items():
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            weights[name] = _halves(values, heads)
+    layers = int(reader.fields["llama.block_count"].contents())
+    config = LLAMA | {"vocab_size": N_VOCAB, "num_hidden_layers": layers, "num_attention_heads": heads}
+    config |= {"max_position_embeddings": 512, "eos_token_id": 260, "num_key_value_heads": heads}
+    return _save(folder, config, weights, _tiny_tokenizer())
+
+
+def _random(config: dict[str, Any], seed: int, quantised: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    model_class, arguments = _get_classes(config)
+    model = model_class(arguments.from_dict(config))
+    rng = np.random.default_rng(seed)
+    weights = [(name, mx.array(_values(values, rng))) for name, values in tree_flatten(model.parameters())]
+    model.load_weights(weights)
+    if quantised:
+        model, config = quantize_model(model, config, group_size=64, bits=8)
+    return config, {name: np.array(values) for name, values in tree_flatten(model.parameters())}
+
+
+def _values(like: Any, rng: np.random.Generator) -> Any:
+    if like.ndim < 2:
+        return np.array(like.astype(mx.float32))
+    scale = np.float32(2.0 / np.sqrt(np.prod(like.shape[1:])))
+    return rng.standard_normal(like.shape, np.float32) * scale
+
+
+def _hf_name(name: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    if not stem.startswith("blk."):
+        return f"{_GGUF_NAMES[stem]}.{kind}"
+    _, layer, part = stem.split(".")
+    return f"model.layers.{layer}.{_GGUF_NAMES[part]}.{kind}"
+
+
+def _halves(weight: Any, heads: int) -> Any:
+    """Rows of each head from neighbours (E / 2, 2), as GGUF rotates them, to halves (2, E / 2)."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns).copy()
+
+
+def _save(folder: Path, config: dict[str, Any], weights: dict[str, Any], tokenizer: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    from safetensors.numpy import save_file  # noqa: PLC0415 - comes with mlx-lm
+
+    save_file(weights, folder / "model.safetensors", metadata={"format": "mlx"})
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
+    for name, content in (("config", config), ("tokenizer", tokenizer), ("tokenizer_config", settings)):
+        (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def _tiny_tokenizer() -> dict[str, Any]:
+    """The tokenizer of tests/harness/tiny_gguf.py; rows from 262 on stand for nothing."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    spare = iter(range(256, 512))
+    letters = [chr(byte if byte in visible else next(spare)) for byte in range(256)]
+    normal = [*letters, "he", "ll", "th", "the"]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "normalizer": None,
+        "post_processor": None,
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "added_tokens": [
+            {"id": 260, "content": "<|end|>", "special": True} | flags,
+            {"id": 261, "content": "<tool>", "special": False} | flags,
+        ],
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": {text: token for token, text in enumerate(normal)},
+            "merges": [["h", "e"], ["l", "l"], ["t", "h"], ["th", "e"]],
+        },
+    }

@@ -1,0 +1,165 @@
+"""What a peer may send: honest traffic passes, a flood does not, and one that goes on is to be cut off."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from specmesh.core import limits
+from specmesh.core.limits import FEW_ACCOUNTS, PATIENCE, QUIET, RATES, Allowance, Allowances, Cost, Rate, Verdict
+
+FRAME = 36
+
+
+def test_an_honest_drafter_never_meets_them():
+    """A chain of 32 and a step's 17 for each TRUTH, a draft a millisecond, for a minute: all is taken, however fast the
+    rounds are."""
+    for rounds in (3, 30, 300, 2000):
+        one, left = Allowance(), 0.0
+        for turn in range(60 * rounds):
+            now, left = turn / rounds, left + 1000 / rounds
+            one.earn()
+            assert one.frame(24, Cost.IDS, 0, now) is Verdict.TAKE
+            for _ in range(min(int(left), 49)):
+                assert one.frame(24, Cost.IDS, 1, now) is Verdict.TAKE
+            left -= int(left)
+
+
+def test_several_sessions_of_a_drafter_share_them():
+    """Eight sessions of 100 rounds a second, each answered by two frames of 12 ids."""
+    one = Allowance()
+    for turn in range(10 * 800):
+        one.earn()
+        for _ in range(2):
+            assert one.frame(68, Cost.IDS, 12, turn / 800) is Verdict.TAKE
+
+
+def test_each_draft_may_be_a_frame():
+    """Sixteen sessions of 100 rounds a second that are asked for two drafts, with three more ahead of them."""
+    one = Allowance()
+    for turn in range(20 * 1600):
+        one.earn(2)
+        for _ in range(5):
+            assert one.frame(36, Cost.IDS, 1, turn / 1600) is Verdict.TAKE
+
+
+def test_a_burst_is_slowed_and_forgiven():
+    """Beyond the burst frames are dropped; a peer that stays quiet for a while is never cut for it."""
+    one, burst = Allowance(), int(RATES[Cost.FRAMES].burst)
+    for again in range(5):
+        start = again * (PATIENCE + QUIET)
+        told = [one.frame(FRAME, None, 1, start) for _ in range(burst + 500)]
+        assert told == [Verdict.TAKE] * burst + [Verdict.DROP] * 500
+
+
+@pytest.mark.fault("E2.28")
+def test_a_flood_is_bounded_and_then_cut():
+    """Of 10,000 frames a second no more pass than rate and burst allow; after PATIENCE seconds it is told to go."""
+    one, rate = Allowance(), RATES[Cost.FRAMES]
+    told = [one.frame(FRAME, None, 1, n / 10_000) for n in range(60_000)]
+    assert told.count(Verdict.TAKE) <= rate.burst + 6 * rate.per_second + 1
+    first = told.index(Verdict.DROP)
+    assert told.index(Verdict.CUT) == pytest.approx(first + PATIENCE * 10_000, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("cost", "amount"),
+    [(Cost.IDS, 8192), (Cost.NACKS, 1), (Cost.HELLOS, 1), (Cost.VOCABS, 1), (Cost.PINGS, 1)],
+)
+def test_each_cost_has_a_bound_of_its_own(cost: Cost, amount: int):
+    """Frames few enough, but each of one kind, or of many ids."""
+    one = Allowance()
+    told = [one.frame(20, cost, amount, n / 900) for n in range(9_000)]
+    rate = RATES[cost]
+    assert told.count(Verdict.TAKE) * amount <= rate.burst + 10 * rate.per_second + amount
+    assert Verdict.CUT in told
+    assert one.frame(20, None, 1, 10.0) is Verdict.TAKE
+
+
+def test_bytes_have_a_bound():
+    """Frames as long as they may be: so much at once, and so much a second from then on."""
+    one, rate = Allowance(), RATES[Cost.BYTES]
+    told = [one.frame(2**19, None, 1, n / 100) for n in range(1_000)]
+    assert told.count(Verdict.TAKE) * 2**19 <= rate.burst + 10 * rate.per_second
+    assert told[: int(rate.burst) >> 19] == [Verdict.TAKE] * (int(rate.burst) >> 19)
+
+
+def test_drafts_are_earned_by_rounds():
+    """Who is told nothing may draft little; each TRUTH allows for what a step and a chain can use."""
+    one = Allowance()
+    assert one.frame(FRAME, Cost.IDS, RATES[Cost.IDS].burst, 0.0) is Verdict.TAKE
+    assert one.frame(FRAME, Cost.IDS, 64, 0.0) is Verdict.DROP
+    one.earn()
+    assert one.frame(FRAME, Cost.IDS, 64, 0.0) is Verdict.TAKE
+    assert one.frame(FRAME, Cost.IDS, 1, 0.0) is Verdict.DROP
+
+
+@pytest.mark.fault("E2.28")
+def test_frames_that_are_none():
+    """Sixty at once, or one a second for ever; the next one ends it."""
+    one = Allowance()
+    assert {one.bad(float(n)) for n in range(200)} == {Verdict.DROP}
+    other = Allowance()
+    assert [other.bad(0.0) for _ in range(61)] == [Verdict.DROP] * 60 + [Verdict.CUT]
+
+
+def test_the_clock_may_stand_still_or_step_back():
+    """Nothing is given for time that did not pass."""
+    one = Allowance({Cost.FRAMES: Rate(10, 1), Cost.BYTES: Rate(1000, 1000)})
+    assert one.frame(1, None, 1, 5.0) is Verdict.TAKE
+    assert one.frame(1, None, 1, 5.0) is Verdict.DROP
+    assert one.frame(1, None, 1, 4.0) is Verdict.DROP
+    assert one.frame(1, None, 1, 5.2) is Verdict.TAKE
+
+
+def test_accounts_are_apart_and_bounded(monkeypatch: pytest.MonkeyPatch):
+    """What one peer uses up another still has; of peers that come and go only so many are remembered."""
+    monkeypatch.setattr(limits, "MAX_ACCOUNTS", 8)
+    all_of = Allowances({cost: Rate(1, 1) for cost in Cost})
+    flooding = all_of.of(b"flood", 0.0)
+    assert [flooding.frame(1, None, 1, 0.0) for _ in range(2)] == [Verdict.TAKE, Verdict.DROP]
+    assert all_of.of(b"flood", 0.0) is flooding
+    assert all_of.of("good", 0.0).frame(1, None, 1, 0.0) is Verdict.TAKE
+    for number in range(100):
+        all_of.of(number, 100.0 + number).take(Cost.PINGS, 1, 100.0 + number)
+        assert len(all_of) <= 8
+    assert all_of.of(99, 200.0) is all_of.of(99, 200.0)
+
+
+def test_who_has_rested_is_forgotten():
+    """A connection that came and went leaves nothing for long; one that is over its limits is remembered."""
+    all_of = Allowances()
+    flooding = all_of.of(b"flood", 0.0)
+    assert not flooding.take(Cost.FRAMES, 10**6, 0.0)
+    for number in range(500):
+        now = 100.0 * number
+        flooding.frame(1, Cost.IDS, 10**6, now)
+        all_of.of(number, now).take(Cost.PINGS, 1, now)
+        assert len(all_of) <= FEW_ACCOUNTS + 1
+    assert all_of.of(b"flood", now) is flooding
+
+
+def test_earning_is_for_whom_it_is_told():
+    """An account that is not known earns nothing, and is not made."""
+    all_of = Allowances({cost: Rate(0, 1, earned=1) for cost in Cost})
+    all_of.earn(b"nobody")
+    assert len(all_of) == 0
+    one = all_of.of(b"one", 0.0)
+    assert one.frame(1, Cost.IDS, 1, 0.0) is Verdict.TAKE
+    all_of.earn(b"one")
+    assert one.take(Cost.IDS, 1, 0.0)
+
+
+def test_the_protocol_tells_them():
+    """The table of PROTOCOL.md has the numbers that hold, in the order of their costs."""
+    text = (Path(__file__).parents[3] / "wire" / "PROTOCOL.md").read_text(encoding="utf-8")
+    section = text.partition("### 7.5")[2].partition("## 8.")[0]
+    rows = re.findall(
+        r"^\| [^|]+ \| ([\d]+)( MiB)? \| ([\d]+)(?: MiB)? \| ?(\d*) ?\| ?(\d*) ?\|$", section, re.MULTILINE
+    )
+    assert list(Cost) == list(RATES)
+    told = [
+        Rate(float(rate) * (2**20 if unit else 1), float(burst) * (2**20 if unit else 1), *map(float, more))
+        for rate, unit, burst, *more in ((*row[:3], row[3] or 0, row[4] or 0) for row in rows)
+    ]
+    assert told == list(RATES.values())

@@ -1,0 +1,207 @@
+"""A snapshot as Prometheus reads it, with the reader that prometheus_client has itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from specmesh.api.metrics import Exposition
+from specmesh.core.events import Shadowed
+from specmesh.daemons.verifier_stats import VerifierStats
+from specmesh.errors import Busy
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+class FakeDaemon:
+    """A backend with this snapshot."""
+
+    def __init__(self, snapshot, reason=None):
+        self.snapshot, self.reason = snapshot, reason
+        self.role = snapshot.get("role", "verifier")
+
+    def stats(self):
+        return self.snapshot
+
+    def not_ready(self):
+        return self.reason
+
+
+def scraped(snapshot, reason=None):
+    """{(sample, its labels): value} as both formats say it."""
+    exposition = Exposition(FakeDaemon(snapshot, reason))
+    text, content_type = exposition.answer("")
+    assert content_type.startswith("text/plain; version=0.0.4")
+    open_text, content_type = exposition.answer(OPENMETRICS)
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert open_text.endswith(b"# EOF\n")
+    values = _values(read_text(text.decode()))
+    assert values == _values(read_openmetrics(open_text.decode()))
+    return values
+
+
+def _values(families):
+    samples = [sample for family in families for sample in family.samples]
+    values = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples}
+    assert len(values) == len(samples), "each series is there once"
+    assert all(name.startswith("specmesh_") for name, *_ in values)
+    return values
+
+
+def test_operations_names_them(snapshots):
+    """The table of docs/operations.md has each metric, and none besides."""
+    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = text.partition("\n### Metrics\n")[2].partition("\n### ")[0]
+    cells = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    told = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    series = scraped(snapshots.verifier()) | scraped(snapshots.drafter())
+    there = {re.sub(r"^specmesh_|_(bucket|count|sum)$", "", name) for name, *_ in series}
+    assert sorted(told) == sorted(there)
+
+
+def test_verifier(snapshots):
+    """A verifier's metrics are the numbers of its snapshot."""
+    told = scraped(snapshots.verifier())
+    rounds = 2  # of these three steps each: one session lives, one is over
+    expected = {
+        ("specmesh_engine_healthy",): 1,
+        ("specmesh_loading_ratio",): 1,
+        ("specmesh_num_requests_running",): 1,
+        ("specmesh_num_requests_waiting",): 3,
+        ("specmesh_num_sessions_kept",): 2,
+        ("specmesh_resumed_requests_total",): 0,
+        ("specmesh_prefix_cache_hits_total",): 70,
+        ("specmesh_prefix_cache_hit_requests_total",): 2,
+        ("specmesh_prefix_cache_kept_tokens",): 40,
+        ("specmesh_drafter_up",): 1,
+        ("specmesh_num_drafters",): 1,
+        ("specmesh_one_token_step_seconds",): 0.034,
+        ("specmesh_verification_rounds_total",): 3 * rounds,
+        ("specmesh_spec_decode_num_drafts_total",): 2 * rounds,
+        ("specmesh_spec_decode_num_draft_tokens_total",): 4 * rounds,
+        ("specmesh_spec_decode_num_accepted_tokens_total",): 3 * rounds,
+        ("specmesh_spec_decode_num_accepted_tokens_per_pos_total", ("position", "0")): 2 * rounds,
+        ("specmesh_spec_decode_num_accepted_tokens_per_pos_total", ("position", "1")): 1 * rounds,
+        ("specmesh_spec_decode_num_tested_tokens_per_pos_total", ("position", "1")): 2 * rounds,
+        ("specmesh_generation_tokens_total",): 6 * rounds,
+        ("specmesh_prompt_tokens_total",): 5 * rounds,
+        ("specmesh_request_success_total", ("finished_reason", "length")): 1,
+        ("specmesh_request_success_total", ("finished_reason", "stop")): 0,
+        ("specmesh_failed_requests_total", ("reason", "error")): 0,
+        ("specmesh_cancelled_requests_total",): 0,
+        ("specmesh_fallback_steps_total", ("reason", "no_drafts")): 1 * rounds,
+        ("specmesh_fallback_steps_total", ("reason", "no_drafter")): 0,
+        ("specmesh_stale_drafts_total",): 0,
+        ("specmesh_drafter_changes_total", ("reason", "better")): 0,
+        ("specmesh_frames_rejected_total", ("reason", "magic")): 1,
+        ("specmesh_handshake_failures_total", ("reason", "version")): 0,
+        ("specmesh_drafter_reconnects_total",): 0,
+        ("specmesh_log_lines_dropped_total",): 0,
+        ("specmesh_wire_bytes_total", ("direction", "sent")): 100,
+        ("specmesh_wire_frames_total", ("direction", "received")): 1,
+        ("specmesh_busy_ratio", ("side", "drafter")): 0.25,
+        ("specmesh_time_to_first_token_seconds_count",): rounds,
+        ("specmesh_time_to_first_token_seconds_sum",): 0.5 * rounds,
+        ("specmesh_inter_token_latency_seconds_count",): 3 * rounds,
+        ("specmesh_inter_token_latency_seconds_sum",): 1.0 * rounds,
+        ("specmesh_inter_token_latency_seconds_bucket", ("le", "0.25")): 2 * rounds,
+        ("specmesh_e2e_request_latency_seconds_count",): 1,
+        ("specmesh_e2e_request_latency_seconds_sum",): 2.0,
+        ("specmesh_draft_rtt_seconds_bucket", ("le", "0.005")): 1,
+        ("specmesh_draft_rtt_seconds_bucket", ("le", "0.0025")): 0,
+    }
+    assert {series: told.get(series) for series in expected} == pytest.approx(expected)
+    assert any(name == "specmesh_build_info" and ("role", "verifier") in labels for name, *labels in told)
+
+
+def test_drafter(snapshots):
+    """A drafter tells what it drafted, and nothing under the names of a verifier's counters."""
+    told = scraped(snapshots.drafter())
+    expected = {
+        ("specmesh_verifier_up",): 1,
+        ("specmesh_num_verifiers",): 0,
+        ("specmesh_drafter_drafted_tokens_total",): 5,
+        ("specmesh_drafter_accepted_tokens_total",): 3,
+        ("specmesh_drafter_committed_tokens_total",): 4,
+        ("specmesh_draft_seconds_count",): 5,
+        ("specmesh_draft_seconds_sum",): 0.02,
+        ("specmesh_draft_rtt_seconds_count",): 1,
+        ("specmesh_busy_ratio", ("side", "verifier")): 0.25,
+        ("specmesh_wire_bytes_total", ("direction", "received")): 100,
+    }
+    assert {series: told.get(series) for series in expected} == pytest.approx(expected)
+    assert not any("spec_decode" in name or "generation" in name for name, *_ in told)
+    lost = scraped(snapshots.drafter(connected=False), Busy("no verifier"))
+    assert (lost["specmesh_verifier_up",], lost["specmesh_engine_healthy",]) == (0, 0)
+
+
+def test_loading(snapshots):
+    """A daemon that loads tells how far it is, and nothing that it does not know."""
+    told = scraped(snapshots.LOADING, Busy("loading"))
+    assert {series[0]: value for series, value in told.items()} == {
+        "specmesh_build_info": 1,
+        "specmesh_engine_healthy": 0,
+        "specmesh_loading_ratio": 0.43,
+        "specmesh_uptime_seconds": 3,
+    }
+
+
+def test_without_a_drafter(snapshots):
+    """Steps of a verifier alone fall back for the lack of one; the drafter's side has no busy share."""
+    told = scraped(snapshots.verifier(drafters=0))
+    assert told["specmesh_drafter_up",] == 0
+    assert told["specmesh_fallback_steps_total", ("reason", "no_drafter")] == 2
+    assert ("specmesh_busy_ratio", ("side", "drafter")) not in told
+
+
+def test_who_wants_no_drafts_does_not_fall_back(snapshots):
+    """Steps of a session that its client wants without drafts are no fallback."""
+    stats = VerifierStats(0.0)
+    snapshots.step(stats, snapshots.opened(stats, 1, draft_n=0), (), (5,), snapshots.OPENED + 1)
+    picture = stats.picture(snapshots.INFO, [], [], snapshots.StepCosts(), snapshots.traffic(), snapshots.OPENED + 2)
+    assert picture["totals"]["rounds"] == 1
+    assert picture["totals"]["fallback_steps"] == {"no_drafter": 0, "no_drafts": 0}
+
+
+def test_no_label_names_a_peer_or_a_session(snapshots):
+    """Nothing that a peer says of itself, and no session, is in the metrics; its busy share is brought into range."""
+    snapshot = snapshots.verifier()
+    snapshot["busy"]["drafters"] = {"mac:7": -5.0, "other": 1e9}
+    text = Exposition(FakeDaemon(snapshot)).answer("")[0].decode()
+    assert not any(word in text for word in ("mac:7", 'other"', "5088330", "big.gguf"))
+    assert scraped(snapshot)["specmesh_busy_ratio", ("side", "drafter")] == 1.0
+
+
+def test_what_is_not_there_is_left_out():
+    """A snapshot that lacks everything, as of a daemon that has just begun, is no error."""
+    assert scraped({})["specmesh_engine_healthy",] == 1
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(st.lists(st.sampled_from(["step", "open", "finish", "cancel"]), max_size=20))
+def test_counters_never_fall(snapshots, happened):
+    """Whatever happens, a later scrape has each counter, and each of a histogram's buckets, at least as high."""
+    stats = VerifierStats(0.0)
+    lives, before = [], {}
+    for number, what in enumerate(happened):
+        now = snapshots.OPENED + number
+        if what == "open" or not lives:
+            lives.append(snapshots.opened(stats, number))
+        elif what == "step":
+            drafts, said = snapshots.ROUNDS[number % 3]
+            snapshots.step(stats, lives[-1], drafts, said, now)
+            lives[-1].machine.handle(Shadowed(0, 1, (1,)), now)  # of another text
+        else:
+            stats.ended(lives.pop(0).machine, "stop" if what == "finish" else "cancelled", now)
+        picture = stats.picture(snapshots.INFO, lives, [], snapshots.StepCosts(), snapshots.traffic(), now)
+        after = {
+            series: value
+            for series, value in scraped(picture).items()
+            if series[0].endswith(("_total", "_bucket", "_count", "_sum"))
+        }
+        assert all(after[series] >= value for series, value in before.items())
+        before = after

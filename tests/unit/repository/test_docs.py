@@ -1,0 +1,272 @@
+"""What the documents say exists: commands, flags, variables, targets, links, tables."""
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from specmesh import errors
+from specmesh.api.app import create_app
+from specmesh.cli import generate, main
+from specmesh.cli.main import INTERRUPTED, NOT_WRITTEN, SYSTEM_REFUSED
+from specmesh.daemons.notify import STUCK
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / folder / "README.md" for folder in ("bench", "fuzz", "soak")),
+    ROOT / "bench" / "RESULTS.md",
+    ROOT / "wire" / "PROTOCOL.md",
+]
+USAGE, HTTP_API, OPERATIONS = (
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("usage", "http-api", "operations")
+)
+GENERATED = [ROOT / "docs" / name for name in ("cli.md", "faults.md")]
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def shell_lines(text):
+    """The command lines of the sh blocks, continuations joined."""
+    blocks = [body for language, body in FENCED.findall(text) if language == "sh"]
+    return [line for body in blocks for line in body.replace("\\\n", " ").splitlines() if line]
+
+
+def prose(text):
+    """A document without its code blocks."""
+    return FENCED.sub("", text)
+
+
+def commands(text):
+    """`specmesh ...` as shown in blocks, and in backticks where it is more than a name: words without redirections."""
+    shown = [line for line in shell_lines(text) if line.startswith("specmesh ")]
+    shown += re.findall(r"`(specmesh [^`]+)`", prose(text))
+    return [[word for word in shlex.split(re.split(r"[<>|]", line)[0]) if word != "..."] for line in shown]
+
+
+def section(text, title):
+    """The lines below a heading, until the next one of its level or above."""
+    level = re.search(rf"^(#+) {re.escape(title)}$", text, re.MULTILINE)
+    assert level, f"no heading {title!r}"
+    rest = text[level.end() :]
+    end = re.search(rf"^#{{1,{len(level[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def first_cells(text):
+    """The first cells of the rows of all tables, headings left out."""
+    rows = re.findall(r"^\| ([^|]*) \|.*$(?!\n\|---)", text, re.MULTILINE)
+    return [row for row in rows if row]
+
+
+def anchors(text):
+    """The fragments that a document's headings answer to."""
+    titles = re.findall(r"^#+ (.+)$", prose(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def flags(command):
+    """Every spelling of a command's options, those of its subcommands too."""
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    own = {flag for param in options for flag in (*param.opts, *param.secondary_opts)} | {"--help"}
+    return own.union(*map(flags, command.commands.values())) if isinstance(command, click.Group) else own
+
+
+def test_the_readers_find_what_is_there():
+    """The helpers themselves see commands, links and cells."""
+    text = "# A b: c!\n```sh\nspecmesh generate - \\\n --json < x\n```\n`specmesh stats` [l](b.md)\n"
+    text += "\n| h | i |\n|---|---|\n| `x` | y |\n"
+    assert commands(text) == [["specmesh", "generate", "-", "--json"], ["specmesh", "stats"]]
+    assert LINK.findall(text) == ["b.md"]
+    assert first_cells(text) == ["`x`"]
+    assert anchors(text) == {"a-b-c"}
+
+
+@documents
+def test_commands_parse(path):
+    """Each command line shown is one that the command line interface takes."""
+    for _, *shown in commands(path.read_text(encoding="utf-8")):
+        grouped = len(shown) > 1 and isinstance(main.commands.get(shown[0]), click.Group)
+        words = shown[1:] if grouped else shown
+        if words[0].startswith("-"):
+            assert words[0] in {flag for param in main.params for flag in param.opts}
+            continue
+        group = main if words is shown else main.commands[shown[0]]
+        command = group.commands[words[0]]
+        used = [word.partition("=")[0] for word in words[1:] if word.startswith("--")]
+        assert set(used) <= flags(command), words
+        if used and words[-1] == used[-1] and not _is_flag(command, used[-1]):
+            continue  # an option named in a sentence, without its value
+        if "--config" in used:
+            continue  # a file of the reader's own
+        if words[0] == "generate" or len(words) > 1:
+            prompt = ["x"] if words[0] == "generate" and len(words) == 1 else []
+            command.make_context(words[0], [*words[1:], *prompt])
+
+
+def _is_flag(command, name):
+    return any(name in param.opts and param.is_flag for param in command.params if isinstance(param, click.Option))
+
+
+@documents
+def test_flags_in_sentences_exist(path):
+    """A flag in backticks belongs to some command of ours."""
+    known = {flag for command in main.commands.values() for flag in flags(command)} | set(main.params[0].opts)
+    shown = set(re.findall(r"`(--[a-z-]+)", prose(path.read_text(encoding="utf-8"))))
+    assert shown <= known
+
+
+def test_generate_options_are_all_told():
+    """The table of generate's options is complete, and shows the defaults."""
+    generate_command = main.commands["generate"]
+    table = section(USAGE, "Generating").partition("| option |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(--[a-z-]+)", table)) >= flags(generate_command) - {"--help"}
+    for param in generate_command.params:
+        shown = re.search(rf"`{param.opts[0]} (\w+)`", table)
+        if shown and shown[1].islower() and param.default is not None:
+            assert float(shown[1]) == param.default if shown[1].isdecimal() else shown[1] == param.default
+
+
+def test_environment_variables_exist():
+    """Each SPECMESH_ variable in the table stands for the option its row names; the socket's is one for all clients."""
+    rows = re.findall(r"^\| `(SPECMESH_\w+)` \| `specmesh (\w+) (--[a-z-]+)` \|$", OPERATIONS, re.MULTILINE)
+    assert rows
+    for variable, name, flag in rows:
+        assert variable == f"SPECMESH_{name}_{flag[2:]}".upper().replace("-", "_")
+        param = next(param for param in main.commands[name].params if flag in param.opts)
+        assert param.envvar is None  # so that click's prefix names it
+    assert main.context_settings["auto_envvar_prefix"] == "SPECMESH"
+    named = {
+        name: param.envvar
+        for name, command in main.commands.items()
+        for param in command.params
+        if "--socket" in param.opts
+    }
+    assert named == dict.fromkeys(
+        ("audit", "chat", "generate", "plan", "stats", "ping"), "SPECMESH_SOCKET"
+    ) | dict.fromkeys(("verifier", "drafter"))
+
+
+@documents
+def test_make_targets_exist(path):
+    """Every `make` target named is one."""
+    text = path.read_text(encoding="utf-8")
+    shown = {line.split()[1] for line in shell_lines(text) if line.startswith("make ")}
+    assert shown | set(re.findall(r"`make ([a-z]+)", text)) <= TARGETS
+
+
+def test_all_make_targets_are_told():
+    """CONTRIBUTING's table has each target."""
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `make ([a-z]+)`", contributing, re.MULTILINE)) == TARGETS
+
+
+@documents
+def test_links_resolve(path):
+    """A relative link leads to a file that exists, and to a heading where it names one."""
+    text = path.read_text(encoding="utf-8")
+    for link in LINK.findall(prose(text)):
+        if link.startswith(("https://", "mailto:")):
+            continue
+        name, _, fragment = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.exists(), link
+        if fragment:
+            assert fragment in anchors(target.read_text(encoding="utf-8")), link
+
+
+def test_files_named_exist():
+    """Files named in backticks by their path from the root exist."""
+    for path in DOCUMENTS[:-1]:
+        shown = re.findall(
+            r"`((?:tests|tools|bench|fuzz|soak|wire|daemons|specmesh)/[\w./-]+)`", path.read_text(encoding="utf-8")
+        )
+        assert [name for name in shown if not (ROOT / name).exists()] == []
+
+
+def test_they_are_short():
+    """README and all documents written by hand stay below what a newcomer reads."""
+    by_hand = [*DOCUMENTS, ROOT / "specmesh" / "models" / "README.md"]
+    words = {path: len(path.read_text(encoding="utf-8").split()) for path in by_hand if path not in GENERATED}
+    assert words[ROOT / "README.md"] <= 1200
+    assert words[ROOT / "ARCHITECTURE.md"] <= 3000
+    assert sum(words.values()) <= 20_000
+
+
+RETIRED = re.compile(
+    r"\b(benched|by the clock|casting|contests?|corrections?|crowds?|doorkeeper|laws?|lobby|outlook|pictures?|rasch"
+    r"|rescue[ds]?|seats|seconded|shadow(?:s|ed)?|side chains?|stand(?:s|ing)? by|standby|telling|told|usefulness"
+    r"|walks?)\b"
+)
+
+
+@documents
+def test_words_are_the_fields(path):
+    """No private word where the field has a term: what ARCHITECTURE's glossary has is said by these terms."""
+    text = re.sub(r"`[^`]*`", "", prose(path.read_text(encoding="utf-8")))
+    assert path in GENERATED or RETIRED.findall(text) == []
+
+
+def test_promises_are_shown_by_tests_that_exist():
+    """Each row of SECURITY's table of promises names tests, and they are there."""
+    table = section((ROOT / "SECURITY.md").read_text(encoding="utf-8"), "Tests that show it")
+    rows = re.findall(r"^\| (?!promise)[^|]+ \| (.+) \|$", table, re.MULTILINE)
+    assert len(rows) > 15
+    for row in rows:
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", row)
+        assert len(named) == row.count("`") // 2 > 0, row
+        for file, name in named:
+            source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert re.search(rf"^(async )?def {name}\(", source, re.MULTILINE), f"{file}::{name}"
+
+
+def test_json_fields_are_those_printed():
+    """The table of `generate --json` has each field, and none besides."""
+    told = [name for cell in first_cells(section(USAGE, "`--json`")) for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(told) == sorted(generate._as_json(generate._Text(), None))
+
+
+def test_exit_codes_are_those_left_with():
+    """The exit codes are those of our errors, and what click and the shell add."""
+    told = {int(cell) for cell in first_cells(section(OPERATIONS, "Exit codes")) if cell.isdecimal()}
+    ours = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.SpecmeshError)]
+    assert told == {cls.exit_code for cls in ours} | {
+        0,
+        click.UsageError.exit_code,
+        STUCK,
+        SYSTEM_REFUSED,
+        NOT_WRITTEN,
+        INTERRUPTED,
+    }
+
+
+def test_resources_exist():
+    """The API serves what the examples ask of it with curl."""
+    paths = {route.path for route in create_app(None).routes if "{" not in route.path}
+    shown = set(re.findall(r"http://localhost(/[\w/]+)", HTTP_API))
+    assert shown == paths
+
+
+def test_cli_reference_is_current():
+    """docs/cli.md is what `make docs` writes now."""
+    path = ROOT / "tools" / "cli_reference.py"
+    spec = importlib.util.spec_from_file_location("cli_reference", path)
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == tool.reference(), "run `make docs`"
+
+
+def test_every_option_is_explained():
+    """No option of a command without a line of help, --help and the plain ones of a word aside."""
+    silent = []
+    for name, command in main.commands.items():
+        for each in command.commands.values() if isinstance(command, click.Group) else [command]:
+            options = [one for one in each.params if isinstance(one, click.Option) and not one.hidden]
+            silent += [f"{name} {one.opts[0]}" for one in options if not one.help]
+    assert silent == []

@@ -1,0 +1,60 @@
+"""Settings are checked before anything is started."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from specmesh.config import ModelSettings, VerifierSettings
+from specmesh.errors import ConfigError
+
+GOOD = ModelSettings("llama", "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ctx": 7}, "--ctx 7"),
+        ({"ctx": -1}, "--ctx -1"),
+        ({"max_sessions": 0}, "--max-sessions 0"),
+        ({"threads": 0}, "--threads 0"),
+        ({"threads": -3}, "--threads -3"),
+        ({"gpu_layers": -2}, "--gpu-layers -2"),
+        ({"model": None}, "no model: give --model FILE"),
+        ({"model": ""}, "no model: give --model FILE"),
+        ({"rpc": ("box",), "gpu_layers": -1}, "--rpc 'box' is not an address"),
+        ({"rpc": ("192.0.2.1:1",), "gpu_layers": -1}, "--insecure-rpc"),
+        ({"rpc": ("127.0.0.1:1",), "gpu_layers": 0}, "--gpu-layers 0"),
+    ],
+    ids=str,
+)
+@pytest.mark.fault("E7.81")
+def test_impossible_settings(change: dict[str, object], words: str):
+    """A value that no engine can use is a ConfigError that names the option and the value."""
+    with pytest.raises(ConfigError) as caught:
+        dataclasses.replace(GOOD, **change)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"ctx": 8}, {"max_sessions": 1}, {"threads": 1}, {"threads": None}, {"gpu_layers": -1}, {"gpu_layers": 999}],
+    ids=str,
+)
+def test_settings_at_the_edge(change: dict[str, object]):
+    """The smallest values that can be are taken."""
+    dataclasses.replace(GOOD, **change)
+
+
+def test_ngram_needs_no_model():
+    """Only the n-gram engine does without a model."""
+    assert ModelSettings("ngram", None).model is None
+
+
+def test_settings_are_frozen():
+    """Settings cannot change after they were checked."""
+    settings = VerifierSettings(model=GOOD, bind="tcp://127.0.0.1:7071", socket=Path("v.sock"))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.bind = "tcp://0.0.0.0:7071"  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.model.ctx = 1  # type: ignore[misc]
