@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -243,8 +242,7 @@ class Running:
     def probe(self, number: int) -> "queue.SimpleQueue[Pinged | Ponged]":
         """Have every peer pinged; what is heard of it."""
         heard: queue.SimpleQueue[Pinged | Ponged] = queue.SimpleQueue()
-        listener = SimpleNamespace(hear=heard.put)
-        self._mailbox.put(Probe(number, listener))
+        self._mailbox.put(Probe(number, heard.put))
         return heard
 
     def cancel(self, client: Hearing) -> None:
