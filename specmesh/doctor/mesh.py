@@ -133,7 +133,8 @@ def judge_daemon(one: Found, ours: str = __version__) -> Check:
         return fail("daemons", name, told, f"kill $(cat '{one.socket}.lock')  # and see its log")
     if one.state == "starting":
         return ok("daemons", name, f"at {one.socket}, starting")
-    told = f"{f'at {one.socket}' if one.pid is None else f'pid {one.pid}'}, {printable(one.model or one.state)}"
+    pid = stats.text("pid")
+    told = f"{f'pid {pid}' if pid else f'at {one.socket}'}, {printable(one.model or one.state)}"
     if backend := stats.text("model", "backend"):
         told += f" on {backend}"
     if (version := stats.text("version")) != ours:
