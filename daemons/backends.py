@@ -83,7 +83,7 @@ class VerifierBackend:
         self._mailbox.put(order)
 
     def stats(self) -> dict[str, object]:
-        """The loop's newest picture."""
+        """The loop's newest snapshot."""
         return self._loading.stats() if self._loop is None else self._loop.stats.latest
 
 
@@ -128,5 +128,5 @@ class DrafterBackend:
         self._mailbox.put(order)
 
     def stats(self) -> dict[str, object]:
-        """The loop's newest picture."""
+        """The loop's newest snapshot."""
         return self._loading.stats() if self._loop is None else self._loop.stats.latest

@@ -65,7 +65,7 @@ class Traffic:
         self.frames_received += 1
         self.bytes_received += size
 
-    def picture(self) -> dict[str, object]:
+    def snapshot(self) -> dict[str, object]:
         """For `stats`."""
         return {
             "frames_sent": self.frames_sent,
