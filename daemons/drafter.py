@@ -257,9 +257,9 @@ class DrafterLoop:
         return next(there, None) or next(one for one in self._upstreams if one.given_up is None)
 
     def snapshot(self, now: float) -> dict[str, object]:
-        """What `stats` shows: an immutable picture, built on the loop's thread."""
+        """What `stats` shows: an immutable snapshot, built on the loop's thread."""
         first = self._first
-        return self.stats.picture(
+        return self.stats.snapshot(
             self._engine.info,
             first.welcome,
             first.introduction.comparison,
@@ -273,7 +273,7 @@ class DrafterLoop:
             "encrypted": first.dealer.encrypted,
             "refusal": first.refusal,
             "verifiers": [one.describe(now) for one in self._upstreams],
-            "reuse": self._places.picture(),
+            "reuse": self._places.snapshot(),
         }
 
 

@@ -1,4 +1,4 @@
-"""The drafter's counters and the picture of them that `stats` shows."""
+"""The drafter's counters and the snapshot of them that `stats` shows."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ class DrafterStats(DaemonStats):
         self.accepted += accepted
         self.committed += committed
 
-    def picture(
+    def snapshot(
         self,
         info: EngineInfo,
         welcome: Welcome | None,
@@ -60,7 +60,7 @@ class DrafterStats(DaemonStats):
             "sessions": {"live": len(sessions), "interrupted": interrupted},
             "draft_n": sessions[-1].draft_n if sessions else None,
             "totals": counts,
-            "histograms": {"draft_s": self.drafts.picture()},
+            "histograms": {"draft_s": self.drafts.snapshot()},
             "draft_ms": None if interval is None else round(interval * 1e3, 4),
             "busy": {"drafter": round(self.busy.share(now), 3), "verifier": round(link.busy, 3)},
             "round_trip_ms": link.round_trip_ms(),

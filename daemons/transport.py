@@ -63,7 +63,7 @@ class Traffic:
         self.frames_received += 1
         self.bytes_received += size
 
-    def picture(self) -> dict[str, object]:
+    def snapshot(self) -> dict[str, object]:
         return {
             "frames_sent": self.frames_sent,
             "frames_received": self.frames_received,

@@ -236,8 +236,8 @@ class VerifierLoop:
             opening.client.hear(Failed(error))
 
     def snapshot(self, now: float) -> dict[str, object]:
-        """What `stats` shows: an immutable picture, built on the loop's thread."""
-        return self.stats.picture(
+        """What `stats` shows: an immutable snapshot, built on the loop's thread."""
+        return self.stats.snapshot(
             self._engine.info,
             list(self._sessions.live.values()),
             list(self._drafters),
@@ -249,7 +249,7 @@ class VerifierLoop:
         ) | {
             "address": self._router.address,
             "encrypted": self._router.encrypted,
-            "reuse": self._stepper.places.picture(),
+            "reuse": self._stepper.places.snapshot(),
         }
 
     # --- the wire

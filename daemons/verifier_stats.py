@@ -1,4 +1,4 @@
-"""The verifier's counters and the picture of them that `stats` shows."""
+"""The verifier's counters and the snapshot of them that `stats` shows."""
 
 import os
 from collections import Counter, deque
@@ -42,9 +42,9 @@ class DaemonStats:
         self.unpublished = True
         self.latest: dict[str, object] = {}
 
-    def publish(self, picture: dict[str, object]) -> None:
-        """Make `picture` the newest."""
-        self.latest = picture
+    def publish(self, snapshot: dict[str, object]) -> None:
+        """Make `snapshot` the newest."""
+        self.latest = snapshot
 
     def common(self, role: str, info: EngineInfo, traffic: Traffic, accepted: int, now: float) -> dict[str, object]:
         """What `stats --json` prints about either daemon; accepted: drafts so far."""
@@ -63,13 +63,13 @@ class DaemonStats:
                 "trimming": info.trimming,
             },
             "sessions": {"opened": self.opened, "resumed": self.resumed, "max": info.n_seq},
-            "last_minute": self.minute.picture(now),
-            "histograms": {"round_trip_s": self.round_trips.picture()},
+            "last_minute": self.minute.snapshot(now),
+            "histograms": {"round_trip_s": self.round_trips.snapshot()},
             "bytes_per_accepted_token": round(wire_bytes / accepted, 1) if accepted else None,
             "reconnects": self.reconnects.count,
             "log_lines_dropped": dropped(),
             "handshake_failures": dict(traffic.refused),
-            "wire": traffic.picture(),
+            "wire": traffic.snapshot(),
         }
 
 
@@ -145,7 +145,7 @@ class VerifierStats(DaemonStats):
         drafted = sum(d for d, _ in self._recent)
         return sum(a for _, a in self._recent) / drafted if drafted else None
 
-    def picture(
+    def snapshot(
         self,
         info: EngineInfo,
         sessions: Sequence[Live],
@@ -184,9 +184,9 @@ class VerifierStats(DaemonStats):
                 "fallback_steps": dict(self._fallbacks),
             },
             "histograms": {
-                "time_to_first_token_s": self._first_tokens.picture(),
-                "inter_token_latency_s": self._between.picture(),
-                "request_latency_s": self._latencies.picture(),
+                "time_to_first_token_s": self._first_tokens.snapshot(),
+                "inter_token_latency_s": self._between.snapshot(),
+                "request_latency_s": self._latencies.snapshot(),
             },
             "draft_n": sessions[-1].machine.draft_n if sessions else None,
             "tokens_per_second": round(self.throughput.per_second(), 2),

@@ -1,8 +1,8 @@
 """`specmesh ps` and `ping`: which daemons run here, whom they are connected to, and how far those are."""
 
 import socket
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -13,7 +13,7 @@ from specmesh.api.snapshot import Fields, printable
 from specmesh.cli.options import json_option, number, print_json, socket_option
 from specmesh.client import Json, known_sockets, listens, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
-from specmesh.ways import Way, endpoint, way
+from specmesh.ways import endpoint, way
 
 SCHEMA_VERSION = 1
 ANSWER_TIMEOUT_S = 2.0
@@ -28,26 +28,10 @@ def ps(ctx: click.Context, json: bool) -> None:
     if json:
         print_json({"schema_version": SCHEMA_VERSION, "daemons": [one.as_json() for one in found]})
     elif found:
-        click.echo("\n".join(lines(found)))
+        click.echo("\n".join(_tables(found)))
     if not found:
         click.echo("specmesh: no daemon runs here: start one (specmesh verifier, specmesh drafter)", err=True)
         ctx.exit(DaemonUnreachable.exit_code)
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A peer of a daemon, as the daemon tells; None for what it does not know.
-
-    state: attached, stuck, refused or away. sessions: those that a verifier generates for, of `places`.
-    """
-
-    name: str | None
-    state: str
-    model: str | None
-    sessions: int | None
-    places: int | None
-    round_trip_ms: float | None
-    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +60,6 @@ class Found:
         return str(name) if name is not None else None
 
     @property
-    def pid(self) -> int | None:
-        """Its process id; None where it does not tell."""
-        return _whole(self.fields.number("pid"))
-
-    @property
     def state(self) -> str:
         """starting, loading, running, or that it does not answer."""
         if self.stats is None:
@@ -88,25 +67,20 @@ class Found:
         loading = self.fields.number("loading")
         return f"loading {loading:.0%}" if loading is not None else "running"
 
-    @property
-    def neighbours(self) -> list[Neighbour]:
-        """A drafter's verifiers, connected or not; a verifier's drafters."""
-        return [*map(_verifier, self.fields.parts("verifiers")), *map(_drafter, self.fields.parts("peers"))]
-
     def as_json(self) -> Json:
         """One row of --json."""
-        sessions = self.fields.part("sessions")
+        told = self.fields
         return {
             "role": self.role,
-            "pid": self.pid,
+            "pid": _whole(told.number("pid")),
             "state": self.state,
             "model": self.model,
-            "sessions": _whole(sessions.number("live")),
-            "max_sessions": _whole(sessions.number("max")),
-            "uptime_s": self.fields.number("uptime_s"),
-            "version": self.fields.text("version") or None,
+            "sessions": _whole(told.number("sessions", "live")),
+            "max_sessions": _whole(told.number("sessions", "max")),
+            "uptime_s": told.number("uptime_s"),
+            "version": told.text("version") or None,
             "socket": str(self.socket),
-            "neighbours": [asdict(one) for one in self.neighbours],
+            "neighbours": [*map(_verifier, told.parts("verifiers")), *map(_drafter, told.parts("peers"))],
         }
 
 
@@ -124,16 +98,81 @@ def find() -> list[Found]:
     return found
 
 
-def lines(found: Iterable[Found]) -> list[str]:
-    """Return a table of the daemons, and one of their neighbours if there are any."""
-    found = list(found)
-    told = _aligned([("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET"), *map(_row, found)])
-    near = [_link(one, neighbour) for one in found for neighbour in one.neighbours]
-    heading = ("DAEMON", "NEIGHBOUR", "STATE", "MODEL", "SESSIONS", "ROUND TRIP", "ADDRESS")
-    return [*told, "", *_aligned([heading, *near])] if near else told
+def _verifier(told: Fields) -> Json:
+    """One of a drafter's verifiers; its sessions are those that it generates for, of `places`."""
+    away = "refused" if told.text("refusal") else "away"
+    places = _whole(told.number("load", "max"))
+    return {
+        "name": told.text("name") or None,
+        "state": _attached(told) if told.text("name") else away,
+        "model": told.text("model") or None,
+        "sessions": _whole(told.number("load", "sessions")) if places else None,
+        "places": places,
+        "round_trip_ms": told.number("round_trip_ms", "p50"),
+        "address": told.text("address"),
+    }
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def _drafter(told: Fields) -> Json:
+    """One of a verifier's drafters."""
+    return {
+        "name": told.text("drafter") or None,
+        "state": _attached(told),
+        "model": told.text("model") or told.text("engine") or None,
+        "sessions": None,
+        "places": None,
+        "round_trip_ms": told.number("round_trip_ms", "p50"),
+        "address": told.text("address"),
+    }
+
+
+def _attached(told: Fields) -> str:
+    return "stuck" if told.raw.get("stuck") else "attached"
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _tables(found: Iterable[Found]) -> list[str]:
+    """A table of the daemons, and one of their neighbours if there are any."""
+    daemons = [("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET")]
+    links = [("DAEMON", "NEIGHBOUR", "STATE", "MODEL", "SESSIONS", "ROUND TRIP", "ADDRESS")]
+    for one in found:
+        told, uptime = one.as_json(), one.fields.number("uptime_s")
+        daemons.append(
+            (
+                one.role,
+                _cell(told["pid"]),
+                printable(one.model or one.state),
+                _share(told["sessions"], told["max_sessions"]),
+                "-" if uptime is None else human_seconds(uptime),
+                str(one.socket),
+            )
+        )
+        for near in one.as_json()["neighbours"]:  # type: ignore[attr-defined]
+            trip = near["round_trip_ms"]
+            links.append(
+                (
+                    f"{one.role} {told['pid']}",
+                    *(_cell(near[key]) for key in ("name", "state", "model")),
+                    _share(near["sessions"], near["places"]),
+                    "-" if trip is None else f"{trip:.3g} ms",
+                    _cell(near["address"]),
+                )  # type: ignore[arg-type]
+            )
+    return [*_aligned(daemons), *(["", *_aligned(links)] if len(links) > 1 else [])]
+
+
+def _cell(value: object) -> str:
+    return str(value or "-")
+
+
+def _share(sessions: object, most: object) -> str:
+    return "-" if sessions is None else f"{sessions}/{most}"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -149,60 +188,6 @@ def human_seconds(seconds: float) -> str:
     return f"{left}s"
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _verifier(told: Fields) -> Neighbour:
-    """One of a drafter's verifiers."""
-    away = "refused" if told.text("refusal") else "away"
-    places = _whole(told.number("load", "max"))
-    return Neighbour(
-        told.text("name") or None,
-        _state(told) if told.text("name") else away,
-        told.text("model") or None,
-        _whole(told.number("load", "sessions")) if places else None,
-        places,
-        told.number("round_trip_ms", "p50"),
-        told.text("address"),
-    )
-
-
-def _drafter(told: Fields) -> Neighbour:
-    """One of a verifier's drafters."""
-    model, trip = told.text("model") or told.text("engine") or None, told.number("round_trip_ms", "p50")
-    return Neighbour(told.text("drafter") or None, _state(told), model, None, None, trip, told.text("address"))
-
-
-def _state(told: Fields) -> str:
-    return "stuck" if told.raw.get("stuck") else "attached"
-
-
-def _link(one: Found, near: Neighbour) -> tuple[str, ...]:
-    return (
-        f"{one.role} {one.pid}",
-        near.name or "-",
-        near.state,
-        near.model or "-",
-        f"{near.sessions}/{near.places}" if near.places else "-",
-        f"{near.round_trip_ms:.3g} ms" if near.round_trip_ms is not None else "-",
-        near.address or "-",
-    )
-
-
-def _row(one: Found) -> tuple[str, ...]:
-    sessions, uptime = one.fields.part("sessions"), one.fields.number("uptime_s")
-    live, most = sessions.number("live"), sessions.number("max")
-    return (
-        one.role,
-        str(one.pid or "-"),
-        printable(one.model or one.state),
-        "-" if live is None else f"{live:g}/{most or 0:g}",
-        human_seconds(uptime) if uptime is not None else "-",
-        str(one.socket),
-    )
-
-
 @click.command()
 @number("--count", click.IntRange(1, 100_000), 10, "N", "Number of PINGs.")
 @number("--interval", click.FloatRange(0.01, 60.0), 0.2, "SECONDS", "Time between two PINGs.")
@@ -213,18 +198,20 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
 
     Ctrl-C ends it with the summary of what came.
     """
-    tallies = Tallies()
+    tallies: dict[tuple[str, str], Tally] = {}
     try:
         for event in daemon.Client(socket_path).stream("/ping", {"count": count, "interval_s": interval}):
-            line = tallies.add(event)
+            name, address = printable(str(event["peer"])), printable(str(event["address"]))
+            line = tallies.setdefault((name, address), Tally(name, address)).add(event["time_ms"])
             if not json:
                 click.echo(line)
     finally:
         if json:
-            print_json(tallies.as_json())
-        elif tallies.peers:
-            click.echo("\n" + "\n".join(tally.summary() for tally in tallies.peers.values()))
-    if not any(tally.answered for tally in tallies.peers.values()):
+            peers = [tally.as_json() for tally in tallies.values()]
+            print_json({"schema_version": SCHEMA_VERSION, "peers": peers})
+        elif tallies:
+            click.echo("\n" + "\n".join(tally.summary() for tally in tallies.values()))
+    if not any(tally.answered for tally in tallies.values()):
         raise DaemonUnreachable("no peer answered: is it running, and reachable from here? `specmesh doctor` looks")
 
 
@@ -234,19 +221,20 @@ class Tally:
 
     name: str
     address: str
-    way: Way
+    way: str = ""
     times_ms: list[float | None] = field(default_factory=list)
+
+    def add(self, time_ms: object) -> str:
+        """Count an answer; return its line."""
+        self.way = self.way or str(way(_resolved(endpoint(self.address)[0])))
+        self.times_ms.append(float(time_ms) if isinstance(time_ms, int | float) else None)
+        said = f"time={time_ms:.2f} ms" if isinstance(time_ms, int | float) else "lost"
+        return f"from {self.name} via {self.address} ({self.way}): {said}"
 
     @property
     def answered(self) -> list[float]:
         """The times of those that were answered."""
         return [time for time in self.times_ms if time is not None]
-
-    def line(self) -> str:
-        """The newest one as text."""
-        time_ms = self.times_ms[-1]
-        said = "lost" if time_ms is None else f"time={time_ms:.2f} ms"
-        return f"from {self.name} via {self.address} ({self.way}): {said}"
 
     @property
     def loss(self) -> float:
@@ -267,7 +255,7 @@ class Tally:
         return {
             "name": self.name,
             "address": self.address,
-            "way": str(self.way),
+            "way": self.way,
             "sent": len(self.times_ms),
             "answered": len(times),
             "loss": round(self.loss, 4),
@@ -276,26 +264,6 @@ class Tally:
             "max_ms": max(times, default=None),
             "times_ms": list(self.times_ms),
         }
-
-
-class Tallies:
-    """The tallies of one run, `peers` in the order in which they were first heard of."""
-
-    def __init__(self) -> None:
-        self.peers: dict[tuple[str, str], Tally] = {}
-
-    def add(self, event: Json) -> str:
-        """Count an event of the daemon's answer; return its line."""
-        name, address = printable(str(event["peer"])), printable(str(event["address"]))
-        if (name, address) not in self.peers:
-            self.peers[name, address] = Tally(name, address, way(_resolved(endpoint(address)[0])))
-        tally, time_ms = self.peers[name, address], event["time_ms"]
-        tally.times_ms.append(float(time_ms) if isinstance(time_ms, int | float) else None)
-        return tally.line()
-
-    def as_json(self) -> Json:
-        """What --json prints."""
-        return {"schema_version": SCHEMA_VERSION, "peers": [tally.as_json() for tally in self.peers.values()]}
 
 
 def _resolved(host: str) -> str:

@@ -81,7 +81,7 @@ class Places:
         """Whether a sequence is free."""
         return bool(self._free)
 
-    def picture(self) -> dict[str, int]:
+    def snapshot(self) -> dict[str, int]:
         """Sessions that found ids in memory and how many; sequences that hold some for others, and how many."""
         kept = [len(memory.ids) for memory in self._free.values() if memory.ids]
         return {"hits": self._hits, "tokens_saved": self._saved, "kept_sequences": len(kept), "kept_tokens": sum(kept)}

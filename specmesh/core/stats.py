@@ -133,7 +133,7 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
 
-    def picture(self) -> dict[str, object]:
+    def snapshot(self) -> dict[str, object]:
         """bounds; counts: samples up to each bound, then all of them; sum."""
         counts, total = [], 0
         for count in self._counts:
@@ -178,15 +178,15 @@ class LastMinute:
         newest[2] += accepted
         newest[3] += generated
 
-    def picture(self, now: float) -> dict[str, list[int]]:
+    def snapshot(self, now: float) -> dict[str, list[int]]:
         """Per kind the 60 whole seconds before the running one, oldest first."""
         end = floor(now)
-        pictured = {kind: [0] * self.SECONDS for kind in ("drafted", "accepted", "generated")}
+        found = {kind: [0] * self.SECONDS for kind in ("drafted", "accepted", "generated")}
         for second, *counts in self._bins:
             if end - self.SECONDS <= second < end:
-                for kind, count in zip(pictured, counts, strict=True):
-                    pictured[kind][second - end] = count
-        return pictured
+                for kind, count in zip(found, counts, strict=True):
+                    found[kind][second - end] = count
+        return found
 
 
 class BusyShare:

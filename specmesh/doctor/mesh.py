@@ -13,7 +13,7 @@ import click
 
 from specmesh import __version__, paths
 from specmesh.api.port import parse_port
-from specmesh.api.snapshot import printable
+from specmesh.api.snapshot import Fields, printable
 from specmesh.cli.config import command_of, effective, read
 from specmesh.cli.status import Found
 from specmesh.client import Json
@@ -133,7 +133,8 @@ def judge_daemon(one: Found, ours: str = __version__) -> Check:
         return fail("daemons", name, told, f"kill $(cat '{one.socket}.lock')  # and see its log")
     if one.state == "starting":
         return ok("daemons", name, f"at {one.socket}, starting")
-    told = f"{f'at {one.socket}' if one.pid is None else f'pid {one.pid}'}, {printable(one.model or one.state)}"
+    pid = stats.text("pid")
+    told = f"{f'pid {pid}' if pid else f'at {one.socket}'}, {printable(one.model or one.state)}"
     if backend := stats.text("model", "backend"):
         told += f" on {backend}"
     if (version := stats.text("version")) != ours:
@@ -230,30 +231,22 @@ def judge_reach(facts: ReachFacts) -> Check:
     """A verifier's address, as this machine reaches it."""
     name, told = "verifier", f"{facts.address} ({facts.way}) {facts.reach}"
     host, port = endpoint(facts.address)
-    no_route = facts.reach is Reach.NO_ROUTE and facts.way is Way.LOCAL
-    if no_route and facts.macos and facts.code == MACOS_NO_ROUTE:
+    private = facts.macos and facts.way is Way.LOCAL
+    if facts.reach is Reach.NO_ROUTE and private and facts.code == MACOS_NO_ROUTE:
         return fail("network", name, f"{told} (errno 65): macOS keeps programs from the local network", _PRIVACY)
-    match facts.reach:
-        case Reach.OPEN if facts.attached is False and facts.macos and facts.way is Way.LOCAL:
-            return warn("network", name, f"{told} from here, but the running drafter has no verifier", _PRIVACY)
-        case Reach.OPEN if facts.attached is False:
-            fix = "specmesh stats  # and its log"
-            return warn("network", name, f"{told}, but the running drafter has no verifier", fix)
-        case Reach.OPEN:
-            return ok("network", name, told)
-        case Reach.REFUSED:
-            fix = f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here"
-        case Reach.TIMED_OUT:
-            fix = f"ping {host}  # is it on? does its firewall let port {port} in?"
-        case Reach.NO_ROUTE:
-            fix = f"ping {host}  # is this machine in its network, the VPN up?"
-        case Reach.NO_NAME:
-            fix = f"ping {host}  # or put the verifier's IP address into drafter.toml: connect = ..."
-        case Reach.BAD:
-            fix = "specmesh config show drafter --origin  # connect must be tcp://HOST:PORT"
-        case Reach.OTHER:
-            fix = f"nc -vz {host} {port}"
-    return fail("network", name, told, fix)
+    if facts.reach is Reach.OPEN and facts.attached is False:
+        fix = _PRIVACY if private else "specmesh stats  # and its log"
+        return warn("network", name, f"{told} from here, but the running drafter has no verifier", fix)
+    if facts.reach is Reach.OPEN:
+        return ok("network", name, told)
+    fixes = {
+        Reach.REFUSED: f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here",
+        Reach.TIMED_OUT: f"ping {host}  # is it on? does its firewall let port {port} in?",
+        Reach.NO_ROUTE: f"ping {host}  # is this machine in its network, the VPN up?",
+        Reach.NO_NAME: f"ping {host}  # or put the verifier's IP address into drafter.toml: connect = ...",
+        Reach.BAD: "specmesh config show drafter --origin  # connect must be tcp://HOST:PORT",
+    }
+    return fail("network", name, told, fixes.get(facts.reach, f"nc -vz {host} {port}"))
 
 
 def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | None:
@@ -261,11 +254,10 @@ def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | N
     name, told = f"{role}'s wire", f"{address} ({kind})"
     if encrypted:
         return ok("network", name, f"{told}: encrypted, for allowed keys only")
-    match kind:
-        case Way.SAME_MACHINE:
-            return None
-        case Way.TAILNET:
-            return ok("network", name, f"{told}: encrypted by the tailnet, which all its members can reach")
+    if kind is Way.SAME_MACHINE:
+        return None
+    if kind is Way.TAILNET:
+        return ok("network", name, f"{told}: encrypted by the tailnet, which all its members can reach")
     fix = "specmesh keys new  # on both machines, and allow the drafter's on the verifier's"
     return warn("network", name, f"{told}: prompts and texts cross it unencrypted", fix)
 
@@ -288,17 +280,17 @@ def judge_link(facts: LinkFacts) -> Check:
 
 def links(stats: Json) -> list[LinkFacts]:
     """A verifier's links to its drafters, or a drafter's to its verifiers, of whose steps it knows nothing."""
-    if stats.get("role") == "drafter":
-        return [_link(str(one["name"]), one, ()) for one in _rows(stats) if one.get("name") is not None]
-    peers, told = stats.get("peers"), stats.get("steps_ms")
-    steps = _steps(told if isinstance(told, dict) else {})
-    return [_link(str(peer["drafter"]), peer, steps) for peer in peers] if isinstance(peers, list) else []
+    told = Fields(stats)
+    if told.text("role") == "drafter":
+        return [_link(one, "name", ()) for one in told.parts("verifiers") if one.text("name")]
+    steps = _steps(told.by_name("steps_ms"))
+    return [_link(one, "drafter", steps) for one in told.parts("peers")]
 
 
-def _link(peer: str, told: Json, steps: tuple[float, ...]) -> LinkFacts:
-    trip = told["round_trip_ms"]
-    p50, p99 = (_seconds(trip[name]) for name in ("p50", "p99")) if isinstance(trip, dict) else (None, None)
-    return LinkFacts(printable(peer), p50, p99, _seconds(told.get("draft_interval_ms")), steps)
+def _link(told: Fields, name: str, steps: tuple[float, ...]) -> LinkFacts:
+    times = [told.number("round_trip_ms", "p50"), told.number("round_trip_ms", "p99"), told.number("draft_interval_ms")]
+    p50, p99, interval = (None if ms is None else ms / 1e3 for ms in times)
+    return LinkFacts(told.text(name), p50, p99, interval, steps)
 
 
 def _pays(facts: LinkFacts, round_trip: float) -> bool:
@@ -386,10 +378,6 @@ def reach_of(error: OSError) -> Reach:
         case TimeoutError():
             return Reach.TIMED_OUT
     return Reach.NO_ROUTE if error.errno in {errno.EHOSTUNREACH, errno.ENETUNREACH} else Reach.OTHER
-
-
-def _seconds(ms: object) -> float | None:
-    return ms / 1e3 if isinstance(ms, int | float) else None
 
 
 def _ms(seconds: float) -> str:

@@ -90,7 +90,7 @@ def verifier(sessions=1, drafters=1, now=152.0):
     over, *lives = worked(stats, range(5088329, 5088330 + sessions), attached=drafters > 0)
     stats.ended(over.machine, "length", now)
     peers = [peer(f"mac:{n}") for n in range(drafters)]
-    return stats.picture(INFO, lives, peers, costs, traffic(), now, queued=3, kept=2) | {"reuse": REUSE}
+    return stats.snapshot(INFO, lives, peers, costs, traffic(), now, queued=3, kept=2) | {"reuse": REUSE}
 
 
 def drafter(now=152.0, *, connected=True):
@@ -102,7 +102,7 @@ def drafter(now=152.0, *, connected=True):
     stats.round_trips.record(0.005)
     welcome = Welcome("spark:1", "big.gguf", "", "", 5, 4096, []) if connected else None
     sessions = [DrafterSession(VOCAB, 4096, 512)]
-    return stats.picture(INFO, welcome, None, peer().link, sessions, traffic(), now) | {"reuse": REUSE}
+    return stats.snapshot(INFO, welcome, None, peer().link, sessions, traffic(), now) | {"reuse": REUSE}
 
 
 LOADING = {"schema_version": 1, "role": "verifier", "loading": 0.43, "uptime_s": 3.0}

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specmesh.cli import main
-from specmesh.cli.status import Tallies
 
 
 def event(time_ms: float | None, number: int = 1, peer: str = "mac:1", address: str = "tcp://127.0.0.1") -> bytes:
@@ -90,10 +89,10 @@ def test_a_daemon_that_dies_meanwhile(fake_daemon: Callable[..., Path]):
     assert "1 sent, 1 answered" in done.stdout
 
 
-def test_names_cannot_move_the_cursor():
+def test_names_cannot_move_the_cursor(fake_daemon: Callable[..., Path]):
     """A peer calls itself what it likes; a terminal sees no control characters of it."""
-    line = Tallies().add({"number": 1, "peer": "mac\x1b[2J\n", "address": "tcp://127.0.0.1", "time_ms": 1})
-    assert line == "from mac?[2J? via tcp://127.0.0.1 (same machine): time=1.00 ms"
+    done = ping(fake_daemon({"/ping": (200, event(1, peer="mac\x1b[2J\n") + b"data: [DONE]\n\n")}))
+    assert done.stdout.startswith("from mac?[2J? via tcp://127.0.0.1 (same machine): time=1.00 ms\n")
 
 
 @pytest.mark.parametrize("args", [["--count", "0"], ["--interval", "0"], ["--count", "many"]])

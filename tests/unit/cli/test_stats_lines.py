@@ -14,7 +14,7 @@ INFO = EngineInfo("big.gguf", 4096, 512, 8, trimming="removal", backend="CPU, 1 
 
 
 def verifier(*, used: bool) -> dict[str, object]:
-    """A verifier's real picture, fresh or after some rounds with a drafter."""
+    """A verifier's real snapshot, fresh or after some rounds with a drafter."""
     stats, costs, traffic = VerifierStats(0.0), StepCosts(), Traffic()
     peers = []
     if used:
@@ -23,7 +23,7 @@ def verifier(*, used: bool) -> dict[str, object]:
         stats.step(1.0, 1.5, 3)
         costs.record(1, 0.034)
         traffic.sent(100)
-    return stats.picture(INFO, [], peers, costs, traffic, 2.0)
+    return stats.snapshot(INFO, [], peers, costs, traffic, 2.0)
 
 
 def test_loading():
@@ -58,10 +58,10 @@ def test_drafter_with_and_without_a_verifier():
     stats = DrafterStats(0.0)
     welcome = Welcome("spark:1", "big.gguf", "", "", 5, 4096, [])
     for told, where in ((welcome, "spark:1 (big.gguf)"), (None, "not connected")):
-        picture = stats.picture(INFO, told, None, Link(0.0), [], Traffic(), 3.0)
-        assert dict(rows(picture))["verifier"] == where
-        assert dict(rows(picture))["wire"] == "not encrypted"
-    refused = dict(rows(picture | {"encrypted": True, "refusal": "no way into it"}))
+        snapshot = stats.snapshot(INFO, told, None, Link(0.0), [], Traffic(), 3.0)
+        assert dict(rows(snapshot))["verifier"] == where
+        assert dict(rows(snapshot))["wire"] == "not encrypted"
+    refused = dict(rows(snapshot | {"encrypted": True, "refusal": "no way into it"}))
     assert (refused["verifier"], refused["wire"]) == ("no way into it", "encrypted, for allowed keys only")
 
 
@@ -85,9 +85,9 @@ def test_a_drafter_with_several_verifiers():
 
 def test_sessions_that_wait_for_somebody():
     """Those kept for a client that went away, those whose verifier did; none of either is no word."""
-    told = dict(rows(VerifierStats(0.0).picture(INFO, [], [], StepCosts(), Traffic(), 2.0, kept=2)))
+    told = dict(rows(VerifierStats(0.0).snapshot(INFO, [], [], StepCosts(), Traffic(), 2.0, kept=2)))
     assert told["sessions"] == "0 live of 8, 0 opened, 2 kept"
-    told = dict(rows(DrafterStats(0.0).picture(INFO, None, None, Link(0.0), [], Traffic(), 3.0, interrupted=1)))
+    told = dict(rows(DrafterStats(0.0).snapshot(INFO, None, None, Link(0.0), [], Traffic(), 3.0, interrupted=1)))
     assert told["sessions"] == "0 live of 8, 0 opened, 1 interrupted"
     assert dict(rows(verifier(used=False)))["sessions"] == "0 live of 8, 0 opened"
 

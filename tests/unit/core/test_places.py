@@ -30,7 +30,7 @@ def test_the_next_turn_goes_on():
     seq = had(made, CHAT)
     assert made.take((*CHAT, 1, 2), 0) == (seq, len(CHAT))
     assert made.orders() == ()
-    assert made.picture() == {"hits": 1, "tokens_saved": len(CHAT), "kept_sequences": 0, "kept_tokens": 0}
+    assert made.snapshot() == {"hits": 1, "tokens_saved": len(CHAT), "kept_sequences": 0, "kept_tokens": 0}
 
 
 def test_the_last_id_is_decoded_again():
@@ -138,7 +138,7 @@ def test_room():
     where it is too long alone."""
     made = places(n_seq=4, room=100)
     seqs = [had(made, tuple(range(start, start + 40))) for start in (0, 100, 200)]
-    assert made.picture()["kept_tokens"] == 80
+    assert made.snapshot()["kept_tokens"] == 80
     assert made.take((*range(40), 1), 0)[1] == 0
     assert made.take((*range(200, 240), 1), 0) == (seqs[2], 40)
 
@@ -312,7 +312,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def adds_up(self):
         """No sequence is lost, and no more is kept than there is room for."""
-        told = self.places.picture()
+        told = self.places.snapshot()
         assert told["kept_tokens"] <= self.room
         assert bool(self.places) == (len(self.sessions) < 3)
 

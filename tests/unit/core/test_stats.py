@@ -116,37 +116,37 @@ def test_histogram_counts_up_to_each_bound(samples):
     for value, times in samples:
         histogram.record(value, times)
         values += [max(value, 0.0)] * times
-    picture = histogram.picture()
-    assert picture["bounds"] == [0.5, 1.0, 10.0]
-    assert picture["counts"] == [*(sum(value <= bound for value in values) for bound in (0.5, 1.0, 10.0)), len(values)]
-    assert picture["sum"] == pytest.approx(sum(values), abs=1e-6)
+    snapshot = histogram.snapshot()
+    assert snapshot["bounds"] == [0.5, 1.0, 10.0]
+    assert snapshot["counts"] == [*(sum(value <= bound for value in values) for bound in (0.5, 1.0, 10.0)), len(values)]
+    assert snapshot["sum"] == pytest.approx(sum(values), abs=1e-6)
 
 
 def test_histogram_picture_is_a_copy():
-    """What was pictured stays as it was."""
+    """What was found stays as it was."""
     histogram = Histogram([1.0])
-    before = histogram.picture()
+    before = histogram.snapshot()
     histogram.record(1.0)
-    assert (before["counts"], histogram.picture()["counts"]) == ([0, 0], [1, 1])
+    assert (before["counts"], histogram.snapshot()["counts"]) == ([0, 0], [1, 1])
 
 
 def test_last_minute_has_the_whole_seconds_before_the_running_one():
     """Sixty bins per kind, oldest first; the running second is not among them yet, nor is what is older."""
     minute = LastMinute()
-    assert minute.picture(5.0) == {kind: [0] * 60 for kind in ("drafted", "accepted", "generated")}
+    assert minute.snapshot(5.0) == {kind: [0] * 60 for kind in ("drafted", "accepted", "generated")}
     minute.record(100.2, drafted=4, accepted=3, generated=4)
     minute.record(100.9, drafted=1)
     minute.record(101.0, generated=1)
-    assert sum(map(sum, minute.picture(100.99).values())) == 0
-    picture = minute.picture(102.5)
-    assert {kind: bins[-2:] for kind, bins in picture.items()} == {
+    assert sum(map(sum, minute.snapshot(100.99).values())) == 0
+    snapshot = minute.snapshot(102.5)
+    assert {kind: bins[-2:] for kind, bins in snapshot.items()} == {
         "drafted": [5, 0],
         "accepted": [3, 0],
         "generated": [4, 1],
     }
-    assert minute.picture(160.0)["drafted"][0] == 5
-    assert minute.picture(161.0)["drafted"] == [0] * 60
-    assert minute.picture(161.0)["generated"][0] == 1
+    assert minute.snapshot(160.0)["drafted"][0] == 5
+    assert minute.snapshot(161.0)["drafted"] == [0] * 60
+    assert minute.snapshot(161.0)["generated"][0] == 1
 
 
 def test_last_minute_forgets():
@@ -154,7 +154,7 @@ def test_last_minute_forgets():
     minute = LastMinute()
     for second in range(1000):
         minute.record(second + 0.5, generated=1)
-    assert sum(minute.picture(1000.0)["generated"]) == 60
+    assert sum(minute.snapshot(1000.0)["generated"]) == 60
     assert len(minute._bins) == 61
 
 

@@ -178,12 +178,12 @@ def test_who_has_nothing_to_do_takes_no_place():
     while following.work(engine, 0.0):
         pass
     following.done(Done(7, "stop", 3, {}), 0.0)
-    kept = following.places.picture()["kept_tokens"]
+    kept = following.places.snapshot()["kept_tokens"]
     following.opened(Opened(8, 0, 3, 0.0, 0, 1.0, 0), 0.0)
     following.heard(8, Told(0, 0, (9, 9, 9), 0, sync=True), 0, 0.0)
     assert not following.work(engine, 0.0)
     assert following.live[8].seq is None
-    assert following.places.picture()["kept_tokens"] == kept > 0
+    assert following.places.snapshot()["kept_tokens"] == kept > 0
     following.heard(8, Told(3, Prefix((9, 9, 9)).crc, (1,), 2, sync=False), 0, 0.0)
     assert following.work(engine, 0.0)
     assert following.live[8].seq is not None

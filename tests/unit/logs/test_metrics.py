@@ -162,9 +162,9 @@ def test_who_wants_no_drafts_does_not_fall_back(snapshots):
     """Steps of a session that its client wants without drafts are no fallback."""
     stats = VerifierStats(0.0)
     snapshots.step(stats, snapshots.opened(stats, 1, draft_n=0), (), (5,), snapshots.OPENED + 1)
-    picture = stats.picture(snapshots.INFO, [], [], snapshots.StepCosts(), snapshots.traffic(), snapshots.OPENED + 2)
-    assert picture["totals"]["rounds"] == 1
-    assert picture["totals"]["fallback_steps"] == {"no_drafter": 0, "no_drafts": 0}
+    snapshot = stats.snapshot(snapshots.INFO, [], [], snapshots.StepCosts(), snapshots.traffic(), snapshots.OPENED + 2)
+    assert snapshot["totals"]["rounds"] == 1
+    assert snapshot["totals"]["fallback_steps"] == {"no_drafter": 0, "no_drafts": 0}
 
 
 def test_no_label_names_a_peer_or_a_session(snapshots):
@@ -197,10 +197,10 @@ def test_counters_never_fall(snapshots, happened):
             lives[-1].machine.handle(Shadowed(0, 1, (1,)), now)  # of another text
         else:
             stats.ended(lives.pop(0).machine, "stop" if what == "finish" else "cancelled", now)
-        picture = stats.picture(snapshots.INFO, lives, [], snapshots.StepCosts(), snapshots.traffic(), now)
+        snapshot = stats.snapshot(snapshots.INFO, lives, [], snapshots.StepCosts(), snapshots.traffic(), now)
         after = {
             series: value
-            for series, value in scraped(picture).items()
+            for series, value in scraped(snapshot).items()
             if series[0].endswith(("_total", "_bucket", "_count", "_sum"))
         }
         assert all(after[series] >= value for series, value in before.items())
