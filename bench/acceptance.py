@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh import logs
-from specmesh.core.proposal import MOST, Offer, proposal_of
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.proposal import MOST, Offer, proposal_of
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.paths import bundled

@@ -17,7 +17,7 @@ from held_out import prompts
 from numpy.typing import NDArray
 
 from specmesh import logs
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.paths import bundled

@@ -25,8 +25,8 @@ from statistics import median
 import zmq
 
 from specmesh.client import Client
-from specmesh.daemons.transport import Route
-from specmesh.keys import KeyFolder, Listing
+from specmesh.daemons.link.transport import Route
+from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 

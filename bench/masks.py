@@ -11,9 +11,9 @@ from statistics import median
 
 import numpy as np
 
-from specmesh.core.constraint import Grammar, GrammarKind, masked
-from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.sampling.constraint import Grammar, GrammarKind, masked
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar import Grammars
 
 N_VOCAB = 128_000

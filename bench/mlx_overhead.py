@@ -18,7 +18,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.mlx import MlxDrafter, MlxSettings
 from specmesh.paths import bundled
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specmesh.core.sampling import gumbel
+from specmesh.core.sampling.sampler import gumbel
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 

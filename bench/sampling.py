@@ -12,8 +12,8 @@ import time
 
 import numpy as np
 
-from specmesh.core.penalties import Penalties
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 WAYS: dict[str, SamplingParams] = {
     "greedy": SamplingParams(),

@@ -7,10 +7,10 @@ from fuzz.frames import frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
 from fuzz.tape import Tape
 from specmesh.core import events as ev
-from specmesh.core.drafter_session import MAX_CREDIT, DrafterSession
+from specmesh.core.draft_session import MAX_CREDIT, DrafterSession
 from specmesh.core.prefix import Prefix
-from specmesh.core.proposal import Proposal
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.proposal import Proposal
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m

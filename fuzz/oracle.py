@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.rules import proposes
-from specmesh.core.sampling import Sampler
+from specmesh.core.sampling.acceptance_strategies import proposes
+from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams
 
 N_VOCAB = 16

@@ -8,11 +8,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from specmesh.core.candidates import Logits
-from specmesh.core.noise import Stream, derived, uniform
 from specmesh.core.prefix import Prefix
-from specmesh.core.proposal import Offer
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.filters import Logits
+from specmesh.core.sampling.noise import Stream, derived, uniform
+from specmesh.core.sampling.proposal import Offer
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 
 def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers: Sequence[Offer]) -> list[int]:

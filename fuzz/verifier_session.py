@@ -12,17 +12,16 @@ from fuzz.oracle import END, MAX_TOKENS, N_VOCAB, PIECES, PROMPT, Memory, alone
 from fuzz.referee import said
 from fuzz.tape import Tape
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.costs import StepCosts
-from specmesh.core.policy import Policy, PolicyInputs, solve
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.rules import proposes
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.acceptance_strategies import proposes
+from specmesh.core.sampling.sampler import Sampler, SamplingParams, Strategy
+from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.strategy import Strategy
-from specmesh.core.verifier_session import VerifierSession
-from specmesh.daemons.draft_frames import drafted
+from specmesh.daemons.link.transport import drafted
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode

@@ -13,7 +13,7 @@ from soak.report import PairReport, Report
 from soak.schedule import KILLS, NO_KILLS, Fault, Kind, Lane, Order, excused, faults, orders
 from soak.slopes import Sample, descriptors, growth, memory
 from soak.truth import BAD, Alone, Text, Told, Verdict, judge
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.base import VerifyEngine
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.engines.sim import SimSettings, SimVerifier

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.core.vocabulary import TextStream
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.vocabulary.vocabulary import TextStream
 from specmesh.engines.base import Span, VerifyEngine
 
 TIE = 0.05

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specmesh.api.port import Port
-from specmesh.core.vocabulary_match import LEAST_OVERLAP
+from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.errors import ConfigError
-from specmesh.privacy import check_rpc
-from specmesh.ways import endpoint
+from specmesh.security.addresses import check_rpc, endpoint
 
 
 @dataclass(frozen=True, slots=True)

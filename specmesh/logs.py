@@ -4,16 +4,167 @@ A line that cannot be written is dropped and counted; whoever logs never notices
 """
 
 import atexit
+import contextlib
 import logging
 import os
+import queue
+import select
 import sys
-from collections.abc import MutableMapping
-from typing import Any, NoReturn
+import threading
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
 
 import structlog
 
-from specmesh.log_file import LogFile
-from specmesh.log_writer import LogWriter
+from specmesh.errors import ConfigError
+from specmesh.paths import open_own
+
+LIMIT = 16 * 2**20
+"""Bytes at which the file is begun anew; as many are kept of what came before."""
+_STDOUT, _STDERR = 1, 2
+
+
+class LogFile:
+    """Standard output and error of this process in a file, to which libraries and a dying interpreter write as well.
+
+    Raises ConfigError where it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._terminal = os.dup(_STDERR) if os.isatty(_STDERR) else None
+        try:
+            self._begin(path)
+        except OSError as error:
+            raise ConfigError(f"--log-file {path} cannot be written ({error.strerror}): name another") from None
+
+    def keep_small(self) -> None:
+        """Where the file is full, begin anew; what it held is FILE.1 then.
+
+        The file is renamed and the descriptors led elsewhere: whatever writes meanwhile reaches one file or the other,
+        so that no line is lost. Where that cannot be done, because no descriptor is left, say, the log goes on as it
+        is, up to twice as much, and is emptied then: it must neither stop the daemon nor fill the disk.
+        """
+        with self._lock, suppress(OSError):
+            size = os.fstat(_STDERR).st_size
+            if size < LIMIT:
+                return
+            new = self._path.with_name(f"{self._path.name}.new")
+            try:
+                self._begin(new)
+            except OSError:
+                if size >= 2 * LIMIT:
+                    os.ftruncate(_STDERR, 0)
+                new.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Give stderr back to the terminal, if it was one: whoever sits there shall see how the command ends."""
+        if self._terminal is not None:
+            os.dup2(self._terminal, _STDERR)
+
+    def _begin(self, path: Path) -> None:
+        file = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            if path != self._path:
+                self._path.replace(f"{self._path}.1")
+                path.replace(self._path)
+            os.dup2(file, _STDOUT)
+            os.dup2(file, _STDERR)
+        finally:
+            os.close(file)
+
+
+MAX_WAITING = 10_000
+"""Most lines kept for a stream that does not take them; further ones are dropped."""
+
+LOOK_INTERVAL = 1.0
+"""Seconds between two looks at a file that others write to as well."""
+
+FLUSH_PATIENCE = 1.0
+"""Seconds that `flush` waits at most."""
+
+
+class LogWriter:
+    """Writes lines to a stream in the order they came. On the writer's thread, `tell` is called with how many were
+    dropped in all, once lines can be written again, and `prepare`, which must not raise, before each line and every
+    LOOK_INTERVAL.
+
+    Any thread may write, and a signal handler too: nothing here waits for a lock.
+    """
+
+    def __init__(self, stream: TextIO, tell: Callable[[int], None], prepare: Callable[[], None] | None = None) -> None:
+        self._stream, self._tell, self._prepare = stream, tell, prepare
+        try:
+            self._file: int | None = stream.fileno()
+        except (OSError, ValueError):  # a stream in memory
+            self._file = None
+        self._lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
+        self._refused = self._failed = self._told = 0
+        self._cut = False
+        threading.Thread(target=self._run, name="log", daemon=True).start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines that could not be written so far."""
+        return self._refused + self._failed
+
+    def write(self, line: str) -> None:
+        """Take a line, without its end; returns at once."""
+        if self._lines.qsize() < MAX_WAITING:
+            self._lines.put(line)
+        else:
+            self._refused += 1
+
+    def flush(self, seconds: float = FLUSH_PATIENCE) -> bool:
+        """Wait until all lines so far were written or dropped, but not longer than `seconds`; whether they were."""
+        reached = threading.Event()
+        self._lines.put(reached)
+        return reached.wait(seconds)
+
+    def _run(self) -> None:
+        works = True
+        item: str | threading.Event | None
+        while True:
+            try:
+                item = self._lines.get(timeout=LOOK_INTERVAL if self._prepare is not None else None)
+            except queue.Empty:
+                item = None
+            if self._prepare is not None:
+                self._prepare()
+            if isinstance(item, threading.Event):
+                item.set()
+            elif item is not None:
+                works = self._written(item)
+                self._failed += not works
+            if works and self.dropped > self._told and self._lines.empty():
+                self._told = self.dropped
+                self._tell(self._told)
+
+    def _written(self, line: str) -> bool:
+        start = "\n" if self._cut else ""
+        left = memoryview(f"{start}{line}\n".encode(errors="backslashreplace"))
+        size = len(left)
+        try:
+            while left:
+                left = left[self._put(left) :]
+        except (OSError, ValueError):
+            self._cut |= 0 < len(left) < size  # half a line is out, and the next must not continue it
+            return False
+        self._cut = False
+        return True
+
+    def _put(self, raw: memoryview) -> int:
+        """Write some of these bytes; how many."""
+        if self._file is None:
+            self._stream.write(bytes(raw).decode())
+            return len(raw)
+        while True:
+            with contextlib.suppress(BlockingIOError):  # whoever shares a terminal or pipe may have made it so
+                return os.write(self._file, raw)
+            select.select([], [self._file], [])
+
 
 _least = logging.INFO
 _writer: LogWriter | None = None

@@ -11,13 +11,13 @@ from starlette.requests import ClientDisconnect
 
 from specmesh.api import shapes, structure
 from specmesh.api.logprobs import Said
+from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import Json, Shape
-from specmesh.core.logprobs import Logprob
+from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.sampling.stop import Passage, StoppedText
 from specmesh.core.session_params import SessionParams
-from specmesh.core.stop import Passage, StoppedText
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, SpecmeshError
-from specmesh.requests import Finished, Request, Started, Tokens
 
 LOOK = 0.25
 """Seconds between two looks whether a client that waits for a whole answer is still there."""

@@ -27,6 +27,7 @@ from specmesh.api.defaults import filled
 from specmesh.api.fields import shown
 from specmesh.api.metrics import Exposition
 from specmesh.api.ping import parse_ping, pinged
+from specmesh.api.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
 from specmesh.api.snapshot import Fields
 from specmesh.errors import (
     Busy,
@@ -39,7 +40,6 @@ from specmesh.errors import (
     Starting,
     WentAway,
 )
-from specmesh.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
 
 log = structlog.get_logger("specmesh.api")
 

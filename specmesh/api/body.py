@@ -9,14 +9,13 @@ from typing import Any
 
 from specmesh.api.fields import ignored
 from specmesh.api.messages import continues, parse_messages
+from specmesh.api.requests import Request
 from specmesh.api.structure import grammar_of
-from specmesh.core.penalties import FORBIDDEN, WINDOW, Penalties, forbidding
-from specmesh.core.sampling import MOST, SamplingParams, check_sampling
+from specmesh.core.sampling.penalties import FORBIDDEN, WINDOW, Penalties, forbidding
+from specmesh.core.sampling.sampler import MOST, THRESHOLD, SamplingParams, Strategy, check_sampling
+from specmesh.core.sampling.stop import check_stops
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, SessionParams
-from specmesh.core.stop import check_stops
-from specmesh.core.strategy import THRESHOLD, Strategy
 from specmesh.errors import RequestError
-from specmesh.requests import Request
 
 Json = dict[str, object]
 Prompt = tuple[str | None, tuple[int, ...] | None]

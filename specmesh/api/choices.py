@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from specmesh.api.answer import Batches, Event, Merged
 from specmesh.api.body import Prompt
+from specmesh.api.requests import Request
 from specmesh.api.shapes import new_id
-from specmesh.requests import Request
 
 _SEEDS = 2**32
 

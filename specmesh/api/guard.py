@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specmesh.api import shapes
 from specmesh.api.port import Keys, Port
 from specmesh.errors import Refused
-from specmesh.ways import Way, way
+from specmesh.security.addresses import Way, way
 
 _OPEN = frozenset({"/health"})
 

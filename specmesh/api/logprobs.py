@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specmesh.core.logprobs import Logprob
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 
 Json = dict[str, object]
 

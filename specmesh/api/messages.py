@@ -1,6 +1,6 @@
 """The messages of a chat's body, and whether the last one is to be continued."""
 
-from specmesh.core.chat import ChatMessage
+from specmesh.core.session_params import ChatMessage
 from specmesh.errors import RequestError
 
 Json = dict[str, object]

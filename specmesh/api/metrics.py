@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from specmesh import __version__
+from specmesh.api.requests import Backend
 from specmesh.api.snapshot import Fields
-from specmesh.requests import Backend
 
 PREFIX = "specmesh_"
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from specmesh.api.body import integer_field, number_field
+from specmesh.api.requests import Backend, Crossing, Peer, Pinged, Ponged, Probe
 from specmesh.errors import DaemonUnreachable, RequestError
-from specmesh.requests import Backend, Crossing, Peer, Pinged, Ponged, Probe
 
 PATIENCE = 3.0
 """Seconds after which a PING counts as lost; a peer that says nothing for half a second more counts as gone."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from specmesh.errors import ConfigError
-from specmesh.ways import Way, way
+from specmesh.security.addresses import Way, way
 
 MAX_KEYS = 64 * 1024
 """Bytes of a file of keys."""

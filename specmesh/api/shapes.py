@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from specmesh import __version__
 from specmesh.api.logprobs import Said, chat_logprobs, completion_logprobs
+from specmesh.api.requests import Finished
 from specmesh.errors import SpecmeshError
-from specmesh.requests import Finished
 
 Json = dict[str, object]
 

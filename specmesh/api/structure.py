@@ -3,7 +3,7 @@
 import json
 from typing import assert_never
 
-from specmesh.core.constraint import Grammar, GrammarKind, check_grammar
+from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
 from specmesh.errors import RequestError
 
 Json = dict[str, object]

@@ -17,7 +17,7 @@ from statistics import fmean
 
 from specmesh.bench.steps import costs_of, read_costs
 from specmesh.client import Client, Json
-from specmesh.core.policy import Policy, PolicyInputs, solve
+from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.simulation import Site, Texts
 from specmesh.core.simulation import simulate as in_virtual_time
 from specmesh.engines.sim import SimSettings, luck

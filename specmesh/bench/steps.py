@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from specmesh.client import Json
-from specmesh.core.costs import StepCosts
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.errors import Busy, ConfigError
 
 MEASUREMENTS = 3

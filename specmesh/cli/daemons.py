@@ -22,12 +22,12 @@ from specmesh.cli.options import (
     path_option,
 )
 from specmesh.errors import ConfigError, about
-from specmesh.privacy import check_rpc
+from specmesh.security.addresses import check_rpc
 
 if TYPE_CHECKING:
     from specmesh.api.port import Port
     from specmesh.config import ModelSettings
-    from specmesh.daemons.instance import Instance
+    from specmesh.daemons.runtime.instance import Instance
 
 _LIMITS = ((resource.RLIMIT_NOFILE, 64, "open files", "-n"), (resource.RLIMIT_AS, 2**28, "bytes of memory", "-v"))
 """What a daemon and a few clients need; libraries crash where they have less."""
@@ -138,7 +138,7 @@ class _Shared:
     def configure_log(self) -> None:
         """Begin to log. Raises ConfigError."""
         from specmesh import logs
-        from specmesh.log_file import LogFile
+        from specmesh.logs import LogFile
 
         file = None
         if self.log_file is not None:
@@ -249,7 +249,7 @@ def verifier(
         reread = rereader(click.get_current_context(), port)
         common = shared.settings(defaults, model=target, socket=where, port=port)
         settings = VerifierSettings(bind=bind, grace=grace, **common)
-        from specmesh.daemons.serve import serve_verifier  # not before: what is wrong so far is told at once
+        from specmesh.daemons.runtime.serve import serve_verifier  # not before: what is wrong so far is told at once
 
         serve_verifier(settings, reread)
 
@@ -316,14 +316,14 @@ def drafter(
         settings = DrafterSettings(
             connect=connect, min_vocab_overlap=min_vocab_overlap, draft_temperature=draft_temperature, **common
         )
-        from specmesh.daemons.serve import serve_drafter  # as above
+        from specmesh.daemons.runtime.serve import serve_drafter  # as above
 
         serve_drafter(settings, reread)
 
 
 def _instance(path: Path) -> "Instance":
     """The only daemon at this socket, known to clients before the rest is imported. Raises Busy, ConfigError."""
-    from specmesh.daemons.instance import Instance
+    from specmesh.daemons.runtime.instance import Instance
 
     for limit, least, what, flag in _LIMITS:
         allowed = resource.getrlimit(limit)[0]
@@ -343,8 +343,8 @@ def rpc_server(bind: str, threads: int | None, insecure_rpc: bool) -> None:
     This is llama.cpp's own server; both machines need a llama.cpp built with RPC. When it ends, by Ctrl-C, so does the
     verifier that uses it.
     """
+    from specmesh.engines.host import physical_cores
     from specmesh.engines.llama.rpc import serve
-    from specmesh.host import physical_cores
 
     check_rpc(bind, "--bind", insecure=insecure_rpc)
     serve(bind, threads or physical_cores())

@@ -12,12 +12,11 @@ import click
 from specmesh.cli.config import effective
 from specmesh.cli.options import combined, json_option, path_option, print_json
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
-from specmesh.privacy import check_one_network, host_of, is_loopback
-from specmesh.ways import endpoint
+from specmesh.security.addresses import check_one_network, endpoint, host_of, is_loopback
 
 if TYPE_CHECKING:
-    from specmesh.keys import KeyFolder
-    from specmesh.pairing import Introduction
+    from specmesh.security.keys import KeyFolder
+    from specmesh.security.pairing import Introduction
 
 SERVICE_USER = "specmesh"
 """Who runs the machine's own service; on a Mac it is the user who installs it with sudo."""
@@ -36,7 +35,7 @@ _folder_options = combined(
 
 def folder_of(path: Path | None, system: bool) -> "KeyFolder":
     """The folder that these options mean, with the key that the machine's own service is given, if it is given one."""
-    from specmesh.keys import KeyFolder, key_folders
+    from specmesh.security.keys import KeyFolder, key_folders
     from specmesh.service.credential import service_credential
 
     given = service_credential() if system and path is None else None
@@ -89,7 +88,7 @@ def show(path: Path | None, system: bool) -> None:
 @_folder_options
 def allow(key: str, name: str | None, verifier: str | None, path: Path | None, system: bool) -> None:
     """Allow the drafter with this public KEY to connect here; or, with --verifier, trust that verifier."""
-    from specmesh.keys import Listing, parse_key
+    from specmesh.security.keys import Listing, parse_key
 
     if name and verifier:
         raise click.UsageError("--name is for a drafter's key, --verifier for a verifier's: leave one out")
@@ -119,7 +118,7 @@ def revoke(who: str, path: Path | None, system: bool) -> None:
 @_folder_options
 def list_command(json: bool, path: Path | None, system: bool) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
-    from specmesh.keys import Listing
+    from specmesh.security.keys import Listing
 
     folder = folder_of(path, system)
     found = {listing: folder.entries(listing) for listing in Listing}
@@ -178,8 +177,8 @@ def pair(
 
 def _wait(folder: "KeyFolder", bind: str, address: str | None, made: bool) -> None:
     """The verifier's side; `bind` is where the verifier itself listens, `made` whether its key is new."""
-    from specmesh.keys import Listing
-    from specmesh.pairing import PORT, Introduction, new_code, wait
+    from specmesh.security.keys import Listing
+    from specmesh.security.pairing import PORT, Introduction, new_code, wait
 
     listens, wire_port = endpoint(bind)
     alone = is_loopback(listens)
@@ -209,8 +208,8 @@ def _listener(host: str, port: int) -> socket.socket:
 
 def _ask(folder: "KeyFolder", host: str, code: str) -> None:
     """The drafter's side."""
-    from specmesh.keys import Listing
-    from specmesh.pairing import PORT, Introduction, WrongCode, ask
+    from specmesh.security.keys import Listing
+    from specmesh.security.pairing import PORT, Introduction, WrongCode, ask
 
     name, port = _endpoint(host, PORT)
     mine = Introduction("drafter", folder.identity().public.hex(), socket.gethostname())
@@ -236,7 +235,7 @@ def _ask(folder: "KeyFolder", host: str, code: str) -> None:
 
 def _admit(folder: "KeyFolder", theirs: "Introduction") -> None:
     """Allow the drafter, under a name that is no other key's."""
-    from specmesh.keys import Listing
+    from specmesh.security.keys import Listing
 
     taken = {label for key, label in folder.listed(Listing.DRAFTERS).items() if key != theirs.key}
     names = (theirs.name if number == 1 else f"{theirs.name}-{number}" for number in range(1, len(taken) + 2))

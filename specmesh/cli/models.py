@@ -21,7 +21,7 @@ def model_path(value: str | None, engine: str) -> str | None:
     """
     if not value or value == "bundled" or engine in {"ngram", "sim"}:
         return value
-    from specmesh.model_store import resolve
+    from specmesh.models.store import resolve
 
     try:
         return resolve(value, models_dir())
@@ -33,7 +33,7 @@ def model_path(value: str | None, engine: str) -> str | None:
 
 def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return what a shell offers behind --model: the names in `models list`, `bundled`, and files."""
-    from specmesh.model_store import entries
+    from specmesh.models.store import entries
 
     names = ["bundled", *(entry.name for entry in entries(models_dir().absolute()))]
     fitting = [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -69,8 +69,8 @@ def pull(hub_id: str, file: str | None, revision: str | None, folder: Path) -> N
     An interrupted download continues where it stopped; checksums are verified. HF_TOKEN, HF_ENDPOINT and
     HF_HUB_OFFLINE mean what they mean to huggingface_hub.
     """
-    from specmesh.model_pull import Pull
-    from specmesh.model_pull import pull as get
+    from specmesh.models.pull import Pull
+    from specmesh.models.pull import pull as get
 
     try:
         click.echo(get(Pull(hub_id, file, revision, folder)))
@@ -84,7 +84,7 @@ def pull(hub_id: str, file: str | None, revision: str | None, folder: Path) -> N
 @_folder_option
 def list_(json: bool, folder: Path) -> None:
     """List the models in the folder. --model takes their names."""
-    from specmesh import model_store
+    from specmesh.models import store as model_store
 
     found = model_store.entries(folder)
     if json:
@@ -105,14 +105,15 @@ def inspect(model: str, json: bool, folder: Path) -> None:
     `bundled` is the target of the bundled pair here. A GGUF model is loaded to find out whether part of its context can
     be removed.
     """
-    from specmesh import logs, model_inspect
-    from specmesh.model_store import resolve
+    from specmesh import logs
+    from specmesh.models import inspect
+    from specmesh.models.store import resolve
 
     logs.configure("error", "auto")
-    report = model_inspect.inspect(Path(bundled("target.gguf") if model == "bundled" else resolve(model, folder)))
+    report = inspect.inspect(Path(bundled("target.gguf") if model == "bundled" else resolve(model, folder)))
     if model == "bundled":
         report = replace(report, notes=(*report.notes, f"the drafter's: {bundled('drafter.gguf')} and drafter-hf"))
     if json:
-        print_json(model_inspect.as_json(report))
+        print_json(inspect.as_json(report))
     else:
-        click.echo("\n".join(model_inspect.lines(report)))
+        click.echo("\n".join(inspect.lines(report)))

@@ -13,7 +13,7 @@ from specmesh.api.snapshot import Fields, printable
 from specmesh.cli.options import json_option, number, print_json, socket_option
 from specmesh.client import Json, known_sockets, listens, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
-from specmesh.ways import endpoint, way
+from specmesh.security.addresses import endpoint, way
 
 SCHEMA_VERSION = 1
 ANSWER_TIMEOUT_S = 2.0

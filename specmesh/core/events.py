@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.logprobs import Logprob
-from specmesh.core.proposal import Proposal
+from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.sampling.proposal import Proposal
 from specmesh.errors import SpecmeshError
 
 # --- events of a verifier session

@@ -3,9 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specmesh.core.constraint import Grammar
-from specmesh.core.sampling import SamplingParams
-from specmesh.core.strategy import Strategy
+from specmesh.core.sampling.constraint import Grammar
+from specmesh.core.sampling.sampler import SamplingParams, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """Who says what. role: system, user, assistant, or what else the model's template knows; name: of who says it,
+    which some templates know; empty for none."""
+
+    role: str
+    content: str
+    name: str = ""
+
+    def fields(self) -> dict[str, str]:
+        """As templates and the wire have it."""
+        return {"role": self.role, "content": self.content} | ({"name": self.name} if self.name else {})
+
 
 MAX_DRAFTS = 16
 """Most drafts of one step."""

@@ -18,15 +18,15 @@ from typing import assert_never
 import numpy as np
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.costs import StepCosts
-from specmesh.core.drafter_session import DrafterSession
-from specmesh.core.policy import Policy, PolicyInputs, solve
-from specmesh.core.sampling import SamplingParams
-from specmesh.core.scheduler import Idle, Scheduler, Step
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_session import DrafterSession
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.scheduling.batch import Idle, Scheduler, Step
+from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
-from specmesh.core.verifier_session import VerifierSession
 
 VOCABULARY = 2
 RIGHT, WRONG = 0, 1

@@ -21,9 +21,9 @@ from specmesh.doctor.mesh import RoleSettings
 from specmesh.engines.llama.library import PINNED, backends, gpu_devices
 from specmesh.engines.mlx_model import default_device
 from specmesh.errors import ConfigError
-from specmesh.gguf_header import parts, read_headers
-from specmesh.hf_directory import read_directory
-from specmesh.model_store import entries, human_bytes
+from specmesh.models.directory import read_directory
+from specmesh.models.gguf_header import parts, read_headers
+from specmesh.models.store import entries, human_bytes
 from specmesh.paths import MAX_SOCKET_PATH, ROLES, SYSTEM_DIR
 from specmesh.service.launchd import launchd_service
 from specmesh.service.plan import Command, Scope, Service

@@ -17,13 +17,13 @@ from specmesh.api.snapshot import Fields, printable
 from specmesh.cli.config import command_of, effective, read
 from specmesh.cli.status import Found
 from specmesh.client import Json
-from specmesh.core.costs import StepCosts
-from specmesh.core.policy import PolicyInputs, solve
+from specmesh.core.draft_length.policy import PolicyInputs, solve
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.errors import BadVariable, ConfigError, InsecureKeys
-from specmesh.keys import Listing, find_keys
 from specmesh.paths import ROLES
-from specmesh.ways import Way, endpoint, way
+from specmesh.security.addresses import Way, endpoint, way
+from specmesh.security.keys import Listing, find_keys
 
 CONNECT_TIMEOUT_S = 2.0
 

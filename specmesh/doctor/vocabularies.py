@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from specmesh.core.probes import PROBES, Probed, compare_encodings
-from specmesh.core.vocabulary_match import Comparison, Verdict, compare, percent
+from specmesh.core.vocabulary.match import Comparison, Verdict, compare, percent
+from specmesh.core.vocabulary.probes import PROBES, Probed, compare_encodings
 from specmesh.engines.hf_vocabulary import TokenizerFile
 from specmesh.engines.load import load_tokenizer
 

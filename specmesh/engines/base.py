@@ -10,10 +10,10 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.chat import ChatMessage
-from specmesh.core.places import Reuse
-from specmesh.core.sampling import Sampler
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.scheduling.kv_slots import Reuse
+from specmesh.core.session_params import ChatMessage
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 
 Trimming = Literal["removal", "rollback", "restore", "none"]
 """How the last ids of a sequence are taken back: removed from memory; by states that the library kept of the last step;

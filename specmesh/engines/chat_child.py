@@ -16,7 +16,7 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from specmesh.child import Json, serve
+from specmesh.engines.sandbox import Json, serve
 
 MAX_TEXT = 2**22
 """Characters of the longest text: twice the longest body that the API takes."""

@@ -12,12 +12,12 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
-from specmesh.child import Child, Limits
-from specmesh.core.constraint import SIMPLER, Grammar
 from specmesh.core.prefix import common_length
+from specmesh.core.sampling.constraint import SIMPLER, Grammar
 from specmesh.core.session_params import MAX_DRAFTS
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar_child import LIMITS, told
+from specmesh.engines.sandbox import Child, Limits
 from specmesh.errors import ChildFailed, RequestError
 
 LOOKING = Limits(memory=2**29, seconds=3.0)

@@ -8,9 +8,9 @@ import re
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from specmesh.child import Json, serve
-from specmesh.core.constraint import GrammarKind
+from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.engines.gbnf import gbnf_to_lark
+from specmesh.engines.sandbox import Json, serve
 from specmesh.errors import RequestError
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, max_grammar_size=200_000)

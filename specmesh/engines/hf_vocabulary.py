@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import ConfigError
 
 Spelling = Callable[[str], bytes]

@@ -4,9 +4,9 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specmesh.core.places import Reuse
-from specmesh.core.sampling import Sampler
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.scheduling.kv_slots import Reuse
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import EngineInfo, Progress, Trimming, context_of
 from specmesh.engines.mlx_model import MlxSettings, Report, free, load
 from specmesh.engines.sequences import Sequences

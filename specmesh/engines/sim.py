@@ -8,11 +8,11 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.chat import ChatMessage
-from specmesh.core.places import Reuse
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling import Sampler
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.scheduling.kv_slots import Reuse
+from specmesh.core.session_params import ChatMessage
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, EngineInfo, Span, Trimming
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError, RequestError

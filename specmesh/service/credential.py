@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from specmesh.errors import ConfigError
-from specmesh.keys import CREDENTIAL
+from specmesh.security.keys import CREDENTIAL
 
 _SETTING = re.compile(r"^LoadCredential(Encrypted)?[ \t]*=[ \t]*(\S*)", re.MULTILINE)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from specmesh.client import Client, Json
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Span
 from specmesh.engines.sim import END_ID, SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError

@@ -25,7 +25,7 @@ from processes import (
     until,
 )
 
-from specmesh.daemons.dispatch import AHEAD
+from specmesh.daemons.drafter.request_router import AHEAD
 
 PROMPT = "All good things"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

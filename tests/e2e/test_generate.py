@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from processes import SPECMESH, Daemon, Done, Mesh, Running, Stream, body, command, generate, sim_ids, sim_text, until
 
-from specmesh.core.penalties import Penalties
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.sampler import SamplingParams
 
 JSON_FIELDS = {
     "schema_version",

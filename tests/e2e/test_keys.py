@@ -11,7 +11,7 @@ from processes import Daemon, Done, Mesh, Stream, body, command, complete, free_
 from proxy import Proxy
 
 from specmesh.client import Json
-from specmesh.keys import KeyFolder, Listing
+from specmesh.security.keys import KeyFolder, Listing
 
 PROMPT = "Nobody reads along"
 DRAFTER = "draft_ms=0.5,alpha=0.9"
@@ -237,8 +237,8 @@ def test_a_broken_list_changes_nothing(mesh: Mesh, keys: Keys):
 
 
 def edited(change: str) -> list[str]:
-    """`specmesh` with a line of specmesh/daemons/auth.py changed, as by a bad edit or a defect."""
-    program = "from specmesh.daemons import auth\n{}\nfrom specmesh.cli import main\nmain()"
+    """`specmesh` with a line of daemons/link/auth.py changed, as by a bad edit or a defect."""
+    program = "from specmesh.daemons.link import auth\n{}\nfrom specmesh.cli import main\nmain()"
     return [sys.executable, "-c", program.format(change)]
 
 

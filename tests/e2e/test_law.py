@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from processes import Daemon, Mesh, complete, generate, sim_ids
 
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 pytest.importorskip("llama_cpp")
 

@@ -11,8 +11,8 @@ import pytest
 from processes import Daemon, Mesh, Stream, body, command, complete, generate, until
 
 from specmesh.client import Json
-from specmesh.core.noise import gumbel
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.noise import gumbel
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 

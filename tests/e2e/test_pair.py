@@ -6,7 +6,7 @@ from pathlib import Path
 
 from processes import SPECMESH, Done, Mesh, body, command, complete, environment, free_port, sim_text, until
 
-from specmesh.keys import KeyFolder
+from specmesh.security.keys import KeyFolder
 
 PROMPT = "Nobody reads along"
 

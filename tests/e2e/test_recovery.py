@@ -10,7 +10,7 @@ import pytest
 from processes import Daemon, Done, Mesh, Running, body, command, complete, generate, sim_text, until
 from proxy import Proxy
 
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
 
 PROMPT = "Once more unto the breach"
 TARGET, DRAFT = "step_ms=10", "draft_ms=0.5,alpha=0.9"

@@ -6,7 +6,7 @@ import pytest
 from processes import Mesh, Stream, body, sim_text, until
 from proxy import Proxy
 
-from specmesh.keys import KeyFolder
+from specmesh.security.keys import KeyFolder
 
 PROMPT = "What one bit can do"
 

@@ -12,8 +12,8 @@ from peer import VOCABULARY, Peer, Wire, crc_of
 from processes import Daemon, Mesh, Stream, body, complete, sim_ids, sim_text, until
 from usage import Usage
 
-from specmesh.core.probes import PROBES
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.vocabulary.probes import PROBES
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 

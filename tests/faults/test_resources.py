@@ -12,7 +12,7 @@ from peer import greeting
 from processes import SPECMESH, Mesh, Stream, body, complete, sim_text, until
 from usage import Usage
 
-from specmesh.keys import KeyFolder
+from specmesh.security.keys import KeyFolder
 
 PROMPT = "All good things"
 fault = pytest.mark.fault

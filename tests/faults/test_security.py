@@ -14,7 +14,7 @@ from peer import VOCABULARY, greeting
 from processes import Mesh, Stream, body, command, complete, free_port, sim_text
 from usage import Usage
 
-from specmesh.keys import SECRET, KeyFolder
+from specmesh.security.keys import SECRET, KeyFolder
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 

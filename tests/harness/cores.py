@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.costs import StepCosts
-from specmesh.core.drafter_session import DrafterSession
-from specmesh.core.policy import solve
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.policy import solve
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_session import DrafterSession
+from specmesh.core.drafting.standby import Standby
 from specmesh.core.prefix import Prefix
-from specmesh.core.proposal import Offer, Proposal
-from specmesh.core.scheduler import Idle, Scheduler
+from specmesh.core.sampling.proposal import Offer, Proposal
+from specmesh.core.scheduling.batch import Idle, Scheduler
+from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.standby import Standby
-from specmesh.core.verifier_session import VerifierSession
-from specmesh.daemons.draft_frames import drafted, frame_of
+from specmesh.daemons.link.transport import drafted, frame_of
 from specmesh.engines.base import Span
 from specmesh.wire import messages as m
 

@@ -17,24 +17,7 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
-from specmesh.core.costs import StepCosts
-from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.core.session_params import SessionParams
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.daemons import peers
-from specmesh.daemons.drafter import DrafterLoop
-from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.request_queue import MAX_QUEUE
-from specmesh.daemons.transport import Route, bind_router
-from specmesh.daemons.verifier import VerifierLoop
-from specmesh.daemons.vocabulary_cache import VocabularyCache
-from specmesh.engines.base import DraftEngine, Span
-from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
-from specmesh.errors import (
-    EngineError,
-    SpecmeshError,
-)
-from specmesh.requests import (
+from specmesh.api.requests import (
     Cancel,
     ClientEvent,
     Failed,
@@ -45,6 +28,23 @@ from specmesh.requests import (
     Request,
     Submit,
     Tokens,
+)
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.session_params import SessionParams
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.daemons.drafter.daemon import DrafterLoop
+from specmesh.daemons.link import peers
+from specmesh.daemons.link.transport import Route, bind_router
+from specmesh.daemons.link.vocabulary_transfer import VocabularyCache
+from specmesh.daemons.runtime.mailbox import Mailbox
+from specmesh.daemons.runtime.request_queue import MAX_QUEUE
+from specmesh.daemons.verifier.daemon import VerifierLoop
+from specmesh.engines.base import DraftEngine, Span
+from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
+from specmesh.errors import (
+    EngineError,
+    SpecmeshError,
 )
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode

@@ -3,18 +3,18 @@
 import numpy as np
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.costs import StepCosts
-from specmesh.core.drafter_session import DrafterSession
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_session import DrafterSession
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier_session import VerifierSession
-from specmesh.daemons.drafter_stats import DrafterStats
-from specmesh.daemons.live import Live
-from specmesh.daemons.peers import DrafterPeer, Link
-from specmesh.daemons.transport import Traffic
-from specmesh.daemons.verifier_stats import VerifierStats
+from specmesh.daemons.drafter.statistics import DrafterStats
+from specmesh.daemons.link.peers import DrafterPeer, Link
+from specmesh.daemons.link.transport import Traffic
+from specmesh.daemons.verifier.live_session import Live
+from specmesh.daemons.verifier.statistics import VerifierStats
 from specmesh.engines.base import EngineInfo
 from specmesh.wire.messages import Hello, Pong, Welcome
 

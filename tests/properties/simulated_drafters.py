@@ -8,9 +8,9 @@ from harness import cores as core
 from simulated_models import N_VOCAB, Memory, target_logits
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.proposal import Proposal, Proposing
-from specmesh.core.rules import proposes
-from specmesh.core.sampling import Sampler
+from specmesh.core.sampling.acceptance_strategies import proposes
+from specmesh.core.sampling.proposal import Proposal, Proposing
+from specmesh.core.sampling.sampler import Sampler
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 

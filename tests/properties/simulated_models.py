@@ -8,7 +8,7 @@ from hashlib import blake2b
 import numpy as np
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling import Sampler
+from specmesh.core.sampling.sampler import Sampler
 
 N_VOCAB = 16
 END = 0

@@ -16,7 +16,7 @@ from simulated_link import Faults
 from simulated_strategies import PROFILE, drafters, session_params, worlds_of
 from simulated_world import PROMPT, STEP, World, check
 
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.wire import messages as m
 

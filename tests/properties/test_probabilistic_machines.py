@@ -19,11 +19,10 @@ from simulated_strategies import PROFILE, drafters, worlds_of
 from simulated_world import PROMPT, World, check
 
 from fuzz.referee import said
-from specmesh.core.penalties import Penalties
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.sampler import Sampler, SamplingParams, Strategy
 from specmesh.core.session_params import SessionParams
-from specmesh.core.strategy import Strategy
 
 
 @dataclass

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import structlog
 
-from specmesh.child import Json, serve
 from specmesh.engines.llama.library import gpu_devices, when_aborted
 from specmesh.engines.llama.model import LlamaModel, LlamaSettings
 from specmesh.engines.llama.rpc import add_server
+from specmesh.engines.sandbox import Json, serve
 from specmesh.errors import ConfigError, EngineError, RequestError
 
 STACK = 2**30

@@ -8,18 +8,18 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from specmesh.core.chat import ChatMessage
-from specmesh.core.places import Reuse
-from specmesh.core.sampling import Sampler
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.scheduling.kv_slots import Reuse
+from specmesh.core.session_params import ChatMessage
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, EngineInfo, Progress, Span, context_of
+from specmesh.engines.host import physical_cores
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache
 from specmesh.engines.llama.model import LlamaModel, LlamaSettings
 from specmesh.engines.llama.prompts import SHORT, Tokenizer
 from specmesh.engines.llama.rollback import open_cache
 from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
-from specmesh.host import physical_cores
 
 _log = structlog.get_logger("specmesh.engines.llama")
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import structlog
 
-from specmesh.core.chat import ChatMessage
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.session_params import ChatMessage
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.llama.library import LOG, PINNED, gpu_devices, library, quoted_errors
 from specmesh.engines.llama.prompts import ChatTemplate
 from specmesh.engines.llama.rpc import add_servers
 from specmesh.errors import ConfigError, EngineError, RequestError
-from specmesh.gguf_header import parts, read_headers
 from specmesh.logs import flush
+from specmesh.models.gguf_header import parts, read_headers
 
 log = structlog.get_logger("specmesh.engines.llama")
 

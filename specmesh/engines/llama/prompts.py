@@ -5,8 +5,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from specmesh.child import Child, Limits
-from specmesh.core.chat import ChatMessage
+from specmesh.core.session_params import ChatMessage
+from specmesh.engines.sandbox import Child, Limits
 from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError, SpecmeshError
 
 MAX_TEMPLATE = 2**20

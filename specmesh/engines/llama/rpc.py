@@ -1,6 +1,6 @@
 """Devices of other machines through llama.cpp's own RPC: its servers made known to this process, and a server.
 
-Its protocol has neither keys nor encryption: specmesh.privacy says where it may be used. llama.cpp ends the process
+Its protocol has neither keys nor encryption: addresses.py says where it may be used. llama.cpp ends the process
 where a server cannot be reached, speaks another version or goes away: so a child process asks each server first.
 """
 
@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import structlog
 
-from specmesh.child import Child, Limits
 from specmesh.engines.llama.library import PINNED, accelerators, ggml_library, gpu_devices
+from specmesh.engines.sandbox import Child, Limits
 from specmesh.errors import ChildFailed, ConfigError
 
 log = structlog.get_logger("specmesh.engines.llama")

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from harness.loops import PATIENCE, PROMPT, Flaky, Hearing, Running, ScriptedDrafter, ask_for, request, until
 
+from specmesh.api.requests import Request
 from specmesh.core.prefix import Prefix
 from specmesh.engines.sim import SimSettings
-from specmesh.requests import Request
 from specmesh.wire import messages as m
 
 NAME = "cmpl-" + 32 * "a"

@@ -9,12 +9,12 @@ import pytest
 import zmq
 from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, ask_for, attach, bear_silence, request, truth, until
 
-from specmesh.core import limits
-from specmesh.core.limits import RATES, Cost
-from specmesh.daemons.router import MAX_FRAMES_PER_TURN
+from specmesh.api.requests import ClientEvent, Failed, Finished, Started
+from specmesh.core import peer_limits as limits
+from specmesh.core.peer_limits import RATES, Cost
+from specmesh.daemons.link.router import MAX_FRAMES_PER_TURN
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy
-from specmesh.requests import ClientEvent, Failed, Finished, Started
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 

@@ -5,9 +5,9 @@ from contextlib import suppress
 import pytest
 from harness.loops import PROMPT, Bench, Flaky, ask_for, attach, bear_silence, request, truth, until, welcome
 
+from specmesh.api.requests import Finished
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable
-from specmesh.requests import Finished
 from specmesh.wire import messages as m
 
 

@@ -8,9 +8,10 @@ import pytest
 import zmq
 from harness.loops import PATIENCE, PROMPT, Bench, request, truth, until, welcome, welcomed
 
-from specmesh.core.drafter_session import SHADOW
+from specmesh.api.requests import Peer, Pinged, Ponged, Request
+from specmesh.core.draft_session import SHADOW
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.errors import (
@@ -23,7 +24,6 @@ from specmesh.errors import (
     SpecmeshError,
     WentAway,
 )
-from specmesh.requests import Peer, Pinged, Ponged, Request
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 

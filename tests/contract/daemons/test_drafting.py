@@ -3,10 +3,10 @@
 import pytest
 from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, request, truth, until
 
-from specmesh.core.contest import Contests
-from specmesh.core.pool import PROOF
+from specmesh.api.requests import Finished
+from specmesh.core.draft_length.gate import Contests
+from specmesh.core.drafting.drafter_pool import PROOF
 from specmesh.engines.sim import SimDrafter, SimSettings
-from specmesh.requests import Finished
 from specmesh.wire import messages as m
 
 LONG = request(8000, None)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 from harness.loops import PATIENCE, Bench, Hearing, Running, Scripted, request, until, welcome
 
-from specmesh.core.sampling import Sampler
-from specmesh.daemons.notify import STUCK, Notifier, Watchdog
+from specmesh.api.requests import ClientEvent, Finished
+from specmesh.core.sampling.sampler import Sampler
+from specmesh.daemons.runtime.notify import STUCK, Notifier, Watchdog
 from specmesh.engines.sim import SimDrafter, SimSettings
-from specmesh.requests import ClientEvent, Finished
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode
 

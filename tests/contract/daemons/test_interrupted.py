@@ -7,9 +7,9 @@ import pytest
 from harness.loops import PROMPT, Bench, Scripted, attach, truth, until, welcome, welcomed
 from named_texts import NAME, asked, heard, kept, sessions, slow, wanted
 
+from specmesh.api.requests import Failed, Finished, Started, Tokens
 from specmesh.core.prefix import Prefix
 from specmesh.errors import DaemonUnreachable, NoSuchText, RequestError, WentAway
-from specmesh.requests import Failed, Finished, Started, Tokens
 from specmesh.wire import messages as m
 
 

@@ -7,11 +7,11 @@ import pytest
 from harness.loops import PROMPT, Bench, Flaky, ask_for, request, truth, until
 from named_texts import LONG, NAME, asked, by_name, followed, kept, named, sessions, slow, wanted
 
-from specmesh.daemons.doorkeeper import Doorkeeper
-from specmesh.daemons.kept import MOST, Kept
+from specmesh.api.requests import Finished, Started
+from specmesh.daemons.link.peer_gate import Doorkeeper
+from specmesh.daemons.verifier.detached_sessions import MOST, Kept
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import NoSuchText, RequestError
-from specmesh.requests import Finished, Started
 from specmesh.wire import messages as m
 
 

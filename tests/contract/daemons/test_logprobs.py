@@ -17,12 +17,12 @@ from harness.loops import (
     welcome,
 )
 
-from specmesh.core.logprobs import Logprob
+from specmesh.api.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.engines.sim import SimSettings
-from specmesh.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.wire import messages as m
 
 NAME = "cmpl-" + 32 * "b"

@@ -10,16 +10,15 @@ from harness.loops import PATIENCE, PROMPT, Bench, Flaky, FlakyDrafter, attach, 
 from numpy.typing import NDArray
 
 from specmesh.api.body import endless
-from specmesh.core.sampling import Sampler
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.daemons import verifier as verifier_module
-from specmesh.daemons.vocabulary_cache import VocabularyCache
-from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
+from specmesh.api.requests import Finished, Peer, Pinged, Ponged, Request, Started
+from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.daemons.link.vocabulary_transfer import VocabularyCache, vocabulary_chunk
+from specmesh.daemons.verifier.daemon import daemon as verifier_module
+from specmesh.engines.host import host_id
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import EngineError, PromptTooLong, RequestError, SpecmeshError
-from specmesh.host import host_id
-from specmesh.requests import Finished, Peer, Pinged, Ponged, Request, Started
 from specmesh.wire import messages as m
 
 

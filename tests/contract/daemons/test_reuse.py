@@ -9,20 +9,20 @@ import pytest
 from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, attach, truth, welcome
 from numpy.typing import NDArray
 
+from specmesh.api.requests import ClientEvent, Finished, Request, Tokens
 from specmesh.core import events as ev
-from specmesh.core.logprobs import Logprob
-from specmesh.core.places import Places
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.scheduling.kv_slots import Places
 from specmesh.core.session_params import SessionParams
-from specmesh.daemons.drafter_stats import DrafterStats
-from specmesh.daemons.following import Following
+from specmesh.daemons.drafter.draft_sessions import Following
+from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.engines.base import Span, VerifyEngine
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.errors import EngineError
 from specmesh.paths import bundled
-from specmesh.requests import ClientEvent, Finished, Request, Tokens
 from specmesh.wire import messages as m
 
 SYSTEM = tuple(b"You answer in verse, and never in prose. ")

@@ -17,12 +17,12 @@ from harness.loops import (
     welcome,
 )
 
+from specmesh.api.requests import Finished
 from specmesh.core.prefix import Prefix
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.daemons.link.vocabulary_transfer import vocabulary_chunk
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, NoSuchModel, NoSuchText, RequestError
-from specmesh.requests import Finished
 from specmesh.wire import messages as m
 
 NAME = "cmpl-" + 32 * "a"

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 import pytest
 from harness.loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, attach, request, truth, until
 
-from specmesh.core.chat import ChatMessage
-from specmesh.core.sampling import SamplingParams
-from specmesh.core.session_params import SessionParams
-from specmesh.daemons import verifier as verifier_module
+from specmesh.api.requests import Finished, Request
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.daemons.verifier.daemon import daemon as verifier_module
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy
-from specmesh.requests import Finished, Request
 from specmesh.wire import messages as m
 
 

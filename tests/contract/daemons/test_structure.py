@@ -8,15 +8,14 @@ import pytest
 from harness.loops import Bench, Hearing, attach, request, until
 from structlog.testing import capture_logs
 
-from specmesh.core.constraint import Grammar, GrammarKind
-from specmesh.core.guided import GuidedDrafts
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.daemons.followed import Followed
-from specmesh.daemons.guides import Guides
+from specmesh.api.requests import Finished, Request
+from specmesh.core.sampling.constraint import Grammar, GrammarKind, GuidedDrafts
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.daemons.drafter.draft_session import Followed
+from specmesh.daemons.drafter.grammars import Guides
 from specmesh.engines.grammar import GrammarConstraint, Grammars
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import RequestError
-from specmesh.requests import Finished, Request
 
 SCHEMA = Grammar(
     GrammarKind.JSON_SCHEMA,

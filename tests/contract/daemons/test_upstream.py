@@ -3,7 +3,7 @@
 import pytest
 from harness.loops import Bench, bear_silence, until, welcome
 
-from specmesh.daemons import dealer
+from specmesh.daemons.link import dealer
 from specmesh.wire import messages as m
 
 

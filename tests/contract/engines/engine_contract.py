@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Span, VerifyEngine
 from specmesh.engines.llama import LlamaSettings
 from specmesh.engines.mlx import MlxSettings

@@ -24,7 +24,7 @@ from engine_contract import (
 )
 from numpy.typing import NDArray
 
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Ask, BatchDraftEngine, DraftEngine, VerifyEngine
 from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 from specmesh.engines.mlx import MlxDrafter

@@ -5,9 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 
 from specmesh.api.app import create_app
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.errors import NoSuchModel, SpecmeshError
-from specmesh.requests import (
+from specmesh.api.requests import (
     Cancel,
     ClientEvent,
     ClientOrder,
@@ -19,6 +17,8 @@ from specmesh.requests import (
     Started,
     Tokens,
 )
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.errors import NoSuchModel, SpecmeshError
 
 LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
 DONE = Finished("length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3, "cached_tokens": 1})

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, call, post
 
-from specmesh.core.chat import ChatMessage
-from specmesh.core.constraint import Grammar, GrammarKind
-from specmesh.core.penalties import FORBIDDEN, Penalties
-from specmesh.core.sampling import SamplingParams
-from specmesh.core.session_params import SessionParams
-from specmesh.requests import Finished, Started, Submit, Tokens
+from specmesh.api.requests import Finished, Started, Submit, Tokens
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.penalties import FORBIDDEN, Penalties
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session_params import ChatMessage, SessionParams
 
 
 def test_completion():

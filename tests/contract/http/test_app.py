@@ -7,6 +7,7 @@ import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, call, get, post
 
 from specmesh.api.app import MAX_HTTP_BODY
+from specmesh.api.requests import Cancel, Failed, Peer, Probe, Submit
 from specmesh.errors import (
     Busy,
     ConfigError,
@@ -20,7 +21,6 @@ from specmesh.errors import (
     Starting,
     WentAway,
 )
-from specmesh.requests import Cancel, Failed, Peer, Probe, Submit
 
 
 def test_health_while_loading_and_after():

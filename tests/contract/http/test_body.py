@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.api.body import MAX_TOKENS, parse_chat, parse_completion
-from specmesh.core.chat import ChatMessage
-from specmesh.core.penalties import FORBIDDEN, Penalties
-from specmesh.core.sampling import SamplingParams
+from specmesh.api.requests import Request
+from specmesh.core.sampling.penalties import FORBIDDEN, Penalties
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session_params import ChatMessage
 from specmesh.errors import RequestError
-from specmesh.requests import Request
 
 
 def parsed(**fields: object) -> Request:

@@ -7,12 +7,12 @@ import pytest
 
 from specmesh.api.answer import Event, Merged, Stream, Telling, whole
 from specmesh.api.choices import choices, merged
+from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import Shape
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import Busy
-from specmesh.requests import Finished, Request, Started, Tokens
 
 BYTES = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
 REQUEST = Request("hi", None, SessionParams(SamplingParams(seed=2**32 - 1), 9), id="cmpl-x")

@@ -4,8 +4,8 @@ import pytest
 
 from specmesh.api.body import parse_chat, parse_completion
 from specmesh.api.defaults import DEFAULTS, filled
-from specmesh.core.penalties import Penalties
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.errors import RequestError
 
 

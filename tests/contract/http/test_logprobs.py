@@ -4,13 +4,13 @@ import pytest
 
 from specmesh.api.answer import Telling
 from specmesh.api.body import parse_chat, parse_completion
+from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import Shape
-from specmesh.core.logprobs import Logprob
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
-from specmesh.requests import Finished, Request, Started, Tokens
 
 BYTES = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
 EURO = tuple("€".encode())

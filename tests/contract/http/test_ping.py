@@ -3,8 +3,8 @@
 import pytest
 
 from specmesh.api.ping import PATIENCE, PingBody, PingRun, Result, parse_ping
+from specmesh.api.requests import Peer, Pinged, Ponged
 from specmesh.errors import DaemonUnreachable, RequestError
-from specmesh.requests import Peer, Pinged, Ponged
 
 NEAR, FAR = Peer("near:1", "tcp://192.0.2.1"), Peer("far:2", "tcp://192.0.2.2")
 

@@ -6,7 +6,7 @@ import pytest
 
 from specmesh.api.body import parse_chat, parse_completion
 from specmesh.api.structure import fields_of
-from specmesh.core.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.errors import RequestError
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

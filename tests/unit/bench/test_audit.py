@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from specmesh.bench.audit import MIN_PLACES, AuditPlan, AuditResult, AuditText, audit, noise_of
 from specmesh.client import Client, Json
-from specmesh.core.logprobs import logprobs_of
-from specmesh.core.penalties import biased
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.logprobs import logprobs_of
+from specmesh.core.sampling.penalties import biased
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 N_VOCAB, END = 24, 0
 PROMPTS = ("a", "b", "c")

@@ -14,7 +14,7 @@ import specmesh
 from specmesh import client as client_module
 from specmesh.cli import main
 from specmesh.client import Json
-from specmesh.daemons.instance import Instance
+from specmesh.daemons.runtime.instance import Instance
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
 
 HEAVY = [

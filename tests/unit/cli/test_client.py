@@ -9,7 +9,7 @@ import pytest
 
 from specmesh import client, errors
 from specmesh.client import Client, known_sockets, listens
-from specmesh.daemons.instance import Instance
+from specmesh.daemons.runtime.instance import Instance
 from specmesh.paths import lock_of
 
 CHUNK = {"choices": [{"text": "A", "finish_reason": None}], "specmesh": {}}

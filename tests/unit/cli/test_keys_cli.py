@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from specmesh.cli import keys as keys_cli
 from specmesh.cli import main
-from specmesh.keys import KeyFolder, Listing
+from specmesh.security.keys import KeyFolder, Listing
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from specmesh.cli import main
 from specmesh.cli import status as ps
-from specmesh.daemons.instance import Instance
+from specmesh.daemons.runtime.instance import Instance
 
 STATS = {
     "role": "verifier",

@@ -2,11 +2,11 @@
 
 from specmesh.cli.stats import rows
 from specmesh.core import events as ev
-from specmesh.core.costs import StepCosts
-from specmesh.daemons.drafter_stats import DrafterStats
-from specmesh.daemons.peers import DrafterPeer, Link
-from specmesh.daemons.transport import Traffic
-from specmesh.daemons.verifier_stats import VerifierStats
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.daemons.drafter.statistics import DrafterStats
+from specmesh.daemons.link.peers import DrafterPeer, Link
+from specmesh.daemons.link.transport import Traffic
+from specmesh.daemons.verifier.statistics import VerifierStats
 from specmesh.engines.base import EngineInfo
 from specmesh.wire.messages import Hello, Welcome
 

@@ -1,7 +1,7 @@
 """Sessions at the drafter, and what they are told."""
 
 from specmesh.core import events as ev
-from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.draft_session import DrafterSession
 from specmesh.core.prefix import Prefix
 
 PROMPT = (5, 6, 7)

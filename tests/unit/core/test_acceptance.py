@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.acceptance import RollingAcceptance
+from specmesh.core.draft_length.acceptance import RollingAcceptance
 
 PROFILE = settings(derandomize=True, deadline=None)
 rounds = st.lists(st.integers(0, 20).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), max_size=60)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from specmesh.core.admission import check_alternatives, check_biases, check_prompt
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.scheduling.admission import check_alternatives, check_biases, check_prompt
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.errors import PromptTooLong, RequestError
 

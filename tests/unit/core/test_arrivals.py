@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.arrivals import Arrivals
+from specmesh.core.draft_length.arrival_estimates import Arrivals
 
 PROFILE = settings(derandomize=True, deadline=None)
 seconds = st.floats(0, 10)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.candidates import (
+from specmesh.core.sampling.filters import (
     STRIPES,
     Candidates,
     at_least,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.choice import (
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.drafting.verifier_choice import (
     FORGOTTEN,
     NEAR,
     ROWS,
@@ -20,7 +21,6 @@ from specmesh.core.choice import (
     load_of,
     ranked,
 )
-from specmesh.core.costs import StepCosts
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from specmesh.core.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar, masked
-from specmesh.core.penalties import FORBIDDEN, Penalties
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar, masked
+from specmesh.core.sampling.penalties import FORBIDDEN, Penalties
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.errors import RequestError
 
 GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.core.contest import (
+from specmesh.core.draft_length.gate import (
     COLD,
     FADING,
     LASTING,

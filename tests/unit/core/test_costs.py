@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.costs import ENOUGH, OPTIMISM, StepCosts
+from specmesh.core.draft_length.step_costs import ENOUGH, OPTIMISM, StepCosts
 
 PROFILE = settings(derandomize=True, deadline=None)
 seconds = st.floats(0, 10)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.drafter_session import (
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_session import (
     COALESCE,
     FIRST_CHUNK,
     FOLLOW,
@@ -19,7 +19,7 @@ from specmesh.core.drafter_session import (
     SHADOW,
     DrafterSession,
 )
-from specmesh.core.proposal import Proposal
+from specmesh.core.sampling.proposal import Proposal
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=150)
 

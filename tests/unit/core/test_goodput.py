@@ -6,7 +6,7 @@ from operator import mul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.goodput import LEAST_GAIN, Bid, even_drafts, share_rows
+from specmesh.core.draft_length.allocation import LEAST_GAIN, Bid, even_drafts, share_rows
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 

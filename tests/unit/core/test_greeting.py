@@ -1,6 +1,6 @@
 """When HELLO is said: quickly at first, ever more seldom, never in chorus."""
 
-from specmesh.core.greeting import FIRST, LONGEST, RENEW, STEADY, UNANSWERED, Greeting
+from specmesh.core.drafting.verifier_choice import FIRST, LONGEST, RENEW, STEADY, UNANSWERED, Greeting
 
 
 def pauses(greeting: Greeting, count: int, *, sent: bool = True) -> list[float]:

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.costs import StepCosts
-from specmesh.core.guided import GuidedDrafts
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.constraint import GuidedDrafts
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier_session import VerifierSession
 from specmesh.errors import RequestError
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=40)

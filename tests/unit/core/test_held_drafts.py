@@ -5,14 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.costs import StepCosts
-from specmesh.core.guided import Guided
-from specmesh.core.held_drafts import MOST_HELD, HeldDrafts
-from specmesh.core.pacing import Pacing
+from specmesh.core.draft_buffer import MOST_HELD, HeldDrafts
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.controller import Pacing
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.proposal import Offer, Proposal
-from specmesh.core.stats import SessionTimes
+from specmesh.core.sampling.constraint import Guided
+from specmesh.core.sampling.proposal import Offer, Proposal
+from specmesh.core.statistics import SessionTimes
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 token = st.integers(1, 3)

@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 
 from specmesh.core.accept import accept
-from specmesh.core.block import Block
-from specmesh.core.penalties import Penalties
 from specmesh.core.prefix import Prefix
-from specmesh.core.proposal import Offer, Proposal, Proposing, proposal_of
-from specmesh.core.rules import Rows, rule_of
-from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.core.strategy import Strategy
+from specmesh.core.sampling.acceptance_strategies import Rows, rule_of
+from specmesh.core.sampling.block_verification import Block
+from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.proposal import Offer, Proposal, Proposing, proposal_of
+from specmesh.core.sampling.sampler import Sampler, SamplingParams, Strategy
 
 PROMPT = (2, 1)
 LENGTH = 3

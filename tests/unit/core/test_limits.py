@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.core import limits
-from specmesh.core.limits import FEW_ACCOUNTS, PATIENCE, QUIET, RATES, Allowance, Allowances, Cost, Rate, Verdict
+from specmesh.core import peer_limits as limits
+from specmesh.core.peer_limits import FEW_ACCOUNTS, PATIENCE, QUIET, RATES, Allowance, Allowances, Cost, Rate, Verdict
 
 FRAME = 36
 

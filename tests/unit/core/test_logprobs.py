@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.costs import StepCosts
-from specmesh.core.logprobs import LEAST, MOST, Logprob, Logprobs, check_logprobs, logprobs_of
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.logprobs import LEAST, MOST, Logprob, Logprobs, check_logprobs, logprobs_of
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier_session import VerifierSession
 from specmesh.errors import RequestError
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=100)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.noise import gumbel, reaching
+from specmesh.core.sampling.noise import gumbel, reaching
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 M64 = 2**64 - 1

@@ -2,9 +2,8 @@
 
 import pytest
 
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.outlook import UNKNOWN_INTERVAL, Outlook
-from specmesh.core.stats import SessionTimes
+from specmesh.core.draft_length.arrival_estimates import UNKNOWN_INTERVAL, Arrivals, Outlook
+from specmesh.core.statistics import SessionTimes
 
 INTERVAL, ROUND_TRIP = 0.5, 0.25
 

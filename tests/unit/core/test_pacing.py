@@ -4,14 +4,14 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.contest import Contest, SharedStep
-from specmesh.core.costs import StepCosts
-from specmesh.core.pacing import FIRST_DRAFT_N, LONGEST_INTERVAL, SOLVE_INTERVAL, Pacing
-from specmesh.core.policy import PolicyInputs, solve
-from specmesh.core.stats import SessionTimes
-from specmesh.core.trial import BENCHED, COMPARISON, LONGEST_BENCHED, TRIAL
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.controller import FIRST_DRAFT_N, LONGEST_INTERVAL, SOLVE_INTERVAL, Pacing
+from specmesh.core.draft_length.drafter_backoff import BENCHED, COMPARISON, LONGEST_BENCHED, TRIAL
+from specmesh.core.draft_length.gate import Contest, SharedStep
+from specmesh.core.draft_length.policy import PolicyInputs, solve
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.statistics import SessionTimes
 
 STEP, ROW, INTERVAL = 0.010, 0.0005, 0.001
 

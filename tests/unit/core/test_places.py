@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from specmesh.core.places import LEAST, NOTHING, Copy, Cut, Memory, Places
+from specmesh.core.scheduling.kv_slots import LEAST, NOTHING, Copy, Cut, Memory, Places
 
 SYSTEM = tuple(range(100, 100 + 2 * LEAST))
 CHAT = (*SYSTEM, *range(200, 200 + 3 * LEAST))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.policy import BEGIN_GAIN, MAX_LEAD, PolicyInputs, moved, solve
+from specmesh.core.draft_length.policy import BEGIN_GAIN, MAX_LEAD, PolicyInputs, moved, solve
 
 MOST = 16
 Q8_0 = (1.0, 2.5, 3.4, 4.2, 4.9, 5.3, 4.4, 3.5, *(3.6 + 0.2 * k for k in range(9)))

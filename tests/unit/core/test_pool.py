@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.pool import (
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.drafting.drafter_pool import (
     GAIN,
     HOPE,
     LONGEST_PENALTY,

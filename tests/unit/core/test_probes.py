@@ -1,7 +1,7 @@
 """Texts through two encoders."""
 
-from specmesh.core.probes import PROBES, Probed, compare_encodings
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.vocabulary.probes import PROBES, Probed, compare_encodings
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 
 MINE = Vocabulary((b"", b"a", b"b", b"ab", b" "), frozenset())
 THEIRS = Vocabulary((b"ab", b" ", b"a", b"b", b"", b"x"), frozenset())

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.proposal import HEAVIEST, MASS, MOST, Offer, Proposal, Proposing, proposal_of
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.proposal import HEAVIEST, MASS, MOST, Offer, Proposal, Proposing, proposal_of
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=100)
 scores = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=200)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.costs import StepCosts
-from specmesh.core.report import session_report, with_drafting
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier_session import VerifierSession
+from specmesh.core.statistics import session_report, with_drafting
 
 
 def rows(*tokens):

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.admission import check_prompt, may_adopt
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.costs import StepCosts
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.report import session_report
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.stop import StoppedText
+from specmesh.core.scheduling.admission import check_prompt, may_adopt
+from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.stop import StoppedText
-from specmesh.core.verifier_session import VerifierSession
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.statistics import session_report
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import PromptTooLong, RequestError
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=150)

@@ -8,10 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.accept import Verdict, accept
-from specmesh.core.proposal import HEAVIEST, Offer, Proposal
-from specmesh.core.rules import Deterministic, Probabilistic, Rows, Threshold, proposes, rule_of
-from specmesh.core.sampling import Sampler, SamplingParams, check_sampling
-from specmesh.core.strategy import Strategy, is_exact
+from specmesh.core.sampling.acceptance_strategies import (
+    Deterministic,
+    Probabilistic,
+    Rows,
+    Threshold,
+    proposes,
+    rule_of,
+)
+from specmesh.core.sampling.proposal import HEAVIEST, Offer, Proposal
+from specmesh.core.sampling.sampler import Sampler, SamplingParams, Strategy, check_sampling, is_exact
 from specmesh.errors import RequestError
 
 HOT = SamplingParams(1.0, seed=3)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.noise import gumbel
-from specmesh.core.penalties import Penalties
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.noise import gumbel
+from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 M64 = 2**64 - 1

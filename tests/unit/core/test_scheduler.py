@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core import events as ev
-from specmesh.core.costs import StepCosts
-from specmesh.core.goodput import Bid
-from specmesh.core.scheduler import Idle, Scheduler, Step
+from specmesh.core.draft_length.allocation import Bid
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.scheduling.batch import Idle, Scheduler, Step
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 

@@ -5,8 +5,8 @@ import pytest
 from verifier_sessions import PROMPT, STEP, draft, logits, only, reconsider, session, step
 
 from specmesh.core import events as ev
-from specmesh.core.contest import SharedStep
-from specmesh.core.telling import TELL_EVERY, TELL_SELDOM
+from specmesh.core.draft_length.gate import SharedStep
+from specmesh.core.truth_sender import TELL_EVERY, TELL_SELDOM
 
 # --- waiting
 

@@ -3,7 +3,7 @@
 from drafter_sessions import PROMPT, crc, predict, session, told
 
 from specmesh.core import events as ev
-from specmesh.core.drafter_session import LONGEST_GAP, SHADOW
+from specmesh.core.draft_session import LONGEST_GAP, SHADOW
 
 
 def shadow(made, *guesses, now=0.0):

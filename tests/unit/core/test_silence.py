@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.core.silence import FIRST_PATIENCE, PATIENCE, RESTARTS, ROUNDS, Silence
+from specmesh.core.draft_length.drafter_backoff import FIRST_PATIENCE, PATIENCE, RESTARTS, ROUNDS, Silence
 
 RESTART = 0.02
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from specmesh.core.costs import StepCosts
-from specmesh.core.policy import PolicyInputs, solve
+from specmesh.core.draft_length.policy import PolicyInputs, solve
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.simulation import Forecast, Site, Texts, simulate
 
 TEXTS = Texts(prompt=1, tokens=60)

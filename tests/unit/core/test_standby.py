@@ -3,9 +3,9 @@
 import pytest
 
 from specmesh.core import events as ev
+from specmesh.core.drafting.standby import SYNC_INTERVAL, Standby
 from specmesh.core.prefix import Prefix
-from specmesh.core.standby import SYNC_INTERVAL, Standby
-from specmesh.core.telling import TELL_EVERY
+from specmesh.core.truth_sender import TELL_EVERY
 
 PROMPT = (5, 6, 7)
 

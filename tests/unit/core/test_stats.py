@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.stats import BusyShare, Histogram, LastMinute, Reconnects, Rolling, RoundCounts, Throughput
+from specmesh.core.statistics import BusyShare, Histogram, LastMinute, Reconnects, Rolling, RoundCounts, Throughput
 
 PROFILE = settings(derandomize=True, deadline=None)
 

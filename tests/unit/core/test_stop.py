@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.stop import Passage, StoppedText, StopScan, check_stops
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.sampling.stop import Passage, StoppedText, StopScan, check_stops
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)

@@ -1,13 +1,13 @@
 """What a drafter is told of a text that grows by one id a round."""
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.costs import StepCosts
-from specmesh.core.held_drafts import NACK_INTERVAL
-from specmesh.core.pacing import Pacing
+from specmesh.core.draft_buffer import NACK_INTERVAL
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.controller import Pacing
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.stats import SessionTimes
-from specmesh.core.telling import SYNC_INTERVAL, TELL_EVERY, Telling
+from specmesh.core.statistics import SessionTimes
+from specmesh.core.truth_sender import SYNC_INTERVAL, TELL_EVERY, Telling
 
 PROMPT = (1, 2, 3)
 

@@ -1,6 +1,6 @@
 """Whether drafting has paid, by the clock."""
 
-from specmesh.core.trial import Trial
+from specmesh.core.draft_length.drafter_backoff import Trial
 
 
 def tried(*tokens, seconds):

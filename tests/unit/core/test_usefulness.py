@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.policy import PolicyInputs, solve
-from specmesh.core.pool import usefulness
+from specmesh.core.draft_length.policy import PolicyInputs, solve
+from specmesh.core.drafting.drafter_pool import usefulness
 
 STEP, ROW = 0.030, 0.001
 

@@ -5,16 +5,16 @@ import pytest
 from verifier_sessions import END, GREEDY, PROMPT, STEP, crc, draft, logits, only, session, step
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.costs import StepCosts
-from specmesh.core.held_drafts import NACK_INTERVAL
-from specmesh.core.penalties import Penalties
-from specmesh.core.places import NOTHING, Memory
-from specmesh.core.proposal import Offer, Proposal
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.draft_buffer import NACK_INTERVAL
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.proposal import Offer, Proposal
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.scheduling.kv_slots import NOTHING, Memory
+from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier_session import VerifierSession
 
 
 def test_what_is_in_memory_is_not_read_again():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.vocabulary import TextStream, Vocabulary
+from specmesh.core.vocabulary.vocabulary import TextStream, Vocabulary
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 BYTES = Vocabulary(tuple(bytes([value]) for value in range(256)), frozenset({0}))

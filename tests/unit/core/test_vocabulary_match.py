@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.core.vocabulary_match import LEAST_OVERLAP, MAX_PADDING, Verdict, compare, percent, spelling
+from specmesh.core.vocabulary.match import LEAST_OVERLAP, MAX_PADDING, Verdict, compare, percent, spelling
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=40)
 WORDS = tuple(b"w%d" % number for number in range(990))

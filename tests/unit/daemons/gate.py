@@ -9,11 +9,11 @@ import pytest
 import zmq
 from harness.loops import PATIENCE
 
-from specmesh.daemons.auth import Guard
-from specmesh.daemons.curve import Handshake, next_handshake, protect_client, unwatch, watch
-from specmesh.daemons.router import Router
-from specmesh.daemons.transport import bind_router
-from specmesh.keys import Identity, KeyFolder, Listing, new_identity
+from specmesh.daemons.link.auth import Guard
+from specmesh.daemons.link.curve import Handshake, next_handshake, protect_client, unwatch, watch
+from specmesh.daemons.link.router import Router
+from specmesh.daemons.link.transport import bind_router
+from specmesh.security.keys import Identity, KeyFolder, Listing, new_identity
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from specmesh.api.port import Keys, Port
+from specmesh.api.requests import ClientOrder, LocalClient, Served, Started, Submit, Tokens
 from specmesh.client import Client
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.daemons import api_thread
-from specmesh.daemons.api_thread import ApiThread
-from specmesh.daemons.connections import Bounds
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.daemons.runtime import api_thread
+from specmesh.daemons.runtime.api_thread import ApiThread
+from specmesh.daemons.runtime.connections import Bounds
 from specmesh.errors import ConfigError
-from specmesh.requests import ClientOrder, LocalClient, Served, Started, Submit, Tokens
 
 
 class Backend:

@@ -11,11 +11,11 @@ from gate import Gate
 from harness.loops import PATIENCE, until
 
 from specmesh.daemons import auth, transport
-from specmesh.daemons.auth import Guard
-from specmesh.daemons.curve import Handshake, next_handshake
-from specmesh.daemons.transport import bind_router
+from specmesh.daemons.link.auth import Guard
+from specmesh.daemons.link.curve import Handshake, next_handshake
+from specmesh.daemons.link.transport import bind_router
 from specmesh.errors import ConfigError, InsecureKeys
-from specmesh.keys import Identity, KeyFolder, Listing, new_identity
+from specmesh.security.keys import Identity, KeyFolder, Listing, new_identity
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 

@@ -7,9 +7,9 @@ import zmq
 from gate import Gate
 from harness.loops import PATIENCE, until
 
-from specmesh.core.limits import RATES, Cost
+from specmesh.core.peer_limits import RATES, Cost
 from specmesh.daemons import auth, lobby
-from specmesh.daemons.curve import Handshake, next_handshake
+from specmesh.daemons.link.curve import Handshake, next_handshake
 from specmesh.wire import messages as m
 
 

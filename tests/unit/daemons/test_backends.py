@@ -1,6 +1,6 @@
 """What the API shows of a daemon that is not ready yet."""
 
-from specmesh.daemons.backends import Loading
+from specmesh.daemons.runtime.backends import Loading
 
 
 def test_loading_says_how_far_it_is():

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from specmesh.core.costs import StepCosts
-from specmesh.daemons import calibrate as calibrating
-from specmesh.daemons.calibrate import WIDTHS, calibrate
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.daemons.runtime import calibration as calibrating
+from specmesh.daemons.runtime.calibration import WIDTHS, calibrate
 from specmesh.engines.sim import SimSettings, SimVerifier
 
 

@@ -9,11 +9,11 @@ import pytest
 import zmq
 from harness.loops import free_address
 
-from specmesh.daemons.auth import Guard
-from specmesh.daemons.dealer import LONGEST_RETRY, LOOK_INTERVAL, MAX_BACKLOG, Dealer
-from specmesh.daemons.transport import Route, bind_router, close_dealer
+from specmesh.daemons.link.auth import Guard
+from specmesh.daemons.link.dealer import LONGEST_RETRY, LOOK_INTERVAL, MAX_BACKLOG, Dealer
+from specmesh.daemons.link.transport import Route, bind_router, close_dealer
 from specmesh.errors import ConfigError
-from specmesh.keys import KeyFolder, Listing
+from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode
 

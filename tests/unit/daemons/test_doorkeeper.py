@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.daemons.doorkeeper import _ids_in
+from specmesh.daemons.link.peer_gate import _ids_in
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 

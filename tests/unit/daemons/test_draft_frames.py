@@ -3,8 +3,8 @@
 import pytest
 
 from specmesh.core import events as ev
-from specmesh.core.proposal import HEAVIEST, MOST, Proposal
-from specmesh.daemons.draft_frames import drafted, frame_of
+from specmesh.core.sampling.proposal import HEAVIEST, MOST, Proposal
+from specmesh.daemons.link.transport import drafted, frame_of
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 

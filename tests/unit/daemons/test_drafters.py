@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from specmesh.core.stats import SHORT, Histogram
-from specmesh.daemons import drafters as drafters_module
-from specmesh.daemons.drafters import MOST_OF_A_KEY, Drafters
-from specmesh.daemons.peers import PING_INTERVAL, SILENCE
+from specmesh.core.statistics import SHORT, Histogram
+from specmesh.daemons.link.peers import PING_INTERVAL, SILENCE
+from specmesh.daemons.verifier.daemon import drafters as drafters_module
+from specmesh.daemons.verifier.drafters import MOST_OF_A_KEY, Drafters
 from specmesh.errors import Busy
 from specmesh.wire import messages as m
 

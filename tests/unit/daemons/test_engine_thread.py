@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specmesh.core.places import Copy, Cut
-from specmesh.daemons.engine_thread import Decoded, DecodeFailed, EngineThread, Job, apart
+from specmesh.core.scheduling.kv_slots import Copy, Cut
+from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed, EngineThread, Job, apart
 from specmesh.engines.base import Span
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import EngineError

@@ -2,12 +2,12 @@
 
 import pytest
 
-from specmesh.core.constraint import Grammar, GrammarKind
-from specmesh.core.sampling import SamplingParams
+from specmesh.api.requests import Request
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.daemons.followed import Asked
-from specmesh.daemons.remote_client import opened
-from specmesh.requests import Request
+from specmesh.daemons.drafter.draft_session import Asked
+from specmesh.daemons.verifier.remote_client import opened
 from specmesh.wire.messages import Opened
 
 GBNF = Grammar(GrammarKind.GBNF, 'root ::= "a"')

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 from harness.loops import welcome
 
-from specmesh.core.drafter_session import SHADOW
+from specmesh.core.draft_session import SHADOW
 from specmesh.core.events import Told
-from specmesh.core.places import Places
 from specmesh.core.prefix import Prefix
-from specmesh.daemons.drafter_stats import DrafterStats
-from specmesh.daemons.following import Following
+from specmesh.core.scheduling.kv_slots import Places
+from specmesh.daemons.drafter.draft_sessions import Following
+from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.engines.base import Ask
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.errors import EngineError

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from specmesh.client import starting
-from specmesh.daemons import instance
-from specmesh.daemons.instance import Instance
+from specmesh.daemons.runtime import instance
+from specmesh.daemons.runtime.instance import Instance
 from specmesh.errors import Busy
 from specmesh.paths import lock_of
 

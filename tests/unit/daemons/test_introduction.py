@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.core.vocabulary_match import Verdict
-from specmesh.daemons.introduction import MAX_PROBES, RETRY, Introduction
-from specmesh.daemons.vocabulary_cache import VocabularyCache
-from specmesh.daemons.vocabulary_chunks import vocabulary_chunk
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.vocabulary.match import Verdict
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.daemons.link.vocabulary_handshake import MAX_PROBES, RETRY, Introduction
+from specmesh.daemons.link.vocabulary_transfer import VocabularyCache, vocabulary_chunk
 from specmesh.engines.base import DraftEngine, EngineInfo
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.engines.remapped import RemappedDrafter

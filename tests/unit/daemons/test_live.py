@@ -2,14 +2,14 @@
 
 import pytest
 
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.costs import StepCosts
+from specmesh.api.requests import ClientEvent, Finished
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import SendSync
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier_session import VerifierSession
-from specmesh.daemons.live import CLOSE_GRACE, Closing, Live
-from specmesh.requests import ClientEvent, Finished
+from specmesh.daemons.verifier.live_session import CLOSE_GRACE, Closing, Live
 from specmesh.wire.messages import MAX_TOKENS
 
 REPORT = {"restart_ms": 10.0, "restarts": 1}

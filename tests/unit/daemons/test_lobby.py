@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from specmesh.daemons.curve import Connection
-from specmesh.daemons.lobby import PATIENCE, Lobby
+from specmesh.daemons.link.curve import Connection
+from specmesh.daemons.link.pending_handshakes import PATIENCE, Lobby
 
 
 class Line:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specmesh.daemons.mailbox import Mailbox
+from specmesh.daemons.runtime.mailbox import Mailbox
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from specmesh.daemons.notify import STUCK, Notifier, Watchdog
+from specmesh.daemons.runtime.notify import STUCK, Notifier, Watchdog
 
 PATIENCE = 30.0
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from specmesh.daemons.peers import FIRST_INTERVAL, FIRST_PINGS, PING_INTERVAL, SILENCE, DrafterPeer, Link
+from specmesh.daemons.link.peers import FIRST_INTERVAL, FIRST_PINGS, PING_INTERVAL, SILENCE, DrafterPeer, Link
 from specmesh.wire.messages import Hello, Pong
 
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from specmesh.core.chat import ChatMessage
-from specmesh.core.sampling import SamplingParams
-from specmesh.core.session_params import SessionParams
-from specmesh.daemons.prompts import Encoded, Opening, PromptLine, prompt_ids
+from specmesh.api.requests import Request
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.daemons.runtime.prompts import Encoded, Opening, PromptLine, prompt_ids
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import EngineError, RequestError
-from specmesh.requests import Request
 
 PATIENCE = 20.0
 PARAMS = SessionParams(SamplingParams(), 1)

@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from specmesh.core.chat import ChatMessage
-from specmesh.core.constraint import Grammar, GrammarKind
-from specmesh.core.penalties import Penalties
-from specmesh.core.sampling import SamplingParams
-from specmesh.core.session_params import MAX_DRAFTS, SessionParams
-from specmesh.daemons.followed import Asked
-from specmesh.daemons.remote_client import RemoteClient, opened, requested
-from specmesh.daemons.sampling_fields import fields_of, grammar_of, params_of
+from specmesh.api.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams
+from specmesh.daemons.drafter.draft_session import Asked
+from specmesh.daemons.link.sampling_fields import fields_of, grammar_of, params_of
+from specmesh.daemons.verifier.remote_client import RemoteClient, opened, requested
 from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError
-from specmesh.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 

@@ -5,14 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from specmesh.core.chat import ChatMessage
-from specmesh.core.sampling import SamplingParams
-from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons import request_queue
-from specmesh.daemons.prompts import Encoded, Opening
-from specmesh.daemons.request_queue import RequestQueue
+from specmesh.api.requests import ClientEvent, Failed, Request
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session_params import ChatMessage, SessionParams, TargetLimits
+from specmesh.daemons.runtime import request_queue
+from specmesh.daemons.runtime.prompts import Encoded, Opening
+from specmesh.daemons.runtime.request_queue import RequestQueue
 from specmesh.errors import Busy, EngineError, PromptTooLong, SpecmeshError
-from specmesh.requests import ClientEvent, Failed, Request
 
 LIMITS = TargetLimits(16, 256, frozenset())
 PARAMS = SessionParams(SamplingParams(), 1)

@@ -9,12 +9,12 @@ from contextlib import suppress
 import pytest
 import zmq
 
-from specmesh.core.limits import BODY_WEIGHT, RATES, Cost
-from specmesh.core.limits import PATIENCE as LIMIT_PATIENCE
-from specmesh.daemons import router
-from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.router import MAX_BACKLOG, MAX_FRAMES_PER_TURN, MAX_REFUSED_PER_TURN, RESPITE, Router
-from specmesh.daemons.transport import Route, bind_router, close_dealer
+from specmesh.core.peer_limits import BODY_WEIGHT, RATES, Cost
+from specmesh.core.peer_limits import PATIENCE as LIMIT_PATIENCE
+from specmesh.daemons.link import router
+from specmesh.daemons.link.router import MAX_BACKLOG, MAX_FRAMES_PER_TURN, MAX_REFUSED_PER_TURN, RESPITE, Router
+from specmesh.daemons.link.transport import Route, bind_router, close_dealer
+from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 

@@ -10,16 +10,16 @@ import pytest
 from harness.loops import Hearing
 
 from specmesh.core import events as ev
-from specmesh.core.acceptance import RollingAcceptance
-from specmesh.core.arrivals import Arrivals
-from specmesh.core.contest import Contests, SharedStep
-from specmesh.core.costs import StepCosts
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.gate import Contests, SharedStep
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier_session import VerifierSession
-from specmesh.daemons.engine_thread import Decoded, DecodeFailed
-from specmesh.daemons.live import Live
-from specmesh.daemons.stepper import Stepper
+from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed
+from specmesh.daemons.verifier.live_session import Live
+from specmesh.daemons.verifier.stepper import Stepper
 from specmesh.engines.base import VerifyEngine
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.engines.sim import SimSettings, SimVerifier

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import zmq
 
-from specmesh.daemons.mailbox import Mailbox
-from specmesh.daemons.router import Router
-from specmesh.daemons.transport import MAX_PARTS, Inlet, Route, Traffic, bind_router, plain, wait_for_any
+from specmesh.daemons.link.router import Router
+from specmesh.daemons.link.transport import MAX_PARTS, Inlet, Route, Traffic, bind_router, plain, wait_for_any
+from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.errors import ConfigError
 from specmesh.wire.codec import MAX_FRAME
 
@@ -117,7 +117,7 @@ def test_sockets_are_bounded(sockets: Sockets):
 
 UNREAD = """
 import socket, struct, sys, time, zmq
-from specmesh.daemons.transport import bind_router
+from specmesh.daemons.link.transport import bind_router
 
 with socket.create_server(("127.0.0.1", 0)) as server:
     port = server.getsockname()[1]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.daemons.vocabulary_cache import KEPT, VocabularyCache
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.daemons.link.vocabulary_transfer import KEPT, VocabularyCache
 
 PIECES = (b"a", b"", b"\x00\xff", "ü".encode() * 100)
 PRINT = Vocabulary(PIECES, frozenset()).fingerprint()

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.daemons.vocabulary_chunks import VocabularyDownload, vocabulary_chunk
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.daemons.link.vocabulary_transfer import VocabularyDownload, vocabulary_chunk
 from specmesh.errors import RemoteProtocolError
 from specmesh.wire.codec import decode, encode
 from specmesh.wire.messages import Vocab, Welcome

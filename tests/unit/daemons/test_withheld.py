@@ -2,9 +2,9 @@
 
 import pytest
 
-from specmesh.core.logprobs import Logprob
-from specmesh.daemons.withheld import EARLY, Withheld
-from specmesh.requests import Tokens
+from specmesh.api.requests import Tokens
+from specmesh.core.sampling.logprobs import Logprob
+from specmesh.daemons.drafter.event_buffer import EARLY, Withheld
 from specmesh.wire.messages import Logprobs
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from specmesh import keys as module
 from specmesh.doctor import mesh
-from specmesh.keys import KeyFolder, Listing
+from specmesh.security import keys as module
+from specmesh.security.keys import KeyFolder, Listing
 
 
 def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -20,8 +20,8 @@ from specmesh.doctor.mesh import (
     links,
     reach_of,
 )
-from specmesh.keys import KeyFolder
-from specmesh.ways import Way
+from specmesh.security.addresses import Way
+from specmesh.security.keys import KeyFolder
 
 LAN = ReachFacts("tcp://192.168.1.5:7071", Reach.OPEN, Way.LOCAL)
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from specmesh import logs
 from specmesh.cli import main
-from specmesh.core.vocabulary_match import LEAST_OVERLAP
+from specmesh.core.vocabulary.match import LEAST_OVERLAP
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models

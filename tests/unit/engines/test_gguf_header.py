@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specmesh.errors import ConfigError
-from specmesh.gguf_header import read_headers
+from specmesh.models.gguf_header import read_headers
 
 UINT32, STRING, ARRAY = 4, 8, 9
 F32, Q4_0 = 0, 2

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLParserLimits
 
-from specmesh.child import Child
-from specmesh.core.constraint import Constraint, Grammar, GrammarKind
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import grammar as grammar_module
 from specmesh.engines.grammar import GrammarConstraint, Grammars, _Walk
 from specmesh.engines.grammar_child import told
+from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed, RequestError
 
 ENDS = {3, 300}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.core.vocabulary_match import Verdict, compare
+from specmesh.core.vocabulary.match import Verdict, compare
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import hf_vocabulary as module
 from specmesh.engines.hf_vocabulary import (
     byte_level_bytes,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.child import Limits
-from specmesh.core.chat import ChatMessage
+from specmesh.core.session_params import ChatMessage
 from specmesh.engines.chat_child import MAX_TEXT, answer
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier, prompts
 from specmesh.engines.llama.prompts import ChatTemplate, read_template
+from specmesh.engines.sandbox import Limits
 from specmesh.errors import ConfigError, EngineError, RequestError
 
 pytest.importorskip("llama_cpp")

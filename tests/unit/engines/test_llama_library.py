@@ -13,10 +13,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from specmesh.engines.host import physical_cores
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
 from specmesh.errors import ConfigError
-from specmesh.host import physical_cores
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.child import Child, Json, Limits
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier, prompts
 from specmesh.engines.llama.prompts import SHORT, Tokenizer
+from specmesh.engines.sandbox import Child, Json, Limits
 from specmesh.errors import EngineError, RequestError
 
 pytest.importorskip("llama_cpp")

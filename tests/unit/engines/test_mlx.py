@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specmesh.core.probes import PROBES
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.vocabulary.probes import PROBES
 from specmesh.engines.base import Encoder, Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.errors import EngineError, LocalProtocolError
@@ -277,7 +277,7 @@ def test_closed(make_hf: Callable[..., Path]):
 SESSIONS = """
 import resource, sys
 from pathlib import Path
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.mlx import MlxDrafter, MlxSettings
 
 def resident():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.errors import ConfigError
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specmesh.core.sampling import Sampler, SamplingParams
-from specmesh.core.vocabulary import Vocabulary
-from specmesh.core.vocabulary_match import compare
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.vocabulary.match import compare
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import EngineInfo
 from specmesh.engines.remapped import RemappedDrafter
 from specmesh.errors import LocalProtocolError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from specmesh.core.sampling import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Span
 from specmesh.engines.sim import END_ID, SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import ConfigError, RequestError

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from fuzz import codec, drafter_session, verifier_session
 from fuzz.tape import Tape
 from fuzz.targets import corpus
-from specmesh.core import held_drafts
-from specmesh.core import verifier_session as core_verifier
+from specmesh.core import draft_buffer as held_drafts
+from specmesh.core import session as core_verifier
 from specmesh.core.accept import Verdict
-from specmesh.core.drafter_session import DrafterSession
+from specmesh.core.draft_session import DrafterSession
 from specmesh.core.prefix import Prefix
-from specmesh.core.rules import Probabilistic
+from specmesh.core.sampling.acceptance_strategies import Probabilistic
 from specmesh.wire import body
 from specmesh.wire import codec as wire_codec
 

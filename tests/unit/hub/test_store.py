@@ -8,12 +8,12 @@ import pytest
 from hub_command import Models
 
 from specmesh import gguf_header, model_inspect
-from specmesh.core.vocabulary import Vocabulary
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings
 from specmesh.errors import ConfigError
-from specmesh.gguf_header import read_header
-from specmesh.hf_directory import read_directory
-from specmesh.model_store import entries, human_bytes, resolve
+from specmesh.models.directory import read_directory
+from specmesh.models.gguf_header import read_header
+from specmesh.models.store import entries, human_bytes, resolve
 
 MakeGguf = Callable[..., Path]
 MakeDirectory = Callable[..., Path]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specmesh.errors import ConfigError
-from specmesh.log_file import LogFile
+from specmesh.logs import LogFile
 
 MANY_WRITERS = """
 import os, sys, threading

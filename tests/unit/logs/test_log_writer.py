@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from specmesh import log_writer
-from specmesh.log_writer import LogWriter
+from specmesh import logs as log_writer
+from specmesh.logs import LogWriter
 
 PATIENCE = 20.0
 

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from specmesh.api.metrics import Exposition
 from specmesh.core.events import Shadowed
-from specmesh.daemons.verifier_stats import VerifierStats
+from specmesh.daemons.verifier.statistics import VerifierStats
 from specmesh.errors import Busy
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

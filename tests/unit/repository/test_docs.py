@@ -12,7 +12,7 @@ from specmesh import errors
 from specmesh.api.app import create_app
 from specmesh.cli import generate, main
 from specmesh.cli.main import INTERRUPTED, NOT_WRITTEN, SYSTEM_REFUSED
-from specmesh.daemons.notify import STUCK
+from specmesh.daemons.runtime.notify import STUCK
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [

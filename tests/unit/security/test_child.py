@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.child import Child, Limits
+from specmesh.engines.sandbox import Child, Limits
 from specmesh.errors import ChildFailed
 
 PROGRAM = """
 import os, resource, signal, sys, time
-from specmesh import child
+from specmesh.engines import sandbox as child
 
 def answer(request):
     match request["do"]:
@@ -160,7 +160,7 @@ def test_no_process_can_be_started(make: Callable[..., Child], monkeypatch: pyte
 def test_it_ends_with_its_parent(make: Callable[..., Child], tmp_path: Path):
     """A parent that is killed leaves nothing behind."""
     program = (
-        "import os; from specmesh.child import *; child = Child('under_test', Limits(2**28, 9.0));"
+        "import os; from specmesh.engines.sandbox import *; child = Child('under_test', Limits(2**28, 9.0));"
         "print(child.ask({'do': 'echo', 'what': 1})['pid'], flush=True); os.kill(os.getpid(), 9)"
     )
     make()

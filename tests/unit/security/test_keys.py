@@ -9,9 +9,9 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from specmesh import keys
 from specmesh.errors import ConfigError, InsecureKeys
-from specmesh.keys import KeyFolder, Listing, find_keys, parse_key
+from specmesh.security import keys
+from specmesh.security.keys import KeyFolder, Listing, find_keys, parse_key
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 from spake2 import SPAKE2_A
 
-from specmesh import pairing
 from specmesh.errors import Busy, Refused, RemoteProtocolError, SpecmeshError
-from specmesh.pairing import TRIES, Introduction, WrongCode, ask, new_code, wait
+from specmesh.security import pairing
+from specmesh.security.pairing import TRIES, Introduction, WrongCode, ask, new_code, wait
 
 CODE, WRONG = "0123-4567", "0123-4568"
 BOX = Introduction("verifier", "ab" * 32, "bigbox", 7071)

@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from specmesh import privacy
 from specmesh.errors import ConfigError
-from specmesh.privacy import check_bind, check_connect, check_one_network, check_rpc, host_of, is_loopback
+from specmesh.security import addresses as privacy
+from specmesh.security.addresses import check_bind, check_connect, check_one_network, check_rpc, host_of, is_loopback
 
 EVERYWHERE = ["*", "0.0.0.0", "0", "0.0", "0x0", "[::]", "[::0]", "[0:0:0:0:0:0:0:0]", "[::ffff:0.0.0.0]"]  # noqa: S104
 BEYOND = ["192.0.2.1", "example.org", "[2001:db8::1]", "127.0.0.2", "eth0", "localhost.example.org"]

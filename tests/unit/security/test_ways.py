@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.ways import Way, endpoint, way
+from specmesh.security.addresses import Way, endpoint, way
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from soak.truth import BAD, Alone, Text, Told, Verdict, judge
-from specmesh.core.sampling import SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.sim import SimSettings, SimVerifier
 
 GREEDY = SamplingParams()

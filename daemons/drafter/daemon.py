@@ -1,0 +1,281 @@
+"""The drafter's loop: frames and orders in, one unit of drafting at a time, frames and client events out.
+
+It polls between draft tokens, so a correction interrupts at once. It may have several verifiers: their sessions draft
+in turn, with the one draft model.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+import structlog
+
+from specmesh.api.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit, refuse
+from specmesh.core.scheduling.kv_slots import Places
+from specmesh.core.vocabulary.match import LEAST_OVERLAP
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.daemons.drafter.draft_session import Asked
+from specmesh.daemons.drafter.request_router import Dispatch
+from specmesh.daemons.drafter.statistics import DrafterStats
+from specmesh.daemons.drafter.upstream import Upstream
+from specmesh.daemons.link.transport import Route, Traffic, wait_for_any
+from specmesh.daemons.link.vocabulary_handshake import Introduction
+from specmesh.daemons.link.vocabulary_transfer import VocabularyCache
+from specmesh.daemons.runtime.mailbox import Mailbox
+from specmesh.daemons.runtime.request_queue import MAX_QUEUE
+from specmesh.daemons.runtime.shared_cores import SharedCores
+from specmesh.engines.base import CpuEngine, DraftEngine
+from specmesh.errors import ConfigError, DaemonUnreachable, NoSuchModel, RemoteProtocolError, Starting, WentAway
+from specmesh.wire import messages as m
+
+log = structlog.get_logger("specmesh.drafter")
+
+SNAPSHOT_INTERVAL = 0.1
+
+
+class DrafterLoop:
+    """One drafter attached to one or more verifiers. Everything runs on the thread that calls `run`.
+
+    `routes` lead to the verifiers, in the order in which they are preferred where nothing else tells. least_overlap is
+    the share of tokens that must have a counterpart in a verifier's vocabulary, which is kept in `cache`. temperature:
+    see `Following`. drain: seconds that the texts of its own clients get to finish after `stop`. max_queue: see
+    `Dispatch`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        routes: Sequence[Route],
+        engine: DraftEngine,
+        mailbox: Mailbox[ClientOrder],
+        least_overlap: float = LEAST_OVERLAP,
+        cache: VocabularyCache | None = None,
+        temperature: float | None = None,
+        drain: float = 10.0,
+        max_queue: int = MAX_QUEUE,
+        *,
+        explicit_threads: bool = False,
+    ) -> None:
+        self._engine, self._mailbox = engine, mailbox
+        self._cores = SharedCores(engine, drafts=True, explicit=explicit_threads)
+        self._next_snapshot = 0.0
+        self._turns = 0
+        self._stopping: float | None = None
+        self._drain = drain
+        self._traffic = Traffic()
+        self.stats = DrafterStats(time.monotonic())
+        self._dispatch = Dispatch(max_queue)
+        info = engine.info
+        room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
+        # With several verifiers nothing is kept: the same ids may mean other tokens.
+        self._places = Places(info.n_seq, "whole" if info.reuse == "whole" else "cut", room if len(routes) == 1 else 0)
+        self._upstreams = tuple(
+            Upstream(
+                name,
+                route,
+                engine,
+                Introduction(engine, route.address, least_overlap, cache, mailbox.wake, self._cores),
+                self.stats,
+                self._traffic,
+                self._dispatch,
+                self._places,
+                lambda: self._turns,
+                temperature,
+            )
+            for route in routes
+        )
+        self._dispatch.upstreams = self._upstreams
+        self._active = deque(self._upstreams)  # the one that drafted longest ago in front
+
+    # --- for the API, from any thread
+
+    @property
+    def verifier(self) -> m.Welcome | None:
+        """What the first verifier that is there said of itself; None while there is none."""
+        return self._first.welcome
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no verifier, as far as that is known."""
+        return "; ".join(one.trouble for one in self._upstreams)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the verifiers, or our own keys, keep this drafter out."""
+        told = [one.refusal for one in self._upstreams]
+        return "; ".join(why for why in told if why) if all(told) else None
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The vocabulary of the verifier that answers who names no model, once it is known and suits."""
+        found = (served.vocabulary for one in self._upstreams if (served := one.served) is not None)
+        return next(found, None)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What those that are there serve, each name once."""
+        return tuple(dict.fromkeys(one.welcome.model for one in self._upstreams if one.welcome is not None))
+
+    def served(self, name: str) -> Served:
+        """As `Backend.served`. A name counts only where there are several verifiers: clients that know one model send
+        any. Who names none gets the model of the first verifier that is there."""
+        found = [served for one in self._upstreams if (served := one.served) is not None]
+        if not found:
+            raise DaemonUnreachable(self.trouble)
+        if len(self._upstreams) == 1:
+            return replace(found[0], target="")
+        for served in found:
+            if name in ("", served.model):
+                return served
+        if name in self.models:
+            raise Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
+        away = [one.trouble for one in self._upstreams if one.last_model == name]
+        raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
+
+    @property
+    def progress(self) -> int:
+        """Changes while the loop turns, and the engine with it; for a watchdog, from any thread."""
+        return self._turns
+
+    def stop(self) -> None:
+        """Take no new texts and end when those of its own clients have; a signal handler may call this."""
+        if self._stopping is None:
+            self._stopping = time.monotonic()
+
+    # --- the loop
+
+    def run(self) -> None:
+        """Draft until stopped; raises ConfigError when no verifier will ever have this drafter."""
+        try:
+            self._draft()
+        finally:
+            self._mailbox.end(lambda order: refuse(order, _stopping()))
+            self._dispatch.stop(_stopping())
+            for one in self._active:
+                one.dealer.send(m.Bye())
+
+    def _draft(self) -> None:
+        while not self._drained():
+            self._turns += 1
+            self._each(Upstream.receive)
+            if not self._work():
+                for one in self._active:
+                    one.following.flush()
+                inlets = [one.dealer.inlet for one in self._active]
+                wait_for_any(inlets, self._mailbox, self._timeout(time.monotonic()))
+            for order in self._mailbox.drain():
+                self._order(order)
+            self._tick(time.monotonic())
+
+    def _drained(self) -> bool:
+        """Whether it is to end: at once where no verifier has a text of its own clients, else after the drain."""
+        if self._stopping is None:
+            return False
+        self._dispatch.refuse(_stopping())
+        texts = any(one.following.own for one in self._active)
+        return not texts or time.monotonic() >= self._stopping + self._drain
+
+    def _work(self) -> bool:
+        """One unit of drafting for the next verifier that has some, or where none has, of shadowing; whether there was
+        any."""
+        for one in self._active:
+            if one.work():
+                self._active.remove(one)
+                self._active.append(one)
+                return True
+        return any(one.shadow() for one in self._active)
+
+    def _each(self, act: Callable[[Upstream], None]) -> None:
+        """Do something with each verifier. One that will never do is left alone; raises its error where it was the
+        last."""
+        for one in list(self._active):
+            try:
+                act(one)
+            except (ConfigError, RemoteProtocolError) as error:
+                if len(self._active) == 1:
+                    raise
+                log.error("verifier_given_up", connect=one.address, error=str(error))
+                self._active.remove(one)
+                one.leave(error)
+
+    def close(self) -> None:
+        for one in self._active:
+            one.dealer.close()
+
+    def _timeout(self, now: float) -> float:
+        due = min(one.next_due() for one in self._active)
+        if self._stopping is not None:
+            due = min(due, self._stopping + self._drain)
+        due = min(due, self._dispatch.next_due(now) or due)
+        if self.stats.unpublished:
+            due = min(due, self._next_snapshot)
+        return max(due - now, 0.0)
+
+    def _tick(self, now: float) -> None:
+        self._each(lambda one: one.tick(now))
+        self._dispatch.expire(now)
+        self._dispatch.reopen(now)
+        if now >= self._next_snapshot:
+            self._next_snapshot = now + SNAPSHOT_INTERVAL
+            self._share_cores()
+            self.stats.unpublished = any(one.following.live for one in self._upstreams)
+            self.stats.latest = self.snapshot(now)
+
+    def _share_cores(self) -> None:
+        """Take as many CPU threads as suit the verifiers of this host."""
+        threads = self._cores.beside(one.welcome for one in self._upstreams if one.welcome is not None)
+        if threads is not None and isinstance(self._engine, CpuEngine):
+            self._engine.use_threads(threads)
+
+    def _order(self, order: ClientOrder) -> None:
+        match order:
+            case Submit() if self._stopping is not None:
+                refuse(order, _stopping())
+            case Submit(request, client):
+                if self._first.welcome is None:
+                    client.hear(Failed(DaemonUnreachable(self.trouble)))
+                else:
+                    self._dispatch.ask(Asked(request, client), time.monotonic())
+            case Cancel(client):
+                self._dispatch.cancel_of(client)
+            case Probe():
+                there = [(one, Peer(one.welcome.verifier, one.address)) for one in self._upstreams if one.welcome]
+                order.sent(peer for _, peer in there)
+                for one, peer in there:
+                    one.probe(order, peer, time.monotonic())
+            case _:
+                assert_never(order)
+
+    # --- statistics
+
+    @property
+    def _first(self) -> Upstream:
+        """The first verifier that is there, or else the first that may come."""
+        there = (one for one in self._upstreams if one.welcome is not None)
+        return next(there, None) or next(one for one in self._upstreams if one.given_up is None)
+
+    def snapshot(self, now: float) -> dict[str, object]:
+        """What `stats` shows: an immutable snapshot, built on the loop's thread."""
+        first = self._first
+        return self.stats.snapshot(
+            self._engine.info,
+            first.welcome,
+            first.introduction.comparison,
+            first.link,
+            [live.machine for one in self._upstreams for live in one.following.live.values()],
+            self._traffic,
+            now,
+            self._dispatch.interrupted,
+        ) | {
+            "address": first.address,
+            "encrypted": first.dealer.encrypted,
+            "refusal": first.refusal,
+            "verifiers": [one.describe(now) for one in self._upstreams],
+            "reuse": self._places.snapshot(),
+        }
+
+
+def _stopping() -> WentAway:
+    return WentAway("the drafter is stopping")

@@ -1,0 +1,68 @@
+"""The drafter's counters and the snapshot of them that `stats` shows."""
+
+from collections.abc import Sequence
+
+from specmesh.core.draft_session import DrafterSession
+from specmesh.core.statistics import SHORT, Histogram, Rolling
+from specmesh.core.vocabulary.match import Comparison
+from specmesh.daemons.link.peers import Link
+from specmesh.daemons.link.transport import Traffic
+from specmesh.daemons.verifier.statistics import DaemonStats, merged
+from specmesh.engines.base import EngineInfo
+from specmesh.wire.messages import Welcome
+
+
+class DrafterStats(DaemonStats):
+    """Counters of one drafter."""
+
+    def __init__(self, now: float) -> None:
+        super().__init__(now)
+        self.draft_seconds = Rolling()
+        self.drafts = Histogram(SHORT)
+        self.drafted = self.accepted = self.committed = self.rounds = 0
+
+    def worked(self, start: float, end: float, guessed: int) -> None:
+        """Count a call of the engine, and how many drafts it gave: of one call each takes its share of the time."""
+        self.busy.record(start, end)
+        if guessed:
+            self.drafted += guessed
+            self.draft_seconds.record((end - start) / guessed)
+            self.drafts.record((end - start) / guessed, guessed)
+            self.minute.record(end, drafted=guessed)
+
+    def round(self, accepted: int, committed: int, now: float) -> None:
+        """Count a TRUTH that had news."""
+        self.minute.record(now, accepted=accepted, generated=committed)
+        self.rounds += 1
+        self.accepted += accepted
+        self.committed += committed
+
+    def snapshot(
+        self,
+        info: EngineInfo,
+        welcome: Welcome | None,
+        comparison: Comparison | None,
+        link: Link,
+        sessions: Sequence[DrafterSession],
+        traffic: Traffic,
+        now: float,
+        interrupted: int = 0,
+    ) -> dict[str, object]:
+        """Everything `specmesh stats --json` prints about a drafter; `interrupted`: texts that wait for it."""
+        interval = self.draft_seconds.percentile(0.5)
+        counts = {name: getattr(self, name) for name in ("drafted", "accepted", "committed", "rounds")}
+        named = None if welcome is None else {"name": welcome.verifier, "model": welcome.model, "stuck": link.stuck}
+        own: dict[str, object] = {
+            "verifier": named,
+            "vocabulary": None
+            if comparison is None
+            else {"verdict": str(comparison.verdict), "overlap": round(comparison.overlap, 4)},
+            "sessions": {"live": len(sessions), "interrupted": interrupted},
+            "draft_n": sessions[-1].draft_n if sessions else None,
+            "totals": counts,
+            "histograms": {"draft_s": self.drafts.snapshot()},
+            "draft_ms": None if interval is None else round(interval * 1e3, 4),
+            "busy": {"drafter": round(self.busy.share(now), 3), "verifier": round(link.busy, 3)},
+            "round_trip_ms": link.round_trip_ms(),
+        }
+        return merged(self.common("drafter", info, traffic, self.accepted, now), own)

@@ -1,0 +1,299 @@
+"""One verifier, as this drafter knows it: the connection, what it said of itself, its sessions, how it does.
+
+It introduces itself over and over until it is welcome, watches whether the verifier is there, and begins anew where it
+is not. What is drafted for whom, and when, is the loop's to say: verifiers share the draft model.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from specmesh.api.requests import Peer, Probe, Served
+from specmesh.core import events as ev
+from specmesh.core.drafting.verifier_choice import Greeting, Load, Outlook, PaceMeter
+from specmesh.core.scheduling.kv_slots import Places
+from specmesh.daemons.drafter.draft_sessions import Desk, Following
+from specmesh.daemons.drafter.statistics import DrafterStats
+from specmesh.daemons.link.dealer import FLUSH_INTERVAL, Dealer
+from specmesh.daemons.link.peers import U32, Link
+from specmesh.daemons.link.transport import UPDATE, Route, Traffic
+from specmesh.daemons.link.vocabulary_handshake import Introduction
+from specmesh.engines.base import DraftEngine
+from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
+from specmesh.wire import messages as m
+
+log = structlog.get_logger("specmesh.drafter")
+
+
+class Upstream:
+    """A connection to the verifier at the address of `route`; connected at once, by a socket of its own.
+
+    introduction: of the draft engine to this verifier. places: those in the draft model, shared with others.
+    turns: how often the loop has turned. temperature: see `Following`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        route: Route,
+        engine: DraftEngine,
+        introduction: Introduction,
+        stats: DrafterStats,
+        traffic: Traffic,
+        desk: Desk,
+        places: Places,
+        turns: Callable[[], int],
+        temperature: float | None = None,
+    ) -> None:
+        now = time.monotonic()
+        self.address, self._name = route.address, name
+        self.dealer = Dealer(route, traffic)
+        self.introduction, self.link = introduction, Link(now)
+        self.following = Following(self.dealer, engine, stats, route.address, desk, places, temperature)
+        self.welcome: m.Welcome | None = None
+        self.last_model = ""
+        self.given_up: SpecmeshError | None = None
+        self._greeting = Greeting(random.random, now)
+        self._stats, self._desk, self._turns = stats, desk, turns
+        self._round_trip, self._met, self._refused_version = 0.0, False, False
+        self._own_then = 0
+
+    # --- what others want to know
+
+    @property
+    def n_ctx(self) -> int:
+        """Ids that a session can hold there; 0 while it is away."""
+        return self.welcome.n_ctx if self.welcome is not None else 0
+
+    @property
+    def target(self) -> str:
+        """What `Request.target` calls it: its model and how that cuts texts; empty while it is away."""
+        return _target(self.welcome) if self.welcome is not None else ""
+
+    @property
+    def served(self) -> Served | None:
+        """What it answers with; None while it is away, or its vocabulary not known yet. From any thread."""
+        welcome, vocabulary = self.welcome, self.introduction.vocabulary
+        if welcome is None or vocabulary is None:
+            return None
+        return Served(welcome.model, vocabulary, _target(welcome))
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the verifier, or our own keys, keep this drafter out, or it has left for good."""
+        return str(self.given_up) if self.given_up is not None else self.dealer.refusal
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not there, as far as that is known."""
+        silent = f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
+        return self.refusal or silent
+
+    def outlook(self, now: float) -> Outlook:
+        ours, pace = self.following.own - self._own_then, self.following.meter.pace(now)
+        rounds, committed = self._stats.rounds, self._stats.committed
+        length = max(committed / rounds, 1.0) if rounds else 1.0
+        return Outlook(self.following.load, ours, self._round_trip, pace, length)
+
+    def describe(self, now: float) -> dict[str, object]:
+        """This verifier for people and for `stats --json`; `load` is what it told last, sessions are this drafter's."""
+        welcome, load, pace = self.welcome, self.following.load, self.following.meter.pace(now)
+        comparison = self.introduction.comparison
+        return {
+            "address": self.address,
+            "name": welcome.verifier if welcome is not None else None,
+            "model": welcome.model if welcome is not None else None,
+            "refusal": self.refusal,
+            "encrypted": self.given_up is None and self.dealer.encrypted,
+            "stuck": self.link.stuck,
+            "vocabulary": str(comparison.verdict) if comparison is not None else None,
+            "round_trip_ms": self.link.round_trip_ms(),
+            "sessions": {"live": len(self.following.live), "own": self.following.own},
+            "load": {"sessions": load.sessions, "queued": load.queued, "max": load.places or None},
+            "busy": round(self.link.busy, 3),
+            "token_ms": round(pace.token_s * 1e3, 3) if pace is not None else None,
+        }
+
+    # --- turns of the loop
+
+    def next_due(self) -> float:
+        """When `tick` has something to do."""
+        if self.given_up is not None:
+            return float("inf")
+        due = self._greeting.due
+        if self.welcome is not None:
+            due = self.link.next_ping
+        if self.dealer.behind:
+            due = min(due, time.monotonic() + FLUSH_INTERVAL)
+        return min(due, self.dealer.next_look)
+
+    def receive(self) -> None:
+        """Take in what has come. Raises ConfigError or RemoteProtocolError where nothing is to be had from this one."""
+        for message, size in self.dealer.receive():
+            self.link.last_heard = time.monotonic()
+            if message is not None:
+                self._message(message, size, self.link.last_heard)
+        if self.welcome is not None and self.link.silent(time.monotonic()):
+            self._lost("silent")  # judged with the socket just emptied: frames may have waited for a long guess
+
+    def work(self) -> bool:
+        """One unit of drafting for one of its sessions; whether there was any."""
+        engine = self.introduction.engine  # None while the verifier's vocabulary is still on its way
+        return engine is not None and self.following.work(engine, self._round_trip)
+
+    def shadow(self) -> bool:
+        engine = self.introduction.engine
+        return engine is not None and self.following.shadow(engine)
+
+    def tick(self, now: float) -> None:
+        """Say what is due, and what could not be said before. Raises as `receive` does."""
+        refusal = self.dealer.look(now)
+        if refusal is not None:
+            log.warning("refused", error=refusal)
+            if self.welcome is not None:
+                self._lost("refused")
+        if self.welcome is not None and self.dealer.cut:
+            self._lost("disconnected")
+        self.dealer.flush()
+        if self.welcome is None:
+            if now >= self._greeting.due:
+                self._say_hello(now)
+        elif now >= self.link.next_ping:
+            self.dealer.send(self.link.ping(now, self._turns(), self._stats.busy.share(now)))
+        self.introduction.settle()
+        self._ask(self.introduction.overdue(now))
+
+    def probe(self, order: Probe, peer: Peer, now: float) -> None:
+        busy, answer = self._stats.busy.share(now), order.answer(peer)
+        self.dealer.send(self.link.probe(now, self._turns(), busy, answer))
+
+    def leave(self, error: SpecmeshError) -> None:
+        self.given_up = error
+        self.dealer.send(m.Bye())
+        self._away(error)
+        self.dealer.close()
+
+    # --- the wire
+
+    def _say_hello(self, now: float) -> None:
+        if self._greeting.unanswered(now) and self.dealer.refusal is None:
+            log.warning("verifier_not_answering", connect=self.address, meaning="trying on; is it running there?")
+        if self._greeting.doubtful(now) and self.dealer.refusal is None:
+            self.dealer.reconnect()
+        self._greeting.said(now, sent=self.dealer.send(self.introduction.hello(self._name)) > 0)
+
+    def _message(self, message: m.Message, size: int, now: float) -> None:
+        match message:
+            case m.Truth(session, base, crc, ids, draft_n):
+                self.following.heard(session, ev.Told(base, crc, ids, draft_n, sync=False), size, now)
+            case m.Sync(session, base, crc, ids, draft_n):
+                self.following.heard(session, ev.Told(base, crc, ids, draft_n, sync=True), size, now)
+            case m.Nack(session, base, crc):
+                self.following.heard(session, ev.Nacked(base, crc), size, now)
+            case m.Round():
+                self.following.round(message)
+            case m.Logprobs():
+                self.following.logprobs(message)
+            case m.Done(session):
+                if session in self.following.live:  # else it was closed from this side
+                    self.following.done(message, now)
+            case m.Opened():
+                self.following.opened(message, now)
+            case m.Welcome():
+                self._welcomed(message, now)
+            case m.Vocab():
+                self._ask(self.introduction.answered(message, now))
+            case m.Error():
+                self._error(message, now)
+            case m.Bye():
+                if self.welcome is not None:
+                    self._lost("stopped")
+            case m.Ping(number, progress, busy):
+                self.link.told(progress, busy, now)
+                self._loaded(message)
+                self.dealer.send(m.Pong(number, self._turns() & U32, self._stats.busy.share(now)))
+            case m.Pong():
+                self._loaded(message)
+                round_trip = self.link.pong(message, now)
+                if round_trip is not None:
+                    self._stats.round_trips.record(round_trip)
+                self._round_trip = self.link.round_trips.percentile(0.5) or 0.0
+            case _:
+                self.dealer.traffic.rejected["direction"] += 1
+
+    def _loaded(self, told: m.Ping | m.Pong) -> None:
+        step_s, row_s = max(told.step_ms, 0.0) / 1e3, max(told.row_ms, 0.0) / 1e3
+        self.following.load = Load(told.sessions, told.queued, told.places, step_s, row_s)
+        self._own_then = self.following.own
+
+    def _welcomed(self, welcome: m.Welcome, now: float) -> None:
+        before = self.welcome
+        if before is not None and before.verifier == welcome.verifier:
+            self.welcome = replace(before, model_hash=welcome.model_hash or before.model_hash)
+            self.following.found(self.welcome)  # it heard more than one HELLO, or knows its file's hash by now
+            return
+        self.welcome = None  # while what it has forgotten is taken back
+        self.following.lost(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
+        self.welcome, self.last_model = welcome, welcome.model
+        self._desk.found(welcome, self.address)
+        self.following.found(welcome)
+        if before is not None:
+            self._stats.reconnects.lost()
+        if self._met:
+            self._stats.reconnects.came()
+        self._met, self._refused_version = True, False
+        self.dealer.next_look = now  # the last may have been before this connection, and have found none
+        self._greeting.answered(now)
+        self._stats.unpublished = True
+        self.link.next_ping = now
+        log.info("verifier_found", verifier=welcome.verifier, model=welcome.model)
+        self._ask(self.introduction.welcomed(welcome, now))
+
+    def _ask(self, request: m.Vocab | None) -> None:
+        if request is not None:
+            self.dealer.send(request)
+
+    def _error(self, error: m.Error, now: float) -> None:
+        if self.following.refused(error, now):
+            return
+        if error.code == "hello":
+            if self.welcome is not None:
+                self._lost(error.message)
+        elif error.code == "version":
+            self._other_version(error.message)
+        else:
+            log.warning("verifier_error", code=error.code, message=error.message)
+
+    def _other_version(self, told: str) -> None:
+        """Raises ConfigError where the verifier says so again, on a fresh connection, and has not welcomed us."""
+        if self.welcome is not None:
+            return
+        if self._refused_version:
+            raise ConfigError(f"the verifier at {self.address} refused this drafter: {told}: {UPDATE}")
+        self._refused_version = True
+        log.warning("other_version", error=told, meaning="asking again on a fresh connection")
+        self.dealer.reconnect()
+        self._greeting.due = time.monotonic()
+
+    def _lost(self, reason: str) -> None:
+        """The verifier is gone: start over on a fresh connection."""
+        log.warning("verifier_lost", reason=reason)
+        self._away(DaemonUnreachable(f"the verifier at {self.address} went away"))
+        self.dealer.reconnect()
+        self._greeting.lost(time.monotonic())
+
+    def _away(self, error: SpecmeshError) -> None:
+        if self.welcome is not None:
+            self._stats.reconnects.lost()
+        self.welcome = None
+        self.following.load, self.following.meter = Load(), PaceMeter()
+        self._stats.unpublished = True
+        self.introduction.lost()
+        self.following.lost(error, time.monotonic())
+
+
+def _target(welcome: m.Welcome) -> str:
+    return f"{welcome.vocab_fingerprint} {welcome.model}"

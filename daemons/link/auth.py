@@ -1,0 +1,257 @@
+"""Who may connect to a verifier: the ZAP handler that libzmq asks about each key, and a test that it is asked.
+
+libzmq lets every key in where no handler is asked, and says nothing. So a socket is tried before it listens: an unknown
+key and no key must be refused, our own must not. What breaks later fails closed: without a handler nobody gets in.
+"""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+import zmq
+from zmq.auth import Authenticator
+from zmq.utils import z85
+
+from specmesh.daemons.link.curve import (
+    CONNECTIONS,
+    DOMAIN,
+    HANDSHAKES,
+    Connection,
+    Event,
+    Handshake,
+    handshake,
+    next_event,
+    next_handshake,
+    protect_client,
+    protect_server,
+    unwatch,
+    watch,
+)
+from specmesh.daemons.link.pending_handshakes import Lobby
+from specmesh.errors import ConfigError, InsecureKeys
+from specmesh.security.keys import SECRET, Identity, KeyFolder, Listing, new_identity
+
+log = structlog.get_logger("specmesh.auth")
+
+LOOK_INTERVAL = 0.2
+"""Seconds between two looks at the list of drafters."""
+
+PATIENCE = 5.0
+"""Seconds that a handshake of the self-test may take."""
+
+STUCK = 10.0
+"""Seconds without a turn after which the handler counts as dead."""
+
+BAR = 30.0
+"""Seconds that a key stays out after a connection of its was cut because it sent too much."""
+
+NAMED = 16
+"""Most refused keys that the log names in a minute: whoever invents keys must not fill a disk."""
+
+
+class _Zap(Authenticator):
+    """pyzmq's handler; the User-Id of a message is the sender's key as we write keys."""
+
+    def curve_user_id(self, client_public_key: bytes) -> str:
+        return client_public_key.hex()
+
+
+class Guard:
+    """Lets in whose key is on the list of drafters, and this machine's own. Answers libzmq on a thread of its own.
+
+    `allowed` is replaced as a whole where the list has changed, after which `wake` is called. `failures` counts
+    handshakes that failed, by their reason. `introduced` is for the router to replace: the connections of drafters, or
+    None while that is not known. Others are cut when they have waited long enough.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyFolder, wake: Callable[[], None]) -> None:
+        """Read the keys; raises ConfigError where they are wrong."""
+        self._context, self._keys, self._wake = context, keys, wake
+        self._identity = keys.identity()
+        self._stamp = self._stamped()
+        self._trouble = ""
+        self.names: dict[str, str] = {}
+        self.allowed = self._read()
+        self.failures: Counter[str] = Counter()
+        self._named: dict[str, float] = {}
+        self.introduced: frozenset[Connection] | None = None
+        self._lobby = Lobby()
+        self._barred: dict[str, float] = {}
+        self._listening = self._serving = False
+        self._proving = ""
+        self._closing, self._unwatched = threading.Event(), threading.Event()
+        self._turned = self._cleared = time.monotonic()
+        self._close: Callable[[], None] = lambda: None
+
+    @property
+    def alive(self) -> bool:
+        """Whether keys are still asked about; a verifier whose guard is dead should end."""
+        return self._serving and time.monotonic() - self._turned < STUCK
+
+    def admits(self, key: str) -> bool:
+        """Whether a key, as we write keys, may connect and speak now."""
+        return key in self.allowed and (key not in self._barred or time.monotonic() >= self._barred[key])
+
+    def bar(self, key: str) -> None:
+        """Keep a key out for a while, although it is on the list."""
+        now = time.monotonic()
+        self._barred = {other: until for other, until in self._barred.items() if until > now} | {key: now + BAR}
+
+    def protect(self, socket: zmq.Socket[bytes]) -> None:
+        """Guard this socket, which is not bound yet, from now on. Raises InsecureKeys where it would not hold."""
+        protect_server(socket, self._identity)
+        zap = _Zap(self._context)
+        zap.configure_curve_callback(DOMAIN, self)
+        zap.start()
+        monitor = watch(socket, HANDSHAKES | CONNECTIONS)
+
+        def close() -> None:
+            socket.disable_monitor()  # while it is read
+            self._closing.set()
+            self._unwatched.set()
+            thread.join(PATIENCE)
+            if not thread.is_alive():  # else they are in use, and the process ends without them
+                monitor.close(linger=0)
+                zap.stop()
+
+        self._close, self._serving = close, True
+        thread = threading.Thread(target=self._run, args=(zap, monitor), name="auth", daemon=True)
+        thread.start()
+        try:
+            self._prove(socket)
+        except InsecureKeys:
+            self.close()
+            raise
+        self._listening = True
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a key, as libzmq writes it, may connect; pyzmq's handler calls this."""
+        told = z85.decode(key).hex()
+        if domain == DOMAIN and self.admits(told):
+            return True
+        if told not in self.allowed:
+            self._name(told)
+        return False
+
+    def close(self) -> None:
+        """Let nobody in any more; to be called before the socket is closed."""
+        self._close()
+        self._close = lambda: None
+
+    def _run(self, zap: _Zap, monitor: zmq.Socket[bytes]) -> None:
+        try:
+            self._serve(zap, monitor)
+        except Exception as error:  # noqa: BLE001  (whatever it is, nobody gets in any more, and that is told)
+            log.critical("keys_not_asked", error=f"{type(error).__name__}: {error}", meaning="nobody gets in any more")
+        self._serving = False
+        while not self._unwatched.is_set():  # libzmq waits for who reads its monitor, also for being closed
+            next_event(monitor, LOOK_INTERVAL)
+
+    def _serve(self, zap: _Zap, monitor: zmq.Socket[bytes]) -> None:
+        """Answer libzmq, and follow what the monitor and the list tell, until closed."""
+        poller = zmq.Poller()
+        poller.register(zap.zap_socket, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
+        with asyncio.Runner() as runner:  # pyzmq's handler is a coroutine, which waits for nothing
+            while not self._closing.is_set():
+                self._turned = time.monotonic()
+                for ready, _ in poller.poll(int(LOOK_INTERVAL * 1e3)):
+                    if ready is monitor:
+                        self._note(next_event(monitor))
+                    else:
+                        runner.run(zap.handle_zap_message(zap.zap_socket.recv_multipart()))
+                self._look()
+                self._clear_out(time.monotonic())
+
+    def _note(self, event: Event | None) -> None:
+        """Follow connections and count handshakes; those of the self-test, which may be told late, are neither."""
+        if event is None or event.endpoint.rpartition(":")[2] == self._proving:
+            return
+        match event.kind:
+            case zmq.EVENT_ACCEPTED:
+                self._lobby.came(event.value, time.monotonic())
+            case zmq.EVENT_DISCONNECTED:
+                self._lobby.left(event.value)
+            case _ if (ended := handshake(event)) is not Handshake.DONE:
+                self.failures[ended] += 1
+
+    def _clear_out(self, now: float) -> None:
+        """Cut connections that nobody introduces; at most so often, as each look goes through all of them."""
+        if now - self._cleared < LOOK_INTERVAL:
+            return
+        self._cleared = now
+        cut = self._lobby.clear_out(self.introduced, now)
+        if cut:
+            log.info("strangers_cut", connections=cut, meaning="no HELLO came over them")
+
+    def _look(self) -> None:
+        """Take the list over where it has changed; a list that is wrong changes nothing, and is told."""
+        stamp, before = self._stamped(), self.allowed
+        if stamp == self._stamp:
+            return
+        try:
+            self.allowed = self._read()
+        except (ConfigError, OSError) as error:  # looked at again next time: it may be the moment's trouble
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                log.error("drafters_not_read", error=self._trouble, meaning="those allowed before still are")
+            return
+        self._stamp, self._trouble = stamp, ""
+        log.info("drafters_read", allowed=len(self.names), new=len(self.allowed - before),
+                 revoked=len(before - self.allowed))  # fmt: skip
+        self._wake()
+
+    def _stamped(self) -> tuple[int, ...]:
+        return self._keys.stamp(Listing.DRAFTERS) + self._keys.stamp(SECRET)
+
+    def _read(self) -> frozenset[str]:
+        """Who is let in: the list, and this machine's own key unless it was replaced, perhaps because it leaked."""
+        self.names = self._keys.listed(Listing.DRAFTERS)
+        if self._keys.identity() != self._identity:
+            log.warning("key_replaced", meaning="the old one lets nobody in; restart the verifier to use the new one")
+            return frozenset(self.names)
+        return frozenset(self.names) | {self._identity.public.hex()}
+
+    def _name(self, key: str) -> None:
+        """Log a refused key, each once a minute, and not too many."""
+        now = time.monotonic()
+        self._named = {known: told for known, told in self._named.items() if now - told < 60.0}
+        if self._listening and key not in self._named and len(self._named) < NAMED:
+            self._named[key] = now
+            log.warning("drafter_refused", key=key, meaning="to let it in: specmesh keys allow KEY --name NAME")
+
+    def _prove(self, socket: zmq.Socket[bytes]) -> None:
+        """Try this very socket on a port of its own, which is closed again; raises InsecureKeys."""
+        socket.bind("tcp://127.0.0.1:*")
+        endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self._proving = endpoint.rpartition(":")[2]
+        try:
+            for what, identity, right in (
+                ("an unknown key", new_identity(), Handshake.KEY),
+                ("no key", None, Handshake.MECHANISM),
+                ("this machine's own key", self._identity, Handshake.DONE),
+            ):
+                ended = self._attempt(endpoint, identity)
+                if ended is not right:
+                    told = {Handshake.DONE: "was let in", None: "got no answer"}.get(ended, f"was refused ({ended})")
+                    raise InsecureKeys(f"the self-test of the wire failed, so nothing listens: {what} {told}")
+        finally:
+            socket.unbind(endpoint)
+
+    def _attempt(self, endpoint: str, identity: Identity | None) -> Handshake | None:
+        """How the handshake of a client with these keys ends; None where it does not."""
+        client = self._context.socket(zmq.DEALER)
+        client.setsockopt(zmq.LINGER, 0)
+        client.setsockopt(zmq.IPV6, 1)
+        if identity is not None:
+            protect_client(client, identity, self._identity.public)
+        monitor = watch(client)
+        try:
+            client.connect(endpoint)
+            return next_handshake(monitor, PATIENCE)
+        finally:
+            unwatch(client, monitor)
+            client.close()

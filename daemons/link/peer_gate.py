@@ -1,0 +1,198 @@
+"""Who may speak on a verifier's wire, and how much: keys, the limits of each peer, and connections that are cut."""
+
+from dataclasses import dataclass
+
+import structlog
+
+from specmesh.core.peer_limits import BODY_WEIGHT, Allowances, Cost, Verdict
+from specmesh.daemons.link.auth import BAR, Guard
+from specmesh.daemons.link.curve import Connection, user_of
+from specmesh.daemons.link.transport import Inlet
+from specmesh.wire.codec import CRC, HEADER
+from specmesh.wire.messages import Kind
+
+log = structlog.get_logger("specmesh.verifier")
+
+CUT_ONCE = 1.0
+"""Seconds in which a peer is not cut again. What it had sent is still read for a while, and says that it came by a
+descriptor that may be another's by then."""
+
+TOLD_ONCE = 1.0
+"""Seconds between two lines of the log about peers that were cut off: they must not fill a disk."""
+
+_COSTS: dict[int, Cost] = {
+    Kind.DRAFT: Cost.IDS,
+    Kind.SHADOW: Cost.IDS,
+    Kind.DRAFT_PROBS: Cost.IDS,
+    Kind.NACK: Cost.NACKS,
+    Kind.HELLO: Cost.HELLOS,
+    Kind.VOCAB: Cost.VOCABS,
+    Kind.PING: Cost.PINGS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A drafter's end of the wire: the key that it has proved, where keys are used, and its connection where that is
+    known."""
+
+    key: str
+    connection: Connection | None
+
+
+class Doorkeeper:
+    """Judges the messages of an inlet by their sender, the newest of which is meant where no other is named.
+
+    With a guard, a frame counts only where its sender's key is allowed now, whatever its handshake has proved before.
+    Who sends more than core.limits allows is not heard, and who goes on is cut off, with keys for some time.
+    """
+
+    def __init__(self, inlet: Inlet, guard: Guard | None) -> None:
+        self._inlet, self._guard = inlet, guard
+        self._ends: dict[bytes, _End] = {}
+        self._allowed = frozenset[str]() if guard is None else guard.allowed
+        if guard is not None:
+            guard.introduced = frozenset()
+        self._allowances = Allowances()
+        self._cut: dict[bytes, float] = {}
+        self._told = -TOLD_ONCE
+        self._flooding: list[bytes] = []
+
+    # --- drafters
+
+    def attach(self, identity: bytes) -> str:
+        """Remember the sender as a drafter; what its key is called, if it has a name."""
+        frame = self._inlet.last()
+        self._ends[identity] = end = _End(user_of(frame) if self._guard is not None else "", Connection.of(frame))
+        if self._guard is None:
+            return ""
+        self._tell_introduced(self._guard)
+        return self._guard.names.get(end.key, "")
+
+    def detach(self, identity: bytes) -> None:
+        if self._ends.pop(identity, None) is not None and self._guard is not None:
+            self._tell_introduced(self._guard)
+
+    def key_of(self, identity: bytes) -> str:
+        """The key that a drafter has proved; empty where keys are not used, and for anybody else."""
+        end = self._ends.get(identity)
+        return end.key if end is not None else ""
+
+    def same_key(self, identity: bytes) -> int:
+        """How many drafters have proved the key of this one, or of the sender; 0 where keys are not used."""
+        key = self._sender(identity)
+        return sum(end.key == key for end in self._ends.values()) if key else 0
+
+    def expelled(self) -> list[bytes]:
+        """Drafters whose key has been revoked since the last call; nothing reaches them any more."""
+        if self._guard is None or self._guard.allowed is self._allowed:
+            return []
+        self._allowed = self._guard.allowed
+        gone = [identity for identity, end in self._ends.items() if end.key not in self._allowed]
+        for identity in gone:
+            self.hang_up(identity)
+        return gone
+
+    def hang_up(self, identity: bytes) -> None:
+        """End the connection of a drafter that has fallen silent: its end may never."""
+        end = self._ends.get(identity)
+        if end is not None and end.connection is not None:
+            end.connection.cut()
+
+    def flooding(self) -> list[bytes]:
+        """Those who were cut off since the last call because they sent too much."""
+        gone, self._flooding = self._flooding, []
+        return gone
+
+    # --- messages
+
+    def objection(self, parts: list[bytes], now: float) -> str | None:
+        """Why the newest message is not to be decoded, as a label of a counter; None where it is."""
+        identity = parts[0]
+        if self._guard is not None and not self._admitted(identity, self._guard, now):
+            return "key"
+        if len(parts) != 2:
+            self.bad(identity, now)
+            return "parts"
+        frame = parts[1]
+        kind = frame[3] if len(frame) >= HEADER.size else 0
+        cost = _COSTS.get(kind)
+        amount = max(_ids_in(frame), 1) if cost is Cost.IDS else 1
+        size = len(frame) * (BODY_WEIGHT if kind >= Kind.HELLO else 1)
+        verdict = self._allowances.of(self._account(identity), now).frame(size, cost, amount, now)
+        if verdict is Verdict.CUT:
+            self._cut_off(identity, now)
+        return None if verdict is Verdict.TAKE else "rate"
+
+    def bad(self, identity: bytes, now: float) -> None:
+        """What its sender said last was no frame, or none for a verifier."""
+        if self._allowances.of(self._account(identity), now).bad(now) is Verdict.CUT:
+            self._cut_off(identity, now)
+
+    def may_open(self, identity: bytes, now: float) -> bool:
+        """Whether a drafter may ask for one more session so soon; it counts as one where it may."""
+        return self._allowances.of(self._account(identity), now).take(Cost.OPENS, 1, now)
+
+    def earn(self, identity: bytes, drafts: int) -> None:
+        """A drafter is told a TRUTH or SYNC, which asks for so many drafts."""
+        if identity in self._ends:
+            self._allowances.earn(self._account(identity), drafts)
+
+    # --- inside
+
+    def _admitted(self, identity: bytes, guard: Guard, now: float) -> bool:
+        """Whether the sender may speak, and as this drafter: identities are the peers' own choice."""
+        key = user_of(self._inlet.last())
+        if not guard.admits(key):
+            self._cut_once(identity, now)
+            return False
+        known = self._ends.get(identity)
+        return known is None or known.key == key
+
+    def _cut_off(self, identity: bytes, now: float) -> None:
+        """End the connection of a sender of too much; its key stays out for a while."""
+        if not self._cut_once(identity, now):
+            return
+        self._flooding.append(identity)
+        key, told = self._sender(identity), dict[str, object]()
+        if self._guard is not None:
+            self._guard.bar(key)
+            told = {"key": self._guard.names.get(key, key), "barred_s": BAR}
+        if now - self._told >= TOLD_ONCE:
+            self._told = now
+            log.warning("peer_cut_off", address=self._inlet.sender(), meaning="it sent too much", **told)
+
+    def _cut_once(self, identity: bytes, now: float) -> bool:
+        """Cut the sender's connection, unless that was just done."""
+        if now - self._cut.get(identity, -CUT_ONCE) < CUT_ONCE:
+            return False
+        self._cut = {other: at for other, at in self._cut.items() if now - at < CUT_ONCE} | {identity: now}
+        end = self._ends.get(identity)
+        connection = end.connection if end is not None else Connection.of(self._inlet.last())
+        if connection is not None:
+            connection.cut()
+        return True
+
+    def _sender(self, identity: bytes) -> str:
+        """The key that a drafter, or else the sender, has proved; empty where keys are not used."""
+        if self._guard is None:
+            return ""
+        end = self._ends.get(identity)
+        return end.key if end is not None else user_of(self._inlet.last())
+
+    def _account(self, identity: bytes) -> str | bytes:
+        """Whose allowance a peer uses: its key's, so that more connections bring no more, or else its own."""
+        return self._sender(identity) or identity
+
+    def _tell_introduced(self, guard: Guard) -> None:
+        connections = [end.connection for end in self._ends.values()]
+        known = frozenset(connection for connection in connections if connection is not None)
+        guard.introduced = known if None not in connections else None
+
+
+def _ids_in(frame: bytes) -> int:
+    """How many ids a frame of drafts has. One whose length does not bear out its count is refused when it is decoded,
+    and what else it may have is counted in bytes."""
+    if frame[3] == Kind.DRAFT_PROBS:
+        return int.from_bytes(frame[16:18], "little")
+    return (len(frame) - HEADER.size - CRC.size) // 4

@@ -1,0 +1,143 @@
+"""The other end of the wire, as this side knows it: liveness, round trip, traffic."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from specmesh.api.requests import Peer
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.drafting.drafter_pool import DrafterRecord
+from specmesh.core.statistics import Rolling
+from specmesh.wire.messages import Hello, Ping, Pong
+
+PING_INTERVAL = 1.0
+"""Seconds between PINGs."""
+
+FIRST_INTERVAL, FIRST_PINGS = 0.1, 5
+"""The same after the answers to the first few: one alone may meet a peer that is still getting ready, and texts begin
+soon."""
+
+U32 = 0xFFFFFFFF
+"""Counters wrap around on the wire."""
+
+SILENCE = 3.5
+"""Seconds without a frame after which a peer counts as gone."""
+
+Answer = Callable[[float], None]
+"""Called with the seconds that the answer to a probe took."""
+
+
+@dataclass(slots=True)
+class Link:
+    """Liveness and round trip of one connection.
+
+    progress: the peer's own loop counter, as last told, which changed at `progressed`.
+    stuck:    the peer answers, perhaps by a thread of its own, but its loop has not turned for as long as a silent one
+              would count as gone.
+
+    A probe is a PING that somebody asked for. It counts nowhere: measuring must not move what drafting is decided by.
+    """
+
+    last_heard: float
+    round_trips: Rolling = field(default_factory=Rolling)
+    progress: int = 0
+    busy: float = 0.0
+    stuck: bool = False
+    progressed: float | None = None
+    next_ping: float = 0.0
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    _pending: tuple[int, float] | None = None
+    _probes: dict[int, tuple[float, Answer]] = field(default_factory=dict)
+
+    def told(self, progress: int, busy: float, now: float) -> None:
+        if progress != self.progress or self.progressed is None:
+            self.progressed = now
+        self.progress, self.busy = progress, busy
+        self.stuck = now - self.progressed > SILENCE
+
+    def ping(self, now: float, progress: int, busy: float) -> Ping:
+        self.next_ping = now + PING_INTERVAL
+        self._pending = (next(self._numbers), now)
+        return Ping(self._pending[0], progress & U32, busy)
+
+    def probe(self, now: float, progress: int, busy: float, answer: Answer) -> Ping:
+        """A PING beside those of `ping`, to be sent now; `answer` hears of its PONG, or never."""
+        self._probes = {number: probe for number, probe in self._probes.items() if now - probe[0] <= SILENCE}
+        number = next(self._numbers)
+        self._probes[number] = now, answer
+        return Ping(number, progress & U32, busy)
+
+    def pong(self, message: Pong, now: float) -> float | None:
+        """Learn from a PONG; its round trip in seconds, None when it answers no PING of ours, or a probe."""
+        self.told(message.progress, message.busy, now)
+        probe = self._probes.pop(message.number, None)
+        if probe is not None:
+            sent, answer = probe
+            answer(now - sent)
+            return None
+        if self._pending is None or message.number != self._pending[0]:
+            return None
+        round_trip = now - self._pending[1]
+        self._pending = None
+        self.round_trips.record(round_trip)
+        if message.number < FIRST_PINGS:
+            self.next_ping = min(self.next_ping, now + FIRST_INTERVAL)
+        return round_trip
+
+    def silent(self, now: float) -> bool:
+        """Whether the peer has said nothing for too long."""
+        return now - self.last_heard > SILENCE
+
+    def round_trip_ms(self) -> dict[str, float | None]:
+        """Median and 99th percentile of the recent round trips, in milliseconds."""
+        return {name: _ms(self.round_trips.percentile(share)) for name, share in (("p50", 0.5), ("p99", 0.99))}
+
+
+@dataclass(slots=True)
+class DrafterPeer:
+    """A drafter attached to this verifier.
+
+    key:    what its key is called here, empty where it has no name.
+    stuck:  it was found so, and drafts for nobody until its loop turns again.
+    number: the how manyth it is that came.
+    record: what was measured of it.
+    """
+
+    identity: bytes
+    hello: Hello
+    link: Link
+    address: str = ""
+    key: str = ""
+    stuck: bool = False
+    number: int = 0
+    record: DrafterRecord = field(default_factory=DrafterRecord)
+
+    @property
+    def arrivals(self) -> Arrivals:
+        return self.record.arrivals
+
+    @property
+    def end(self) -> Peer:
+        return Peer(self.hello.drafter, self.address)
+
+    def describe(self) -> dict[str, object]:
+        """This peer for people and for `stats --json`."""
+        record, interval = self.record, self.record.interval_at(self.arrivals.load)
+        return {
+            "number": self.number,
+            "drafter": self.hello.drafter,
+            "address": self.address,
+            "key": self.key or None,
+            "engine": self.hello.engine,
+            "model": self.hello.model,
+            "round_trip_ms": self.link.round_trip_ms(),
+            "draft_interval_ms": _ms(interval),
+            "acceptance": round(record.acceptance.pooled(), 4) if record.acceptance.known else None,
+            "promised_tokens_per_second": None if record.rate is None else round(record.rate, 2),
+            "busy": round(self.link.busy, 3),
+            "stuck": self.stuck,
+        }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 3)

@@ -1,0 +1,178 @@
+"""The verifier's end of the wire: messages to and from drafters, by the identity their connection has."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import structlog
+import zmq
+
+from specmesh.daemons.link.auth import Guard
+from specmesh.daemons.link.peer_gate import Doorkeeper
+from specmesh.daemons.link.transport import UPDATE, Inlet, Traffic, plain, wait_for_any
+from specmesh.daemons.runtime.mailbox import Mailbox
+from specmesh.errors import FrameError
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode, encode, may_be_control
+
+log = structlog.get_logger("specmesh.verifier")
+
+T = TypeVar("T")
+
+MAX_FRAMES_PER_TURN = 64
+
+MAX_REFUSED_PER_TURN = 16
+"""Frames dropped for being too many after which a turn reads no more, and the next ones do not for RESPITE."""
+
+TOLD_ONCE = 60.0
+"""Seconds between two lines of the log about drafters of another version: they must not fill a disk."""
+
+RESPITE = 4e-3
+"""Seconds in which the wire is not read after such a turn. ZeroMQ takes from its peers in turn, so a drafter's frames
+wait no longer than that for those of one that floods."""
+
+MAX_BACKLOG = 2**20
+"""Most bytes kept for a drafter beyond ZeroMQ's queue; one that falls further behind is let go."""
+
+
+@dataclass(slots=True)
+class _Backlog:
+    """Frames kept for one drafter, and how many bytes they are."""
+
+    frames: deque[bytes] = field(default_factory=deque)
+    size: int = 0
+
+
+class Router:
+    """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same.
+
+    `doors` says who is heard. What a drafter cannot take at once is kept for it, in order: ZeroMQ would drop it, and a
+    lost DONE is for ever.
+    """
+
+    def __init__(self, socket: "zmq.Socket[bytes]", guard: Guard | None = None) -> None:
+        self.socket, self.inlet = socket, Inlet(socket)
+        self.address = plain(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
+        self.traffic = Traffic()
+        self.doors = Doorkeeper(self.inlet, guard)
+        self._guard = guard
+        if guard is not None:
+            self.traffic.refused = guard.failures
+        self._respite = self._tell_version = 0.0
+        self._unreachable: list[bytes] = []
+        self._backlogs: dict[bytes, _Backlog] = {}
+
+    def send(self, identity: bytes, message: m.Message) -> int:
+        """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""
+        frame = encode(message)
+        if isinstance(message, m.Truth | m.Sync):
+            self.doors.earn(identity, message.draft_n)
+        if identity not in self._backlogs and self._hand_over(identity, frame):
+            return len(frame)
+        if identity in self._unreachable:
+            return 0
+        backlog = self._backlogs.setdefault(identity, _Backlog())
+        backlog.frames.append(frame)
+        backlog.size += len(frame)
+        if backlog.size > MAX_BACKLOG:
+            self._give_up(identity)
+            return 0
+        return len(frame)
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is kept for a drafter that did not keep up."""
+        return bool(self._backlogs)
+
+    def flush(self) -> None:
+        for identity, backlog in list(self._backlogs.items()):
+            while backlog.frames and self._hand_over(identity, backlog.frames[0]):
+                backlog.size -= len(backlog.frames.popleft())
+            if not backlog.frames:
+                self.forget(identity)
+
+    def forget(self, identity: bytes) -> None:
+        self._backlogs.pop(identity, None)
+
+    @property
+    def encrypted(self) -> bool:
+        return self._guard is not None
+
+    @property
+    def guarded(self) -> bool:
+        """Whether strangers are kept out still, where they are to be."""
+        return self._guard is None or self._guard.alive
+
+    def _hand_over(self, identity: bytes, frame: bytes) -> bool:
+        try:
+            self.socket.send_multipart([identity, frame], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._give_up(identity)
+            return False
+        self.traffic.sent(len(frame))
+        return True
+
+    def _give_up(self, identity: bytes) -> None:
+        self._unreachable.append(identity)
+        self.forget(identity)
+
+    def wait(self, mailbox: Mailbox[T], seconds: float) -> None:
+        """Sleep until there may be something to receive, or an item in the mailbox, at most `seconds`."""
+        left = self._respite - time.monotonic()
+        if left > 0:
+            self.inlet.wait_for(mailbox, min(left, seconds))
+        else:
+            wait_for_any((self.inlet,), mailbox, seconds)
+
+    def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
+        """(identity, message, bytes) of what has come, a bounded number; message None for a frame that is none."""
+        if now < self._respite:
+            return
+        refused = 0
+        for _ in range(MAX_FRAMES_PER_TURN):
+            parts = self.inlet.receive()
+            if parts is None:
+                return
+            reason = self.doors.objection(parts, now)
+            if reason is not None:
+                self.traffic.rejected[reason] += 1
+                refused += 1
+                if refused == MAX_REFUSED_PER_TURN:
+                    self._respite = now + RESPITE
+                    return
+                continue
+            identity, frame = parts
+            self.traffic.received(len(frame))
+            yield identity, self._decoded(identity, frame, now), len(frame)
+
+    def misdirected(self, identity: bytes, now: float) -> None:
+        """What its sender said last was no message to a verifier."""
+        self.traffic.rejected["direction"] += 1
+        self.doors.bad(identity, now)
+
+    def unreachable(self) -> list[bytes]:
+        """Drafters found gone while sending, since the last call."""
+        gone, self._unreachable = self._unreachable, []
+        return gone
+
+    def _decoded(self, identity: bytes, frame: bytes, now: float) -> m.Message | None:
+        try:
+            return decode(frame)
+        except FrameError as error:
+            self.traffic.rejected[error.reason] += 1
+            self.doors.bad(identity, now)
+            if error.reason == "version":
+                text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
+                self.send(identity, m.Error("version", text))
+                if now >= self._tell_version:
+                    self._tell_version = now + TOLD_ONCE
+                    log.warning("other_version", address=self.inlet.sender(), error=text, meaning=UPDATE)
+            elif may_be_control(frame, error):
+                self.send(identity, m.Error("hello", "a frame came damaged: begin anew, with HELLO"))
+            return None

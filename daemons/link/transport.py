@@ -1,0 +1,262 @@
+"""Drafts as frames, and frames as drafts: DRAFT, or DRAFT_PROBS where it is told what they were sampled from."""
+
+import re
+import select
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeVar
+
+import zmq
+
+from specmesh.core import events as ev
+from specmesh.core.sampling.proposal import Proposal
+from specmesh.daemons.link.auth import Guard
+from specmesh.daemons.link.curve import HANDSHAKES, protect_client, unwatch, watch
+from specmesh.daemons.runtime.mailbox import Mailbox
+from specmesh.errors import ConfigError
+from specmesh.security.addresses import check_bind, check_connect
+from specmesh.security.keys import KeyFolder, Listing
+from specmesh.wire import messages as m
+from specmesh.wire.codec import MAX_FRAME
+
+T = TypeVar("T")
+
+_OPTIONS = {
+    zmq.LINGER: 0,
+    zmq.MAXMSGSIZE: MAX_FRAME,
+    zmq.SNDHWM: 64,
+    zmq.RCVHWM: 64,
+    zmq.HANDSHAKE_IVL: 5000,
+    zmq.HEARTBEAT_IVL: 0,  # by its heartbeats libzmq aborts where a connection breaks while its queue is full
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 30,
+    zmq.TCP_KEEPALIVE_INTVL: 10,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+    zmq.TCP_MAXRT: 5000,
+    zmq.IPV6: 1,
+}
+
+
+UPDATE = "update specmesh on the machine with the lower version"
+"""What to do about another protocol version."""
+
+MAX_PARTS = 3
+"""One more than a message of ours has with its sender's identity: enough to know that it is none."""
+
+
+class Traffic:
+    """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted)."""
+
+    def __init__(self) -> None:
+        self.frames_sent = self.frames_received = 0
+        self.bytes_sent = self.bytes_received = 0
+        self.rejected: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        """Handshakes that failed, by their reason."""
+
+    def sent(self, size: int) -> None:
+        self.frames_sent += 1
+        self.bytes_sent += size
+
+    def received(self, size: int) -> None:
+        self.frames_received += 1
+        self.bytes_received += size
+
+    def snapshot(self) -> dict[str, object]:
+        return {
+            "frames_sent": self.frames_sent,
+            "frames_received": self.frames_received,
+            "bytes_sent": self.bytes_sent,
+            "bytes_received": self.bytes_received,
+            "rejected": dict(self.rejected),
+        }
+
+
+def bind_router(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, insecure: bool, guard: Guard | None = None
+) -> zmq.Socket[bytes]:
+    """A ROUTER bound to one address, beyond loopback only with a guard or where `insecure`; raises ConfigError."""
+    check_bind(address, keyed=guard is not None, insecure=insecure)
+    socket = context.socket(zmq.ROUTER)
+    _configure(socket)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    try:
+        if guard is not None:
+            guard.protect(socket)
+        socket.bind(address)
+    except (ConfigError, zmq.ZMQError) as error:
+        if guard is not None:
+            guard.close()
+        socket.close()
+        if isinstance(error, ConfigError):
+            raise
+        if error.errno == zmq.EADDRINUSE:
+            raise ConfigError(f"{address} is in use: stop what listens there or choose another --bind") from None
+        raise ConfigError(f"cannot bind {address}: {error.strerror}") from None
+    return socket
+
+
+class Route:
+    """The way to one verifier, by the keys that it may prove as known now; None of `keys` where none are used."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        insecure: bool = False,
+        keys: KeyFolder | None = None,
+    ) -> None:
+        self.address = address
+        self._context, self._insecure, self._keys = context, insecure, keys
+        self._stamp: tuple[int, ...] = ()
+        self._known: list[bytes] = []
+        self._turn = 0
+
+    def open(self) -> zmq.Socket[bytes]:
+        """A fresh DEALER that connects, and reconnects, to the verifier; raises ConfigError where no key is known and
+        one is needed.
+
+        Its monitor (`get_monitor_socket`) tells of its handshakes and of connections that end; `close_dealer` closes
+        both.
+        """
+        identity = self._keys.identity() if self._keys is not None else None
+        if self._keys is not None:
+            self._stamp, self._known = self._keys.stamp(Listing.VERIFIERS), self._keys.verifiers_at(self.address)
+        check_connect(self.address, keyed=bool(self._known), insecure=self._insecure)
+        socket = self._context.socket(zmq.DEALER)
+        _configure(socket)
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
+        if identity is not None and self._known:
+            protect_client(socket, identity, self._known[self._turn % len(self._known)])
+        watch(socket, HANDSHAKES | zmq.EVENT_DISCONNECTED)
+        try:
+            socket.connect(self.address)
+        except zmq.ZMQError as error:
+            close_dealer(socket)
+            raise ConfigError(f"cannot connect to {self.address}: {error.strerror}") from None
+        return socket
+
+    def unproved(self) -> bool:
+        """The verifier has not the key that it was asked for: ask for the next one. Whether one has not been yet."""
+        self._turn += 1
+        return self._turn % max(len(self._known), 1) > 0
+
+    def changed(self) -> bool:
+        """Whether other keys are known for the verifier than when it was opened; a damaged list changes nothing."""
+        if self._keys is None or self._stamp == (stamp := self._keys.stamp(Listing.VERIFIERS)):
+            return False
+        try:
+            changed = self._keys.verifiers_at(self.address) != self._known
+        except (ConfigError, OSError):
+            return False  # looked at again next time
+        self._stamp = stamp
+        return changed
+
+
+def close_dealer(socket: zmq.Socket[bytes], linger: int = 0) -> None:
+    """Close a DEALER and its monitor; what is on its way has `linger` milliseconds to leave."""
+    unwatch(socket, socket.get_monitor_socket())
+    socket.close(linger=linger)
+
+
+class Inlet:
+    """The receiving side of a socket, asked several times per draft: each call here is chosen for what it costs."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._descriptor = socket.FD
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        self._last: zmq.Frame | None = None
+
+    def receive(self) -> list[bytes] | None:
+        """The parts of the next message, of many no more than the first MAX_PARTS; None when there is none now."""
+        if not self._poller.poll(0):
+            return None
+        part = self._socket.recv(zmq.NOBLOCK, copy=False)
+        parts = [part.bytes]
+        while part.more:
+            part = self._socket.recv(zmq.NOBLOCK, copy=False)
+            if len(parts) < MAX_PARTS:
+                parts.append(part.bytes)
+        self._last = part
+        return parts
+
+    def sender(self) -> str:
+        """Where the last message came from: an IP address as tcp://HOST; empty where libzmq does not know."""
+        try:
+            host = str(self._last.get("Peer-Address")) if self._last is not None else ""
+        except zmq.ZMQError:
+            return ""
+        return plain(f"tcp://[{host}]" if ":" in host else f"tcp://{host}") if host else ""
+
+    def last(self) -> zmq.Frame:
+        """The last message, for what libzmq knows of its sender; only after `receive` gave one."""
+        assert self._last is not None, "nothing was received yet"
+        return self._last
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a message now."""
+        return bool(self._poller.poll(0))
+
+    def fileno(self) -> int:
+        """The descriptor to select, which is edge-triggered; see `wait_for_any`."""
+        return self._descriptor
+
+    def wait_for(self, mailbox: Mailbox[T], seconds: float) -> None:
+        """Sleep until there is an item in the mailbox, at most `seconds`, whatever messages there are."""
+        ready, _, _ = select.select([mailbox.fileno()], [], [], seconds)
+        if ready:
+            mailbox.quiet()
+
+
+def wait_for_any(inlets: Sequence[Inlet], mailbox: Mailbox[T], seconds: float) -> None:
+    """Sleep until there may be a message for one of them or an item in the mailbox, at most `seconds`.
+
+    select() because zmq_poll and poll() count whole milliseconds, longer than a draft may take. A socket's own
+    descriptor is edge-triggered: the caller has received until there was none, and what came since is asked for first.
+    """
+    if any(inlet.ready for inlet in inlets):
+        return
+    wakeup = mailbox.fileno()
+    ready, _, _ = select.select([*(inlet.fileno() for inlet in inlets), wakeup], [], [], seconds)
+    if wakeup in ready:
+        mailbox.quiet()
+
+
+def plain(address: str) -> str:
+    """An address whose IPv4 host is not written as IPv6: sockets for both show it so."""
+    return re.sub(r"\[::ffff:([\d.]+)\]", r"\1", address)
+
+
+def _configure(socket: zmq.Socket[bytes]) -> None:
+    for option, value in _OPTIONS.items():
+        socket.setsockopt(option, value)
+
+
+def frame_of(session: int, drafts: ev.SendDraft) -> m.Draft | m.DraftProbs:
+    if not any(drafts.proposals):
+        return m.Draft(session, drafts.base, drafts.crc, drafts.ids)
+    laws = [one or Proposal((), ()) for one in drafts.proposals]
+    return m.DraftProbs(
+        session,
+        drafts.base,
+        drafts.crc,
+        drafts.ids,
+        tuple(len(law.ids) for law in laws),
+        tuple(token for law in laws for token in law.ids),
+        tuple(weight for law in laws for weight in law.weights),
+    )
+
+
+def drafted(frame: m.DraftProbs) -> ev.Drafted:
+    """What DRAFT_PROBS tells, unchecked."""
+    proposals, end = list[Proposal | None](), 0
+    for size in frame.sizes:
+        begin, end = end, end + size
+        proposals.append(Proposal(frame.support[begin:end], frame.weights[begin:end]) if size else None)
+    return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, tuple(proposals))

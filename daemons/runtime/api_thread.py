@@ -1,0 +1,158 @@
+"""The API on a thread of its own, listening on a Unix domain socket and, where asked for, a TCP port."""
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+
+from specmesh.api.app import create_app
+from specmesh.api.guard import guarded
+from specmesh.api.port import Port
+from specmesh.api.requests import Backend
+from specmesh.daemons.runtime.connections import Bounds, Connection, bounded, most_connections
+from specmesh.errors import ConfigError
+from specmesh.paths import SYSTEM_DIR
+
+log = structlog.get_logger("specmesh.api")
+
+BACKLOG = 2048
+"""Connections that wait to be taken."""
+
+SEND_BUFFER = 64 * 1024
+"""Bytes of an answer in the system's hands: what a reader does not take is noticed beyond them."""
+
+ANSWERS_END = 2.0
+"""Seconds that answers get to end once the daemon has."""
+
+
+class ApiThread:
+    """Serves the API while the context is open; the socket is private and removed at the end.
+
+    Raises ConfigError where it cannot listen. `port` is served behind a `Guard`; `defaults`: see `create_app`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        backend: Backend,
+        port: Port | None = None,
+        defaults: Mapping[str, object] | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self._path = path
+        bounds = bounds or Bounds(most_connections())
+        app = create_app(backend, defaults, bounds.crowded)
+        over_tcp = [(_Server(guarded(app, port), bounds), _listen_tcp(port))] if port is not None else []
+        self._listeners = [(_Server(app, bounds), _listen(path)), *over_tcp]
+        for _, listener in self._listeners:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # theirs too
+        self._quiet = 0.0
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve_all()), name="api", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server, _ in self._listeners:
+            server.should_exit = True
+        self._thread.join(5.0)
+        self._path.unlink(missing_ok=True)
+
+    async def _serve_all(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._trouble)
+        await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in self._listeners))
+
+    def _trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """What asyncio cannot do, such as take a connection without a descriptor: a line a second at most."""
+        if loop.time() >= self._quiet:
+            self._quiet = loop.time() + 1.0
+            log.error("api_trouble", what=context["message"], error=repr(context.get("exception")))
+
+
+class _Server(uvicorn.Server):
+    """Serves one listener. At the end it cuts connections whose answers do not end."""
+
+    def __init__(self, app: ASGIApp, bounds: Bounds) -> None:
+        config = uvicorn.Config(
+            app,
+            http=bounded(bounds),
+            ws="none",
+            log_config=None,
+            log_level="error",  # its warnings are about what strangers send
+            access_log=False,
+            lifespan="off",
+            backlog=1,  # as often asyncio tries, and logs, where there is no descriptor for a connection
+            timeout_keep_alive=3600,  # `bounds` say when
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after connections, once in ten."""
+        for connection in list(self.server_state.connections) if counter % 10 == 0 else ():
+            if isinstance(connection, Connection):
+                connection.look()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(ANSWERS_END, self._cut)
+        await super().shutdown(sockets)
+
+    def _cut(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+def _listen_tcp(port: Port) -> socket.socket:
+    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
+    try:
+        return socket.create_server((port.host, port.port), family=family)
+    except OSError as error:
+        reason = errno.errorcode.get(error.errno or 0, str(error))
+        where = f"{port.host}:{port.port}"
+        raise ConfigError(
+            f"cannot listen at {where} ({reason}): is the port taken? Choose another --http", "http"
+        ) from None
+
+
+def _listen(path: Path) -> socket.socket:
+    """A listening socket at `path`, replacing a stale one but nothing else; the caller holds the instance's lock.
+
+    It is for this user only and, in the system's folder, for the members of the service's group.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise ConfigError(f"{path} exists and is not a socket: remove it or choose another --socket")
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise ConfigError(f"cannot replace {path} ({error.strerror}): choose another --socket") from None
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    old = os.umask(0o117 if path.parent == SYSTEM_DIR else 0o177)
+    try:
+        listener.bind(os.fspath(path))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen at {path}: {errno.errorcode.get(error.errno or 0, error)}") from None
+    finally:
+        os.umask(old)
+    listener.listen(BACKLOG)
+    return listener

@@ -1,0 +1,112 @@
+"""The target model on a thread of its own, so that the loop hears the wire while a step runs."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.core.scheduling.kv_slots import Copy, Cut, Order
+from specmesh.engines.base import CpuEngine, Span, VerifyEngine
+from specmesh.errors import EngineError, SpecmeshError
+
+T = TypeVar("T")
+
+
+def apart(work: Callable[[], T]) -> T:
+    """What `work` returns, done on a thread that ends with it; raises what it raises. For what an engine does before it
+    serves.
+
+    A thread's OpenMP workers stay as long as it does. Where a process has more of them than cores libgomp has all sleep
+    at barriers where they would spin, which took a fifth of the speed of a target on all cores (bench/RESULTS.md).
+    """
+    with ThreadPoolExecutor(1, "engine") as thread:
+        return thread.submit(work).result()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Carry the orders out, then decode the spans; `threads`: with so many CPU threads from now on."""
+
+    orders: tuple[Order, ...]
+    spans: tuple[Span, ...]
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A job's result: per span its logits (valid until the next job), and the seconds the decode took."""
+
+    logits: list[NDArray[np.float32] | None]
+    started: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeFailed:
+    """A job that raised."""
+
+    error: SpecmeshError
+
+
+class EngineThread:
+    """Runs one job at a time; each result goes to `deliver`, on this thread."""
+
+    def __init__(self, engine: VerifyEngine, deliver: Callable[[Decoded | DecodeFailed], None]) -> None:
+        self._engine = engine
+        self._deliver = deliver
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Start a job; the one before must have been delivered."""
+        self._jobs.put(job)
+
+    def close(self, timeout: float) -> bool:
+        """End the thread after the job it is in; whether it ended within `timeout` seconds."""
+        self._jobs.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self._deliver(self._do(job))
+            except SpecmeshError as error:
+                self._deliver(DecodeFailed(error))
+            except Exception as error:  # noqa: BLE001  (whatever it is, the loop waits for an answer)
+                self._deliver(DecodeFailed(EngineError(f"{type(error).__name__}: {error}")))
+
+    def _do(self, job: Job) -> Decoded:
+        if job.threads is not None and isinstance(self._engine, CpuEngine):
+            self._engine.use_threads(job.threads)
+        self._prepare(job.orders)
+        started = time.monotonic()
+        logits = self._engine.decode(job.spans)
+        return Decoded(logits, started, time.monotonic())
+
+    def _prepare(self, orders: tuple[Order, ...]) -> None:
+        """Carry all of them out, then raise the first error, if any: one sequence's must not stop another's."""
+        failed: SpecmeshError | None = None
+        for order in orders:
+            try:
+                self._carry_out(order)
+            except SpecmeshError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case Cut(seq, length):
+                self._engine.trim(seq, length)
+            case Copy(seq, source, length):
+                self._engine.copy(seq, source, length)
+            case _:
+                assert_never(order)

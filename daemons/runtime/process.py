@@ -1,0 +1,179 @@
+"""What the processes of both daemons share: signals, the service manager, ZeroMQ, loading."""
+
+import faulthandler
+import gc
+import os
+import platform
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Protocol, Self, TypeVar
+
+import structlog
+import zmq
+
+from specmesh.daemons.runtime.backends import Loading
+from specmesh.daemons.runtime.notify import Notifier, Watchdog
+from specmesh.errors import SpecmeshError, about
+from specmesh.logs import flush, leave
+
+log = structlog.get_logger("specmesh")
+
+SWITCH_INTERVAL = 2e-4
+"""Seconds a thread may keep the interpreter while another waits: at the default of 5 ms the API would stall steps."""
+
+COLLECT_EVERY = (20_000, 2, 2)
+"""Allocations between two garbage collections of the young, at the default of 700 there are several in a round; and how
+many of these make one of the middle-aged, and of all: at the default of 10 what sessions leave behind piles up."""
+
+LOADING_GRACE = 4.0
+"""Seconds that loading a model may go on after SIGTERM."""
+
+ENDING = 8.0
+"""Seconds that sockets and models may take to be given back after SIGTERM, once the loop has ended."""
+
+MARGIN = 20.0
+"""Seconds after a daemon's drain in which its service manager can count on its end."""
+
+T = TypeVar("T")
+
+
+class Loop(Protocol):
+    """A daemon's loop, as its process sees it."""
+
+    @property
+    def progress(self) -> int:
+        """Changes while it gets on."""
+
+    def stop(self) -> None:
+        """End soon; a signal handler may call this."""
+
+
+class Process:
+    """This process as a daemon of that role, while the context is open.
+
+    The caller holds the `Instance` of its socket. reread: called on SIGHUP; reads the settings again and says what of
+    them holds now. drain: seconds that its texts get after SIGTERM.
+    """
+
+    def __init__(self, role: str, reread: Callable[[], str], drain: float) -> None:
+        _tune_interpreter()
+        faulthandler.enable()  # where a library ends the process, its last lines say in which call of ours
+        self.notifier = Notifier()
+        on_hangup(reread, self.notifier)
+        self.stop = Stop(lambda: self.notifier.stopping(drain + MARGIN))
+        self.context = zmq.Context[zmq.Socket[bytes]]()
+        self.loading = Loading(role, self._told)
+
+    def __enter__(self) -> Self:
+        self.notifier.loading(0.0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.context.term()
+        self.notifier.close()
+        flush()  # what went wrong is told after what led there
+
+    @property
+    def name(self) -> str:
+        """What this machine and process are called in stats and logs."""
+        return f"{platform.node() or 'unknown'}:{os.getpid()}"
+
+    def loaded(self, load: Callable[[], T]) -> T | None:
+        """The loaded model; None where a signal ended the loading."""
+        try:
+            with about("model"):
+                return load()
+        except SpecmeshError:
+            if self.stop.asked:
+                return None
+            raise
+
+    @contextmanager
+    def watched(self, loop: Loop, status: str) -> Iterator[None]:
+        """While the loop runs: ready, and looked after."""
+        gc.collect()
+        gc.freeze()  # what is here stays until the end: no collection looks at it again
+        watchdog = Watchdog(lambda: loop.progress, self.notifier)
+        self.notifier.ready(status)
+        try:
+            yield
+        finally:
+            watchdog.close()
+            self.stop.hurry()
+
+    def _told(self, share: float, fetched: int) -> bool:
+        """Tell how much of a model is loaded; whether to go on."""
+        self.notifier.loading(share, fetched)
+        return not self.stop.asked
+
+
+def on_hangup(reread: Callable[[], str], notifier: Notifier) -> None:
+    """SIGHUP: read the settings again; bad ones are told, and change nothing.
+
+    On a thread of its own: a handler that logs would wait for the log it has interrupted.
+    """
+    heard: queue.SimpleQueue[int] = queue.SimpleQueue()  # the one queue that a handler may put into
+
+    def reload() -> None:
+        while heard.get():
+            notifier.reloading(time.monotonic())
+            try:
+                log.info("reloaded", now=reread())
+            except Exception as error:  # noqa: BLE001  (whatever is wrong with the file, the daemon goes on)
+                log.error("not_reloaded", error=str(error))
+            notifier.reloaded()
+
+    threading.Thread(target=reload, name="reload", daemon=True).start()
+    signal.signal(signal.SIGHUP, lambda number, _: heard.put(number))
+
+
+class Stop:
+    """SIGTERM and SIGINT: the first asks for a clean end, the second ends at once."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self.asked = False
+        self._last = threading.Timer(LOADING_GRACE, os._exit, (0,))
+        self._last.daemon = True
+        self._tell = tell
+        self._then: Callable[[], None] | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._hear)
+
+    def then(self, stop: Callable[[], None], wakeup_fd: int) -> None:
+        """Call `stop` when asked, and wake the loop that must notice."""
+        self._then = stop
+        self._last.cancel()
+        signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
+        if self.asked:
+            stop()
+
+    def hurry(self) -> None:
+        """The loop has ended: what hangs now is left behind, where a signal has asked for the end."""
+        if self.asked:
+            last = threading.Timer(ENDING, leave, (0,))
+            last.daemon = True
+            last.start()
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        if self.asked:
+            os._exit(128 + number)
+        self.asked = True
+        self._tell()
+        if self._then is not None:
+            self._then()
+        else:
+            self._last.start()  # some libraries cannot be told to stop loading
+
+
+def _tune_interpreter() -> None:
+    """Short turns for threads, rare collections: a round takes a fraction of a millisecond."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    gc.set_threshold(*COLLECT_EVERY)

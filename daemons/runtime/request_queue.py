@@ -1,0 +1,156 @@
+"""Requests that have no session yet: their prompts are being encoded, or all sessions are taken."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from specmesh.api.requests import Failed, Request
+from specmesh.core.sampling.constraint import Constraint
+from specmesh.core.scheduling.admission import (
+    check_alternatives,
+    check_biases,
+    check_continued,
+    check_prompt,
+    check_strategy,
+)
+from specmesh.core.session_params import TargetLimits
+from specmesh.daemons.runtime.prompts import Encoded, Opening, PromptLine
+from specmesh.errors import Busy, SpecmeshError
+
+MAX_QUEUE = 256
+"""Most requests that wait for a free session, unless told otherwise."""
+
+MAX_BYTES = 64 * 2**20
+"""Most that they may take together; one alone always may."""
+
+LONGEST_RETRY = 60.0
+"""Seconds that a client is told to wait at most: clients ignore more."""
+
+
+class Room:
+    """How much may wait, `most` at once, and how fast it moves."""
+
+    def __init__(self, most: int = MAX_QUEUE) -> None:
+        self._most = most
+        self._left: deque[float] = deque(maxlen=32)
+
+    def check(self, waiting: Iterable[Request], new: Request, now: float, full: str, free: int = 0) -> None:
+        """Raise Busy, which says `full`, where there is no room for one more; the first `free` do not count."""
+        sizes = [one.size for one in waiting]
+        if not sizes:
+            self._left.clear()
+            self._left.append(now)
+        elif sum(sizes) + new.size > MAX_BYTES:
+            told = f"the {len(sizes)} requests that wait take {sum(sizes) >> 20} MB: try again, or ask for less"
+            raise Busy(told, self.retry_after(len(sizes), now))
+        if len(sizes) >= self._most + free:
+            raise Busy(full, self.retry_after(len(sizes), now))
+
+    def left(self, now: float) -> None:
+        self._left.append(now)
+
+    def retry_after(self, waiting: int, now: float) -> float:
+        """Seconds in which so many will have left, as fast as the last did."""
+        if len(self._left) < 2:
+            return 1.0
+        return min(max(waiting * (now - self._left[0]) / (len(self._left) - 1), 1.0), LONGEST_RETRY)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request and, once they are known, the ids of its prompt, and with them its grammar's constraint."""
+
+    opening: Opening
+    ids: Sequence[int] | None = None
+    constraint: Constraint | None = None
+
+
+class RequestQueue:
+    """Requests in the order they came, a lower `priority` first: as many as sessions are free, and `most` more.
+
+    A drafter's own clients get at most three quarters of the sessions (of fewer than four all), and half of the places
+    here, so that it can keep nobody else out. A prompt that takes long holds up nobody either: those that are ready
+    overtake it. Those with a grammar have a line of their own, `guided`: what it takes to compile holds up no others.
+    """
+
+    def __init__(
+        self, prompts: PromptLine, guided: PromptLine, limits: TargetLimits, sessions: int, most: int = MAX_QUEUE
+    ) -> None:
+        self._prompts, self._guided, self._limits = prompts, guided, limits
+        self._sessions, self._most = sessions, most
+        self._share = sessions - sessions // 4
+        self._room = Room(most)
+        self._waiting: list[_Waiting] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, opening: Opening, owners: Sequence[bytes | None], now: float) -> None:
+        """Let a request wait; `owners` of the live sessions. Raises Busy where too many wait already."""
+        waiting, free = (one.opening.request for one in self._waiting), self._sessions - len(owners)
+        self._room.check(waiting, opening.request, now, self._refusal(), free)
+        if opening.owner is not None:
+            theirs = owners.count(opening.owner) + sum(one.opening.owner == opening.owner for one in self._waiting)
+            if theirs >= self._share + (self._most + 1) // 2:
+                told = f"{theirs} requests of this drafter run or wait, half of --max-queue: try again, or start the "
+                retry_after = self._room.retry_after(len(self._waiting), now)
+                raise Busy(f"{told}verifier with a larger one", retry_after)
+        self._waiting.append(_Waiting(opening))
+        if opening.request.params.grammar is not None:
+            self._guided.add(opening)
+        elif opening.request.prompt_ids is None:
+            self._prompts.add(opening)
+        else:
+            self.encoded(Encoded(opening, opening.request.prompt_ids))
+
+    def encoded(self, encoded: Encoded) -> None:
+        """A prompt is ids now, or never will be, which its client is told; withdrawn ones are nobody's any more."""
+        try:
+            if isinstance(encoded.ids, SpecmeshError):
+                raise encoded.ids
+            known = (*encoded.ids, *encoded.opening.request.generated)
+            check_prompt(known, self._limits, len(encoded.ids))
+            check_biases(encoded.opening.request.params.sampling, self._limits)
+            check_alternatives(encoded.opening.request.params, len(encoded.ids), self._limits)
+            check_strategy(encoded.opening.request.params)
+            check_continued(encoded.opening.request.generated, encoded.constraint, self._limits)
+        except SpecmeshError as error:
+            for opening in self.withdraw(lambda other: other is encoded.opening):
+                opening.client.hear(Failed(error))
+            return
+        for waiting in self._waiting:
+            if waiting.opening is encoded.opening:
+                waiting.ids, waiting.constraint = encoded.ids, encoded.constraint
+
+    def next(
+        self, owners: Sequence[bytes | None], now: float
+    ) -> tuple[Opening, Sequence[int], Constraint | None] | None:
+        """Take out the one that is to begin now, its ids and its constraint; None where there is none, or no session is
+        free."""
+        if len(owners) >= self._sessions:
+            return None
+        for waiting in sorted(self._waiting, key=lambda one: one.opening.request.priority):
+            owner = waiting.opening.owner
+            if waiting.ids is not None and (owner is None or owners.count(owner) < self._share):
+                self._waiting.remove(waiting)
+                self._room.left(now)
+                return waiting.opening, waiting.ids, waiting.constraint
+        return None
+
+    def withdraw(self, unwanted: Callable[[Opening], bool]) -> list[Opening]:
+        """Take out those that nobody wants any more, and return them."""
+        self._prompts.withdraw(unwanted)
+        self._guided.withdraw(unwanted)
+        gone = [waiting.opening for waiting in self._waiting if unwanted(waiting.opening)]
+        self._waiting = [waiting for waiting in self._waiting if not unwanted(waiting.opening)]
+        return gone
+
+    def close(self, timeout: float) -> bool:
+        """Encode no more; whether the prompts under way were done, each within `timeout` seconds."""
+        return self._guided.close(timeout) & self._prompts.close(timeout)
+
+    def _refusal(self) -> str:
+        taken = f"all {self._sessions} sessions are taken"
+        if not self._most:
+            return f"{taken}: try again, or start the verifier with more --max-sessions, or with --max-queue"
+        return f"{taken} and {len(self._waiting)} requests wait: try again, or start it with a larger --max-queue"

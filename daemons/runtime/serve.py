@@ -1,0 +1,178 @@
+"""The two daemons: load the model while the API already answers, serve, stop cleanly on a signal."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from specmesh.api.port import Port
+from specmesh.api.requests import ClientOrder
+from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.daemons.drafter.daemon import DrafterLoop
+from specmesh.daemons.link.auth import Guard
+from specmesh.daemons.link.transport import Route, bind_router, close_dealer
+from specmesh.daemons.link.vocabulary_transfer import VocabularyCache, default_folder
+from specmesh.daemons.runtime.api_thread import ApiThread
+from specmesh.daemons.runtime.backends import DrafterBackend, VerifierBackend
+from specmesh.daemons.runtime.calibration import CostCache, calibrate, steps_folder
+from specmesh.daemons.runtime.engine_thread import apart
+from specmesh.daemons.runtime.mailbox import Mailbox
+from specmesh.daemons.runtime.process import Process
+from specmesh.daemons.verifier.daemon import Order, VerifierLoop
+from specmesh.engines.load import load_drafter, load_verifier
+from specmesh.errors import about
+from specmesh.logs import leave
+from specmesh.security.keys import KeyFolder, find_keys
+
+log = structlog.get_logger("specmesh")
+
+
+def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> None:
+    """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start.
+
+    The caller holds the `Instance` of its socket.
+    reread: called on SIGHUP; reads the settings again and says what of them holds now.
+    """
+    with Process("verifier", reread, settings.drain) as process, ExitStack() as ends:
+        mailbox: Mailbox[Order] = Mailbox()
+        keys = _keys(settings)
+        with about("keys"):
+            guard = Guard(process.context, keys, mailbox.wake) if keys is not None else None
+        with about("bind"):
+            socket = bind_router(process.context, settings.bind, settings.insecure, guard)
+        ends.callback(socket.close, linger=100)
+        if guard is not None:
+            ends.callback(guard.close)
+        backend = VerifierBackend(process.loading, mailbox)
+        ends.enter_context(ApiThread(settings.socket, backend, settings.port, settings.defaults))
+        engine = process.loaded(lambda: apart(lambda: load_verifier(settings.model, process.loading.progress)))
+        if engine is None:
+            return
+        costs = StepCosts()
+        cache = CostCache(steps_folder(), Path(settings.model.model or ""), f"{engine.info} {settings.model}")
+        apart(partial(calibrate, engine, costs, cache.load()))
+        cache.store(costs.table())
+        loop = VerifierLoop(
+            process.name,
+            socket,
+            engine,
+            mailbox,
+            costs,
+            guard,
+            settings.grace,
+            settings.max_queue,
+            drain=settings.drain,
+            explicit_threads=settings.model.threads is not None,
+        )
+        process.stop.then(loop.stop, mailbox.wakeup_fd)
+        _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
+        loop.stats.latest = loop.snapshot(time.monotonic())
+        backend.ready(loop, engine)
+        log.info(
+            "ready",
+            role="verifier",
+            bind=settings.bind,
+            encrypted=keys is not None,
+            socket=str(settings.socket),
+            model=engine.info.model,
+            backend=engine.info.backend,
+            **_opened(settings.port),
+            speculation=engine.info.can_trim,
+            trimming=engine.info.trimming,
+        )
+        with process.watched(loop, f"{engine.info.model} on {settings.bind}"):
+            idle = loop.run()
+        cache.store(costs.table())
+        if idle:
+            engine.close()  # not under a step that still runs
+        log.info("stopped", role="verifier")
+    if not idle:
+        leave(0)  # nor is the library taken down under it
+
+
+def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
+    """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused.
+
+    reread: as for a verifier.
+    """
+    with Process("drafter", reread, settings.drain) as process, ExitStack() as ends:
+        keys = _keys(settings)
+        routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
+        with about("connect"):
+            for route in routes:
+                close_dealer(route.open())  # a bad address, or bad keys, are told before loading
+        mailbox: Mailbox[ClientOrder] = Mailbox()
+        addresses = ", ".join(settings.connect)
+        backend = DrafterBackend(process.loading, mailbox, addresses)
+        ends.enter_context(ApiThread(settings.socket, backend, settings.port, settings.defaults))
+        engine = process.loaded(lambda: load_drafter(settings.model, process.loading.progress))
+        if engine is None:
+            return
+        ends.callback(engine.close)
+        loop = DrafterLoop(
+            process.name,
+            routes,
+            engine,
+            mailbox,
+            settings.min_vocab_overlap,
+            VocabularyCache(default_folder()),
+            settings.draft_temperature,
+            settings.drain,
+            settings.max_queue,
+            explicit_threads=settings.model.threads is not None,
+        )
+        ends.callback(loop.close)
+        process.stop.then(loop.stop, mailbox.wakeup_fd)
+        loop.stats.latest = loop.snapshot(time.monotonic())
+        backend.ready(loop)
+        log.info(
+            "ready",
+            role="drafter",
+            connect=addresses,
+            encrypted=keys is not None,
+            socket=str(settings.socket),
+            model=engine.info.model,
+            backend=engine.info.backend,
+            **_opened(settings.port),
+        )
+        with process.watched(loop, f"{engine.info.model} for {addresses}"):
+            loop.run()
+    log.info("stopped", role="drafter")
+
+
+def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
+    """The keys that the wire is to be used with; None where there are none, or none are wanted."""
+    if settings.insecure:
+        log.warning(
+            "wire_not_encrypted",
+            meaning="no keys are asked for: whoever reaches the port, or is in between, reads and sends prompts",
+        )
+        return None
+    with about("keys"):
+        return find_keys(settings.keys)
+
+
+def _opened(port: Port | None) -> dict[str, object]:
+    """What the log says of the API's port."""
+    return {} if port is None else {"http": f"{port.host}:{port.port}", "keys": len(port.keys.current)}
+
+
+def _hash_in_background(model: ModelSettings, tell: Callable[[str], None]) -> None:
+    """SHA-256 of the model file, which takes minutes for a large one, without holding anything up; of a simulated
+    model's settings, which are all there is of it."""
+    path = Path(model.model or "")
+    if model.engine == "sim":
+        tell(hashlib.sha256(str(model.model).encode()).hexdigest())
+    elif path.is_file():
+        threading.Thread(target=lambda: tell(_sha256(path)), name="hash", daemon=True).start()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,56 @@
+"""An engine's CPU threads beside those of the other daemon of its host.
+
+More busy threads than cores stall each other at every barrier: two daemons with a thread per core each ran at a sixth
+of their speed. Waiting passively instead costs a small model four fifths of its own.
+"""
+
+from collections.abc import Iterable
+
+import structlog
+
+from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine
+from specmesh.engines.host import host_id, physical_cores
+from specmesh.wire.messages import Hello, Welcome
+
+log = structlog.get_logger("specmesh")
+
+
+class SharedCores:
+    """How many `threads` an engine takes; 0 where it does not compute on the CPU. Where nothing was asked for
+    (`explicit` is false) these follow who else computes on this host; a reproducible target keeps its own, since some
+    kernels' sums depend on them.
+
+    drafts: the engine is a drafter's. That takes a quarter of the cores beside others: a draft model is small, and on
+    fewer cores loses less than a target does on those it has given up. A verifier takes what drafters leave.
+    """
+
+    def __init__(self, engine: VerifyEngine | DraftEngine, *, drafts: bool, explicit: bool = False) -> None:
+        info = engine.info
+        self.host = host_id()
+        self._cores, self._drafts = physical_cores(), drafts
+        self._follows = isinstance(engine, CpuEngine) and info.threads > 0 and not explicit and info.width is None
+        self._alone = self.threads = info.threads
+        self._warned = False
+
+    def share(self, others: int) -> int:
+        """What it takes beside others of this host that take so many."""
+        if not others or not self._follows:
+            return self._alone
+        return max(self._cores // 4 if self._drafts else self._cores - others, 1)
+
+    def beside(self, peers: Iterable[Hello | Welcome]) -> int | None:
+        """These are there now: what the engine is to take from its next step on, None where that is what it takes
+        already. Says so, and why, or warns once where nothing can be done about it."""
+        others = sum(peer.cpu_threads for peer in peers if self.host and peer.host == self.host)
+        wanted = self.share(others)
+        if wanted != self.threads:
+            self.threads = wanted
+            why = f"others of this host take {others}" if others else "nobody else of this host computes on it"
+            log.info("cpu_threads", threads=wanted, cores=self._cores, why=why)
+            return wanted
+        if others and self.threads and not self._follows and self.threads + others > self._cores and not self._warned:
+            self._warned = True
+            meaning = "drafter and verifier of this host slow each other down: give fewer by --threads"
+            told = {"threads": self.threads, "others": others, "cores": self._cores}
+            log.warning("more_threads_than_cores", **told, meaning=meaning)
+        return None

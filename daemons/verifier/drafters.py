@@ -1,0 +1,116 @@
+"""The drafters attached to a verifier: who is there, PINGs to them, and who has gone silent."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from specmesh.api.requests import Probe
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.drafting.drafter_pool import DrafterRecord
+from specmesh.core.drafting.verifier_choice import Load
+from specmesh.core.statistics import Histogram
+from specmesh.daemons.link.peers import U32, DrafterPeer, Link
+from specmesh.daemons.link.router import Router
+from specmesh.errors import Busy
+from specmesh.wire import messages as m
+
+MOST = 64
+"""Most drafters attached at once."""
+
+MOST_OF_A_KEY = 8
+"""Most of them with the same key: one owner must not take every place."""
+
+
+P = TypeVar("P", m.Ping, m.Pong)
+
+
+class Drafters:
+    """DrafterPeers by the identity of their connection, in the order they came; `acceptance` is of all their drafts.
+    Each PING and PONG tells them of the `load` here."""
+
+    def __init__(self, router: Router, round_trips: Histogram, load: Callable[[], Load] = Load) -> None:
+        self._router, self._round_trips, self._load = router, round_trips, load
+        self._peers: dict[bytes, DrafterPeer] = {}
+        self._numbers = itertools.count(1)
+        self.acceptance = RollingAcceptance()
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def __iter__(self) -> Iterator[DrafterPeer]:
+        return iter(list(self._peers.values()))
+
+    def get(self, identity: bytes | None) -> DrafterPeer | None:
+        return self._peers.get(identity) if identity is not None else None
+
+    def add(self, identity: bytes, hello: m.Hello, now: float) -> None:
+        """Attach the drafter whose HELLO was just received; raises Busy where there are too many."""
+        if len(self._peers) >= MOST or self._router.doors.same_key(identity) >= MOST_OF_A_KEY:
+            raise Busy(f"too many drafters are attached ({len(self._peers)}): stop one")
+        key = self._router.doors.attach(identity)
+        self._peers[identity] = DrafterPeer(
+            identity,
+            hello,
+            Link(now),
+            address=self._router.inlet.sender(),
+            key=key,
+            number=next(self._numbers),
+            record=DrafterRecord(self.acceptance, now),
+        )
+
+    def remove(self, identity: bytes) -> DrafterPeer | None:
+        """Forget a drafter, and what is kept for it; None where there was none."""
+        self._router.doors.detach(identity)
+        self._router.forget(identity)
+        return self._peers.pop(identity, None)
+
+    def holding(self, length: int) -> list[bytes]:
+        """Those that get on and whose model can hold more than `length` ids."""
+        return [identity for identity, peer in self._peers.items() if peer.hello.n_ctx > length and not peer.stuck]
+
+    def turned(self) -> list[DrafterPeer]:
+        """Those found stuck, or no longer stuck, since the last call."""
+        turned = [peer for peer in self._peers.values() if peer.stuck != peer.link.stuck]
+        for peer in turned:
+            peer.stuck = peer.link.stuck
+        return turned
+
+    def next_ping(self) -> float | None:
+        return min((peer.link.next_ping for peer in self._peers.values()), default=None)
+
+    def ping(self, now: float, progress: int, busy: float) -> None:
+        """PING each drafter that has had none for a while."""
+        for peer in self._peers.values():
+            if now >= peer.link.next_ping:
+                self._router.send(peer.identity, self._loaded(peer.link.ping(now, progress, busy)))
+
+    def silent(self, now: float) -> list[bytes]:
+        return [identity for identity, peer in self._peers.items() if peer.link.silent(now)]
+
+    def probe(self, order: Probe, now: float, progress: int, busy: float) -> None:
+        """Send each the PING that somebody asked for."""
+        order.sent(peer.end for peer in self._peers.values())
+        for peer in self._peers.values():
+            ping = peer.link.probe(now, progress, busy, order.answer(peer.end))
+            self._router.send(peer.identity, self._loaded(ping))
+
+    def pinged(self, peer: DrafterPeer, ping: m.Ping, now: float, progress: int, busy: float) -> None:
+        peer.link.told(ping.progress, ping.busy, now)
+        self._router.send(peer.identity, self._loaded(m.Pong(ping.number, progress & U32, busy)))
+
+    def ponged(self, peer: DrafterPeer, pong: m.Pong, now: float) -> None:
+        round_trip = peer.link.pong(pong, now)
+        if round_trip is not None:
+            peer.arrivals.record_round_trip(round_trip)
+            self._round_trips.record(round_trip)
+
+    def tell(self, message: m.Welcome | m.Bye) -> None:
+        for identity in self._peers:
+            self._router.send(identity, message)
+
+    def _loaded(self, message: P) -> P:
+        load = self._load()
+        step_ms, row_ms = (round(seconds * 1e3, 4) for seconds in (load.step_s, load.row_s))
+        told = {"sessions": load.sessions, "queued": load.queued, "places": load.places}
+        return replace(message, **told, step_ms=step_ms, row_ms=row_ms)

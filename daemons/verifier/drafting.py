@@ -1,0 +1,260 @@
+"""Which drafter serves which session, and which stands by: core's drafter pool decides, this carries it out."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from specmesh.core import events as ev
+from specmesh.core.drafting.drafter_pool import Change, Offer, Why, choose, usefulness
+from specmesh.core.drafting.standby import Standby
+from specmesh.daemons.link.peers import DrafterPeer
+from specmesh.daemons.link.router import Router
+from specmesh.daemons.verifier.drafters import Drafters
+from specmesh.daemons.verifier.live_session import Live
+from specmesh.daemons.verifier.policy_solver import PolicySolver
+from specmesh.daemons.verifier.remote_client import opened
+from specmesh.wire import messages as m
+
+log = structlog.get_logger("specmesh.verifier")
+
+Effects = list[ev.VerifierEffect]
+
+CANDIDATES = 4
+"""Most drafters that one look at a session compares with its own two: each takes some 50 microseconds."""
+
+
+class Drafting:
+    """The drafters of all `sessions`; `carry_out` does what a session's machine wants done, `changes` counts.
+
+    A session that a drafter's own client asked for is drafted for by that drafter, which follows it anyway.
+    """
+
+    def __init__(
+        self,
+        sessions: Mapping[int, Live],
+        router: Router,
+        drafters: Drafters,
+        policies: PolicySolver,
+        changes: dict[Why, int],
+        carry_out: Callable[[Live, Effects], None],
+    ) -> None:
+        self._sessions, self._router, self._drafters = sessions, router, drafters
+        self._policies, self._carry_out = policies, carry_out
+        self._changes = changes
+        self._turn = 0
+
+    # --- who drafts
+
+    def find_all(self, now: float, why: Why | None = None) -> None:
+        """Have drafters for the sessions that may have one and have none."""
+        for live in list(self._sessions.values()):
+            if live.drafter is None and live.owner is None and live.machine.may_draft:
+                self.find(live, now, why)
+
+    def find(self, live: Live, now: float, why: Why | None = None) -> None:
+        """Have a drafter for a session that has none, if there is any: the one that stands by, or the most useful."""
+        alone = live.machine.pacing.alone
+        chosen = choose(self._offers(live, now), 1 / alone if alone > 0 else 0.0, live.casting.standby)
+        if chosen is not None:
+            self.attach(live, chosen, why or live.casting.why, now)
+
+    def attach(self, live: Live, identity: bytes, why: Why, now: float) -> None:
+        """Let this drafter draft for a session, if it is there still; who drafted before knows already that it does
+        not, or is to stand by."""
+        peer = self._drafters.get(identity)
+        if peer is None:
+            return  # it went away while it was being told
+        casting, known = live.casting, 0
+        if casting.standby == identity and live.standby is not None:
+            known, live.standby = live.standby.told, None
+        if identity == live.owner:
+            known = 0  # it has just been told that it is opened
+        elif not known:
+            self._announce(live, identity)
+        live.drafter = identity
+        proven = why in ("better", "silent")
+        acceptance = casting.took_over(identity, peer.record, promised=proven)
+        self._carry_out(live, live.machine.attach(peer.arrivals, acceptance, known=known, proven=proven))
+        self._weigh()
+        self._policies.reconsider(live, now)  # by what other sessions have shown, before the first step
+        self._changes[why] += 1
+
+    def detach(self, live: Live, now: float) -> None:
+        live.drafter = None
+        live.casting.left()
+        live.machine.handle(ev.Detached(), now)
+        self._weigh()
+
+    def go_round(self, identity: bytes, now: float) -> None:
+        """A drafter is stuck: sessions that are not its own clients' go on without it."""
+        for live in self._sessions.values():
+            if live.owner is not None:
+                continue
+            if live.drafter == identity:
+                self.release(live, identity)
+                self.detach(live, now)
+            if live.casting.standby == identity:
+                self.dismiss(live)
+
+    def gone(self, identity: bytes, now: float) -> None:
+        for live in list(self._sessions.values()):
+            if live.drafter == identity:
+                self.detach(live, now)
+            if live.casting.standby == identity:
+                self._nobody_stands_by(live)
+            live.casting.forget(identity)
+
+    def release(self, live: Live, identity: bytes) -> None:
+        """Tell a drafter that a session is not its concern any more."""
+        live.bytes_sent += self._router.send(identity, m.Done(live.id, "moved", len(live.machine.prefix)))
+
+    def dismiss(self, live: Live, heir: bytes | None = None) -> None:
+        """Let nobody stand by for a session; who did is told, unless it is `heir`, which gets the session anew."""
+        identity = live.casting.standby
+        if identity is not None and identity != heir:
+            self.release(live, identity)
+        self._nobody_stands_by(live)
+
+    def _nobody_stands_by(self, live: Live) -> None:
+        live.standby = None
+        live.casting.stands_by(None)
+
+    def finished(self, live: Live, reason: str, now: float) -> None:
+        """A session has ended: its standby is told, with what it misses of the text."""
+        identity = live.casting.standby
+        if identity is not None and live.standby is not None:
+            self._tell(live, identity, live.standby.rest(now))
+            live.bytes_sent += self._router.send(identity, m.Done(live.id, reason, len(live.machine.prefix)))
+            self._nobody_stands_by(live)
+        self._weigh()
+
+    # --- who stands by
+
+    def stepped(self, live: Live, now: float) -> None:
+        """A step has moved a session: its standby follows, and now and then its drafters are looked at."""
+        if live.machine.drafting != live.asked:
+            self._weigh()
+        if live.machine.finished is not None or live.owner is not None:
+            return
+        identity = live.casting.standby
+        if identity is not None and live.standby is not None:
+            self._tell(live, identity, live.standby.follow(now))
+        peer = self._drafters.get(live.drafter)
+        if peer is None:
+            return
+        if live.machine.drafting:
+            peer.record.measured = now
+        if live.casting.due(now) and len(self._drafters) > 1:
+            silent = live.machine.pacing.silent(now)
+            shown = live.standby.shown if live.standby is not None else 0
+            change = live.casting.look(self._offers(live, now, CANDIDATES), shown, now, silent=silent)
+            if change is not None:
+                self._change(live, change, now)
+
+    def heard(self, live: Live, peer: DrafterPeer, event: ev.VerifierEvent, size: int, now: float) -> None:
+        standby = live.standby
+        if standby is None:
+            return
+        live.bytes_received += size
+        match event:
+            case ev.Shadowed():
+                if not peer.record.barred(now):
+                    right, interval = standby.shadowed(event, peer.arrivals.round_trip, now)
+                    live.casting.guessed(right)
+                    peer.record.shadowed(interval, now)
+            case ev.Nacked(base, crc):
+                self._tell(live, peer.identity, standby.nacked(base, crc, now))
+            case _:
+                pass  # drafts that were on their way when it was relieved
+
+    def _change(self, live: Live, change: Change[bytes], now: float) -> None:
+        if change.why is None:
+            self.dismiss(live)
+            self._announce(live, change.drafter)
+            self._stand_by(live, change.drafter, 0, now)
+            return
+        relieved, told = live.drafter, live.machine.told
+        live.casting.broke(now)
+        self.attach(live, change.drafter, change.why, now)
+        log.info("drafter_changed", session=live.id, drafter=self._name(live.drafter), why=change.why)
+        if relieved is not None:
+            self._stand_by(live, relieved, told, now)
+
+    def _stand_by(self, live: Live, identity: bytes, known: int, now: float) -> None:
+        peer = self._drafters.get(identity)
+        if peer is None:
+            return
+        live.standby = Standby(live.machine.prefix, now, known)
+        live.casting.stands_by(identity, peer.record)
+        self._tell(live, identity, live.standby.begin(now))
+
+    def _announce(self, live: Live, identity: bytes) -> None:
+        machine = live.machine
+        live.bytes_sent += self._router.send(identity, opened(live.id, 0, machine.n_prompt, machine.params))
+
+    def _tell(self, live: Live, identity: bytes, effect: ev.SendTruth | ev.SendSync | None) -> None:
+        for frame in live.frames(effect) if effect is not None else ():
+            live.bytes_sent += self._router.send(identity, frame)
+
+    # --- what they promise
+
+    def _offers(self, live: Live, now: float, most: int | None = None) -> list[Offer[bytes]]:
+        """What each drafter that can hold this session's text promises, the present one whatever it holds; of others
+        than the session's own at most so many, each in its turn."""
+        own = {live.drafter, live.casting.standby}
+        fitting = self._drafters.holding(len(live.machine.prefix))
+        if most is not None and len(fitting) > most + 2:
+            self._turn = (self._turn + most) % len(fitting)
+            turned = [one for one in fitting[self._turn :] + fitting[: self._turn] if one not in own]
+            fitting = [one for one in fitting if one in own] + turned[:most]
+        if live.drafter is not None and live.drafter not in fitting:
+            fitting.append(live.drafter)
+        others = [other for other in self._sessions.values() if other is not live]
+        drafting = Counter(other.drafter for other in others)
+        asked = Counter(other.drafter for other in others if other.asked)
+        standing = Counter(other.casting.standby for other in others)
+        offers = []
+        for identity in fitting:
+            peer = self._drafters.get(identity)
+            if peer is None:
+                continue
+            rate = self._rate(live, peer, asked[identity] + 1, now)
+            peer.record.rate = rate
+            offers.append(
+                Offer(
+                    identity,
+                    rate,
+                    drafting[identity],
+                    standing[identity],
+                    peer.record.measured,
+                    peer.record.barred(now),
+                )
+            )
+        return offers
+
+    def _rate(self, live: Live, peer: DrafterPeer, load: int, now: float) -> float | None:
+        """Tokens per second to expect of a drafter in this session, were it one of `load`; None while unknown."""
+        pacing, record = live.machine.pacing, peer.record
+        if pacing.alone <= 0:
+            return None
+        if live.drafter == peer.identity and (pacing.off or pacing.silent(now)):
+            return 1 / pacing.alone
+        if peer.hello.n_ctx <= len(live.machine.prefix):
+            return 1 / pacing.alone
+        rates = live.casting.rates(peer.identity, record)
+        interval, restart = record.interval_at(load), record.restart_at(load)
+        inputs = pacing.inputs_with(rates, interval, restart, record.arrivals.round_trip)
+        return None if inputs is None else usefulness(inputs)
+
+    def _weigh(self) -> None:
+        """Note for how many sessions each drafter drafts: that is what its timing is of."""
+        for live in self._sessions.values():
+            live.asked = live.machine.drafting
+        loads = Counter(live.drafter for live in self._sessions.values() if live.asked)
+        for peer in self._drafters:
+            peer.arrivals.share(loads[peer.identity])
+
+    def _name(self, identity: bytes | None) -> str | None:
+        peer = self._drafters.get(identity)
+        return peer.hello.drafter if peer is not None else None

@@ -1,0 +1,110 @@
+"""A session at the verifier and what surrounds it, from its opening until its client has its report."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from specmesh.api.requests import Client, Finished, Started
+from specmesh.core.drafting.drafter_pool import Casting
+from specmesh.core.drafting.standby import Standby
+from specmesh.core.events import SendSync, SendTruth
+from specmesh.core.session import VerifierSession
+from specmesh.core.statistics import with_drafting
+from specmesh.wire.messages import MAX_ALTERNATIVES, MAX_LOGPROBS, MAX_TOKENS, Logprobs, Sync, Truth
+
+CLOSE_GRACE = 0.2
+"""Most seconds a finished session's report waits for the drafter to tell its own time."""
+
+
+@dataclass(slots=True)
+class Live:
+    """A session: its place in the engine, its client, who owns it, and the drafter that drafts for it.
+
+    owner is the drafter whose own client asked for it; None for a client of this daemon. told: when its client last
+    got a round. name: what it can be asked for by again, and key: with which key it was opened; either may be empty.
+    casting: what is known of its drafters; standby: the one that stands by, as it follows. asked: whether drafts are
+    asked for, as its drafter's load was counted last. unguided: it is in the log that drafts cannot be held against its
+    grammar any more.
+    """
+
+    id: int
+    seq: int
+    machine: VerifierSession
+    client: Client
+    owner: bytes | None
+    drafter: bytes | None = None
+    told: float | None = None
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    name: str = ""
+    key: str = ""
+    casting: Casting[bytes] = field(default_factory=Casting)
+    standby: Standby | None = None
+    asked: bool = False
+    unguided: bool = False
+
+    def started(self) -> Started:
+        machine = self.machine
+        return Started(self.id, machine.n_prompt, tuple(machine.prefix[: machine.n_prompt]), machine.params)
+
+    def frames(self, effect: SendTruth | SendSync) -> Iterator[Truth | Sync]:
+        """TRUTH, or SYNC in as many frames as its ids need, each placed by its own base and CRC."""
+        if isinstance(effect, SendTruth):
+            yield Truth(self.id, effect.base, effect.crc, effect.ids, effect.draft_n)
+            return
+        for at in range(0, max(len(effect.ids), 1), MAX_TOKENS):
+            base = effect.base + at
+            ids = effect.ids[at : at + MAX_TOKENS]
+            yield Sync(self.id, base, self.machine.prefix.crc_at(base), ids, effect.draft_n)
+
+    def logprob_frames(self, base: int, count: int) -> Iterator[Logprobs]:
+        """LOGPROBS for `count` ids from `base` on, as far as they are known; of those said before they are not."""
+        known, end = self.machine.logprobs, base + count
+        most = max(min(MAX_LOGPROBS, MAX_ALTERNATIVES // ((self.machine.params.logprobs or 0) + 1)), 1)
+        for at in range(max(base, known.begin), end, most):
+            found = [each for each in known.between(at, min(at + most, end)) if each is not None]
+            ids = [token for each in found for token in each.ids]
+            yield Logprobs(self.id, at, [each.chosen for each in found], ids, [p for each in found for p in each.top])
+
+    def summary(self) -> dict[str, int]:
+        """What the log says of a finished session."""
+        counts = self.machine.counts
+        return {
+            "tokens": self.machine.generated,
+            "rounds": counts.rounds,
+            "accepted": counts.accepted,
+            "drafted": counts.drafted,
+        }
+
+
+class Closing:
+    """Finished sessions whose reports wait for the drafter's own numbers (CLOSE), but not for long."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[float, Live, Finished]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, live: Live, finished: Finished, now: float) -> None:
+        self._waiting[live.id] = (now + CLOSE_GRACE, live, finished)
+
+    def next_deadline(self) -> float | None:
+        return min((deadline for deadline, _, _ in self._waiting.values()), default=None)
+
+    def expire(self, now: float) -> None:
+        """Deliver what has waited long enough, the drafter's time unknown."""
+        for session in [session for session, (deadline, _, _) in self._waiting.items() if now >= deadline]:
+            self.deliver(session, 0, 0.0)
+
+    def told(self, session: int, drafter: bytes, drafted: int, draft_s: float, now: float) -> None:
+        """Deliver with the drafter's numbers, if it is the one that drafted; it cannot have worked longer than the
+        session lived."""
+        if session in self._waiting and self._waiting[session][1].drafter == drafter:
+            lived = now - self._waiting[session][1].machine.times.opened
+            self.deliver(session, drafted, min(max(draft_s, 0.0), lived))
+
+    def deliver(self, session: int, drafted: int, draft_s: float) -> None:
+        _, live, finished = self._waiting.pop(session)
+        report = with_drafting(finished.report, drafted, draft_s)
+        report |= {"bytes_sent": live.bytes_sent, "bytes_received": live.bytes_received}
+        live.client.hear(Finished(finished.reason, finished.prompt_ids, report))

@@ -1,0 +1,319 @@
+"""The verifier's sessions: begun, drafted for, kept for those who went away, ended.
+
+The machines (specmesh.core) decide what becomes of a text; here their effects are carried out, and here is known who
+listens to a session and who drafts for it.
+"""
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import assert_never
+
+import structlog
+
+from specmesh.api.requests import Client, Failed, Finished, Tokens
+from specmesh.core import events as ev
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.prefix import common_length
+from specmesh.core.sampling.constraint import SIMPLER, Constraint
+from specmesh.core.scheduling.admission import may_adopt
+from specmesh.core.session import VerifierSession
+from specmesh.core.session_params import TargetLimits
+from specmesh.core.statistics import session_report
+from specmesh.daemons.link.peers import DrafterPeer
+from specmesh.daemons.link.router import Router
+from specmesh.daemons.runtime.prompts import Opening
+from specmesh.daemons.verifier.detached_sessions import Absent, Kept
+from specmesh.daemons.verifier.drafters import Drafters
+from specmesh.daemons.verifier.drafting import Drafting
+from specmesh.daemons.verifier.live_session import Closing, Live
+from specmesh.daemons.verifier.policy_solver import PolicySolver
+from specmesh.daemons.verifier.statistics import SERVED, VerifierStats
+from specmesh.daemons.verifier.stepper import Stepper
+from specmesh.errors import NoSuchText, RequestError, SpecmeshError
+from specmesh.wire import messages as m
+
+log = structlog.get_logger("specmesh.verifier")
+
+
+class Sessions:
+    """All sessions of one verifier; `live` are those that have a place in the engine, by number. `drafting` knows who
+    drafts for them."""
+
+    def __init__(
+        self,
+        limits: TargetLimits,
+        costs: StepCosts,
+        router: Router,
+        drafters: Drafters,
+        stepper: Stepper,
+        policies: PolicySolver,
+        stats: VerifierStats,
+        grace: float,
+    ) -> None:
+        self.live: dict[int, Live] = {}
+        self._limits, self._costs = limits, costs
+        self._router, self._drafters, self._stepper = router, drafters, stepper
+        self._stats = stats
+        changes = stats.drafter_changes
+        self.drafting = Drafting(self.live, router, drafters, policies, changes, self.carry_out)
+        self._closing, self._kept = Closing(), Kept(grace)
+        self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits for something."""
+        return bool(self.live or self._closing)
+
+    @property
+    def kept(self) -> int:
+        return len(self._kept)
+
+    def next_deadline(self) -> float | None:
+        deadlines = (self._closing.next_deadline(), self._kept.next_deadline())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def expire(self, now: float) -> None:
+        self._closing.expire(now)
+        for live in self._kept.expire(now):
+            self._drop(live, now)
+
+    # --- beginning
+
+    def owners(self) -> list[bytes | None]:
+        """Who asked for the live sessions. Those that are kept are left out, as they give way."""
+        return [live.owner for live in self.live.values() if not isinstance(live.client, Absent)]
+
+    def begin(self, opening: Opening, ids: Sequence[int], constraint: Constraint | None, now: float) -> None:
+        """Give an opening its session: the one that it names where there is one, else a new one on these ids. There
+        must be room; ids that the target cannot take, or the constraint forbids, must not come here."""
+        try:
+            if self.adopted(opening, now):
+                return
+        except SpecmeshError as error:
+            opening.client.hear(Failed(error))
+            return
+        live = self._new(opening, ids, constraint, now)
+        self.live[live.id] = live
+        machine = live.machine
+        self._stats.begun(machine)
+        log.info(
+            "session_opened",
+            session=live.id,
+            prompt_tokens=machine.n_prompt,
+            **({"cached_tokens": machine.cached} if machine.cached else {}),
+            **({"resumed_tokens": machine.resumed} if machine.resumed else {}),
+            **({"request": opening.request.label} if live.owner is None else {"remote": True}),
+        )
+        self._hand_over(live, opening)
+        if machine.finished is not None:
+            self._finish(live, machine.finished, now)
+
+    def _new(self, opening: Opening, ids: Sequence[int], constraint: Constraint | None, now: float) -> Live:
+        request, owner = opening.request, opening.owner
+        known = (*ids, *request.generated)
+        kept = self._kept.running()
+        if not self._stepper.places and kept is not None:
+            self._drop(kept, now)
+        params = request.params
+        seq, held = self._stepper.take(known, len(ids) - 1, self.live, cached=params.cache_prompt)
+        shared, company = self._drafters.acceptance, len(self.live) + 1
+        machine = VerifierSession(
+            known, params, self._limits, self._costs, shared, now, len(ids), constraint, held, company
+        )
+        key = self._router.doors.key_of(owner) if owner is not None else ""
+        return Live(next(self._ids), seq, machine, opening.client, owner, name=request.id, key=key)
+
+    def adopted(self, opening: Opening, now: float) -> bool:
+        """Give the session that an opening names to it, if any; raises NoSuchText where it must not have it."""
+        request, owner = opening.request, opening.owner
+        live, end = self._named(request.id)
+        if live is None:
+            if request.named_only:
+                raise NoSuchText
+            return False
+        if not may_adopt(live.key, self._router.doors.key_of(owner) if owner is not None else None):
+            raise NoSuchText
+        said = live.machine.said()
+        if common_length(request.generated, said) < min(len(request.generated), len(said)):
+            log.warning("resumed_text_differs", session=live.id, meaning="it goes on as the verifier has it")
+        if end is None:
+            self._take_over(live, owner)
+            self._kept.forget(live.id)
+        self._stats.resumed += 1
+        log.info("session_resumed", session=live.id, tokens=live.machine.generated)
+        self._hand_over(live, opening)
+        if end is not None:
+            self._end_again(live, end, now)
+        return True
+
+    def _named(self, name: str) -> tuple[Live | None, Finished | None]:
+        """The session of that name; with its end, where it has ended and nobody has heard of it."""
+        if not name:
+            return None, None
+        for live in self.live.values():
+            if live.name == name:
+                return live, None
+        return self._kept.ended(name) or (None, None)
+
+    def _take_over(self, live: Live, owner: bytes | None) -> None:
+        """Tell those who had a session that they have it no more; `owner` is the drafter that gets it, if one does."""
+        if live.owner is None:
+            live.client.hear(Failed(RequestError("somebody else has asked for this text by its name")))
+        had = {live.owner} if owner is None else {live.owner, live.drafter}
+        for identity in had - {None, owner}:
+            self._router.send(identity or b"", m.Done(live.id, "moved", len(live.machine.prefix)))
+            if live.drafter == identity:
+                self.drafting.detach(live, time.monotonic())
+        if owner is not None:
+            self.drafting.dismiss(live, heir=owner)
+
+    def _hand_over(self, live: Live, opening: Opening) -> None:
+        """Let the opening's client have a session, and tell it what there is of the text that it does not know."""
+        machine = live.machine
+        live.client, live.owner = opening.client, opening.owner
+        machine.followed = opening.owner is not None
+        live.client.hear(live.started())
+        if opening.owner is not None:
+            self.drafting.attach(live, opening.owner, live.casting.why, time.monotonic())
+            return
+        told = machine.said(opening.request.known)
+        if told:
+            begin = machine.n_prompt + opening.request.known
+            live.client.hear(Tokens(told, 0, None, machine.logprobs.between(begin, begin + len(told))))
+        if machine.finished is None and live.drafter is None and machine.may_draft:
+            self.drafting.find(live, time.monotonic())
+
+    def _end_again(self, live: Live, end: Finished, now: float) -> None:
+        """Tell how a session ended; of a drafter that is believed once it closes it."""
+        if live.owner is None:
+            live.client.hear(end)
+            self._kept.forget(live.id)
+            return
+        self._router.send(live.owner, m.Done(live.id, end.reason, len(live.machine.prefix), end.report))
+        self._kept.add(live, now, end)
+
+    # --- drafters
+
+    def left(self, identity: bytes, now: float, *, may_return: bool) -> None:
+        """A drafter is gone: its own sessions are kept where it may return, the others go on with another."""
+        self.drafting.gone(identity, now)
+        for live in list(self.live.values()):
+            if live.owner == identity:
+                self._keep_or_end(live, now, may_return=may_return)
+        self.drafting.find_all(now, "gone")
+
+    def _keep_or_end(self, live: Live, now: float, *, may_return: bool) -> None:
+        if not (may_return and live.name and self._kept.grace > 0):
+            self.cancel(live, now)
+            return
+        live.client, live.owner = self._kept.add(live, now), None
+        live.machine.followed = False
+        log.info("session_kept", session=live.id, seconds=self._kept.grace)
+
+    # --- what happens to them
+
+    def heard(self, peer: DrafterPeer, session: int, event: ev.VerifierEvent, size: int, now: float) -> None:
+        live = self.live.get(session)
+        if live is not None and live.casting.standby == peer.identity:
+            self.drafting.heard(live, peer, event, size, now)
+            return
+        if live is None or live.drafter != peer.identity:
+            self._stats.stray_frames += 1
+            return
+        live.bytes_received += size
+        self.carry_out(live, live.machine.handle(event, now))
+
+    def closed(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
+        """A drafter is done with a session: it has heard its end, or its client left before."""
+        self._closing.told(close.session, peer.identity, close.drafted, close.draft_s, now)
+        self._kept.closed(close.session, peer.identity)
+        live = self.live.get(close.session)
+        if live is not None and live.owner == peer.identity:
+            self.cancel(live, now)
+
+    def cancel_of(self, client: Client, now: float) -> None:
+        for live in [live for live in self.live.values() if live.client is client]:
+            self.cancel(live, now)
+
+    def cancel(self, live: Live, now: float, reason: str = "cancelled") -> None:
+        self.carry_out(live, live.machine.handle(ev.Cancelled(reason), now))
+
+    def fail(self, live: Live, error: SpecmeshError, now: float, reason: str) -> None:
+        """The same, with an error for its client."""
+        live.client.hear(Failed(error))
+        self.cancel(live, now, reason)
+
+    def stop(self, now: float) -> None:
+        """Nobody is kept from now on: who comes back will find another verifier."""
+        self._kept.grace = 0.0
+        while (live := self._kept.running()) is not None:
+            self._drop(live, now)
+
+    def _drop(self, live: Live, now: float) -> None:
+        """End a session that nobody came back for."""
+        self._kept.forget(live.id)
+        log.info("session_dropped", session=live.id, tokens=live.machine.generated)
+        self.cancel(live, now)
+
+    def carry_out(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case ev.SendTruth() | ev.SendSync():
+                    for frame in live.frames(effect):
+                        self._tell(live, frame)
+                    self._tell_logprobs(live, effect.base, len(effect.ids))
+                case ev.SendNack(base, crc):
+                    self._tell(live, m.Nack(live.id, base, crc))
+                case ev.Trim():
+                    pass  # the engine has it already
+                case ev.Emit(ids, accepted, drafts):
+                    self._stats.emitted(live, effect)
+                    live.client.hear(Tokens(ids, min(accepted, len(ids)), drafts, effect.logprobs))
+                    self._note_unguided(live)
+                case ev.Finish(reason, error):
+                    if error is not None:
+                        log.warning("session_broke", session=live.id, error=str(error))
+                        live.client.hear(Failed(error))
+                    self._finish(live, reason, time.monotonic())
+                case _:
+                    assert_never(effect)
+
+    def _note_unguided(self, live: Live) -> None:
+        """Say once that a session's drafts are all lost from now on."""
+        why = None if live.unguided else live.machine.unguided
+        if why is not None:
+            live.unguided = True
+            meaning = "none of its drafts is verified"
+            log.warning("grammar_spent", session=live.id, error=why, meaning=meaning, hint=SIMPLER)
+
+    def _tell(self, live: Live, message: m.TokenMessage | m.Logprobs) -> None:
+        if live.drafter is not None:
+            live.bytes_sent += self._router.send(live.drafter, message)
+
+    def _tell_logprobs(self, live: Live, base: int, count: int) -> None:
+        """Those of ids that were just told, where the drafter's own client wants them."""
+        if live.machine.logprobs and live.owner is not None:
+            for frame in live.logprob_frames(base, count):
+                self._tell(live, frame)
+
+    def _finish(self, live: Live, reason: str, now: float) -> None:
+        """Free the session's place; its report waits a moment for the drafter's own numbers."""
+        if self.live.pop(live.id, None) is None:
+            return
+        self._stepper.give_back(live, broken=reason == "error")
+        machine = live.machine
+        self.drafting.finished(live, reason, now)
+        self._stats.ended(machine, reason, now)
+        report = session_report(machine, self._costs, now)
+        peer = self._drafters.get(live.drafter)
+        report["drafter"] = peer.hello.drafter if peer is not None else None
+        finished = Finished(reason, tuple(machine.prefix[: machine.n_prompt]), report)
+        log.info("session_finished", session=live.id, reason=reason, **live.summary())
+        self._closing.add(live, finished, now)
+        if peer is not None:
+            done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == live.drafter else {})
+            live.bytes_sent += self._router.send(peer.identity, done)
+        if live.owner is not None and live.name and reason in SERVED:
+            self._kept.add(live, now, finished)  # until it is closed: DONE may be lost
+        if peer is None or live.owner is not None or reason == "cancelled" or isinstance(live.client, Absent):
+            self._closing.deliver(live.id, 0, 0.0)

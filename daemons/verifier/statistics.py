@@ -1,0 +1,250 @@
+"""The verifier's counters and the snapshot of them that `stats` shows."""
+
+import os
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from specmesh import __version__
+from specmesh.core import events as ev
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.drafting.drafter_pool import WHYS
+from specmesh.core.sampling.sampler import is_exact
+from specmesh.core.session import VerifierSession
+from specmesh.core.statistics import (
+    LONG,
+    SHORT,
+    BusyShare,
+    Histogram,
+    LastMinute,
+    Reconnects,
+    RoundCounts,
+    Throughput,
+    tokens_per_second,
+)
+from specmesh.daemons.link.peers import DrafterPeer
+from specmesh.daemons.link.transport import Traffic
+from specmesh.daemons.verifier.live_session import Live
+from specmesh.engines.base import EngineInfo
+from specmesh.logs import dropped
+
+SCHEMA_VERSION = 1
+ROLLING_ROUNDS = 256
+SERVED = ("stop", "length")
+ENDS = (*SERVED, "cancelled", "error", "shutdown")
+"""How sessions end: the first two with their text."""
+
+PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+
+
+class DaemonStats:
+    """What both daemons count since they started. `latest` is the newest snapshot, safe to read from any thread; what
+    has changed since is `unpublished`."""
+
+    def __init__(self, now: float) -> None:
+        self._started = now
+        self.busy = BusyShare()
+        self.minute = LastMinute()
+        self.round_trips = Histogram(SHORT)
+        self.reconnects = Reconnects()
+        self.opened = self.resumed = 0
+        self.unpublished = True
+        self.latest: dict[str, object] = {}
+
+    def publish(self, snapshot: dict[str, object]) -> None:
+        """Make `snapshot` the newest."""
+        self.latest = snapshot
+
+    def common(self, role: str, info: EngineInfo, traffic: Traffic, accepted: int, now: float) -> dict[str, object]:
+        """What `stats --json` prints about either daemon; accepted: drafts so far."""
+        wire_bytes = traffic.bytes_sent + traffic.bytes_received
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "role": role,
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": round(now - self._started, 1),
+            "model": {
+                "name": info.model,
+                "backend": info.backend,
+                "n_ctx": info.n_ctx,
+                "can_trim": info.can_trim,
+                "trimming": info.trimming,
+            },
+            "sessions": {"opened": self.opened, "resumed": self.resumed, "max": info.n_seq},
+            "last_minute": self.minute.snapshot(now),
+            "histograms": {"round_trip_s": self.round_trips.snapshot()},
+            "bytes_per_accepted_token": round(wire_bytes / accepted, 1) if accepted else None,
+            "reconnects": self.reconnects.count,
+            "log_lines_dropped": dropped(),
+            "handshake_failures": dict(traffic.refused),
+            "wire": traffic.snapshot(),
+        }
+
+
+def merged(common: dict[str, object], own: dict[str, object]) -> dict[str, object]:
+    """Both daemons' snapshot with one's own keys, objects of both joined."""
+    joined = {
+        key: one | other
+        for key, other in own.items()
+        if isinstance(other, dict) and isinstance(one := common.get(key), dict)
+    }
+    return common | own | joined
+
+
+class VerifierStats(DaemonStats):
+    """Counters of one verifier."""
+
+    def __init__(self, now: float) -> None:
+        super().__init__(now)
+        self._recent: deque[tuple[int, int]] = deque(maxlen=ROLLING_ROUNDS)
+        self.totals = RoundCounts()
+        self.throughput = Throughput()
+        self.drafter_changes = dict.fromkeys(WHYS, 0)
+        self.stray_frames = self.strangers = 0
+        self._prompt_tokens = self._stale_drafts = 0
+        self._ended = dict.fromkeys(ENDS, 0)
+        self._fallbacks = {"no_drafter": 0, "no_drafts": 0}
+        self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
+        self.model_hash: str | None = None
+
+    def begun(self, session: VerifierSession) -> None:
+        """Count a session that opens, perhaps with a text that was begun before."""
+        self.unpublished = True
+        self.opened += 1
+        self.resumed += session.resumed > 0
+        self._prompt_tokens += session.n_prompt
+
+    def round(self, told: ev.Emit, now: float) -> None:
+        """Count a verification round of some session."""
+        drafted, generated = len(told.drafts), len(told.ids)
+        self.totals.record(drafted, told.tested, told.accepted, generated, told.forced)
+        drafted, accepted = max(drafted - told.forced, 0), max(told.accepted - told.forced, 0)
+        self._recent.append((drafted, accepted))
+        self.minute.record(now, drafted, accepted, generated)
+
+    def emitted(self, live: Live, told: ev.Emit) -> None:
+        """Count the round that a session's client is told now, and how long it has taken."""
+        times, tokens = live.machine.times, len(told.ids)
+        assert times.last_token is not None, "a round sets it"
+        self.round(told, times.last_token)
+        if live.told is None:
+            self._first_tokens.record(times.last_token - times.opened)
+        elif tokens:
+            self._between.record((times.last_token - live.told) / tokens, tokens)
+        live.told = times.last_token
+        if not told.drafts and live.machine.may_draft:
+            self._fallbacks["no_drafts" if live.machine.attached else "no_drafter"] += 1
+
+    def ended(self, session: VerifierSession, reason: str, now: float) -> None:
+        """Count a session that is over."""
+        self.unpublished = True
+        self._ended[reason] += 1
+        self._stale_drafts += session.stale_drafts
+        if reason in SERVED:
+            self._latencies.record(now - session.times.opened)
+
+    def step(self, start: float, end: float, generated: int) -> None:
+        """Count a step of the engine."""
+        self.busy.record(start, end)
+        self.throughput.record(generated, start, end)
+
+    def rolling_acceptance(self) -> float | None:
+        """Accepted / drafted over the recent rounds; None where nothing was drafted."""
+        drafted = sum(d for d, _ in self._recent)
+        return sum(a for _, a in self._recent) / drafted if drafted else None
+
+    def snapshot(
+        self,
+        info: EngineInfo,
+        sessions: Sequence[Live],
+        peers: Sequence[DrafterPeer],
+        costs: StepCosts,
+        traffic: Traffic,
+        now: float,
+        kept: int = 0,
+        queued: int = 0,
+    ) -> dict[str, object]:
+        """Everything `specmesh stats --json` prints about a verifier; `kept`: sessions whose client is away."""
+        names = {peer.identity: peer.hello.drafter for peer in peers}
+        drafting = Counter(live.drafter for live in sessions)
+        standing = Counter(live.casting.standby for live in sessions)
+        totals = self.totals
+        own: dict[str, object] = {
+            "model": {"sha256": self.model_hash, "reproducible": info.width is not None},
+            "sessions": {
+                "live": len(sessions),
+                "kept": kept,
+                "queued": queued,
+                "rows": [_session_row(live, names, now) for live in sessions],
+                "ended": dict(self._ended),
+            },
+            "acceptance": {
+                "rolling": _rounded(self.rolling_acceptance()),
+                "total": _rounded(totals.acceptance_rate if totals.drafted else None),
+                "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
+                "mean_length": round(totals.mean_acceptance_length, 4),
+            },
+            "totals": asdict(totals)
+            | {
+                "rounds_with_drafts": totals.rounds_with_drafts,
+                "prompt_tokens": self._prompt_tokens,
+                "stale_drafts": self._stale_drafts + sum(live.machine.stale_drafts for live in sessions),
+                "fallback_steps": dict(self._fallbacks),
+            },
+            "histograms": {
+                "time_to_first_token_s": self._first_tokens.snapshot(),
+                "inter_token_latency_s": self._between.snapshot(),
+                "request_latency_s": self._latencies.snapshot(),
+            },
+            "draft_n": sessions[-1].machine.draft_n if sessions else None,
+            "tokens_per_second": round(self.throughput.per_second(), 2),
+            "gap_ms": {name: _ms(self.throughput.gaps.percentile(share)) for name, share in PERCENTILES},
+            "one_token_step_ms": _ms(costs.seconds(1)),
+            "steps_ms": _table_ms(costs.table()),
+            "steps_ms_by_context": {str(least): _table_ms(table) for least, table in costs.tables().items()},
+            "busy": {
+                "verifier": round(self.busy.share(now), 3),
+                "drafters": {peer.hello.drafter: round(peer.link.busy, 3) for peer in peers},
+            },
+            "round_trip_ms": peers[0].link.round_trip_ms() if peers else {"p50": None, "p99": None},
+            "peers": [
+                peer.describe() | {"sessions": drafting[peer.identity], "standbys": standing[peer.identity]}
+                for peer in peers
+            ],
+            "drafter_changes": dict(self.drafter_changes),
+            "handshake_failures": {"hello": self.strangers, "version": traffic.rejected["version"]},
+            "wire": {"stray": self.stray_frames},
+        }
+        return merged(self.common("verifier", info, traffic, totals.accepted, now), own)
+
+
+def _session_row(live: Live, names: Mapping[bytes, str], now: float) -> dict[str, object]:
+    session, counts = live.machine, live.machine.counts
+    return {
+        "session": live.id,
+        "prompt_tokens": session.n_prompt,
+        "generated": counts.generated,
+        "drafted": session.attached,
+        "drafter": names.get(live.drafter) if live.drafter is not None else None,
+        "standby": names.get(live.casting.standby) if live.casting.standby is not None else None,
+        "acceptance_rate": round(counts.acceptance_rate, 4),
+        "draft_n": session.draft_n,
+        "lead": session.lead,
+        "strategy": str(session.params.sampling.strategy),
+        "exact": is_exact(session.params.sampling.strategy),
+        "stale_drafts": session.stale_drafts,
+        "tokens_per_second": round(tokens_per_second(session, now), 2),
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 4)
+
+
+def _table_ms(table: dict[int, float]) -> dict[str, float]:
+    return {str(rows): round(seconds * 1e3, 4) for rows, seconds in table.items()}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,175 @@
+"""The target's steps: formed from the sessions that are ready, run on the engine's thread, their cost learned; and its
+sequences, from one session to the next."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import assert_never
+
+import structlog
+
+from specmesh import logs
+from specmesh.core import events as ev
+from specmesh.core.draft_length.gate import SharedStep
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.scheduling.batch import PREFILL_ROWS, Idle, Scheduler, Step
+from specmesh.core.scheduling.kv_slots import NOTHING, Cut, Places
+from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed, EngineThread, Job
+from specmesh.daemons.verifier.live_session import Live
+from specmesh.engines.base import Span, VerifyEngine
+
+STEP_PATIENCE = 180.0
+"""Seconds after which a step is stuck: a chunk of a prompt takes a minute where a large model runs on a slow CPU."""
+
+log = structlog.get_logger("specmesh.verifier")
+
+Outcome = tuple[Live, list[ev.VerifierEffect]]
+"""A session that took part in a step, and what is to be done about it."""
+
+
+class Stepper:
+    """Runs one step at a time; `deliver` hears of its end, on the engine's thread."""
+
+    def __init__(
+        self,
+        engine: VerifyEngine,
+        deliver: Callable[[Decoded | DecodeFailed], None],
+        costs: StepCosts,
+    ) -> None:
+        self._engine = EngineThread(engine, deliver)
+        self._restores = engine.info.trimming == "restore"
+        self._width = engine.info.width
+        self._scheduler = Scheduler(engine.info.n_batch, costs, constant=self._width is not None)
+        self._costs = costs
+        info, part = engine.info, PREFILL_ROWS if self._width is not None else None
+        self.places = Places(info.n_seq, info.reuse, info.n_ctx * (1 if info.reuse == "whole" else info.n_seq), part)
+        self._step: Step | None = None
+        self._behind: set[int] = set()  # sequences whose next step decodes ids again
+        self._begun = 0.0  # when the step that runs was handed over
+        self._redoes = False
+        self._last_ended: float | None = None  # of the step before, where sessions have gone on since
+        self._threads: int | None = None  # to be used from the next step on
+        self._pause: float | None = None  # before the step that runs, where nothing was waited for
+
+    def take(self, ids: Sequence[int], prompt: int, sessions: Mapping[int, Live], *, cached: bool) -> tuple[int, int]:
+        """A sequence for a session on these ids, beside those of `sessions`; see `Places.take`."""
+        live = ((other.seq, other.machine.memory) for other in sessions.values())
+        return self.places.take(ids, prompt, live, cached=cached)
+
+    def give_back(self, live: Live, *, broken: bool) -> None:
+        """A session is over. Nothing is kept of one that is broken."""
+        self.places.give_back(live.seq, NOTHING if broken else live.machine.memory)
+
+    def feed(self, sessions: Mapping[int, Live], now: float) -> float | None:
+        """Begin a step if the engine is free and a session ready; when to try again where one waits for drafts."""
+        if self._step is not None:
+            return None
+        step = self._scheduler.next_step({live.id: live.machine for live in sessions.values()}, now)
+        match step:
+            case Step():
+                self._begin(step, sessions, now)
+                return None
+            case Idle(wake):
+                return wake
+            case _:
+                assert_never(step)
+
+    def _begin(self, step: Step, sessions: Mapping[int, Live], now: float) -> None:
+        spans = list[Span]()
+        orders = self.places.orders(sessions[session].seq for session, _ in step.parts)
+        self._behind -= {order.seq for order in orders if order == Cut(order.seq, 0)}
+        self._redoes, waited = False, 0.0
+        for session, part in step.parts:
+            live = sessions[session]
+            self._redoes |= live.seq in self._behind
+            self._behind.discard(live.seq)
+            if isinstance(part, ev.Verify):
+                waited += live.machine.begin(now)
+                spans.append(Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
+            else:
+                spans.append(Span(live.seq, part.position, part.ids, logits=part.stepwise))
+        self._step, self._begun = step, now
+        self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
+        self._engine.submit(Job(orders, tuple(spans), self._threads))
+        self._threads = None
+
+    def use_threads(self, threads: int) -> None:
+        """Take so many CPU threads from the next step on; what steps cost is learned anew."""
+        self._threads = threads
+        self._costs.doubt()
+
+    def overdue(self, now: float) -> bool:
+        """Whether the step that runs takes longer than any should; any thread may ask."""
+        return self._step is not None and now - self._begun > STEP_PATIENCE
+
+    def finish(self, result: Decoded, sessions: Mapping[int, Live], now: float) -> list[Outcome]:
+        """Take in the step that has ended: its cost, and its logits into the sessions of it that still live."""
+        step, self._step = self._step, None
+        assert step is not None, "results come of steps"
+        self.places.end()
+        seconds = result.ended - result.started
+        drafting = any(live.machine.drafting for live in sessions.values())
+        if self._pause is not None:
+            self._costs.record_pause(self._pause, drafting=drafting)
+        self._last_ended = result.ended
+        if step.pure:
+            rows, each, context = step.measured(seconds, self._width)
+            self._costs.record(rows, each, context=context, drafts=step.drafts, redoes=self._redoes)
+        sharing = len(step.parts)
+        outcomes: list[Outcome] = []
+        for (session, part), logits in zip(step.parts, result.logits, strict=True):
+            live = sessions.get(session)
+            if live is None:
+                continue  # cancelled while the step ran
+            if isinstance(part, ev.Prefill):
+                outcomes.append((live, live.machine.handle(ev.Prefilled(len(part.ids)), now)))
+            elif logits is not None:
+                outcomes.append((live, live.machine.handle(ev.Stepped(part.drafts, logits, seconds, sharing), now)))
+        for live, effects in outcomes:
+            self._trim(live, effects)
+        if logs.debugging():
+            _log_step(step, outcomes, seconds)
+        if step.pure:
+            self._costs.crowds.shared(sharing)
+        if step.pure and sharing > 1 and self._pause is not None:
+            tokens = sum(len(effect.ids) for _, told in outcomes for effect in told if isinstance(effect, ev.Emit))
+            spent = self._pause + seconds
+            self._costs.crowds.stepped(
+                SharedStep(sharing, tokens, spent, drafting=drafting, drafts=step.drafts, left_out=step.left_out)
+            )
+        return outcomes
+
+    def abandon(self, sessions: Mapping[int, Live]) -> list[Live]:
+        """The step has failed; those of the sessions whose sequences are in doubt."""
+        self._step = None
+        doubtful = self.places.fail()
+        return [live for live in sessions.values() if live.seq in doubtful]
+
+    def _trim(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, ev.Trim):
+                self.places.cut(live.seq, effect.length)
+                if self._restores:
+                    self._behind.add(live.seq)
+
+    def rest(self) -> None:
+        """No session is left: what passes until the next step says nothing about pauses, nor do those that were here of
+        those that come."""
+        self._last_ended = None
+        self._costs.crowds.rest()
+
+    def close(self, patience: float) -> bool:
+        """End the engine's thread; whether it did within `patience` seconds, so that the model may be freed."""
+        return self._engine.close(patience)
+
+
+def _log_step(step: Step, outcomes: list[Outcome], seconds: float) -> None:
+    verified = [part for _, part in step.parts if isinstance(part, ev.Verify)]
+    emitted = [effect for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)]
+    log.debug(
+        "step",
+        sessions=[session for session, _ in step.parts],
+        rows=step.rows,
+        drafts=sum(len(part.drafts) for part in verified),
+        accepted=sum(effect.accepted for effect in emitted),
+        draft_n=[live.machine.draft_n for live, _ in outcomes],
+        seconds=round(seconds, 6),
+    )

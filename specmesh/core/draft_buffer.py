@@ -1,0 +1,182 @@
+"""What a session has of drafts beyond its text, and what those tell that came too late to be verified."""
+
+from collections.abc import Iterable
+from itertools import zip_longest
+
+from specmesh.core import events as ev
+from specmesh.core.draft_length.controller import Pacing
+from specmesh.core.prefix import Prefix, common_length, extend_crc
+from specmesh.core.sampling.constraint import Guided
+from specmesh.core.sampling.proposal import Offer
+
+NACK_INTERVAL = 0.1
+"""Seconds between two NACKs, or two answers to NACKs, of one session."""
+
+MOST_HELD = 192
+"""Most drafts in hand, whatever a peer sends."""
+
+
+class HeldDrafts:
+    """A chain of drafts beyond `prefix`, which is the session's and grows before `moved` is called.
+
+    Each place in it is known by the CRC-32 of the whole prefix before it, which is what a DRAFT frame carries: drafts
+    of a rejected chain cannot follow the next one.
+
+    stale: drafts that came too late, did not fit or were forbidden. cut: the drafter goes on with what the grammar
+    forbids, until it hears the next truth.
+    """
+
+    def __init__(self, prefix: Prefix, n_vocab: int, guided: Guided, pacing: Pacing) -> None:
+        self.stale = 0
+        self.cut = False
+        self._prefix, self._n_vocab, self._guided, self._pacing = prefix, n_vocab, guided, pacing
+        self._chain = list[Offer]()
+        self._crcs = [prefix.crc]  # of all ids before each draft, and after the last one
+        self._forgotten = False
+        self._judged = len(prefix)  # up to here it is known whether drafts stood, or there were none
+        self._nacked = float("-inf")
+        self._orphaned: float | None = None  # since when drafts come that hang on nothing here
+
+    def __len__(self) -> int:
+        return len(self._chain)
+
+    def forget(self, *, stepping: bool) -> None:
+        """Hold none any more, nor what those of a step under way were sampled from: what comes from now on may be the
+        same drafts, by chance, of another law."""
+        self._chain, self._crcs = [], [self._prefix.crc]
+        self._forgotten = stepping
+
+    def chain(self, most: int) -> tuple[int, ...]:
+        """The first drafts."""
+        return _tokens(self._chain[:most])
+
+    def offers(self, drafts: tuple[int, ...]) -> tuple[Offer, ...]:
+        """These drafts with what they were sampled from, and the one after them if it is here by now; of those that
+        are not, or were forgotten since, nothing but what they are."""
+        if self._forgotten:
+            return tuple(map(Offer, drafts))
+        here = common_length(drafts, _tokens(self._chain))
+        rest = map(Offer, drafts[here:]) if here < len(drafts) else self._chain[here : here + 1]
+        return (*self._chain[:here], *rest)
+
+    def take(self, event: ev.Drafted | ev.Shadowed, now: float) -> list[ev.VerifierEffect]:
+        """Take in what the session's own drafter has said."""
+        if isinstance(event, ev.Drafted):
+            return self._drafted(event, now)
+        self._shadowed(event, now)
+        return []
+
+    def moved(self, ids: tuple[int, ...], tested: int, *, over: bool) -> None:
+        """`ids` were committed by a step that compared `tested` drafts; what still agrees is kept. over: with the
+        text's end, so that nothing more may follow."""
+        if tested:
+            self._judged = len(self._prefix) - len(ids) + tested
+        if self.chain(len(ids)) == ids:
+            del self._chain[: len(ids)], self._crcs[: len(ids)]
+        else:
+            self._chain, self._crcs = [], [self._prefix.crc]
+        self._forgotten = self.cut = False
+        if not over:
+            self._prune()
+
+    def _drafted(self, event: ev.Drafted, now: float) -> list[ev.VerifierEffect]:
+        if not self._possible(event):
+            self.stale += 1
+            return []
+        known = self._prefix.holds(event.base, event.crc)
+        if event.base > len(self._prefix):
+            if not self._insert(event, known=known):
+                return self._orphan(now)
+        else:
+            if known:
+                self._judge(event.base, event.ids, chain=True)
+            if not self._insert(event, known=known):
+                self.stale += 1
+                # Overtaken by steps that did not wait: it is alive, and a client's own draft_n is worth waiting for.
+                if known:
+                    self._pacing.alive()
+                return []
+        self._orphaned = None
+        self._pacing.arrived(len(self._prefix), event.base + len(event.ids), now)
+        self._prune()
+        return []
+
+    def _possible(self, event: ev.Drafted) -> bool:
+        """Whether its ids are ids, and sampled from what it says."""
+        n_vocab, proposals = self._n_vocab, event.proposals
+        fits = all(one is None or one.fits(token, n_vocab) for token, one in zip(event.ids, proposals, strict=False))
+        return fits and len(proposals) in (0, len(event.ids)) and all(0 <= token < n_vocab for token in event.ids)
+
+    def _insert(self, event: ev.Drafted, *, known: bool) -> bool:
+        """Let the chain go on as told; False where the ids follow nothing that is here, or disagree with those that are
+        committed where they start in these, `known` to be the same before them. Of a draft that is here what it was
+        sampled from stays as it was first told."""
+        at = event.base - len(self._prefix)
+        if at > 0:
+            known = at < len(self._crcs) and self._crcs[at] == event.crc
+        said = self._prefix[event.base : event.base + len(event.ids)]
+        if not known or common_length(event.ids, said) < len(said):
+            return False
+        told = [Offer(*one) for one in zip_longest(event.ids[len(said) :], event.proposals[len(said) :])]
+        at = max(at, 0)
+        agreed = common_length(_tokens(told), _tokens(self._chain[at:]))
+        if agreed < len(told):
+            self._truncate(at + agreed)
+            for offer in told[agreed : MOST_HELD - at]:
+                self._chain.append(offer)
+                self._crcs.append(extend_crc(self._crcs[-1], offer.token))
+        return True
+
+    def _truncate(self, length: int) -> None:
+        del self._chain[length:], self._crcs[length + 1 :]
+
+    def _prune(self) -> None:
+        """Drop the drafts that the grammar forbids: they are not verified, so no rejection either. That a chain ended
+        is known all the same, and counts where it is decided how many drafts pay."""
+        if not self._guided:
+            return
+        dropped = len(self) - self._guided.fitting(_tokens(self._chain))
+        if dropped:
+            self._truncate(len(self) - dropped)
+            self.stale += dropped
+            self.cut = True
+            self._pacing.judged(right=False)
+
+    def _shadowed(self, event: ev.Shadowed, now: float) -> None:
+        if self._prefix.holds(event.base, event.crc):
+            self._judge(event.base, event.ids, chain=False)
+            self._pacing.shadowed(event.base + len(event.ids), max(len(event.ids), 1), now)
+        else:
+            self.stale += 1
+
+    def _judge(self, base: int, ids: tuple[int, ...], *, chain: bool) -> None:
+        """Guesses that no step verified still tell how often drafts stand: the text knows by now.
+
+        chain: each is built on those before it, so the first wrong one ends what they tell.
+        """
+        known = max(min(self._judged, len(self._prefix)) - base, 0)
+        if chain and tuple(ids[:known]) != tuple(self._prefix[base : base + len(ids[:known])]):
+            return
+        said = self._prefix[base + known : base + len(ids)]
+        for position, (token, true) in enumerate(zip(ids[known:], said, strict=False), base + known):
+            self._judged = position + 1
+            self._pacing.judged(right=token == true)
+            if chain and token != true:
+                return
+
+    def _orphan(self, now: float) -> list[ev.VerifierEffect]:
+        """A draft built on drafts that are not here: of a rejected chain still in flight, or after a lost frame.
+
+        The first ends within a round trip; where it does not, the drafter is told where to continue.
+        """
+        self.stale += 1
+        self._orphaned = now if self._orphaned is None else self._orphaned
+        quiet = max(NACK_INTERVAL, 2 * self._pacing.round_trip)
+        if now - max(self._orphaned, self._nacked) < quiet:
+            return []
+        self._nacked = now
+        return [ev.SendNack(len(self._prefix), self._prefix.crc)]
+
+
+def _tokens(offers: Iterable[Offer]) -> tuple[int, ...]:
+    return tuple(offer.token for offer in offers)

@@ -1,0 +1,207 @@
+"""How far a drafter is with a session, as far as frames tell, and when its next drafts can be here."""
+
+from collections import deque
+from statistics import median, median_low
+
+from specmesh.core.statistics import SessionTimes
+
+LEAST_INTERVAL = 1e-6
+"""Seconds; drafts that arrive together still take some time each."""
+
+WINDOW = 31
+"""Newest measurements of a kind that count."""
+
+
+class Arrivals:
+    """When one drafter's drafts arrive, as this side sees them on its own clock.
+
+    A drafter that drafts for several sessions takes longer for each, so what is measured belongs to its `load`, how
+    many it drafts for at once; `share` says when that changes.
+
+    round_trip: median of answered PINGs in seconds, 0 while unknown.
+    restart:    (seconds, drafts): how long after a correction was told the first drafts on it are here, and how many;
+                None while unknown.
+    interval:   seconds from one draft to the next. Learned only while the drafter is certainly busy, from frames that
+                follow each other before as many drafts are here as it was asked for; until there were such, bounded
+                by the restart, which holds the round trip too: an estimate must not be optimistic. None while unknown.
+
+    Both are those of the present load.
+    """
+
+    def __init__(self) -> None:
+        self._round_trips: deque[float] = deque(maxlen=WINDOW)
+        self._at: dict[int, _AtLoad] = {}
+        self.load = 1
+        self.round_trip = 0.0
+        self._looked = True  # what is known now was looked up since it changed
+        self._restart: tuple[float, int] | None = None
+        self._interval: float | None = None
+
+    def share(self, load: int) -> None:
+        """It drafts for `load` sessions from now on; for none counts as for one."""
+        if max(load, 1) != self.load:
+            self.load = max(load, 1)
+            self._looked = False
+
+    @property
+    def restart(self) -> tuple[float, int] | None:
+        """(seconds, drafts) of the present load."""
+        self._look()
+        return self._restart
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds from one draft to the next with the present load."""
+        self._look()
+        return self._interval
+
+    def record_round_trip(self, seconds: float) -> None:
+        """Learn from a PING answered after `seconds`."""
+        self._round_trips.append(seconds)
+        self.round_trip = median(self._round_trips)
+
+    def record_restart(self, seconds: float, drafts: int) -> None:
+        """Learn that the first `drafts` >= 1 drafts on a new truth were here `seconds` after that truth was sent."""
+        self._here().restarts.append((seconds, drafts))
+        self._looked = False
+
+    def record_bound(self, seconds: float, guesses: int) -> None:
+        """Learn that `guesses` >= 1 guesses took at most `seconds`, the way there and back and reading with them.
+
+        That says something only where drafts are believed to take longer: of times measured before drafting was
+        turned off, perhaps at a bad moment.
+        """
+        if self.interval is not None and seconds / guesses < self.interval:
+            self.record_interval(seconds, guesses)
+
+    def record_interval(self, seconds: float, drafts: int) -> None:
+        """Learn that `drafts` >= 1 drafts followed those before them after `seconds`."""
+        self._here().intervals.append(seconds / drafts)
+        self._looked = False
+
+    def interval_at(self, load: int) -> float | None:
+        """`interval` as it would be with so many sessions; None while nothing is known.
+
+        Of a load that was not seen: as much longer than with fewer sessions as there are more of them, but not longer
+        than with more; where only more were seen, what it was with these. So never too little.
+        """
+        if load in self._at:
+            return self._at[load].interval()
+        fewer = max((known for known in self._at if known < load), default=None)
+        more = min((known for known in self._at if known > load), default=None)
+        found = [self._at[fewer].interval() * load / fewer] if fewer is not None else []
+        found += [self._at[more].interval()] if more is not None else []
+        return min(found, default=None)
+
+    def restart_at(self, load: int) -> tuple[float, int] | None:
+        """`restart` as it would be: that of the nearest load where it is known, longer by what drafts are longer."""
+        known = [other for other, at in self._at.items() if at.restarts]
+        if not known:
+            return None
+        nearest = min(known, key=lambda other: (abs(other - load), other))
+        seconds, drafts = self._at[nearest].restart()
+        longer = (self.interval_at(load) or 0.0) - self._at[nearest].interval()
+        return seconds + max(longer, 0.0) * drafts, drafts
+
+    def _here(self) -> "_AtLoad":
+        return self._at.setdefault(self.load, _AtLoad())
+
+    def _look(self) -> None:
+        if not self._looked:
+            self._interval, self._restart = self.interval_at(self.load), self.restart_at(self.load)
+            self._looked = True
+
+
+class _AtLoad:
+    """What was measured with one load; there is something."""
+
+    def __init__(self) -> None:
+        self.restarts: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self.intervals: deque[float] = deque(maxlen=WINDOW)
+
+    def interval(self) -> float:
+        found = self.intervals or [seconds / drafts for seconds, drafts in self.restarts]
+        return max(median(found), LEAST_INTERVAL)
+
+    def restart(self) -> tuple[float, int]:
+        return median(seconds for seconds, _ in self.restarts), median_low([drafts for _, drafts in self.restarts])
+
+
+UNKNOWN_INTERVAL = 0.01
+"""Seconds that a draft may be late whose interval is not known."""
+
+
+class Outlook:
+    """One drafter and one session, from when it took that over.
+
+    What arrives is learned in `arrivals`, the drafter's, and told in `times`, the session's. Positions are absolute:
+    `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it; `asked` how many it is
+    asked for.
+    """
+
+    def __init__(self, arrivals: Arrivals, times: SessionTimes) -> None:
+        self._arrivals, self._times = arrivals, times
+        self._flush: tuple[float, int] | None = None  # when and where the drafter last had to start anew
+        self._anchor: tuple[float, int] | None = None  # (time, position): that many ids were, or will be, here
+        self._arrived: tuple[float, int] | None = None  # the newest drafts since the last truth: when, up to where
+        self._told: tuple[float, int] | None = None  # the newest truth: when, up to where
+
+    def lead(self, frontier: int, lead: int, now: float) -> float:
+        """How far the drafter is ahead as seen here, with the part of the next draft that is done.
+
+        A draft that is overdue is due one interval from now, never "soon".
+        """
+        interval = self._arrivals.interval
+        if self._anchor is None or interval is None:
+            return float(lead)
+        time, position = self._anchor
+        real = position - frontier + (now - time) / interval
+        return real if real < lead + 1 and (lead == 0 or real >= lead) else float(lead)
+
+    def due(self, position: int, now: float) -> float:
+        """When a draft can be here; those up to the anchor come together."""
+        time, here = self._anchor if self._anchor is not None else (now, position)
+        return time + max(position - here, 0) * (self._arrivals.interval or 0.0)
+
+    @property
+    def slack(self) -> float:
+        """How late a draft may be before it is given up, in seconds."""
+        return (self._arrivals.interval or UNKNOWN_INTERVAL) + 0.25 * self._arrivals.round_trip + 2e-4
+
+    def told(self, frontier: int, now: float) -> None:
+        """The drafter is told of all ids up to the frontier."""
+        self._told = now, frontier
+
+    def shadowed(self, end: int, guesses: int, now: float) -> None:
+        """Guesses of known ids have come, the last for the one before `end`: begun no earlier than that was told."""
+        if self._told is not None and self._told[1] == end:
+            self._arrivals.record_bound(now - self._told[0], guesses)
+            self._told = None
+
+    def arrived(self, frontier: int, asked: int, end: int, now: float) -> None:
+        """Drafts up to position `end` have come."""
+        if self._flush is not None and end > self._flush[1]:
+            sent_at, position = self._flush
+            self._arrivals.record_restart(now - sent_at, end - position)
+            self._times.restart += now - sent_at
+            self._times.restarts += 1
+            self._flush = None
+        elif self._arrived is not None and self._arrived[1] < end <= frontier + asked:
+            time, position = self._arrived
+            self._arrivals.record_interval(now - time, end - position)
+        if self._arrived is None or end > self._arrived[1]:
+            self._arrived = (now, end)
+        if self._anchor is None or end > self._anchor[1]:
+            self._anchor = (now, end)
+
+    def moved(self, frontier: int, asked: int, now: float, *, flushed: bool) -> None:
+        """The text has grown up to the frontier, and the drafter is about to be told: set what can be expected of it
+        from then on. flushed: no draft is left beyond the frontier."""
+        self._arrived = None
+        if flushed:
+            self._flush = (now, frontier) if asked else None
+            seconds, drafts = self._arrivals.restart or (self._arrivals.round_trip, 0)
+            self._anchor = (now + seconds, frontier + drafts)
+        elif self._anchor is not None and now - self._anchor[0] > 2 * (self._arrivals.interval or 0.0):
+            # It had stopped at the end of its credit and goes on when it hears this truth.
+            self._anchor = (now + self._arrivals.round_trip, self._anchor[1])

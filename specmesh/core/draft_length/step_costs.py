@@ -1,0 +1,210 @@
+"""What the verifier's steps cost, measured: by their rows, and by how much context they attend to."""
+
+from bisect import bisect_left
+from collections import deque
+from copy import deepcopy
+from statistics import fmean, median
+
+from specmesh.core.draft_length.gate import Contests
+
+SHORT_CONTEXT = 1024
+"""Ids; steps over fewer are of one kind, then each doubling is another."""
+
+ENOUGH, OPTIMISM = 8, 0.4
+"""Measurements of a width after which it is taken for what it shows, and how much is hoped of one with fewer, see
+`StepCosts._hope`: after one measurement that it costs 16 % less."""
+
+
+class StepCosts:
+    """Seconds of one verifier step as a function of its rows and its context, learned from every step.
+
+    The context is the number of ids that the step's sequences hold. It comes in buckets: up to 1023 ids, to 2047, to
+    4095 and so on, each with a `_Curve` of its own. A width that a bucket does not know
+    costs what it does with the next shorter context, and as much more as the widths known here do (their median).
+
+    `pause` is what lies between two steps: scheduling, sampling, the wire. `crowds` is what the clock says of drafting
+    where sessions share steps.
+    """
+
+    def __init__(self, window: int = 31) -> None:
+        self.crowds = Contests()
+        self._window = window
+        self._curves: dict[int, _Curve] = {}
+        self._dearer: dict[int, float] = {}
+        self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until something is learned
+        self._owed = 0.0
+        self._pauses = {drafting: _Pauses(2 * window) for drafting in (False, True)}
+
+    def copy(self) -> "StepCosts":
+        """Another that knows the same and learns for itself."""
+        return deepcopy(self)
+
+    def record_pause(self, seconds: float, *, drafting: bool) -> None:
+        """Learn what lies between two steps that nothing was waited for between: it is part of every step's price.
+
+        drafting: a drafter was at work meanwhile, whose frames take time too.
+        """
+        self._pauses[drafting].record(seconds)
+
+    def knows_pause(self, *, drafting: bool) -> bool:
+        """Whether any was measured in this case."""
+        return self._pauses[drafting].mean is not None
+
+    def pause(self, *, drafting: bool) -> float:
+        """The mean of it, in seconds, since the rare long ones are paid for too; where it is known for the other case
+        only, that."""
+        mean = self._pauses[drafting].mean
+        return (self._pauses[not drafting].mean or 0.0) if mean is None else mean
+
+    def record(
+        self, rows: int, seconds: float, *, context: int = 0, drafts: bool = False, redoes: bool = False
+    ) -> None:
+        """Learn from a step that verified `rows` rows, with or without drafts among them, and did nothing else.
+
+        redoes: it also decoded ids again, as some models must after drafts were rejected. That is a price of drafting:
+        a step with drafts is recorded with it. A step without is not recorded, or the target alone would look slow:
+        what it took beyond a plain one is owed by the next step with drafts.
+        """
+        if redoes and not drafts:
+            self._owed += max(seconds - self.seconds(rows, context), 0.0)
+            return
+        if drafts:
+            seconds, self._owed = seconds + self._owed, 0.0
+        bucket = _bucket(context)
+        if bucket not in self._curves:
+            self._curves[bucket] = _Curve(self._window)
+        if self._curves[bucket].record(rows, seconds):
+            self._dearer.clear()
+            self._expected.clear()
+
+    def doubt(self) -> None:
+        """Steps may take another time from now on: what was measured counts as one measurement of each width."""
+        for curve in self._curves.values():
+            curve.doubt()
+
+    def seconds(self, rows: int, context: int = 0) -> float:
+        """Expected seconds of a step of `rows` rows over so much context; 0 before the first measurement."""
+        key = _bucket(context), rows
+        known = self._expected.get(key)
+        if known is None:
+            known = self._expected[key] = self._in(*key)
+        return known
+
+    def hopeful(self, most: int, context: int = 0) -> list[float]:
+        """Expected seconds of 1, 2, ... `most` rows for choosing a width: less by what too few measurements may hide,
+        where that leaves a width no cheaper than narrower ones.
+
+        What disturbs a measurement makes it longer, and a width that once looked dear is never run again, so never
+        measured again: optimism is what finds out (bandits: Lai and Robbins, 1985).
+        """
+        found, dearest = list[float](), 0.0
+        for rows in range(1, most + 1):
+            expected = self.seconds(rows, context)
+            hoped = expected * (1 - self._hope(rows)) if rows > 1 else expected
+            found.append(max(hoped, min(expected, dearest)))
+            dearest = max(dearest, expected)
+        return found
+
+    def _hope(self, rows: int) -> float:
+        """By how much, relatively, a width may be cheaper than measured."""
+        measured = sum(curve.measured(rows) for curve in self._curves.values())
+        return OPTIMISM * max(1 / (measured + 1) - 1 / (ENOUGH + 1), 0.0) if measured else 0.0
+
+    def _in(self, bucket: int, rows: int) -> float:
+        curve = self._curves.get(bucket)
+        if curve is not None and rows in curve.medians:
+            return curve.medians[rows]
+        shorter = max((other for other in self._curves if other < bucket), default=None)
+        if shorter is None:
+            known = curve or (self._curves[min(self._curves)] if self._curves else None)
+            return known.seconds(rows) if known is not None else 0.0
+        if curve is None:
+            return self._in(shorter, rows)
+        if bucket not in self._dearer:
+            self._dearer[bucket] = median(one - self._in(shorter, width) for width, one in curve.medians.items())
+        return max(self._in(shorter, rows) + self._dearer[bucket], 0.0)
+
+    def table(self) -> dict[int, float]:
+        """Measured medians in seconds, by rows, with the shortest context that was measured."""
+        return dict(sorted(self._curves[min(self._curves)].medians.items())) if self._curves else {}
+
+    def tables(self) -> dict[int, dict[int, float]]:
+        """The same by the least context of each bucket."""
+        curves = sorted(self._curves.items())
+        return {_least(bucket): dict(sorted(curve.medians.items())) for bucket, curve in curves}
+
+
+class _Pauses:
+    """The last ones of a kind; `mean` of them in seconds, None before the first."""
+
+    def __init__(self, window: int) -> None:
+        self.mean: float | None = None
+        self._last = deque[float](maxlen=window)
+
+    def record(self, seconds: float) -> None:
+        """Learn."""
+        self._last.append(seconds)
+        self.mean = fmean(self._last)
+
+
+class _Curve:
+    """Seconds by rows with about the same context: the median of the last measurements per width.
+
+    Widths never run are interpolated between their neighbours; below the narrowest they cost as much as it, beyond the
+    widest the last slope goes on. The curve is not assumed monotone: kernels have cliffs.
+    """
+
+    def __init__(self, window: int) -> None:
+        self.medians: dict[int, float] = {}
+        self._window = window
+        self._samples: dict[int, deque[float]] = {}
+        self._widths: list[int] = []
+        self._between: dict[int, float] = {}
+
+    def record(self, rows: int, seconds: float) -> bool:
+        """Learn; whether a median has changed by it."""
+        samples = self._samples.get(rows)
+        if samples is None:
+            samples = self._samples[rows] = deque(maxlen=self._window)
+            self._widths = sorted(self._samples)
+        samples.append(seconds)
+        new = median(samples)
+        if new == self.medians.get(rows):
+            return False
+        self.medians[rows] = new
+        self._between.clear()
+        return True
+
+    def doubt(self) -> None:
+        """Let each median count as the only measurement of its width."""
+        self._samples = {rows: deque([self.medians[rows]], maxlen=self._window) for rows in self._samples}
+
+    def measured(self, rows: int) -> int:
+        """How many measurements of this width count."""
+        return len(self._samples.get(rows, ()))
+
+    def seconds(self, rows: int) -> float:
+        """Expected seconds of a step of `rows` rows."""
+        if rows in self.medians:
+            return self.medians[rows]
+        if rows not in self._between:
+            self._between[rows] = self._interpolated(rows)
+        return self._between[rows]
+
+    def _interpolated(self, rows: int) -> float:
+        if len(self._widths) == 1 or rows < self._widths[0]:
+            return self.medians[self._widths[0]]
+        at = min(bisect_left(self._widths, rows), len(self._widths) - 1)
+        left, right = self._widths[at - 1], self._widths[at]
+        slope = (self.medians[right] - self.medians[left]) / (right - left)
+        if rows > right:
+            return self.medians[right] + max(slope, 0.0) * (rows - right)
+        return self.medians[left] + slope * (rows - left)
+
+
+def _bucket(context: int) -> int:
+    return (context // SHORT_CONTEXT).bit_length()
+
+
+def _least(bucket: int) -> int:
+    return SHORT_CONTEXT << (bucket - 1) if bucket else 0

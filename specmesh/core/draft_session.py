@@ -1,0 +1,313 @@
+"""One session at the drafter: the truth as last heard, the own chain of guesses beyond it, and what to run next.
+
+The chain goes on past what was asked for, assuming acceptance, up to a credit that covers the round trip. A correction
+cuts it; what still agrees stays. Nothing here can change the text, only how soon the verifier has it.
+"""
+
+from math import ceil, log
+from typing import assert_never
+
+from specmesh.core import events as ev
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.prefix import Prefix, common_length
+from specmesh.core.sampling.proposal import Proposal
+
+MAX_CREDIT = 32
+"""Most drafts beyond the truth, whatever the verifier asks for."""
+
+COALESCE = 1e-3
+"""Seconds a finished draft may wait for company before it is sent: frames cost more than ids."""
+
+GROUP = 2
+"""Drafts beyond what was asked for go out together by so many: nobody waits for the first of them."""
+
+LEAST_USE = 0.01
+"""Drafts that would stand less often than this are not worth their bytes."""
+
+FIRST_CHUNK = 8
+CHUNK_SECONDS = 0.1
+"""A long prompt is taken in by chunks of about this long, begun with FIRST_CHUNK ids: between them the drafter listens,
+and a slow machine must not look dead."""
+
+SHADOW = 8
+"""Ids at the end of the truth that are guessed although they are known, where no drafts are asked for: it shows how
+often drafts would stand. So many at once, in one frame, and none of the ids before them."""
+
+LONGEST_GAP = 24
+"""Most ids between two shadows that are not guessed. The first follow each other; while no drafts are asked for
+nevertheless, they cost a machine that has other work more than they tell."""
+
+FOLLOW = 32
+"""Ids that are taken in at once where nothing is drafted: one by one each would cost what a draft does."""
+
+NACK_INTERVAL = 0.1
+"""Seconds between two NACKs for the same gap."""
+
+
+class DrafterSession:
+    """The state machine of one session at the drafter.
+
+    n_vocab bounds the ids a peer may name; n_ctx what the draft model can hold; n_batch what it takes at once; shadows:
+    whether known ids are guessed while no drafts are asked for.
+    """
+
+    def __init__(self, n_vocab: int, n_ctx: int, n_batch: int, *, shadows: bool = True) -> None:
+        self.draft_n = 0
+        self.drafted = 0
+        self.draft_seconds = 0.0
+        self._n_vocab = n_vocab
+        self._n_ctx = n_ctx
+        self._n_batch = n_batch
+        self._chunk = min(FIRST_CHUNK, n_batch)
+        self._known = Prefix()  # the truth, then the chain
+        self._proposals: dict[int, Proposal] = {}  # by position, what drafts beyond the truth were sampled from
+        self._n_truth = 0
+        self._learned = 0  # how much of the truth has been reported
+        self._held = 0  # ids in the draft model's memory
+        self._sent = 0  # the chain up to here is at the verifier
+        self._unsent_since: float | None = None
+        self._stuck = False  # the model has no guess after the newest id
+        self._shadow = SHADOW if shadows else 0
+        self._shadowed = 0  # truth up to here needs no guess: it was drafted, or guessed, or the prompt
+        self._gap = 0  # ids beyond that which are not guessed either
+        self._guesses: list[int] = []  # for the known ids up to, and with, the one after what the model holds
+        self._nacked: tuple[float, int] = (float("-inf"), -1)
+        self._acceptance = RollingAcceptance(prior=0.75, memory=16.0)
+        self._reach = self._worthwhile()
+
+    @property
+    def n_truth(self) -> int:
+        """How many ids are known to be committed."""
+        return self._n_truth
+
+    @property
+    def truth(self) -> tuple[int, ...]:
+        """The ids that are known to be committed."""
+        return tuple(self._known[: self._n_truth])
+
+    @property
+    def held(self) -> int:
+        """How many ids of truth and chain the model holds."""
+        return self._held
+
+    @property
+    def chain(self) -> tuple[int, ...]:
+        """Drafts beyond the truth."""
+        return tuple(self._known[self._n_truth : len(self._known)])
+
+    def handle(self, event: ev.DrafterEvent, now: float) -> list[ev.DrafterEffect]:
+        """Take an event in and say what follows."""
+        match event:
+            case ev.Told():
+                return self._told(event, now)
+            case ev.Nacked(base, crc):
+                return self._asked(base, crc, now)
+            case ev.Predicted():
+                return self._predicted(event, now)
+            case _:
+                assert_never(event)
+
+    def plan(self, round_trip: float) -> ev.Predict | None:
+        """What the draft model should do next, if anything: take in what it has not seen, then guess."""
+        if self._n_truth > self._n_ctx:
+            return None
+        drafts = self._may_draft(round_trip)
+        wanted = len(self._known) if drafts else self._followed()
+        missing = wanted - self._held
+        if missing > self._chunk:
+            return ev.Predict(tuple(self._known[self._held : self._held + self._chunk]), guess=False)
+        return ev.Predict(tuple(self._known[self._held : wanted]), guess=drafts) if missing > 0 else None
+
+    def _followed(self) -> int:
+        """How much is taken in where nothing is drafted: all but what is shadowed, and the id that a guess begins
+        with, so that drafting can start soon; nothing while that is little, nor before anything is to be guessed."""
+        end = self._n_truth - 1 - (0 if self.draft_n else self._shadow)
+        much = self._held > 0 and end - self._held >= min(FOLLOW, self._chunk)
+        return end if self.draft_n or self._due or much else self._held
+
+    def end(self, plan: ev.Predict) -> int:
+        """The position of the guess of a plan."""
+        return self._held + len(plan.ids)
+
+    def before(self, plan: ev.Predict, most: int) -> list[int]:
+        """The ids before the guess of a plan, the last `most` of them; -1: all."""
+        end = self.end(plan)
+        return self._known[0 if most < 0 else max(end - most, 0) : end]
+
+    def crc_after(self, plan: ev.Predict) -> int:
+        """CRC-32 of the ids before the guess of a plan."""
+        return self._known.crc_at(self.end(plan))
+
+    def plan_shadow(self) -> ev.Predict | None:
+        """What the draft model should do when `plan` has nothing for it and no other session either: take in one id and
+        guess the next, which is known."""
+        if not self._due or self._held >= self._n_truth - 1:
+            return None
+        return ev.Predict(tuple(self._known[self._held : self._held + 1]), guess=True)
+
+    @property
+    def _due(self) -> bool:
+        """Whether there are enough known ids to shadow."""
+        idle = self.draft_n == 0 and self._shadow > 0 and self._n_truth <= self._n_ctx
+        return idle and self._n_truth - self._shadowed >= self._gap + self._shadow
+
+    @property
+    def active(self) -> bool:
+        """Whether the draft model has, or has had, anything to do for it."""
+        return self.draft_n > 0 or self._held > 0 or self._due
+
+    def relocated(self, held: int) -> None:
+        """Note how many ids the model really holds after a trim."""
+        self._held = held
+        self._guesses.clear()
+
+    # --- the truth
+
+    def _told(self, event: ev.Told, now: float) -> list[ev.DrafterEffect]:
+        if not all(0 <= token < self._n_vocab for token in event.ids):
+            return self._nack(now)
+        if not self._known.holds(event.base, event.crc):
+            return self._nack(now)
+        known = self._known[event.base : event.base + len(event.ids)]
+        agreed = event.base + common_length(event.ids, known)
+        end = event.base + len(event.ids)
+        if agreed < min(end, self._n_truth) and not event.sync:
+            return self._nack(now)  # two truths about one position: one was damaged on its way
+        if end < self._n_truth and agreed == end:
+            return []  # old news
+        self.draft_n = min(event.draft_n, MAX_CREDIT)
+        accepted = max(min(agreed, end - 1) - self._n_truth, 0)
+        if not event.sync:
+            corrected = self._n_truth <= agreed < min(end, len(self._known))
+            self._acceptance.record(accepted + corrected, accepted)
+            self._reach = self._worthwhile()
+        effects = self._cut(agreed) if agreed < end else []
+        self._known.extend(event.ids[agreed - event.base :])
+        self._n_truth = end
+        self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
+        if event.sync or self.draft_n:
+            self._shadowed = end
+            self._guesses.clear()
+        if event.sync or self.draft_n > 1:
+            self._gap = 0  # one draft may be a probe
+        self._sent = max(self._sent, end)
+        self._stuck = False
+        return effects + self._learn(accepted, sync=event.sync) + self._send()
+
+    def _cut(self, length: int) -> list[ev.DrafterEffect]:
+        """Drop every id from `length` on, here and in the model's memory."""
+        self._known.truncate(length)
+        self._proposals = {at: one for at, one in self._proposals.items() if at < length}
+        self._sent = min(self._sent, length)
+        self._n_truth = min(self._n_truth, length)
+        self._unsent_since = None
+        if self._held <= length:
+            return []
+        self._held = length
+        return [ev.Trim(length)]
+
+    def _learn(self, accepted: int, *, sync: bool) -> list[ev.DrafterEffect]:
+        new = tuple(self._known[self._learned : self._n_truth])
+        if not new:
+            return []
+        self._learned = self._n_truth
+        return [ev.Learned(new, min(accepted, len(new)), sync)]
+
+    def _nack(self, now: float) -> list[ev.DrafterEffect]:
+        if self._nacked[1] == self._n_truth and now - self._nacked[0] < NACK_INTERVAL:
+            return []
+        self._nacked = (now, self._n_truth)
+        return [ev.SendNack(self._n_truth, self._known.crc_at(self._n_truth))]
+
+    def _asked(self, base: int, crc: int, now: float) -> list[ev.DrafterEffect]:
+        """The verifier holds `base` ids and misses what this side sent beyond them."""
+        if base < self._n_truth or not self._known.holds(base, crc):
+            return self._nack(now)
+        self._sent = base
+        return self._send()
+
+    # --- the chain
+
+    def _may_draft(self, round_trip: float) -> bool:
+        chain = len(self._known) - self._n_truth
+        room = len(self._known) < self._n_ctx
+        return self.draft_n > 0 and self._n_truth > 0 and not self._stuck and room and chain < self._credit(round_trip)
+
+    def _credit(self, round_trip: float) -> int:
+        """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
+        interval = self.draft_seconds / self.drafted if self.drafted else round_trip
+        hidden = ceil(round_trip / interval) if interval > 0 else 0
+        ahead = min(2 * self.draft_n + 1 + hidden, MAX_CREDIT)
+        return max(min(ahead, self._reach), self.draft_n)
+
+    def _worthwhile(self) -> int:
+        """How long a chain may be while its last draft has a chance to stand."""
+        return ceil(log(LEAST_USE) / log(self._acceptance.pooled()))
+
+    def _predicted(self, event: ev.Predicted, now: float) -> list[ev.DrafterEffect]:
+        """Note what the model took in and, where it guessed, let the chain grow.
+
+        The caller hands back each plan before it handles another frame, so the guess still belongs at the end.
+        """
+        self._held += event.count
+        if event.count == self._chunk:
+            self._chunk = self._next_chunk(now - event.started)
+        if self._held < self._n_truth:
+            return self._guessed(event)
+        if event.token is None:
+            self._stuck = self._held == len(self._known)
+            return self._send() if self._stuck else []
+        self.drafted += 1
+        self.draft_seconds += now - event.started
+        if event.proposal is not None:
+            self._proposals[len(self._known)] = event.proposal
+        self._known.extend((event.token,))
+        if self._unsent_since is None:
+            self._unsent_since = event.started
+        return self._send() if self._worth_sending(now) else []
+
+    def _guessed(self, event: ev.Predicted) -> list[ev.DrafterEffect]:
+        """Note what was guessed for the known id after those that the model holds, if anything. All that was guessed
+        goes out when the truth ends, or there is a gap."""
+        end = self._held + 1 - event.count  # the last one noted was for the id before this
+        if event.token is not None:
+            self._guesses.append(event.token)
+            end = self._held + 1
+        if self._held == self._n_truth - 1:
+            self._shadowed, self._gap = self._n_truth, min(2 * self._gap + SHADOW, LONGEST_GAP)
+        elif event.token is not None:
+            return []
+        if not self._guesses:
+            return []
+        ids, self._guesses = tuple(self._guesses), []
+        return [ev.SendShadow(end - len(ids), self._known.crc_at(end - len(ids)), ids)]
+
+    def _next_chunk(self, seconds: float) -> int:
+        """Ids to take in at once after a whole chunk took `seconds`: twice, half or as many."""
+        if seconds > 2 * CHUNK_SECONDS:
+            return max(self._chunk // 2, 1)
+        return min(self._chunk * 2, self._n_batch) if seconds < CHUNK_SECONDS / 2 else self._chunk
+
+    def _worth_sending(self, now: float) -> bool:
+        """All that the next step wants, or beyond it what a step consumes, or what has waited long enough.
+
+        A draft slower than COALESCE goes out at once.
+        """
+        sent, end, wanted = max(self._sent, self._n_truth), len(self._known), self._n_truth + self.draft_n
+        waited = now - self._unsent_since if self._unsent_since is not None else 0.0
+        if sent < wanted:
+            return end >= wanted or waited >= COALESCE
+        return end - sent > self.draft_n or (waited >= COALESCE and end - sent >= GROUP)
+
+    def flush(self) -> list[ev.DrafterEffect]:
+        """Send what is held back; for when nothing more will be drafted for now."""
+        return self._send()
+
+    def _send(self) -> list[ev.DrafterEffect]:
+        base = max(self._sent, self._n_truth)
+        self._unsent_since = None
+        if base >= len(self._known):
+            return []
+        end = self._sent = len(self._known)
+        sampled = tuple(self._proposals.get(at) for at in range(base, end)) if self._proposals else ()
+        return [ev.SendDraft(base, self._known.crc_at(base), tuple(self._known[base:end]), sampled)]

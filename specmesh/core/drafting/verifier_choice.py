@@ -1,0 +1,197 @@
+"""Which of several verifiers gets a text: the one where it is expected to be finished first.
+
+Two sources: what each verifier tells of its work with every PING and PONG, and how fast texts lately went there, as
+heard here, where the network and the drafts that stood are part of it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from specmesh.core.draft_length.step_costs import StepCosts
+
+FIRST = 0.25
+"""Seconds until the second HELLO, and between two tries while nobody is connected."""
+
+LONGEST = 2.0
+"""Most seconds between two HELLOs."""
+
+STEADY = 5.0
+"""Seconds that a verifier must have been there for its loss to be answered by a HELLO at once."""
+
+UNANSWERED = 3.0
+"""Seconds without an answer after which somebody should be told."""
+
+
+RENEW = 30.0
+"""Seconds without an answer after which the connection itself is in doubt."""
+
+
+class Greeting:
+    """The pauses between HELLOs, doubled each time and shortened by `luck`, a number from 0 to below 1: the drafters of
+    one verifier must not speak in chorus."""
+
+    def __init__(self, luck: Callable[[], float], now: float) -> None:
+        self.due = now
+        self._luck = luck
+        self._pause = FIRST
+        self._since = self._answered = self._renewed = now
+        self._told = False
+
+    def said(self, now: float, *, sent: bool) -> None:
+        """A HELLO was due; `sent` says whether anybody was connected to take it."""
+        self.due = now + self._shortened(self._pause if sent else FIRST)
+        if sent:
+            self._pause = min(2 * self._pause, LONGEST)
+
+    def answered(self, now: float) -> None:
+        """The verifier is there."""
+        self._answered = now
+
+    def lost(self, now: float) -> None:
+        """It is gone. One that comes and goes is asked less and less often, too."""
+        if now - self._answered >= STEADY:
+            self._pause = FIRST
+            self.due = now
+        else:
+            self.said(now, sent=True)
+        self._since, self._renewed, self._told = now, now, False
+
+    def unanswered(self, now: float) -> bool:
+        """Whether there has been no answer for so long that somebody should be told; true once."""
+        if self._told or now - self._since < UNANSWERED:
+            return False
+        self._told = True
+        return True
+
+    def doubtful(self, now: float) -> bool:
+        """Whether to try by a fresh connection; true once in RENEW seconds."""
+        if now - self._renewed < RENEW:
+            return False
+        self._renewed = now
+        return True
+
+    def _shortened(self, pause: float) -> float:
+        return pause * (1 - self._luck() / 2)
+
+
+TYPICAL = 256
+"""Most tokens that a text is expected to have: `max_tokens` is often just a bound."""
+
+UNKNOWN_STEP = 0.05
+"""Seconds of a step where the verifier does not tell; those that tell are rather compared by what they told."""
+
+ROWS = 4
+"""Rows that each other session is expected to add to a step, drafts included."""
+
+NEAR = 0.1
+"""What is better by a smaller share is not better: estimates are noisy, and the turns of a chat should find their
+verifier again, which has the beginning in its memory."""
+
+FADE = 0.97
+"""What a round still counts after the next one, about 30 rounds."""
+
+FORGOTTEN = 120.0
+"""Seconds after which a measured pace counts no more: else a verifier that was slow once would never be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a verifier told of its work.
+
+    sessions: those it generates for; queued: requests that wait; places: sessions it holds at once, 0 where it does not
+    tell. step_s: a step of one row; row_s: what each further row adds.
+    """
+
+    sessions: int = 0
+    queued: int = 0
+    places: int = 0
+    step_s: float = 0.0
+    row_s: float = 0.0
+
+    def step(self, others: float) -> float:
+        """Expected seconds of a step beside so many other sessions."""
+        return (self.step_s or UNKNOWN_STEP) + self.row_s * ROWS * others
+
+
+def load_of(sessions: int, queued: int, places: int, costs: StepCosts) -> Load:
+    """What a verifier tells of itself."""
+    step_s = costs.seconds(1)
+    return Load(sessions, queued, places, step_s, max(costs.seconds(1 + ROWS) - step_s, 0.0) / ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Measured: seconds from a token of a session to the next, with so many other sessions beside it."""
+
+    token_s: float
+    others: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """A verifier, as far as it matters for a new text.
+
+    ours: sessions of this drafter's clients that `load` does not have yet. round_trip: seconds. length: tokens that a
+    round is expected to bring where no pace was measured.
+    """
+
+    load: Load
+    ours: int = 0
+    round_trip: float = 0.0
+    pace: Pace | None = None
+    length: float = 1.0
+
+
+def expected_seconds(outlook: Outlook, max_tokens: int) -> float:
+    """Seconds until a text of at most so many tokens would be finished there."""
+    load, tokens = outlook.load, min(max_tokens, TYPICAL)
+    there = max(load.sessions + load.queued + outlook.ours, 0)
+    beside = min(there, load.places - 1) if load.places else there
+    if outlook.pace is not None:
+        token_s = outlook.pace.token_s * load.step(beside) / load.step(outlook.pace.others)
+    else:
+        token_s = load.step(beside) / outlook.length
+    ahead = max(there + 1 - load.places, 0) if load.places else 0  # texts that must end before this one begins
+    return outlook.round_trip + (ahead / max(load.places, 1) + 1) * tokens * token_s
+
+
+def ranked(outlooks: Sequence[Outlook], max_tokens: int) -> list[int]:
+    """The verifiers by their index, the one to ask first in front; of those that are NEAR the best, the first given."""
+    expected = [expected_seconds(outlook, max_tokens) for outlook in outlooks]
+    left, order = list(range(len(outlooks))), list[int]()
+    while left:
+        best = min(expected[index] for index in left)
+        chosen = next(index for index in left if expected[index] * (1 - NEAR) <= best)
+        left.remove(chosen)
+        order.append(chosen)
+    return order
+
+
+class PaceMeter:
+    """Learns the pace of one verifier's sessions from when their tokens are heard."""
+
+    def __init__(self) -> None:
+        self._heard: dict[int, float] = {}
+        self._tokens = self._seconds = self._others = self._weight = 0.0
+        self._newest = float("-inf")
+
+    def heard(self, session: int, tokens: int, others: int, now: float) -> None:
+        """So many tokens of a session came, with so many sessions beside it. The first of a session only begin it."""
+        before = self._heard.get(session)
+        self._heard[session] = now
+        if before is None or not tokens:
+            return
+        self._tokens = FADE * self._tokens + tokens
+        self._seconds = FADE * self._seconds + now - before
+        self._others, self._weight = FADE * self._others + others, FADE * self._weight + 1
+        self._newest = now
+
+    def ended(self, session: int) -> None:
+        """A session is over."""
+        self._heard.pop(session, None)
+
+    def pace(self, now: float) -> Pace | None:
+        """The pace lately; None where none was measured lately."""
+        if not self._tokens or now - self._newest > FORGOTTEN:
+            return None
+        return Pace(self._seconds / self._tokens, self._others / self._weight)

@@ -1,0 +1,115 @@
+"""What each strategy lets a verification step say: the token after the committed ids and the first i drafts.
+
+core.accept walks the rows by it, so ends, stops and room are the same for all.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.core.prefix import extend_crc
+from specmesh.core.sampling.block_verification import Block, sample
+from specmesh.core.sampling.noise import Stream, derived, uniform
+from specmesh.core.sampling.proposal import Offer
+from specmesh.core.sampling.sampler import Sampler, SamplingParams, Strategy
+
+Choose = Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a step has shown.
+
+    base, crc: how many ids are committed, and their CRC. logits: one row for the place after them and one after each
+    draft that was verified, float32 (k + 1, n_vocab). offers: these k drafts; one more where another was in hand at the
+    end of the step, for the place of the last row. sampler(i): what chooses there after the first i drafts.
+    """
+
+    base: int
+    crc: int
+    logits: NDArray[np.float32]
+    offers: Sequence[Offer]
+    sampler: Callable[[int], Sampler]
+
+
+class Rule(Protocol):
+    """A strategy at work."""
+
+    def choices(self, rows: Rows) -> Choose:
+        """What gives the token after the first i drafts, called for i = 0, 1, ... as long as these are what it gave."""
+
+
+class Deterministic:
+    """The target's own choice, whatever was drafted."""
+
+    def choices(self, rows: Rows) -> Choose:
+        """The choice of each row's sampler."""
+        return lambda i: rows.sampler(i).choose(rows.logits[i], rows.base + i)
+
+
+class Threshold:
+    """The draft, where the target's law gives it at least so much; else the target's own choice. Not exact."""
+
+    def __init__(self, least: float) -> None:
+        self._least = least
+
+    def choices(self, rows: Rows) -> Choose:
+        """Drafts that are likely enough, or choices."""
+
+        def choose(i: int) -> int:
+            sampler, row = rows.sampler(i), rows.logits[i]
+            if i < len(rows.offers):
+                token = rows.offers[i].token
+                if sampler.law(row)[token] >= self._least:
+                    return token
+            return sampler.choose(row, rows.base + i)
+
+        return choose
+
+
+class Probabilistic:
+    """Block verification, exact in law; for temperatures above 0.
+
+    A draft in hand for the last row is one more of the block: a token of the target's own there would only by luck be
+    that draft, and with any other all that was drafted ahead would be lost. How many drafts there are depends on what
+    has arrived, never on what they are. Noise is used once: coins and corrections belong to `base`, which grows with
+    every step, choices to the prefix they are for (see core.proposal.Proposing).
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._coins, self._corrections = derived(seed, Stream.COINS), derived(seed, Stream.CORRECTIONS)
+
+    def choices(self, rows: Rows) -> Choose:
+        """What stands of the block, then its correction or, where no draft was left, a choice."""
+        offers = rows.offers
+        chosen = [offer.token for offer in offers]
+        if offers:
+            block = Block.of([rows.sampler(i).law(rows.logits[i]) for i in range(len(offers))], offers)
+            stood, weights = block.outcome(uniform(self._coins, rows.base, np.arange(len(offers))))
+            if weights is not None:
+                coin = float(uniform(self._corrections, rows.base, np.zeros(1, np.int64))[0])
+                chosen[stood:] = [sample(weights, coin)]
+        return lambda i: chosen[i] if i < len(chosen) else self._own(rows, i)
+
+    def _own(self, rows: Rows, i: int) -> int:
+        crc = rows.crc
+        for offer in rows.offers[:i]:
+            crc = extend_crc(crc, offer.token)
+        return rows.sampler(i).keyed(crc).choose(rows.logits[i], rows.base + i)
+
+
+def rule_of(params: SamplingParams) -> Rule:
+    """The rule of a session."""
+    if params.strategy == Strategy.THRESHOLD:
+        return Threshold(params.threshold)
+    if proposes(params):
+        return Probabilistic(params.seed)
+    return Deterministic()
+
+
+def proposes(params: SamplingParams) -> bool:
+    """Whether drafts are to be sampled, and sent with what they were sampled from."""
+    return params.strategy == Strategy.PROBABILISTIC and params.temperature > 0

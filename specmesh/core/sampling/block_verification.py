@@ -1,0 +1,86 @@
+"""Block verification: how many drafts of a chain stand, where each was sampled from a known proposal.
+
+Sun et al., "Block Verification Accelerates Speculative Decoding" (2403.10444), algorithm 2. Of drafts X1 .. Xk, Xi
+sampled from q_i after those before it, with p_i the target's law there:
+
+    kept_0 = 1
+    kept_i = min(1, kept_(i-1) p_i(X_i) / q_i(X_i))
+    left_i = sum over x of max(0, kept_i p_(i+1)(x) - q_(i+1)(x))
+    height_i = left_i / (left_i + 1 - kept_i), but height_k = kept_k
+    t = the last i whose coin, uniform in (0, 1), is at most height_i; 0 without one
+
+The first t drafts stand. Where t < k, a correction follows, sampled from max(0, kept_t p_(t+1) - q_(t+1)). Where t = k
+nothing does: whoever wants one more token samples it from p_(k+1), as the paper has it, or verifies another block.
+
+**Exact.** What stands, and the correction, is the beginning of a sample of the target's law, if each draft was sampled
+from what is said here and no coin was known to whom chose it (theorem 1 of the paper). On the average more stands than
+by any other rule for one chain, also than by accepting each draft with min(1, p/q).
+
+**A correction is never the draft that it replaces.** It can be x only where kept_t p(x) > q(x). Were that so for the
+draft, kept_(t+1) would be 1, so would height_(t+1), and it would have stood. The same holds in floating point: a
+rounded quotient is below 1 only where its numerator is below its denominator. So the drafts behind one that fails,
+which the coins have looked at, never come to be beyond the text again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specmesh.core.sampling.filters import Floats
+from specmesh.core.sampling.proposal import Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Drafts under verification: `laws[i]` is the target's before `offers[i]`, float64 (n_vocab,), the drafts before it
+    taken in. kept and heights are those of the module's text; heights[i] is height_(i+1)."""
+
+    laws: Sequence[Floats]
+    offers: Sequence[Offer]
+    kept: tuple[float, ...]
+    heights: tuple[float, ...]
+
+    @classmethod
+    def of(cls, laws: Sequence[Floats], offers: Sequence[Offer]) -> "Block":
+        """The block of as many drafts as there are laws."""
+        kept = [1.0]
+        left = []
+        for law, offer in zip(laws, offers, strict=True):
+            ids, shares = offer.shares()
+            left.append(max(kept[-1] - float(np.minimum(kept[-1] * law[ids], shares).sum()), 0.0))
+            asked = float(shares[ids == offer.token].sum())
+            kept.append(min(kept[-1] * float(law[offer.token]) / asked, 1.0))
+        heights = [_height(kept[i], left[i]) for i in range(1, len(left))]
+        return cls(laws, offers, tuple(kept), (*heights, kept[-1]))
+
+    def outcome(self, coins: Floats) -> tuple[int, Floats | None]:
+        """How many drafts stand by these coins, one for each, and the weights of the correction; None where all do."""
+        passed = np.flatnonzero(coins <= self.heights)
+        stood = int(passed[-1]) + 1 if len(passed) else 0
+        while stood < len(self.offers):
+            weights = self.left(stood)
+            if weights.any():
+                return stood, weights
+            stood += 1  # target and proposal differ by rounding only: what is left of the law is the draft
+        return stood, None
+
+    def left(self, stood: int) -> Floats:
+        """Weights of the tokens that a correction after `stood` drafts is sampled from, fewer than all; they need not
+        sum to 1."""
+        ids, shares = self.offers[stood].shares()
+        weights: Floats = self.kept[stood] * self.laws[stood]
+        weights[ids] -= shares
+        return np.maximum(weights, 0.0, out=weights)
+
+
+def _height(kept: float, left: float) -> float:
+    return 1.0 if kept == 1.0 else left / (left + 1.0 - kept)
+
+
+def sample(weights: Floats, coin: float) -> int:
+    """The token that a uniform number chooses by these weights, not all of them 0."""
+    tokens = np.flatnonzero(weights)
+    reached = np.cumsum(weights[tokens])
+    found = int(np.searchsorted(reached, coin * reached[-1], side="right"))
+    return int(tokens[min(found, len(tokens) - 1)])

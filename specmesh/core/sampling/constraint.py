@@ -1,0 +1,236 @@
+"""What sessions do with a constraint: rows masked, drafts cut, and drafts of the grammar's own.
+
+Where a grammar leaves one id only, again and again, these ids are drafts that cost no drafter anything and always
+stand. They are verified like any other all the same: so they change how soon a text comes, and never the text.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.core.prefix import common_length
+from specmesh.core.sampling.filters import Logits
+from specmesh.core.sampling.sampler import Sampler
+from specmesh.errors import RequestError
+
+MAX_GRAMMAR = 2**16
+"""Bytes of the longest grammar or schema."""
+
+SIMPLER = "ask for a simpler grammar: a JSON schema, or alternatives that differ early"
+"""What to do about one that takes more than it may."""
+
+_BARRED = np.float32(-1e30)
+"""In the place of a logit that is not allowed: less than any bias or penalty makes of another, and a number, so that
+filters can go on calculating."""
+
+
+class GrammarKind(StrEnum):
+    """What language a grammar is written in: llama.cpp's GBNF, or JSON schema."""
+
+    GBNF = "gbnf"
+    JSON_SCHEMA = "json_schema"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a client wants a text to be. A schema is the text of a JSON object."""
+
+    kind: GrammarKind
+    text: str
+
+    @property
+    def field(self) -> str:
+        """What a request calls it."""
+        return "grammar" if self.kind is GrammarKind.GBNF else "json_schema"
+
+
+def check_grammar(grammar: Grammar) -> Grammar:
+    """The same grammar; raises RequestError for one that is too long, no Unicode, or, of a schema, no JSON object."""
+    field = grammar.field
+    try:
+        size = len(grammar.text.encode())
+        schema = json.loads(grammar.text) if grammar.kind is GrammarKind.JSON_SCHEMA and size <= MAX_GRAMMAR else {}
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{field} is not valid Unicode: {error.reason}", field) from None
+    except RecursionError:
+        raise RequestError(f"{field} is nested too deeply", field) from None
+    except ValueError as error:
+        raise RequestError(f"{field} is not JSON: {error}", field) from None
+    if size > MAX_GRAMMAR:
+        raise RequestError(f"{field} has {size} bytes, and {MAX_GRAMMAR} are the most", field)
+    if not grammar.text.strip():
+        raise RequestError(f"{field} is empty", field)
+    if not isinstance(schema, dict):
+        raise RequestError(f"{field} must be a JSON object", field)
+    return grammar
+
+
+class Constraint(Protocol):
+    """A grammar after the ids that a text has so far. What the library runs out of raises in `allowed` alone."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text is whole and nothing can follow."""
+
+    @property
+    def spent(self) -> str | None:
+        """What the library ran out of, in its words; None where it answers. For good: then nothing `fits` any more, or
+        nothing is allowed either."""
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Which ids may come next, (n_vocab,), end ids where the text may end here; at least one.
+
+        Raises RequestError where there is none, or the grammar takes more than it may.
+        """
+
+    def allows(self, token: int) -> bool:
+        """Whether `allowed` has this id; False where it raises."""
+
+    def take(self, token: int) -> None:
+        """Go on by an id that is allowed and ends nothing."""
+
+    def back(self, count: int) -> None:
+        """Take back the last `count` ids."""
+
+    def fits(self, ids: Sequence[int]) -> int:
+        """How many of these ids may come next, in this order; an id that ends the text counts where it may end.
+
+        Whatever is asked here changes no other answer; fewer may be counted where that takes too much.
+        """
+
+    def forced(self) -> tuple[int, ...]:
+        """Ids that come next whatever the target says: each is the only one that is allowed after those before it."""
+
+
+def masked(logits: Logits, allowed: NDArray[np.bool_]) -> Logits:
+    """A copy of a row in which only the `allowed` ids can be chosen; not what a row has beyond the vocabulary."""
+    left = np.full_like(logits, _BARRED)
+    n_vocab = min(len(logits), len(allowed))
+    np.copyto(left[:n_vocab], logits[:n_vocab], where=allowed[:n_vocab])
+    return left
+
+
+BACK = 64
+"""Ids at the end of a drafter's text that may have changed since its last guess: a chain is shorter."""
+
+
+class Guided:
+    """The constraint of one session at the verifier, or None; it moves on with the committed ids."""
+
+    def __init__(self, constraint: Constraint | None) -> None:
+        self._constraint = constraint
+
+    def __bool__(self) -> bool:
+        return self._constraint is not None
+
+    @property
+    def spent(self) -> str | None:
+        """Why no draft fits any more, whatever it is; None as long as some may."""
+        return None if self._constraint is None else self._constraint.spent
+
+    def choose(self, sampler: Sampler, logits: Logits, position: int) -> int:
+        """The token for absolute `position`; raises RequestError where none is allowed."""
+        if self._constraint is None:
+            return sampler.choose(logits, position)
+        return _chosen(self._constraint, sampler, logits, position)
+
+    def took(self, token: int) -> bool:
+        """Go on by a chosen id that ends nothing; whether nothing can follow it."""
+        if self._constraint is None:
+            return False
+        self._constraint.take(token)
+        return self._constraint.complete
+
+    def fitting(self, drafts: Sequence[int]) -> int:
+        """How many of these drafts may stand."""
+        return len(drafts) if self._constraint is None else self._constraint.fits(drafts)
+
+    def forced(self, most: int, seconds: Callable[[int], float]) -> tuple[int, ...]:
+        """Drafts of the grammar's own for the next step, as many as pay, at most `most`.
+
+        All of them stand: what counts is the time of a step by its rows, which `seconds` says.
+        """
+        if self._constraint is None or most <= 0:
+            return ()
+        forced = self._constraint.forced()[:most]
+        return forced[: max(range(len(forced) + 1), key=lambda n: _rate(n + 1, seconds))]
+
+    def of_grammar(self, drafts: Sequence[int]) -> int:
+        """How many of a step's drafts were the grammar's own, before anything of the step is taken."""
+        return common_length(drafts, self._constraint.forced()) if self._constraint is not None and drafts else 0
+
+
+class GuidedDrafts:
+    """The constraint of one session at its drafter: it goes on with the guesses, and back where they did not stand.
+
+    Guesses that the grammar forbids would be dropped, and those of the target are masked alike.
+    """
+
+    def __init__(self, constraint: Constraint, end_ids: Iterable[int]) -> None:
+        self._constraint, self._end_ids = constraint, frozenset(end_ids)
+        self._ids: list[int] = []
+
+    @property
+    def spent(self) -> str | None:
+        """Why nothing guides any more; None as long as something does."""
+        return self._constraint.spent
+
+    def sampler(self, plain: Sampler, length: int, latest: Callable[[int], Sequence[int]]) -> Sampler:
+        """What chooses the id after a text of `length` ids without its prompt, of which `latest(n)` are the last n.
+
+        The `plain` one where the text is none that the grammar allows, so that no guess after it can stand.
+        """
+        window = min(length, max(length - len(self._ids), 0) + BACK)
+        tail, start = latest(window), length - window
+        kept = start + common_length(self._ids[start:], tail)
+        self._constraint.back(len(self._ids) - kept)
+        del self._ids[kept:]
+        rest = tail[kept - start :]
+        if self._constraint.fits(rest) < len(rest) or not self._end_ids.isdisjoint(rest):
+            return plain
+        for token in rest:
+            self._constraint.take(token)
+        self._ids += rest
+        return _Masking(plain, self._constraint)
+
+
+class _Masking(Sampler):
+    """Chooses among the ids that are allowed, if any are."""
+
+    __slots__ = ("_constraint", "_plain")
+
+    def __init__(self, plain: Sampler, constraint: Constraint) -> None:
+        super().__init__(plain.params)
+        self._plain, self._constraint = plain, constraint
+
+    @property
+    def greedy(self) -> bool:
+        """Never: an engine knows nothing of the mask."""
+        return False
+
+    def choose(self, logits: Logits, position: int) -> int:
+        """The token for absolute `position`, given its logits row."""
+        try:
+            return _chosen(self._constraint, self._plain, logits, position)
+        except RequestError:
+            return self._plain.choose(logits, position)
+
+
+def _chosen(constraint: Constraint, sampler: Sampler, logits: Logits, position: int) -> int:
+    """The choice out of a masked row. Where each id is weighed by itself, the best of all is the best of those that are
+    allowed if it is one of them: a mask can cost more than the rest of the step."""
+    if not sampler.filters:
+        token = sampler.choose(logits, position)
+        if constraint.allows(token):
+            return token
+    return sampler.choose(masked(logits, constraint.allowed()), position)
+
+
+def _rate(rows: int, seconds: Callable[[int], float]) -> float:
+    """Ids per second of a step in which all drafts stand; ever more where no step has been measured yet."""
+    return rows / (seconds(rows) or 1.0)

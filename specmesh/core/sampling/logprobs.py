@@ -1,0 +1,81 @@
+"""How likely the target held what it said: natural logarithms of its own softmax, before anything that sampling does.
+
+They are those of OpenAI's API and of llama-server: of the logits as the model gives them, before biases, penalties, a
+grammar, filters and the temperature. Drafts change nothing about them: each id comes with the row that chose it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.core.sampling.filters import Logits, largest
+from specmesh.errors import RequestError
+
+MOST, USUAL = 4096, 20
+"""Most alternatives that are told of a token, and how many are never too many."""
+
+MOST_ALTERNATIVES = 2**17
+"""Most of a text where more are wanted: they make an answer of 15 MB, and half a second of work on it."""
+
+LEAST = -9999.0
+"""What stands for anything less: OpenAI's, as JSON knows no infinity."""
+
+_HUGE = 1e30
+"""Stands for logits that are no finite numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Of one token of a text: its own logarithm, and those of the likeliest ids there, the likeliest first."""
+
+    chosen: float
+    ids: tuple[int, ...] = ()
+    top: tuple[float, ...] = ()
+
+
+def check_logprobs(top: int) -> int:
+    """How many alternatives are to be told of a token; raises RequestError where those are too many."""
+    if not 0 <= top <= MOST:
+        raise RequestError(f"logprobs must be a whole number from 0 to {MOST}", "logprobs")
+    return top
+
+
+def logprobs_of(logits: Logits, token: int, top: int) -> Logprob:
+    """Of a token chosen from this row, with the `top` likeliest; to six decimals, the same wherever they are told."""
+    logits = np.nan_to_num(logits, nan=-_HUGE, posinf=_HUGE, neginf=-_HUGE)
+    scores = logits.astype(np.float64)
+    scores -= scores.max()
+    scores -= log(float(np.exp(scores).sum()))
+    likeliest = largest(logits, top).ids if top else np.empty(0, np.int64)
+    chosen, *others = (np.round(np.maximum(scores[np.append(token, likeliest)], LEAST), 6) + 0.0).tolist()  # no -0.0
+    return Logprob(chosen, tuple(likeliest.tolist()), tuple(others))
+
+
+class Logprobs:
+    """Those of a text, by absolute position from `begin` on; `top` is None where nobody asked, and nothing is kept."""
+
+    __slots__ = ("_found", "_top", "begin")
+
+    def __init__(self, top: int | None, begin: int) -> None:
+        self.begin = begin
+        self._top = top
+        self._found: list[Logprob] = []
+
+    def __bool__(self) -> bool:
+        return self._top is not None
+
+    def take(self, rows: Iterable[NDArray[np.float32]], chosen: Sequence[int]) -> None:
+        """The next ids, each with the row that chose it."""
+        if self._top is not None:
+            self._found += [logprobs_of(row, token, self._top) for row, token in zip(rows, chosen, strict=False)]
+
+    def between(self, begin: int, end: int) -> tuple[Logprob | None, ...]:
+        """Of the positions [begin, end), all of them known or before the first; None for those, nothing at all where
+        nobody asked."""
+        if self._top is None:
+            return ()
+        before = min(max(self.begin - begin, 0), end - begin)
+        return (None,) * before + tuple(self._found[begin + before - self.begin : end - self.begin])

@@ -1,0 +1,111 @@
+"""Stop strings: noticed in ids as they come, and never shown, not even in part."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from specmesh.core.vocabulary.vocabulary import TextStream, Vocabulary
+from specmesh.errors import RequestError
+
+MAX_STOPS, MAX_LENGTH = 16, 1024
+"""Most stop strings of a session, and their most characters."""
+
+_UNDECODED = "\ufffd"
+
+
+def check_stops(stops: Sequence[str]) -> tuple[str, ...]:
+    """The stop strings that mean something; raises RequestError for too many, or what no text has.
+
+    U+FFFD stands for bytes that are no text, so that what is shown and what was generated could differ about it.
+    """
+    if len(stops) > MAX_STOPS or any(len(stop) > MAX_LENGTH for stop in stops):
+        raise RequestError(f"stop must be at most {MAX_STOPS} texts of at most {MAX_LENGTH} characters", "stop")
+    if any(_UNDECODED in stop for stop in stops):
+        raise RequestError("stop must not contain U+FFFD", "stop")
+    try:
+        "".join(stops).encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"stop is not valid Unicode: {error.reason}", "stop") from None
+    return tuple(stop for stop in stops if stop)
+
+
+class StopScan:
+    """Says which id completes a stop string. `pieces` are the bytes of each id."""
+
+    def __init__(self, stops: Sequence[str], pieces: Sequence[bytes]) -> None:
+        self._stops = tuple(stop.encode() for stop in stops)
+        self._pieces = pieces
+        self._tail = b""
+        self._reach = max(map(len, self._stops), default=1) - 1
+
+    def completes(self, token: int) -> bool:
+        """Take the next id of the text; whether a stop string ends in its bytes."""
+        if not self._stops:
+            return False
+        seen = self._tail + self._pieces[token]
+        self._tail = seen[len(seen) - min(self._reach, len(seen)) :]
+        return any(stop in seen for stop in self._stops)
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Text that can be shown, and the ids that are told with it: where the text of each begins in the whole."""
+
+    text: str
+    begins: tuple[int, ...]
+
+
+class StoppedText:
+    """Text of ids as they come, up to the first stop string; what may be the start of one is kept back.
+
+    The ids that are told are as few as have the whole text that is shown. So an id in which a stop string begins is one
+    of them where text of its own comes before that, and otherwise none is that a stop string is made of.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
+        self._stream = TextStream(vocabulary)
+        self._stops = tuple(stops)
+        self._kept = ""
+        self._over = False
+        self._come = self._shown = 0  # characters
+        self._begins: deque[int] = deque()  # of the ids that are not told yet
+
+    def feed(self, ids: Iterable[int]) -> Passage:
+        """What can be shown since these ids."""
+        text = ""
+        for token in ids:
+            self._begins.append(self._come)
+            piece = self._stream.feed((token,))
+            self._come += len(piece)
+            text += piece
+        return self._passage(self._show(text), rest=not self._stops)
+
+    def finish(self) -> Passage:
+        """What is left when the text ends."""
+        text = self._show(self._stream.finish()) + self._kept
+        self._kept = ""
+        return self._passage(text, rest=not self._over)
+
+    def _passage(self, text: str, *, rest: bool) -> Passage:
+        """This text with its ids, or with the rest of them."""
+        self._shown += len(text)
+        told = []
+        while self._begins and (rest or self._begins[0] < self._shown):
+            told.append(self._begins.popleft())
+        return Passage(text, tuple(told))
+
+    def _show(self, text: str) -> str:
+        if self._over:
+            return ""
+        text = self._kept + text
+        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        self._over = bool(found)
+        end = min(found) if found else len(text) - self._started(text)
+        self._kept = "" if found else text[end:]
+        return text[:end]
+
+    def _started(self, text: str) -> int:
+        """The length of the longest end of `text` with which a stop string begins."""
+        longest = max(map(len, self._stops), default=1) - 1
+        lengths = range(min(longest, len(text)), 0, -1)
+        return next((n for n in lengths if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)

@@ -1,0 +1,186 @@
+"""Which sessions share the next step of the target, and with what rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from specmesh.core import events as ev
+from specmesh.core.draft_length.allocation import share_rows
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.session import VerifierSession
+
+Part: TypeAlias = ev.Prefill | ev.Verify
+"""What one session does in a step."""
+
+PREFILL_ROWS = 128
+"""Rows of prompts in a step in which others verify; where the same ids must have the same bits, in any step."""
+
+LEAST_PART = 64
+"""Rows of a part of a prompt that is cut because others go before it."""
+
+ROWS_BESIDE = 4
+"""As many rows of prompts for each session beside them, where that is more: a text of 150 ids on a prompt of 400 needs
+that the prompts of those to come are read as fast as texts end, and many rows are stretched less by more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decode: parts by session id. `pure` says that it holds verification rows only, so its time teaches costs.
+    left_out: drafts could come along, and none does, as it would cost more than it is worth, or there is no room."""
+
+    parts: tuple[tuple[int, Part], ...]
+    left_out: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole step."""
+        return sum(_rows(part) for _, part in self.parts)
+
+    @property
+    def context(self) -> int:
+        """Ids that its sequences hold before it."""
+        return sum(part.position for _, part in self.parts)
+
+    @property
+    def pure(self) -> bool:
+        """Whether every part verifies."""
+        return all(isinstance(part, ev.Verify) for _, part in self.parts)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether any part has drafts."""
+        return any(isinstance(part, ev.Verify) and part.drafts for _, part in self.parts)
+
+    def measured(self, seconds: float, width: int | None) -> tuple[int, float, int]:
+        """What its time teaches: rows, seconds and context of one decode. With a constant width each part was one of
+        its own, of so many rows."""
+        if width is None:
+            return self.rows, seconds, self.context
+        return width, seconds / len(self.parts), self.context // len(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing to run before time `until` (None: before an event)."""
+
+    until: float | None
+
+
+class Scheduler:
+    """Forms steps of at most `n_batch` rows.
+
+    As soon as one session is ready, every session that could step joins, and nobody waits for another's drafts: waiting
+    through the others' step would cost more than any draft brings. Each has its own row; where they are several, as
+    many drafts come with them as raise what all of them get for the time by `costs`.
+
+    What room is left prefills; where others verify or wait only `prefill_rows` of it, or ROWS_BESIDE for each of them,
+    so that no one's tokens stall, times as many as there are prompts for each of the others: prompts in small parts
+    cost everybody time. LEAST_PART of it is kept from drafts. In every other step it is the oldest prompt's first,
+    which so goes on whatever comes, else that of those with least to go, by powers of two: of prompts about as long the
+    older comes first. Whole prompts follow, and parts of LEAST_PART.
+
+    constant: rows of a step cost the same whatever they hold, so all drafts come, and a prompt is always cut at the
+    same places, at multiples of `prefill_rows`, so that what other sessions do does not change how it is computed.
+    """
+
+    def __init__(
+        self,
+        n_batch: int,
+        costs: StepCosts | None = None,
+        prefill_rows: int = PREFILL_ROWS,
+        *,
+        constant: bool = False,
+    ) -> None:
+        self._n_batch = n_batch
+        self._costs = costs if costs is not None else StepCosts()
+        self._prefill_rows = prefill_rows
+        self._constant = constant
+        self._turn = -1
+        self._eldest = False  # who was first of the prompts in the step before
+
+    def next_step(self, sessions: Mapping[int, VerifierSession], now: float) -> Step | Idle:
+        """The next step over the unfinished `sessions`, or until when there is none."""
+        plans = {key: session.plan(now) for key, session in sessions.items() if session.finished is None}
+        waits = [plan.until for plan in plans.values() if isinstance(plan, ev.Wait)]
+        if len(waits) == len(plans):
+            return Idle(min(waits, default=None))
+        prompts = {key: plan for key, plan in plans.items() if isinstance(plan, ev.Prefill)}
+        kept = 0 if self._constant else min(sum(len(plan.ids) for plan in prompts.values()), LEAST_PART)
+        parts: list[tuple[int, Part]] = []
+        left_out = False
+        if any(isinstance(plan, ev.Verify) for plan in plans.values()):
+            joining = {key: plan for key, plan in plans.items() if not isinstance(plan, ev.Prefill)}
+            wants = {key: _wanted(joining[key], sessions[key]) for key in self._fitting(list(joining))}
+            verifying = self._verifying(wants, sessions, kept)
+            left_out = any(want.drafts for want in wants.values()) and not any(part.drafts for _, part in verifying)
+            parts += verifying
+        budget = self._n_batch - sum(_rows(part) for _, part in parts)
+        others = len(plans) - len(prompts)
+        if others:
+            share = max(self._prefill_rows, ROWS_BESIDE * others)
+            budget = min(budget, share * -(-len(prompts) // others))
+        return Step((*parts, *self._filling(prompts, budget)), left_out)
+
+    def _fitting(self, joining: list[int]) -> list[int]:
+        """Those that take part: all, or as many as there are rows."""
+        self._turn += 1
+        if len(joining) <= self._n_batch:
+            return joining
+        begin = self._turn * self._n_batch % len(joining)
+        return (joining[begin:] + joining[:begin])[: self._n_batch]
+
+    def _verifying(
+        self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, VerifierSession], kept: int
+    ) -> list[tuple[int, ev.Verify]]:
+        """Each with its own row, and with the drafts that there is room for and that pay. `kept` rows are a prompt's:
+        drafts of many could leave none."""
+        decided, room = len(wants) == 1 or self._constant, max(self._n_batch - len(wants) - kept, 0)
+        if decided:
+            counts = []
+            for want in wants.values():
+                counts.append(min(len(want.drafts), room))
+                room -= counts[-1]
+        else:
+            context = sum(want.position for want in wants.values())
+            bids = [sessions[key].bid(want) for key, want in wants.items()]
+            first = self._turn % len(wants)
+            pause = self._costs.pause(drafting=True)
+            counts = share_rows(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
+        return [
+            (key, want if count == len(want.drafts) else replace(want, drafts=want.drafts[:count]))
+            for (key, want), count in zip(wants.items(), counts, strict=True)
+        ]
+
+    def _filling(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
+        """As much of the prompts as there is room for."""
+        if self._constant:
+            return self._whole_parts(prompts, budget)
+        self._eldest = not self._eldest
+        oldest, taken = next(iter(prompts), None), dict[int, int]()
+        for key in sorted(
+            prompts, key=lambda key: (self._eldest and key != oldest, len(prompts[key].ids).bit_length())
+        ):
+            ids = len(prompts[key].ids)
+            if ids <= budget or not taken or budget >= LEAST_PART:
+                taken[key] = min(ids, budget)
+                budget -= taken[key]
+        return [(key, replace(plan, ids=plan.ids[: taken[key]])) for key, plan in prompts.items() if taken.get(key)]
+
+    def _whole_parts(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
+        """The next part of each prompt, the oldest first, of those that fit."""
+        parts = []
+        for key, plan in prompts.items():
+            next_cut = self._prefill_rows - plan.position % self._prefill_rows
+            whole = plan if plan.stepwise else replace(plan, ids=plan.ids[:next_cut])
+            if len(whole.ids) <= budget:
+                parts.append((key, whole))
+                budget -= len(whole.ids)
+        return parts
+
+
+def _wanted(plan: ev.Verify | ev.Wait, session: VerifierSession) -> ev.Verify:
+    return plan if isinstance(plan, ev.Verify) else session.verify()
+
+
+def _rows(part: Part) -> int:
+    return len(part.ids) if isinstance(part, ev.Prefill) else 1 + len(part.drafts)

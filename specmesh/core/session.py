@@ -1,0 +1,335 @@
+"""One session at the verifier: what is committed, what has been drafted beyond it, and what to run next.
+
+`handle(event, now) -> effects` for everything that happens, `plan(now)` for what the engine should do next. The output
+depends on the target's logits, the sampler and the prompt only; events from a drafter change how soon it comes.
+"""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from specmesh.core import events as ev
+from specmesh.core.accept import Verdict, accept
+from specmesh.core.draft_buffer import HeldDrafts
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.allocation import Bid
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.controller import Pacing
+from specmesh.core.draft_length.policy import PolicyInputs
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.prefix import Prefix, common_length
+from specmesh.core.sampling.acceptance_strategies import Choose, Rows, proposes, rule_of
+from specmesh.core.sampling.constraint import Constraint, Guided
+from specmesh.core.sampling.logprobs import Logprobs
+from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.sampling.stop import StopScan
+from specmesh.core.scheduling.kv_slots import NOTHING, Memory
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.statistics import RoundCounts, SessionTimes
+from specmesh.core.truth_sender import Telling
+from specmesh.errors import RequestError
+
+SESSION_MEMORY = 8.0
+"""Rounds after which what a session saw of acceptance counts half: texts change, and a policy must follow."""
+
+
+class VerifierSession:
+    """The state machine of one session.
+
+    `ids` are the prompt's first `n_prompt` (None: all of them), then what was generated before and is gone on with; a
+    text that has ended with them is `finished` from the start.
+    `costs` and `acceptance` are the verifier's, shared by its sessions: what others have learnt is where it begins.
+    `constraint` is the grammar's, at the beginning of the text, and allows what was generated before.
+    The target's memory holds the first `held` ids already, the last one never among them. `company`: how many sessions
+    there are with this one.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[int],
+        params: SessionParams,
+        limits: TargetLimits,
+        costs: StepCosts,
+        acceptance: RollingAcceptance,
+        now: float,
+        n_prompt: int | None = None,
+        constraint: Constraint | None = None,
+        held: int = 0,
+        company: int = 1,
+    ) -> None:
+        self.prefix = Prefix(ids)
+        self.n_prompt = len(ids) if n_prompt is None else n_prompt
+        self.resumed = len(ids) - self.n_prompt
+        self.params = params
+        self.sampler = Sampler(params.sampling)
+        self._stops = StopScan(params.stop, limits.pieces)
+        self.logprobs = Logprobs(params.logprobs, len(self.prefix))
+        self._guided = Guided(constraint)
+        self.counts = RoundCounts()
+        self.times = SessionTimes(now)
+        self.finished: str | None = None
+        self.followed = False  # somebody at the drafter reads along, and every round is told at once
+        self._limits, self._costs = limits, costs
+        own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
+        self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times, company)
+        self._telling = Telling(self.prefix, self._pacing)
+        self._drafts = HeldDrafts(self.prefix, limits.n_vocab, self._guided, self._pacing)
+        self._rule = rule_of(params.sampling)
+        self._held = held  # ids in the target's memory
+        self._stepping = False
+        self.cached = min(held, self.n_prompt)
+        if self.resumed or params.max_tokens == 0:
+            self.finished = self._ended_before()
+
+    def _ended_before(self) -> str | None:
+        """How the text ended with the ids it begins with, if it did; the scan for stop strings goes on after them."""
+        before = self.prefix[self.n_prompt : len(self.prefix)]
+        ends = [token in self._limits.end_ids or self._stops_with(token) for token in before]
+        if any(ends):
+            return "stop"
+        return "length" if self._room() <= 0 else None
+
+    # --- what happened
+
+    def handle(self, event: ev.VerifierEvent, now: float) -> list[ev.VerifierEffect]:
+        """Take an event in and say what follows. A finished session answers with nothing."""
+        if self.finished is not None:
+            return []
+        match event:
+            case ev.Drafted() | ev.Shadowed():
+                return self._guessed(event, now)
+            case ev.Stepped():
+                return self._stepped(event, now)
+            case ev.Prefilled(count):
+                self._held += count
+                return []
+            case ev.Nacked(base, crc):
+                return [*self._telling.nacked(base, crc, now)]
+            case ev.Detached():
+                self._pacing.detach()
+                return []
+            case ev.Cancelled(reason):
+                self.finished = reason
+                return [ev.Finish(reason)]
+            case _:
+                assert_never(event)
+
+    def _guessed(self, event: ev.Drafted | ev.Shadowed, now: float) -> list[ev.VerifierEffect]:
+        if self.attached:
+            return self._drafts.take(event, now)
+        self._drafts.stale += 1
+        return []
+
+    def attach(
+        self,
+        arrivals: Arrivals,
+        acceptance: RollingAcceptance | None = None,
+        *,
+        known: int = 0,
+        proven: bool = False,
+    ) -> list[ev.VerifierEffect]:
+        """Hand the session to a drafter that knows its first `known` ids; it is told the rest. See `Pacing.attach`;
+        `acceptance` is what others' sessions, or this one's past, saw of it.
+
+        Where drafts come with what they were sampled from, those of the one before go: its laws are not those of drafts
+        that happen to be the same.
+        """
+        if proposes(self.params.sampling):
+            self._drafts.forget(stepping=self._stepping)
+        own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
+        self._pacing.attach(arrivals, own, proven=proven)
+        return [self._telling.begin(known)]
+
+    @property
+    def told(self) -> int:
+        """How many ids the drafter has been told."""
+        return self._telling.told
+
+    @property
+    def pacing(self) -> Pacing:
+        """The pace of its steps."""
+        return self._pacing
+
+    @property
+    def generated(self) -> int:
+        """How many ids of the text there are, with those of before."""
+        return self.resumed + self.counts.generated
+
+    def said(self, known: int = 0) -> tuple[int, ...]:
+        """The text's ids but for the first `known`, without an end id."""
+        ids = tuple(self.prefix[self.n_prompt + known : len(self.prefix)])
+        return ids[:-1] if ids and ids[-1] in self._limits.end_ids else ids
+
+    @property
+    def memory(self) -> Memory:
+        """What the target's memory holds for certain, as far as other sessions may have it."""
+        return Memory(self.prefix[: self._held], self.n_prompt - 1) if self.params.cache_prompt else NOTHING
+
+    @property
+    def attached(self) -> bool:
+        """Whether a drafter drafts for this session."""
+        return self._pacing.arrivals is not None
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether steps may have drafts at all, by the client's wish and the target's nature."""
+        return self.params.drafts != 0 and self._limits.max_drafts > 0
+
+    @property
+    def drafting(self) -> bool:
+        """Whether a drafter is asked for drafts."""
+        return self.attached and self.draft_n > 0
+
+    @property
+    def draft_n(self) -> int:
+        """How many drafts the drafter is asked for."""
+        return self._pacing.draft_n
+
+    def unsolved(self, now: float) -> PolicyInputs | None:
+        """What to solve another policy from, to be handed to `Pacing.adopt`; None where nothing has moved."""
+        return None if self.finished is not None else self._pacing.unsolved(now)
+
+    @property
+    def lead(self) -> int:
+        """Drafts in hand beyond the committed ids."""
+        return len(self._drafts)
+
+    @property
+    def stale_drafts(self) -> int:
+        """DRAFTs and SHADOWs that came too late or did not fit, and drafts that a grammar forbade."""
+        return self._drafts.stale
+
+    @property
+    def unguided(self) -> str | None:
+        """Why drafts cannot be held against the grammar any more, so that none is verified; None where they can."""
+        return self._guided.spent
+
+    # --- what to run next
+
+    def plan(self, now: float) -> ev.Plan:
+        """What the engine should do for this session; `Wait` when a draft on its way is worth more than a step now."""
+        if self._held < len(self.prefix) - 1:
+            return self._missing()
+        wanted, until = self._pacing.plan(len(self.prefix), self.lead, self._max_drafts(), now)
+        waits = until is not None and not self._drafts.cut and not self._forced()
+        return ev.Wait(until) if until is not None and waits else self.verify(wanted)
+
+    def _missing(self) -> ev.Prefill:
+        """What the target's memory lacks: the prompt, and what was generated before. Where a step's rows are constant
+        each part is computed as it was the first time."""
+        width, prompt, end = self._limits.width, self.n_prompt - 1, len(self.prefix) - 1
+        stepwise = width is not None and self._held >= prompt
+        if width is not None:
+            end = min(self._held + width, end) if stepwise else prompt
+        return ev.Prefill(self._held, tuple(self.prefix[self._held : end]), stepwise)
+
+    def verify(self, wanted: int | None = None) -> ev.Verify:
+        """A step with the drafts in hand, at most `wanted` of them."""
+        limit = self._max_drafts() if wanted is None else min(wanted, self._max_drafts())
+        drafts, forced = self._drafts.chain(limit), self._forced()
+        if common_length(drafts, forced) < len(forced):
+            drafts = forced
+        return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts)
+
+    def bid(self, verify: ev.Verify) -> Bid:
+        """What its drafts offer to a step: those of the grammar's own stand for certain."""
+        forced = self._guided.of_grammar(verify.drafts)
+        stands = (1.0,) * forced + self._pacing.stands(len(verify.drafts) - forced)
+        return Bid(stands, chosen=self.params.drafts is not None)
+
+    def _forced(self) -> tuple[int, ...]:
+        """What of the next step's drafts is the grammar's own."""
+        most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
+        return self._guided.forced(most, lambda rows: self._costs.seconds(rows, len(self.prefix)))
+
+    def begin(self, now: float) -> float:
+        """Note that a verification step with this session begins; the seconds that were waited for it."""
+        self._stepping = True
+        if self.times.decoding is None:
+            self.times.decoding = now
+        return self._pacing.begin(now)
+
+    def _room(self) -> int:
+        """How many more ids may be committed."""
+        return min(self.params.max_tokens - self.generated, self._limits.n_ctx - len(self.prefix))
+
+    def _max_drafts(self) -> int:
+        """Most drafts a step may take: one row is the target's own token."""
+        return max(min(self._limits.max_drafts, self._room() - 1), 0)
+
+    # --- steps
+
+    def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
+        self._stepping = False
+        base, forced = len(self.prefix), self._guided.of_grammar(event.drafts)
+        try:
+            verdict = accept(
+                event.drafts,
+                self._choices(event),
+                end_ids=self._limits.end_ids,
+                room=self._room(),
+                stops=self._stops_with,
+            )
+        except RequestError as error:  # the grammar's, when it is too late to refuse it
+            self.finished = "error"
+            return [ev.Finish(self.finished, error)]
+        self.logprobs.take(event.logits, verdict.committed)
+        self._commit(verdict, forced, event, now)
+        effects: list[ev.VerifierEffect] = []
+        if self._held > len(self.prefix) - 1:
+            self._held = len(self.prefix) - 1
+            effects.append(ev.Trim(self._held))
+        if verdict.ended or verdict.stopped or self._room() == 0:
+            self.finished = "stop" if verdict.ended or verdict.stopped else "length"
+        if self.attached:
+            idle = self.draft_n == 0 and not self.followed and self.finished is None
+            effects[:0] = self._telling.grown(base, now, idle=idle)
+        shown = verdict.committed[:-1] if verdict.ended else verdict.committed
+        logprobs = self.logprobs.between(base, base + len(shown))
+        effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs, forced))
+        if self.finished is not None:
+            effects.append(ev.Finish(self.finished))
+        return effects
+
+    def _stops_with(self, token: int) -> bool:
+        """Take in the next id of the text; whether it ends there, at a stop string or because it is whole."""
+        whole = self._guided.took(token)
+        return self._stops.completes(token) or whole
+
+    def _choices(self, event: ev.Stepped) -> Choose:
+        """The token after the first i drafts: by the rule, or out of what the grammar allows."""
+        base = len(self.prefix)
+        if self._guided:
+            return lambda i: self._guided.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
+        offers = self._drafts.offers(event.drafts)
+        rows = Rows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
+        return self._rule.choices(rows)
+
+    def _after(self, drafts: tuple[int, ...]) -> Sampler:
+        """The sampler after what is committed and these drafts, which stand: earlier rows have chosen them."""
+        back = self.sampler.looks_back
+        if not back:
+            return self.sampler
+        begin = 0 if back < 0 else max(len(self.prefix) - back, 0)
+        return self.sampler.after((*self.prefix[begin : len(self.prefix)], *drafts))
+
+    def _commit(self, verdict: Verdict, forced: int, event: ev.Stepped, now: float) -> None:
+        """Let the text grow."""
+        tested, accepted = verdict.tested, verdict.accepted
+        self._held = len(self.prefix) + len(event.drafts)
+        self.prefix.extend(verdict.committed)
+        self._drafts.moved(verdict.committed, tested, over=verdict.ended or verdict.stopped)
+        generated = len(verdict.committed) - verdict.ended
+        self.counts.record(len(event.drafts), tested, accepted, generated, forced)
+        self.times.verify += event.seconds
+        self.times.last_token = now
+        if self.times.first_token is None:
+            self.times.first_token = now
+        self._pacing.stepped(
+            len(self.prefix),
+            max(tested - forced, 0),
+            max(accepted - forced, 0),
+            flushed=not self._drafts,
+            now=now,
+            sessions=event.sessions,
+            forced=forced > 0,
+        )

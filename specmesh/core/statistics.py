@@ -1,0 +1,315 @@
+"""What a finished (or running) session has to say about itself: the numbers of `generate --json` and `--verbose`."""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import floor
+
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.sampling.sampler import is_exact
+from specmesh.core.session import VerifierSession
+
+
+@dataclass(slots=True)
+class RoundCounts:
+    """What verification rounds did. A round is one step that committed at least one token.
+
+    Drafts of a grammar's own are counted apart: nobody guessed them.
+    """
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    generated: int = 0
+    tested_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    accept_histogram: list[int] = field(default_factory=list)
+    forced_drafted: int = 0
+    forced_accepted: int = 0
+
+    def record(self, drafted: int, tested: int, accepted: int, generated: int, forced: int = 0) -> None:
+        """Count a round that verified `drafted` drafts, compared `tested` along the text and committed `generated`
+        tokens.
+
+        The first `forced` of the drafts were a grammar's own.
+        """
+        self.forced_drafted += forced
+        self.forced_accepted += min(accepted, forced)
+        drafted, tested, accepted = (max(count - forced, 0) for count in (drafted, tested, accepted))
+        self.rounds += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        self.generated += generated
+        _count(self.tested_at, range(tested))
+        _count(self.accepted_at, range(accepted))
+        _count(self.accept_histogram, (accepted,))
+
+    @property
+    def rounds_with_drafts(self) -> int:
+        """Rounds that verified drafts: the first of them is always compared."""
+        return self.tested_at[0] if self.tested_at else 0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted per verified draft; 0 where none was verified."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per round, the verifier's own included; 0 before the first round."""
+        return 1 + self.accepted / self.rounds if self.rounds else 0.0
+
+    def acceptance_per_position(self) -> list[float]:
+        """Accepted per tested draft at each position."""
+        accepted = self.accepted_at + [0] * (len(self.tested_at) - len(self.accepted_at))
+        return [a / t for a, t in zip(accepted, self.tested_at, strict=True)]
+
+
+def _count(bins: list[int], indices: range | tuple[int, ...]) -> None:
+    for index in indices:
+        if index >= len(bins):
+            bins.extend([0] * (index + 1 - len(bins)))
+        bins[index] += 1
+
+
+@dataclass(slots=True)
+class SessionTimes:
+    """When things happened to a session, and seconds spent: in verification steps it took part in, waiting for drafts,
+    and between a correction and the first draft on it (`restart`, over `restarts` corrections)."""
+
+    opened: float
+    decoding: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    verify: float = 0.0
+    wait: float = 0.0
+    restart: float = 0.0
+    restarts: int = 0
+
+    def generating(self, now: float) -> float:
+        """Seconds from the first verification step to the newest token, to `now` before that; 0 before the first."""
+        end = now if self.last_token is None else self.last_token
+        return 0.0 if self.decoding is None else end - self.decoding
+
+
+class Rolling:
+    """The newest samples, for medians and percentiles over a recent window."""
+
+    def __init__(self, window: int = 256) -> None:
+        self._samples: deque[float] = deque(maxlen=window)
+
+    def record(self, value: float) -> None:
+        """Add a sample."""
+        self._samples.append(value)
+
+    def percentile(self, share: float) -> float | None:
+        """The sample below which `share` (0..1) of the window lies (nearest rank); None when empty."""
+        if not self._samples:
+            return None
+        ordered = sorted(self._samples)
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+"""Bounds in seconds for what happens once per token or frame."""
+
+LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0)
+"""The same for what happens once per request."""
+
+
+class Histogram:
+    """How many samples there were up to each of the ascending `bounds`, how many in all, and their sum; none is ever
+    forgotten."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)  # the last one: beyond every bound
+        self._sum = 0.0
+
+    def record(self, value: float, times: int = 1) -> None:
+        """Add `times` samples of this value; below 0 counts as 0, so that the sum never falls."""
+        value = max(value, 0.0)
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def snapshot(self) -> dict[str, object]:
+        """bounds; counts: samples up to each bound, then all of them; sum."""
+        counts, total = [], 0
+        for count in self._counts:
+            total += count
+            counts.append(total)
+        return {"bounds": list(self._bounds), "counts": counts, "sum": round(self._sum, 9)}
+
+
+class Reconnects:
+    """How often a peer came after one had gone."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._missing = 0
+
+    def lost(self) -> None:
+        """A peer has gone."""
+        self._missing += 1
+
+    def came(self) -> None:
+        """A peer has come: one more, or in place of one that had gone."""
+        if self._missing:
+            self._missing -= 1
+            self.count += 1
+
+
+class LastMinute:
+    """What was drafted, accepted and generated in each of the last 60 seconds."""
+
+    SECONDS = 60
+
+    def __init__(self) -> None:
+        self._bins: deque[list[int]] = deque(maxlen=self.SECONDS + 1)  # [second, drafted, accepted, generated]
+
+    def record(self, now: float, drafted: int = 0, accepted: int = 0, generated: int = 0) -> None:
+        """Count into the second of `now`."""
+        second = floor(now)
+        if not self._bins or self._bins[-1][0] < second:
+            self._bins.append([second, 0, 0, 0])
+        newest = self._bins[-1]
+        newest[1] += drafted
+        newest[2] += accepted
+        newest[3] += generated
+
+    def snapshot(self, now: float) -> dict[str, list[int]]:
+        """Per kind the 60 whole seconds before the running one, oldest first."""
+        end = floor(now)
+        found = {kind: [0] * self.SECONDS for kind in ("drafted", "accepted", "generated")}
+        for second, *counts in self._bins:
+            if end - self.SECONDS <= second < end:
+                for kind, count in zip(found, counts, strict=True):
+                    found[kind][second - end] = count
+        return found
+
+
+class BusyShare:
+    """The share of the last `horizon` seconds that was spent busy, in slots of a sixtieth of it."""
+
+    def __init__(self, horizon: float = 60.0) -> None:
+        self._horizon = horizon
+        self._slot = horizon / 60
+        self._slots: deque[tuple[float, float]] = deque()  # (start, busy seconds), oldest first
+        self._born: float | None = None
+
+    def record(self, start: float, end: float) -> None:
+        """Add a busy stretch; stretches come in order and do not overlap."""
+        if self._born is None:
+            self._born = start
+        while start < end:
+            if not self._slots or start >= self._slots[-1][0] + self._slot:
+                self._slots.append((start, 0.0))
+            begun, busy = self._slots[-1]
+            part = min(end, begun + self._slot)
+            self._slots[-1] = (begun, busy + part - start)
+            start = part
+        while self._slots and self._slots[0][0] < end - self._horizon:
+            self._slots.popleft()
+
+    def share(self, now: float) -> float:
+        """Busy seconds / seconds, over the horizon or since the first stretch where that is shorter."""
+        if self._born is None or now <= self._born:
+            return 0.0
+        since = now - self._horizon
+        busy = sum(busy for start, busy in self._slots if start >= since)
+        return min(busy / min(self._horizon, now - self._born), 1.0)
+
+
+class Throughput:
+    """Tokens per second over the recent steps, idle time left out."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[int, float]] = deque(maxlen=256)
+        self._last_end: float | None = None
+        self.gaps = Rolling(1024)
+
+    def record(self, tokens: int, start: float, end: float) -> None:
+        """Count a step that committed `tokens`; what lies between it and the step before counts as its time.
+
+        `gaps` are those pauses, in seconds: waiting for drafts, and everything else that is not the model.
+        """
+        if self._last_end is not None:
+            self.gaps.record(start - self._last_end)
+        self._steps.append((tokens, end - (start if self._last_end is None else self._last_end)))
+        self._last_end = end
+
+    def idle(self) -> None:
+        """Note that nothing is being generated: the time until the next step is nobody's."""
+        self._last_end = None
+
+    def per_second(self) -> float:
+        """Tokens / seconds; 0 before the first step."""
+        seconds = sum(duration for _, duration in self._steps)
+        return sum(tokens for tokens, _ in self._steps) / seconds if seconds > 0 else 0.0
+
+
+Report = dict[str, object]
+
+
+def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Report:
+    """Counts and times of a session as its verifier saw them, in seconds and milliseconds as the keys say.
+
+    tokens_per_second counts from the first verification step, so that prompt processing is not in it. The baseline of
+    speedup_vs_one_token_step is the measured cost of a step of one row on this verifier, not a run without drafts.
+    cached_tokens: of the prompt, found in memory and not computed again.
+    exact: whether the strategy makes each text as likely as the target alone does.
+    Where a text was gone on with after resumed_tokens, all but generated_tokens is about what followed.
+    """
+    times, counts = session.times, session.counts
+    rate = tokens_per_second(session, now)
+    one_step = costs.seconds(1, len(session.prefix))
+    return {
+        "prompt_tokens": session.n_prompt,
+        "cached_tokens": session.cached,
+        "generated_tokens": session.generated,
+        "resumed_tokens": session.resumed,
+        "rounds": counts.rounds,
+        "drafted": counts.drafted,
+        "accepted": counts.accepted,
+        "forced_drafted": counts.forced_drafted,
+        "forced_accepted": counts.forced_accepted,
+        "acceptance_rate": round(counts.acceptance_rate, 4),
+        "mean_acceptance_length": round(counts.mean_acceptance_length, 4),
+        "accept_histogram": list(counts.accept_histogram),
+        "draft_n_last": session.draft_n,
+        "time_s": round(now - times.opened, 6),
+        "time_to_first_token_s": round(times.first_token - times.opened, 6) if times.first_token is not None else None,
+        "tokens_per_second": round(rate, 3),
+        "verify_ms": round(times.verify * 1e3, 3),
+        "wait_ms": round(times.wait * 1e3, 3),
+        "restart_ms": round(times.restart * 1e3, 3),
+        "restarts": times.restarts,
+        "one_token_step_ms": round(one_step * 1e3, 4),
+        "speedup_vs_one_token_step": round(rate * one_step, 3),
+        "seed": session.params.sampling.seed,
+        "strategy": str(session.params.sampling.strategy),
+        "exact": is_exact(session.params.sampling.strategy),
+    }
+
+
+def tokens_per_second(session: VerifierSession, now: float) -> float:
+    """Tokens per second of a session since its first verification step; 0 before it."""
+    seconds = session.times.generating(now)
+    return session.counts.generated / seconds if seconds > 0 else 0.0
+
+
+def with_drafting(report: Report, drafted: int, draft_s: float) -> Report:
+    """Add what only the drafter knows: draft_ms, its own time over the `drafted` ids it guessed, and network_ms.
+
+    network_ms is, summed over corrections, the time until the first draft on it arrived (restart_ms) less the drafter's
+    mean time per draft. Verification goes on meanwhile, so only wait_ms of it delayed anything.
+    """
+    per_draft_ms = draft_s * 1e3 / drafted if drafted else 0.0
+    network_ms = _number(report.get("restart_ms")) - _number(report.get("restarts")) * per_draft_ms
+    return report | {"draft_ms": round(draft_s * 1e3, 3), "network_ms": round(max(network_ms, 0.0), 3)}
+
+
+def _number(value: object) -> float:
+    """A number out of a report that may have come from a peer; 0 for anything else."""
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,279 @@
+"""Whether a drafter's vocabulary fits a verifier's: compared token by token, as bytes.
+
+Files of one model spell their tokens differently and pad their tables differently, and two models of one size may share
+nothing. Only the bytes behind each id tell. The verdicts:
+
+    same       equal ids mean equal bytes; padding rows and unused specials may differ
+    permuted   the same tokens under other ids: a table translates
+    partial    most tokens have a counterpart: a table translates those, the others are never drafted
+    different  too few have: a drafter would be wrong nearly always
+
+A wrong verdict could waste time but never change a text: the verifier takes only ids that its own target chose.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+from math import floor
+
+import numpy as np
+
+from specmesh.core.vocabulary.remap import NONE, Remap
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+
+LEAST_OVERLAP = 0.9
+"""Share of tokens with a counterpart below which a drafter is refused, unless told otherwise."""
+
+MAX_PADDING = 128
+"""Most ids by which one side may be longer and still be the same, all of them empty or unused: llama.cpp's bound."""
+
+SHOWN = 5
+"""Differences that are named."""
+
+_SUFFIX = 32
+"""Longest end of a foreign token, in bytes, for which a stand-in is looked for."""
+
+_SPELLING = 40
+_SPARE = re.compile(rb"<\|[^\s]{0,60}\|>|[<\[](?:pad|unused|reserved|extra_id|dummy)[^\s]{0,60}[>\]]", re.IGNORECASE)
+"""How special tokens are spelt where a file does not mark them as such."""
+
+
+class Verdict(StrEnum):
+    """What a comparison found."""
+
+    SAME = "same"
+    PERMUTED = "permuted"
+    PARTIAL = "partial"
+    DIFFERENT = "different"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An id that stands for something else on the other side, in both spellings."""
+
+    id: int
+    draft: str
+    verifier: str
+
+    def __str__(self) -> str:
+        return f"{self.id} is {self.draft} for the drafter, {self.verifier} for the verifier"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A drafter's vocabulary against a verifier's.
+
+    overlap:        share of tokens with a counterpart; of the two sides' shares the lower.
+    moved:          verifier ids whose counterpart has another id.
+    only_draft, only_verifier: tokens without a counterpart, unused specials not counted.
+    remap:          translates the ids; None where the verdict is different.
+    """
+
+    verdict: Verdict
+    n_draft: int
+    n_verifier: int
+    overlap: float
+    least: float
+    moved: int
+    only_draft: int
+    only_verifier: int
+    differences: tuple[Difference, ...]
+    remap: Remap | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        """One sentence for people, the first differing ids with it where the drafter cannot say everything."""
+        sizes = f"{self.n_draft} tokens" if self.n_draft == self.n_verifier else self._sizes()
+        match self.verdict:
+            case Verdict.SAME:
+                return f"the same vocabulary, {sizes}"
+            case Verdict.PERMUTED:
+                return f"the same tokens, {self.moved} of them under other ids ({sizes}): ids are translated"
+            case Verdict.PARTIAL:
+                without = f"{self.only_verifier} of the verifier's and {self.only_draft} of the drafter's"
+                share = f"{percent(self.overlap)} of the tokens have a counterpart ({sizes})"
+                return f"{share}; {without} have none and are never drafted; the first: {self._first()}"
+        share = f"only {percent(self.overlap)} of the tokens have a counterpart ({sizes})"
+        return f"{share}, {percent(self.least)} are needed; the first differing ids: {self._first()}"
+
+    def _sizes(self) -> str:
+        return f"the drafter has {self.n_draft} tokens, the verifier {self.n_verifier} tokens"
+
+    def _first(self) -> str:
+        return "; ".join(map(str, self.differences)) or "none, for there is no text in them"
+
+
+def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLAP) -> Comparison:
+    """Compare two vocabularies; `least` is the share of tokens with a counterpart below which they are different."""
+    if _is_same(draft.pieces, verifier.pieces):
+        return _same(draft, verifier, least)
+    pairs = _Pairs(draft, verifier)
+    shares = [_share(table, side.pieces) for table, side in ((pairs.fed, verifier), (pairs.said, draft))]
+    (overlap, only_verifier), (draft_overlap, only_draft) = shares
+    overlap = min(overlap, draft_overlap)
+    moved = sum(v != d for v, d in pairs.fed.items())
+    first: Iterable[int]
+    if overlap < least or not pairs.fed:
+        verdict, remap, first = Verdict.DIFFERENT, None, _differing(draft, verifier)
+    elif only_draft or only_verifier:
+        verdict, remap, first = Verdict.PARTIAL, pairs.remap(), _foreign(pairs, draft, verifier)
+    else:
+        verdict, remap, first = Verdict.PERMUTED, pairs.remap(), _differing(draft, verifier)
+    named = tuple(Difference(i, _spelt(draft, i), _spelt(verifier, i)) for i in islice(first, SHOWN))
+    sizes = len(draft), len(verifier)
+    return Comparison(verdict, *sizes, overlap, least, moved, only_draft, only_verifier, named, remap)
+
+
+def percent(share: float) -> str:
+    """A share for people, rounded down: what is below a bar never looks as if it reached it."""
+    return f"{floor(share * 1e4 + 1e-6) / 100:g} %"
+
+
+def spelling(piece: bytes) -> str:
+    """Bytes for people, on one line: quoted text, or hexadecimal where they are no whole characters."""
+    if not piece:
+        return "no text"
+    try:
+        shown = repr(piece[: 4 * _SPELLING].decode()) if len(piece) <= 4 * _SPELLING else f"{len(piece)} bytes"
+    except UnicodeDecodeError:
+        shown = f"<{piece[:_SPELLING].hex(' ')}>"
+    return shown if len(shown) <= 2 * _SPELLING else f"{shown[: 2 * _SPELLING]}..."
+
+
+# --- the same ids
+
+
+def _is_same(a: tuple[bytes, ...], b: tuple[bytes, ...]) -> bool:
+    """Whether equal ids mean equal bytes, padding and unused specials aside."""
+    if a == b:
+        return any(a)
+    shorter, longer = sorted((a, b), key=len)
+    if len(longer) - len(shorter) > MAX_PADDING or not all(map(_spare, longer[len(shorter) :])):
+        return False
+    pairs = zip(a, b, strict=False)
+    return any(a) and all(x == y or (not (x and y) and _spare(x) and _spare(y)) for x, y in pairs)
+
+
+def _same(draft: Vocabulary, verifier: Vocabulary, least: float) -> Comparison:
+    n = min(len(draft), len(verifier))
+    fed = np.full(len(verifier), _filler(draft), np.int64)
+    said = np.full(len(draft), NONE, np.int64)
+    fed[:n] = said[:n] = np.arange(n)
+    return Comparison(Verdict.SAME, len(draft), len(verifier), 1.0, least, 0, 0, 0, (), Remap(fed, said))
+
+
+def _spare(piece: bytes) -> bool:
+    """Whether a token stands for no text, or looks like one that no text contains."""
+    return not piece or _SPARE.fullmatch(piece) is not None
+
+
+# --- other ids
+
+
+class _Pairs:
+    """Counterparts: fed maps verifier ids to draft ids, said draft ids to verifier ids.
+
+    Text is matched by its bytes. Of several ids with the same bytes those with equal ids belong together, then the
+    first with the first, and so on; what is left over shares the first. Tokens without text are matched by their id
+    where most others keep theirs, and end ids by their role; for others nothing tells what they are for.
+    """
+
+    def __init__(self, draft: Vocabulary, verifier: Vocabulary) -> None:
+        self._draft, self._verifier = draft, verifier
+        self.fed: dict[int, int] = {}
+        self.said: dict[int, int] = {}
+        self._mine = mine = _ids_by_piece(draft.pieces)
+        for piece, ids in _ids_by_piece(verifier.pieces).items():
+            if piece in mine:
+                self._pair(ids, mine[piece])
+        kept = sum(v == d for v, d in self.fed.items())
+        if 2 * kept > len(self.fed):
+            self._pair_by_id()
+        self._pair_ends()
+
+    def remap(self) -> Remap:
+        """The table, with a stand-in for each verifier id that has no counterpart."""
+        filler = _filler(self._draft)
+        fed = np.full(len(self._verifier), filler, np.int64)
+        fed[list(self.fed)] = list(self.fed.values())
+        for v, piece in enumerate(self._verifier.pieces):
+            if piece and v not in self.fed:
+                fed[v] = _stand_in(piece, self._mine, filler)
+        said = np.full(len(self._draft), NONE, np.int64)
+        said[list(self.said)] = list(self.said.values())
+        return Remap(fed, said)
+
+    def _pair(self, theirs: list[int], mine: list[int]) -> None:
+        """Pair ids, both lists in rising order, that mean the same."""
+        if not (theirs and mine):
+            return
+        if len(theirs) == len(mine) == 1:
+            self.fed[theirs[0]], self.said[mine[0]] = mine[0], theirs[0]
+            return
+        common = set(theirs) & set(mine)
+        rest = [[i for i in ids if i not in common] for ids in (theirs, mine)]
+        for v, d in [*((i, i) for i in common), *zip(*rest, strict=False)]:
+            self.fed[v], self.said[d] = d, v
+        for v in rest[0][len(rest[1]) :]:
+            self.fed[v] = mine[0]
+        for d in rest[1][len(rest[0]) :]:
+            self.said[d] = theirs[0]
+
+    def _pair_by_id(self) -> None:
+        for i, (a, b) in enumerate(zip(self._draft.pieces, self._verifier.pieces, strict=False)):
+            if not a and not b:
+                self.fed[i] = self.said[i] = i
+
+    def _pair_ends(self) -> None:
+        theirs = [i for i in sorted(self._verifier.end_ids) if i < len(self._verifier) and i not in self.fed]
+        mine = [i for i in sorted(self._draft.end_ids) if i < len(self._draft) and i not in self.said]
+        self._pair(theirs, mine)
+
+
+def _ids_by_piece(pieces: tuple[bytes, ...]) -> dict[bytes, list[int]]:
+    """For each text its ids, in rising order."""
+    found: dict[bytes, list[int]] = {}
+    for token, piece in enumerate(pieces):
+        if piece:
+            found.setdefault(piece, []).append(token)
+    return found
+
+
+def _share(table: dict[int, int], pieces: tuple[bytes, ...]) -> tuple[float, int]:
+    """Share of a side's tokens that have a counterpart, and how many have none; unused specials do not count."""
+    texts = [token for token, piece in enumerate(pieces) if piece]
+    paired = sum(token in table for token in texts)
+    alone = sum(token not in table and not _spare(pieces[token]) for token in texts)
+    return (paired / (paired + alone) if paired else 0.0), alone
+
+
+def _filler(vocabulary: Vocabulary) -> int:
+    """What is fed where nothing better is known: a space, else a line's end, else the first text."""
+    for piece in (b" ", b"\n"):
+        if piece in vocabulary.pieces:
+            return vocabulary.pieces.index(piece)
+    return next((token for token, piece in enumerate(vocabulary.pieces) if piece), 0)
+
+
+def _stand_in(piece: bytes, ids: dict[bytes, list[int]], filler: int) -> int:
+    """The token that is the longest end of a foreign one: what follows it then looks right to the draft model."""
+    ends = (piece[start:] for start in range(max(len(piece) - _SUFFIX, 0), len(piece)))
+    return next((ids[end][0] for end in ends if end in ids), filler)
+
+
+def _differing(draft: Vocabulary, verifier: Vocabulary) -> Iterator[int]:
+    """Ids that are other bytes on the other side, or are not there."""
+    n = min(len(draft), len(verifier))
+    yield from (token for token in range(n) if draft.pieces[token] != verifier.pieces[token])
+    yield from range(n, max(len(draft), len(verifier)))
+
+
+def _foreign(pairs: _Pairs, draft: Vocabulary, verifier: Vocabulary) -> Iterable[int]:
+    """Ids of tokens without a counterpart: the verifier's, or else the drafter's."""
+    theirs = [i for i, piece in enumerate(verifier.pieces) if i not in pairs.fed and not _spare(piece)]
+    return theirs or [i for i, piece in enumerate(draft.pieces) if i not in pairs.said and not _spare(piece)]
+
+
+def _spelt(vocabulary: Vocabulary, token: int) -> str:
+    return spelling(vocabulary.pieces[token]) if token < len(vocabulary) else "no id"

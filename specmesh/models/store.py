@@ -1,0 +1,134 @@
+"""The folder of downloaded models: what lies in it, and which model a name means."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from specmesh.errors import ConfigError
+from specmesh.models.directory import is_model, read_directory
+from specmesh.models.gguf_header import SPLIT_NAME, parts, read_header
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model in the folder. name: its path from there, with slashes; path: a file, or a directory for kind hf."""
+
+    name: str
+    kind: str
+    path: Path
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its files."""
+        files = parts(self.path) if self.kind == "gguf" else [item for item in self.path.iterdir() if item.is_file()]
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    @property
+    def quantisation(self) -> str | None:
+        """From its header; None where that cannot be read."""
+        try:
+            found = read_header(self.path) if self.kind == "gguf" else read_directory(self.path)
+        except ConfigError:
+            return None
+        return found.quantisation
+
+
+def entries(root: Path) -> list[Entry]:
+    """All models below a folder, by name; none where there is no such folder."""
+    return sorted(_found(root), key=lambda entry: entry.name)
+
+
+def as_json(root: Path, found: Iterable[Entry]) -> dict[str, object]:
+    """What `specmesh models list --json` prints."""
+    return {
+        "schema_version": 1,
+        "folder": str(root),
+        "models": [
+            {
+                "name": entry.name,
+                "kind": entry.kind,
+                "size_bytes": entry.size_bytes,
+                "quantisation": entry.quantisation,
+                "path": str(entry.path),
+            }
+            for entry in found
+        ],
+    }
+
+
+def lines(found: Iterable[Entry]) -> list[str]:
+    """A heading and an aligned line for each model."""
+    rows = [("NAME", "KIND", "SIZE", "QUANTISATION", "PATH")]
+    rows += [
+        (entry.name, entry.kind, human_bytes(entry.size_bytes), entry.quantisation or "unknown", str(entry.path))
+        for entry in found
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def is_gguf(name: str) -> bool:
+    """Whether a file of this name is a GGUF model, or the first part of one."""
+    split = SPLIT_NAME.fullmatch(name)
+    return name.endswith(".gguf") and not name.startswith(".") and (split is None or int(split["part"]) == 1)
+
+
+def human_bytes(size: int) -> str:
+    """A size for people, in decimal units."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def resolve(value: str, root: Path) -> str:
+    """The path that `--model VALUE` means: a name in the folder, a path, or the end of exactly one name.
+
+    Raises ConfigError where it is none of them, or the end of several names; says what was tried.
+    """
+    path = Path(value)
+    if path.is_absolute():
+        if _exists(path):
+            return value
+        raise ConfigError(f"no model file {value}: check the path")
+    found = entries(root)
+    named = [entry for entry in found if entry.name == value]
+    if not named and _exists(path):
+        return value
+    alike = named or [entry for entry in found if f"/{entry.name}".endswith((f"/{value}", f"/{value}.gguf"))]
+    match alike:
+        case [entry]:
+            return str(entry.path)
+        case []:
+            raise ConfigError(
+                f"no model {value!r}: tried the {len(found)} names in {root} and the path {path.absolute()}; "
+                "`specmesh models list` shows the names"
+            )
+        case _:
+            names = ", ".join(entry.name for entry in alike)
+            raise ConfigError(f"{value!r} means {len(alike)} models in {root}: give one of {names}")
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file; raises ConfigError where this user cannot know."""
+    try:
+        return path.exists()
+    except PermissionError:
+        told = "this user may not look there, and a service of the system sees no home: keep models in /srv"
+        raise ConfigError(f"the model {path} cannot be read: {told}") from None
+    except OSError as error:
+        raise ConfigError(f"no model file {path}: {error.strerror}") from None
+
+
+def _found(root: Path) -> Iterator[Entry]:
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        here = Path(folder)
+        if is_model(files):
+            yield Entry(here.relative_to(root).as_posix(), "hf", here)
+        for file in files:
+            if is_gguf(file):
+                yield Entry((here / file).relative_to(root).as_posix(), "gguf", here / file)

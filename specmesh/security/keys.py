@@ -1,0 +1,317 @@
+"""Keys of the wire, in a folder: this machine's own, the drafters it lets in, the verifiers it trusts.
+
+A key is a Curve25519 key as ZeroMQ makes it, written as 64 hexadecimal digits, which neither shells nor files mind.
+
+secret.key  this machine's secret key
+drafters    who may connect to a verifier here: KEY NAME, one per line
+verifiers   whom a drafter here trusts: KEY ADDRESS, one per line; a key may have several addresses, and an address keys
+
+Only their owner may read and write them. The lists are no secret, but whoever writes them lets himself in.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import zmq
+from zmq.utils import z85
+
+from specmesh.errors import ConfigError, InsecureKeys
+from specmesh.paths import config_folders
+from specmesh.security.addresses import endpoint, host_of, is_loopback
+
+MAX_SIZE = 2**20
+"""Bytes of a file of keys; a larger one is something else."""
+
+_FIRST_PERSON = 1000
+"""User ids below are those of services (SYS_UID_MAX of login.defs)."""
+
+CREDENTIAL = "specmesh.key"
+"""What systemd's LoadCredential= calls the secret key, in place of the folder's."""
+
+SECRET = "secret.key"  # noqa: S105  (a file's name)
+_KEY = re.compile(r"[0-9a-f]{64}")
+_LABEL = re.compile(r"[^\s#]\S{0,254}")
+
+
+class Listing(StrEnum):
+    """The lists of a folder; what stands behind a key is a drafter's name, or a verifier's address."""
+
+    DRAFTERS = "drafters"
+    VERIFIERS = "verifiers"
+
+    def same(self, one: str, other: str) -> bool:
+        """Whether two labels mean the same, however an address is spelt."""
+        return endpoint(one) == endpoint(other) if self is Listing.VERIFIERS else one == other
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A pair of keys, 32 bytes each."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+
+def new_identity() -> Identity:
+    """A pair that nobody has had before."""
+    public, secret = zmq.curve_keypair()
+    return Identity(z85.decode(public), z85.decode(secret))
+
+
+def key_folders() -> list[Path]:
+    """Where keys are looked for: the user's folder, then the system's."""
+    return [folder / "keys" for folder in config_folders()]
+
+
+def find_keys(named: Path | None) -> "KeyFolder | None":
+    """The folder `named`, or else the first usual one with a key in it; None where there are no keys.
+
+    Raises ConfigError where the folder named has none, InsecureKeys where this user may not look.
+    """
+    if named is not None:
+        if not _there(named / SECRET) and _credential() is None:
+            raise ConfigError(f"--keys {named}: no key is there: make one with `specmesh keys new --keys {named}`")
+        return KeyFolder(named)
+    user, system = key_folders()
+    if _there(user / SECRET):
+        return KeyFolder(user)
+    if _credential() is not None or os.path.lexists(system / SECRET):
+        return KeyFolder(system)
+    if os.geteuid() < _FIRST_PERSON:  # for a person the system's keys are somebody else's
+        _there(system / SECRET)
+    return None
+
+
+def parse_key(text: str) -> str:
+    """A public key as it is written; raises ConfigError for anything else."""
+    key = text.strip().lower()
+    if not _KEY.fullmatch(key):
+        raise ConfigError(f"{text!r} is no key: give the 64 hexadecimal digits that `specmesh keys show` prints there")
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFolder:
+    """The keys in a folder. What others could read or have written is refused with InsecureKeys.
+
+    credential: the file with the secret key, where a service manager hands it over instead of the folder.
+    """
+
+    path: Path
+    credential: Path | None = None
+
+    def make(self, owner: tuple[int, int] | None = None) -> None:
+        """Make the folder where there is none; `owner` (user and group id) gets it. Raises ConfigError."""
+        try:
+            if not self.path.exists():
+                self.path.mkdir(mode=0o700, parents=True)
+                if owner is not None:
+                    os.chown(self.path, *owner)
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be made ({error.strerror})") from None
+
+    def new(self, *, replace: bool = False, owner: tuple[int, int] | None = None) -> Identity:
+        """Make this machine's key, and the folder for it, which `owner` (user and group id) gets.
+
+        Raises ConfigError where there is a key already and `replace` is not given, or it cannot be written, or it would
+        not be the one that is used.
+        """
+        if self.credential is not None:
+            raise ConfigError(f"{self.credential} is the key that the service is given: change it there")
+        self.make(owner)
+        identity = new_identity()
+        with self._changing():
+            if _there(self.path / SECRET) and not replace:
+                raise ConfigError(
+                    f"{self.path / SECRET} is there already: `specmesh keys show` prints its public key; "
+                    "--force makes another, which every peer must then be told"
+                )
+            text = "# The secret key of this machine for specmesh: whoever has it passes for this machine.\n"
+            self._store(SECRET, text + identity.secret.hex() + "\n")
+        return identity
+
+    def identity(self) -> Identity:
+        """This machine's own keys; raises ConfigError where there are none."""
+        credential = self.credential or _credential()
+        path = credential or self.path / SECRET
+        # A credential is the service manager's to guard: its access list may show as a group's right to read.
+        try:
+            raw = credential.read_text("ascii", "replace") if credential is not None else self._read(SECRET)
+        except OSError as error:
+            raise InsecureKeys(f"{path} cannot be read ({error.strerror}): is this command run with sudo?") from None
+        if raw is None:
+            raise ConfigError(f"{path}: no key is there: make one with `specmesh keys new`")
+        lines = [line.strip() for line in raw.splitlines() if line.strip() and not line.startswith("#")]
+        if len(lines) != 1 or not _KEY.fullmatch(lines[0]):
+            raise ConfigError(f"{path} holds no key: make another with `specmesh keys new --force`")
+        secret = bytes.fromhex(lines[0])
+        return Identity(z85.decode(zmq.curve_public(z85.encode(secret))), secret)
+
+    def listed(self, listing: Listing) -> dict[str, str]:
+        """Names by their keys, or of each verifier's key one of its addresses; empty where there is no list."""
+        return dict(self.entries(listing))
+
+    def entries(self, listing: Listing) -> list[tuple[str, str]]:
+        """What a list holds: (key, name or address); empty where there is no list."""
+        found: list[tuple[str, str]] = []
+        for number, line in enumerate((self._read(listing) or "").splitlines(), 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            key, _, label = line.strip().partition(" ")
+            if not _KEY.fullmatch(key) or not _LABEL.fullmatch(label.strip()):
+                raise ConfigError(f"{self.path / listing}:{number}: write the 64 digits of a key, a space and a name")
+            found.append((key, label.strip()))
+        return found
+
+    def stamp(self, name: str) -> tuple[int, ...]:
+        """Changes when a list, or SECRET, does; asks the file system only for its entry."""
+        try:
+            found = os.lstat(self.path / name)
+        except OSError:
+            return ()
+        return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+
+    def verifiers_at(self, address: str) -> list[bytes]:
+        """Public keys that the verifier at an address may prove, the likeliest first; none where no key is known.
+
+        Those listed for the address; else those of its host, on this machine our own, and all others that are trusted:
+        a verifier may listen at another port, and its machine have another name.
+        """
+        found, (host, _) = self.entries(Listing.VERIFIERS), endpoint(address)
+        keys = [key for key, known in found if endpoint(known) == endpoint(address)]
+        if not keys:
+            own = [self.identity().public.hex()] if is_loopback(host_of(address, "--connect")) else []
+            keys = [*(key for key, known in found if endpoint(known)[0] == host), *own, *(key for key, _ in found)]
+        return [bytes.fromhex(key) for key in dict.fromkeys(keys)]
+
+    def allow(self, listing: Listing, key: str, label: str, *, replace: bool = False) -> None:
+        """Put a key on a list under a label; raises ConfigError where the label is another key's and not `replace`.
+
+        A drafter's name is one key's. At a verifier's address there may be several, of which the newest is the first.
+        """
+        if not _LABEL.fullmatch(label):
+            raise ConfigError(f"{label!r} is no name: give one word")
+        with self._changing():
+            found = self.entries(listing)
+            if not replace and any(listing.same(known, label) and other != key for other, known in found):
+                raise ConfigError(
+                    f"{label} has another key: `specmesh keys revoke {label}` first, or give another name"
+                )
+            if listing is Listing.DRAFTERS:
+                kept = [entry for entry in found if key != entry[0] and label != entry[1]]
+            else:
+                kept = [(other, known) for other, known in found if other != key or not listing.same(known, label)]
+            self._write(listing, [(key, label), *kept])
+
+    def revoke(self, word: str) -> list[tuple[Listing, str]]:
+        """Take a key off the lists, with all of its labels, by itself or by one of them; which lists had it, and its
+        labels there."""
+        gone: list[tuple[Listing, str]] = []
+        with self._changing():
+            for listing in Listing:
+                found = self.entries(listing)
+                meant = {key for key, label in found if word in (key, label)}
+                if meant:
+                    gone += [(listing, label) for key, label in found if key in meant]
+                    self._write(listing, [entry for entry in found if entry[0] not in meant])
+        return gone
+
+    # --- files
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One writer at a time: a change is read, made and written as one."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            hint = "make a key first, with `specmesh keys new`" if error.errno == errno.ENOENT else "is it yours?"
+            raise ConfigError(f"{self.path} cannot be opened ({error.strerror}): {hint}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _write(self, listing: Listing, found: Iterable[tuple[str, str]]) -> None:
+        lines = [f"{key} {label}\n" for key, label in sorted(found, key=lambda entry: entry[1].lower())]
+        self._store(listing, "".join(lines))
+
+    def _store(self, name: str, text: str) -> None:
+        """Replace a file as a whole: who reads it finds the old or the new one."""
+        part = self.path / f".{name}.{os.getpid()}"
+        try:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                if os.geteuid() == 0:
+                    folder = self.path.stat()
+                    os.fchown(file.fileno(), folder.st_uid, folder.st_gid)  # the service reads what root writes for it
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self.path / name)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise ConfigError(f"{self.path / name} cannot be written ({error.strerror})") from None
+
+    def _read(self, name: str) -> str | None:
+        """A file's text; None where there is none."""
+        path = self.path / name
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EMLINK):
+                raise InsecureKeys(f"{path} is a symbolic link: put the file itself there") from None
+            mend = f"sudo chown -R {os.geteuid()} {shlex.quote(str(self.path))}"
+            raise InsecureKeys(f"{path} cannot be read ({error.strerror}); if it is yours: {mend}") from None
+        with os.fdopen(descriptor, "rb") as file:
+            folder = self.path.stat()
+            _require_safe(self.path, folder, folder.st_uid, forbidden=0o022)
+            _require_safe(path, os.fstat(file.fileno()), folder.st_uid, forbidden=0o077)
+            raw = file.read(MAX_SIZE + 1)
+        if len(raw) > MAX_SIZE:
+            raise ConfigError(f"{path} is longer than {MAX_SIZE} bytes: is this a file of keys?")
+        return raw.decode("utf-8", "replace")
+
+
+def _there(path: Path) -> bool:
+    """Whether there is such a file; raises InsecureKeys where this user cannot know: no key is not what that means."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise InsecureKeys(
+            f"{path} cannot be looked at ({error.strerror}): give the folder to who runs this, or name another --keys"
+        ) from None
+    return True
+
+
+def _credential() -> Path | None:
+    """The secret key as a service manager hands it over."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    path = Path(folder) / CREDENTIAL if folder else None
+    return path if path is not None and path.is_file() else None
+
+
+def _require_safe(path: Path, found: os.stat_result, owner: int, *, forbidden: int) -> None:
+    """Raise InsecureKeys for what is not ours alone. Root may read what belongs to the folder's `owner`."""
+    quoted = shlex.quote(str(path))
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise InsecureKeys(f"{path} is no regular file: put the file itself there")
+    ours = {0, os.geteuid()} | ({owner} if os.geteuid() == 0 else set())
+    if found.st_uid not in ours:
+        raise InsecureKeys(f"{path} belongs to user {found.st_uid}: sudo chown {os.geteuid()} {quoted}")
+    if found.st_mode & forbidden:
+        mode, right = stat.S_IMODE(found.st_mode), "700" if stat.S_ISDIR(found.st_mode) else "600"
+        raise InsecureKeys(f"{path} is open to others (mode {mode:04o}): chmod {right} {quoted}")
