@@ -224,7 +224,7 @@ def audit(
     socket_path: Path | None,
     json: bool,
 ) -> None:
-    """Compare the texts of a live pair with the verifier's alone, token by token; exit code 1 where one is wrong.
+    """Compare the texts of a live pair with the verifier's alone, token by token; exit code 1 if one is wrong.
 
     Where two texts differ, the verifier is asked again: a near tie is a choice so close that the kernels of another
     batch width, whose logits differ slightly, can turn it. Everything else is an error.

@@ -57,7 +57,7 @@ class Conversation:
 @click.command()
 @click.option("--system", metavar="TEXT", help="System prompt of the conversation.")
 @click.option("--raw", is_flag=True, help="Use no chat template: the model continues the text itself.")
-@click.option("--max-tokens", type=COUNT, metavar="N", help="Most tokens of an answer.")
+@click.option("--max-tokens", type=COUNT, metavar="N", help="Maximum number of tokens per answer.")
 @request_options(temperature=0.7)
 def chat(
     system: str | None,

@@ -37,7 +37,7 @@ ROLE = click.argument("role", type=click.Choice(paths.ROLES))
 
 @click.group()
 def config() -> None:
-    """Show the settings of a daemon, or write a file with them."""
+    """Show the settings of a daemon, or write a settings file."""
 
 
 @config.command()
@@ -47,7 +47,7 @@ def config() -> None:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, role: str, path: Path | None, origin: bool, json: bool) -> None:
-    """Show every setting that the daemon would start with now, as a file of settings."""
+    """Show every setting that the daemon would start with now, as a settings file."""
     values = effective(ctx.find_root(), role, path)
     if json:
         told = {key: {"value": value, "origin": source} for key, (value, source) in values.items()}
@@ -61,7 +61,7 @@ def show(ctx: click.Context, role: str, path: Path | None, origin: bool, json: b
 @config.command("path")
 @ROLE
 def path_command(role: str) -> None:
-    """Print the file that the daemon reads; exit code 1 where there is none."""
+    """Print the path of the daemon's settings file; exit code 1 if there is none."""
     found = find(role)
     if found is None:
         places = ", ".join(str(folder / f"{role}.toml") for folder in paths.config_folders())
@@ -77,7 +77,7 @@ def path_command(role: str) -> None:
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.pass_context
 def init(ctx: click.Context, role: str, system: bool, path: Path | None, force: bool) -> None:
-    """Write a file with every setting in it, each explained and commented out."""
+    """Write a settings file in which every setting is explained and commented out."""
     where = path or paths.config_folders()[int(system)] / f"{role}.toml"
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ config_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=_load,
-    help="File of settings in TOML, keys named as these flags (default: the user's, then the system's; see `config`).",
+    help="Settings file in TOML, keys named like these flags (default: the user's, then the system's; see `config`).",
 )
 
 

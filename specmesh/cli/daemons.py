@@ -64,36 +64,36 @@ _SHARED: dict[str, Decorator] = {
         "--gpu",
         type=click.Choice(["auto", "required"]),
         default="auto",
-        help="required: do not start where no GPU takes the layers.",
+        help="required: do not start if no GPU can take the layers.",
     ),
-    "max_sessions": number("--max-sessions", click.INT, 8, "N", "Most sessions at a time."),
+    "max_sessions": number("--max-sessions", click.INT, 8, "N", "Maximum number of concurrent sessions."),
     "max_queue": number(
         "--max-queue",
         click.INT,
         256,
         "N",
-        "Most requests that wait for a free session; more are refused (exit code 75).",
+        "Maximum number of requests that wait for a session; more are refused (exit code 75).",
     ),
     "ctx": number(
         "--ctx",
         click.INT,
         4096,
         "N",
-        "Most tokens of a session; memory is reserved for all sessions. If not set, at most what the model was trained "
-        "with.",
+        "Maximum number of tokens per session; memory is reserved for all sessions. If not set, at most the model's "
+        "training context.",
     ),
     "drain": number(
         "--drain",
         _SECONDS,
         10.0,
         "SECONDS",
-        "Time that running requests get after SIGTERM to finish; a second SIGTERM ends at once.",
+        "Time that running requests get to finish after SIGTERM; a second SIGTERM ends at once.",
     ),
     "log_level": click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
         default="info",
-        help="Least severity to log; debug includes the engines' own lines.",
+        help="Minimum level to log; debug includes the engines' own lines.",
     ),
     "log_format": click.option(
         "--log-format",
@@ -195,7 +195,7 @@ _insecure_rpc_option = click.option(
     shell_complete=complete_model,
     help="Target model: a GGUF file, a name in `models list`, or `bundled`.",
 )
-@click.option("--bind", default="tcp://127.0.0.1:7071", help="Address where drafters connect.")
+@click.option("--bind", default="tcp://127.0.0.1:7071", metavar="ADDRESS", help="Address to listen on for drafters.")
 @path_option("--chat-template", "FILE", "Jinja template for chats (default: the model's own).")
 @number(
     "--grace",
@@ -230,7 +230,7 @@ def verifier(
     defaults: dict[str, object],
     shared: _Shared,
 ) -> None:
-    """Run the verifier: it holds the target model and decides every token."""
+    """Run the verifier: it runs the target model and decides every token."""
     where, port = shared.api("verifier")
     with _instance(where):
         from specmesh.config import VerifierSettings
@@ -262,15 +262,15 @@ def verifier(
     metavar="ADDRESS,...",
     callback=lambda _ctx, _option, told: tuple(one.strip() for text in told for one in text.split(",") if one.strip()),
     help="Address of the verifier. With several, each request goes to the one that should finish it first, and on to "
-    "another where one is busy or goes away.",
+    "another if one is busy or goes away.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["auto", "mlx", "llama", "ngram", "sim"]),
     metavar="auto|mlx|llama|ngram",
     default="auto",
-    help="mlx: a Hugging Face model; llama: a GGUF model; ngram: no model, repeats what the text has said before; "
-    "auto: MLX on Apple Silicon, elsewhere what fits the model.",
+    help="mlx: a Hugging Face model; llama: a GGUF model; ngram: no model, repeats what followed before in the text; "
+    "auto: MLX on Apple Silicon, elsewhere the engine for the model's format.",
 )
 @click.option(
     "--model",
@@ -302,7 +302,7 @@ def drafter(
     defaults: dict[str, object],
     shared: _Shared,
 ) -> None:
-    """Run a drafter: it guesses the verifier's next tokens."""
+    """Run a drafter: its draft model proposes the next tokens."""
     where, port = shared.api("drafter")
     with _instance(where):
         from specmesh.config import DrafterSettings

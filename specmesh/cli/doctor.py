@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab_overlap: float, json: bool) -> None:
-    """Check this machine, its settings, services, daemons and their links; exit code 1 where a check fails.
+    """Check this machine, its settings, services, daemons and their links; exit code 1 if a check fails.
 
-    With --model and --against: compare two models' vocabularies, as a drafter does; exit code 1 where they do not fit.
+    With --model and --against: compare two models' vocabularies, as a drafter does; exit code 1 if they do not fit.
     """
     from specmesh import logs
     from specmesh.doctor.vocabularies import diagnose

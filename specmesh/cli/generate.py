@@ -77,7 +77,7 @@ class _Text:
 
 @click.command()
 @click.argument("prompt", required=False)
-@number("--max-tokens", COUNT, 128, "N", "Most tokens to generate.")
+@number("--max-tokens", COUNT, 128, "N", "Maximum number of tokens to generate.")
 @request_options(temperature=0.0)
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text.")
 @click.option("--ignore-eos", is_flag=True, help="Go on after the model's end-of-text token.")
@@ -99,7 +99,7 @@ class _Text:
     click.FloatRange(0.0, 86_400.0),
     RECONNECT_TIMEOUT,
     "SECONDS",
-    "Time to wait for a daemon that went away before giving up.",
+    "Time to wait for a daemon that went away.",
 )
 @click.option(
     "--resume",

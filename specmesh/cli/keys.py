@@ -162,8 +162,11 @@ def _service_user() -> tuple[int, int] | None:
 def pair(
     ctx: click.Context, host: str | None, code: str | None, address: str | None, path: Path | None, system: bool
 ) -> None:
-    """Introduce two machines to each other. On the verifier's, without arguments: shows a code. On the drafter's, with
-    the HOST and CODE shown there. Keys are made where there are none."""
+    """Introduce two machines to each other.
+
+    Without arguments on the verifier's machine, which shows a HOST and CODE; then with these on the drafter's machine.
+    Keys are made if there are none.
+    """
     if host is not None and address is not None:
         raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
     settings = effective(ctx.find_root(), "verifier" if host is None else "drafter", None)

@@ -240,7 +240,7 @@ def default_options(command: Command) -> Command:
         "max_tokens": "128 for a completion; a chat may fill its context",
         "temperature": "1; `generate` 0, `chat` 0.7",
     }
-    tokens = (COUNT, "N", None, "Most tokens to generate.")
+    tokens = (COUNT, "N", None, "Maximum number of tokens to generate.")
     fields: dict[str, Decorator] = {
         name: click.option(
             f"--{name.replace('_', '-')}",

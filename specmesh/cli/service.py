@@ -43,7 +43,7 @@ def _command(run: "Callable[[Service, Hand], None]") -> click.Command:
 
 @_command
 def install(planned: "Service", hand: "Hand") -> None:
-    """Write the service's files, and its settings where there are none."""
+    """Write the service's files, and a settings file if there is none."""
     asked = click.get_current_context().params
     if asked["system"] and hand.root is None and sys.platform != "darwin":
         from specmesh.service.systemd import check_visible
@@ -58,7 +58,7 @@ def install(planned: "Service", hand: "Hand") -> None:
 
 @_command
 def uninstall(planned: "Service", hand: "Hand") -> None:
-    """Stop the service and remove everything it had, its settings too."""
+    """Stop the service and remove all its files, the settings too."""
     hand.uninstall(planned)
 
 

@@ -23,7 +23,7 @@ ANSWER_TIMEOUT_S = 2.0
 @json_option
 @click.pass_context
 def ps(ctx: click.Context, json: bool) -> None:
-    """List the daemons that run here; exit code 69 where none does."""
+    """List the daemons that run here; exit code 69 if there are none."""
     found = find()
     if json:
         print_json({"schema_version": SCHEMA_VERSION, "daemons": [one.as_json() for one in found]})
@@ -194,9 +194,9 @@ def human_seconds(seconds: float) -> str:
 @json_option
 @socket_option
 def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> None:
-    """Have a daemon measure the round trip to each of its peers; exit code 69 where none answers.
+    """Have a daemon measure the round trip to each of its peers; exit code 69 if none answers.
 
-    Ctrl-C ends it with the summary of what came.
+    Ctrl-C ends it with the summary so far.
     """
     tallies: dict[tuple[str, str], Tally] = {}
     try:
