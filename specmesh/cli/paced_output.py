@@ -1,4 +1,8 @@
-"""Text onto a terminal at an even pace, written by a thread of its own while the next is waited for."""
+"""Text onto a terminal at an even pace: what came in blocks reads as if it had come piece by piece.
+
+A block's pieces are spread over the time until the next block is expected: the median of the latest gaps. Nothing is
+shown later than LATE after the block that follows its own, so that the screen never falls behind.
+"""
 
 import itertools
 import threading
@@ -37,7 +41,7 @@ class Pace(Generic[T]):
         self._last: float | None = None
 
     def add(self, block: Sequence[T], now: float) -> None:
-        """A block has come. Before anything is known of gaps, it is due at once."""
+        """Add a block. Before any gap is known, it is due at once."""
         if self._last is not None:
             self._gaps.append(now - self._last)
         self._last = now
@@ -53,17 +57,11 @@ class Pace(Generic[T]):
         """When the first piece is to be shown; None without one."""
         return self._pieces[0].due if self._pieces else None
 
-    def take(self, now: float) -> list[T]:
-        """Take out what is to be shown by now."""
+    def take(self, now: float = float("inf")) -> list[T]:
+        """Take out what is to be shown by now; everything where no block follows."""
         taken = []
         while self._pieces and self._pieces[0].due <= now:
             taken.append(self._pieces.popleft().what)
-        return taken
-
-    def rest(self) -> list[T]:
-        """Take out everything: no block follows."""
-        taken = [piece.what for piece in self._pieces]
-        self._pieces.clear()
         return taken
 
 
@@ -74,8 +72,8 @@ def pieces(text: str, count: int) -> list[str]:
 
 
 class PacedOutput:
-    """As a context: what is left at its end is written at once. `write` is called from one thread at a time; what it
-    raises is raised again by whoever adds the next text, or at the end."""
+    """Writes on a thread of its own, as a context: what is left at its end is written at once. What `write` raises is
+    raised again by whoever adds the next text, or at the end."""
 
     def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._clock = write, clock
@@ -97,17 +95,16 @@ class PacedOutput:
         self._raise()
 
     def add(self, text: str, tokens: int) -> None:
-        """The text of a block of so many tokens has come; one without text is none."""
+        """Add the text of a block of so many tokens."""
         self._raise()
-        if not text:
-            return
-        with self._changed:
-            self._pace.add(pieces(text, tokens), self._clock())
-            self._changed.notify()
+        if text:
+            with self._changed:
+                self._pace.add(pieces(text, tokens), self._clock())
+                self._changed.notify()
 
     def _raise(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
+        error, self._error = self._error, None
+        if error is not None:
             raise error
 
     def _run(self) -> None:
@@ -125,4 +122,4 @@ class PacedOutput:
                 if due is not None and due <= now:
                     return "".join(self._pace.take(now))
                 self._changed.wait(None if due is None else due - now)
-            return "".join(self._pace.rest()) or None
+            return "".join(self._pace.take()) or None

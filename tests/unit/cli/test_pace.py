@@ -75,7 +75,7 @@ def test_at_the_end_nothing_waits():
     pace.take(0.0)
     pace.add("bcd", 1.0)
     assert pace.take(1.0) == ["b"]
-    assert (pace.rest(), pace.rest(), pace.next_due()) == (["c", "d"], [], None)
+    assert (pace.take(), pace.take(), pace.next_due()) == (["c", "d"], [], None)
 
 
 @PROFILE
