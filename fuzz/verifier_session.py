@@ -17,8 +17,9 @@ from specmesh.core.draft_length.arrival_estimates import Arrivals
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.acceptance_strategies import proposes
-from specmesh.core.sampling.sampler import Sampler, SamplingParams, Strategy
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.daemons.link.transport import drafted

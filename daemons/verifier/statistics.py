@@ -9,7 +9,7 @@ from specmesh import __version__
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.drafter_pool import WHYS
-from specmesh.core.sampling.sampler import is_exact
+from specmesh.core.sampling import is_exact
 from specmesh.core.session import VerifierSession
 from specmesh.core.statistics import (
     LONG,

@@ -11,8 +11,9 @@ from specmesh.api.fields import ignored
 from specmesh.api.messages import continues, parse_messages
 from specmesh.api.requests import Request
 from specmesh.api.structure import grammar_of
+from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.penalties import FORBIDDEN, WINDOW, Penalties, forbidding
-from specmesh.core.sampling.sampler import MOST, THRESHOLD, SamplingParams, Strategy, check_sampling
+from specmesh.core.sampling.sampler import MOST, SamplingParams, check_sampling
 from specmesh.core.sampling.stop import check_stops
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, SessionParams
 from specmesh.errors import RequestError

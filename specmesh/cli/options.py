@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import click
 from click.core import ParameterSource
 
-from specmesh.core.sampling.sampler import THRESHOLD, Strategy
+from specmesh.core.sampling import THRESHOLD, Strategy
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.constraint import Grammar
-from specmesh.core.sampling.sampler import SamplingParams, Strategy
+from specmesh.core.sampling.sampler import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

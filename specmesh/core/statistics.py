@@ -5,10 +5,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import floor
+from typing import TYPE_CHECKING
 
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.sampling.sampler import is_exact
-from specmesh.core.session import VerifierSession
+from specmesh.core.sampling import is_exact
+
+if TYPE_CHECKING:
+    from specmesh.core.session import VerifierSession
 
 
 @dataclass(slots=True)
@@ -252,7 +255,7 @@ class Throughput:
 Report = dict[str, object]
 
 
-def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Report:
+def session_report(session: "VerifierSession", costs: StepCosts, now: float) -> Report:
     """Counts and times of a session as its verifier saw them, in seconds and milliseconds as the keys say.
 
     tokens_per_second counts from the first verification step, so that prompt processing is not in it. The baseline of
@@ -293,7 +296,7 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
     }
 
 
-def tokens_per_second(session: VerifierSession, now: float) -> float:
+def tokens_per_second(session: "VerifierSession", now: float) -> float:
     """Tokens per second of a session since its first verification step; 0 before it."""
     seconds = session.times.generating(now)
     return session.counts.generated / seconds if seconds > 0 else 0.0

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.prefix import extend_crc
+from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.block_verification import Block, sample
 from specmesh.core.sampling.noise import Stream, derived, uniform
 from specmesh.core.sampling.proposal import Offer
-from specmesh.core.sampling.sampler import Sampler, SamplingParams, Strategy
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 Choose = Callable[[int], int]
 

@@ -8,12 +8,12 @@ chooses the same token far more often than an independent sample would.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.filters import (
     Candidates,
     Floats,
@@ -30,28 +30,6 @@ from specmesh.core.sampling.filters import (
 from specmesh.core.sampling.noise import Stream, derived, gumbel, reaching
 from specmesh.core.sampling.penalties import MAX_BIASES, NONE, Penalties, biased, penalised
 from specmesh.errors import RequestError
-
-THRESHOLD = 0.3
-"""The least probability of a draft that stands by `threshold`, where nobody chose another."""
-
-
-class Strategy(StrEnum):
-    """Its names, as clients and the wire have them. core.rules has what they do."""
-
-    DETERMINISTIC = "deterministic"
-    """A draft stands where it is what the target itself chooses: the text does not depend on any drafter."""
-    PROBABILISTIC = "probabilistic"
-    """Drafts stand as often as they can with each text as likely as without them: exact in law."""
-    THRESHOLD = "threshold"
-    """A draft stands where the target finds it likely enough: the text depends on the drafter."""
-    GREEDY = "greedy"
-    """Nothing is drafted."""
-
-
-def is_exact(strategy: str) -> bool:
-    """Whether each text is as likely by the strategy of this name as from the target alone."""
-    return strategy != Strategy.THRESHOLD
-
 
 __all__ = ["Logits", "Sampler", "SamplingParams"]
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import MOST_ALTERNATIVES, USUAL
-from specmesh.core.sampling.sampler import SamplingParams, Strategy
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.errors import PromptTooLong, RequestError
 

@@ -17,11 +17,12 @@ import pytest
 
 from specmesh.core.accept import accept
 from specmesh.core.prefix import Prefix
+from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.acceptance_strategies import Rows, rule_of
 from specmesh.core.sampling.block_verification import Block
 from specmesh.core.sampling.penalties import Penalties
 from specmesh.core.sampling.proposal import Offer, Proposal, Proposing, proposal_of
-from specmesh.core.sampling.sampler import Sampler, SamplingParams, Strategy
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 PROMPT = (2, 1)
 LENGTH = 3

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.accept import Verdict, accept
+from specmesh.core.sampling import Strategy, is_exact
 from specmesh.core.sampling.acceptance_strategies import (
     Deterministic,
     Probabilistic,
@@ -17,7 +18,7 @@ from specmesh.core.sampling.acceptance_strategies import (
     rule_of,
 )
 from specmesh.core.sampling.proposal import HEAVIEST, Offer, Proposal
-from specmesh.core.sampling.sampler import Sampler, SamplingParams, Strategy, check_sampling, is_exact
+from specmesh.core.sampling.sampler import Sampler, SamplingParams, check_sampling
 from specmesh.errors import RequestError
 
 HOT = SamplingParams(1.0, seed=3)
