@@ -9,7 +9,7 @@ from harness.loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, attach, reque
 from specmesh.api.requests import Finished, Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.daemons.verifier.daemon import daemon as verifier_module
+from specmesh.daemons.verifier import daemon as verifier_module
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy
 from specmesh.wire import messages as m

@@ -10,7 +10,7 @@ import zmq
 from gate import Gate
 from harness.loops import PATIENCE, until
 
-from specmesh.daemons import auth, transport
+from specmesh.daemons.link import auth, transport
 from specmesh.daemons.link.auth import Guard
 from specmesh.daemons.link.curve import Handshake, next_handshake
 from specmesh.daemons.link.transport import bind_router

@@ -8,7 +8,8 @@ from gate import Gate
 from harness.loops import PATIENCE, until
 
 from specmesh.core.peer_limits import RATES, Cost
-from specmesh.daemons import auth, lobby
+from specmesh.daemons.link import auth
+from specmesh.daemons.link import pending_handshakes as lobby
 from specmesh.daemons.link.curve import Handshake, next_handshake
 from specmesh.wire import messages as m
 

@@ -6,7 +6,7 @@ import pytest
 
 from specmesh.core.statistics import SHORT, Histogram
 from specmesh.daemons.link.peers import PING_INTERVAL, SILENCE
-from specmesh.daemons.verifier.daemon import drafters as drafters_module
+from specmesh.daemons.verifier import drafters as drafters_module
 from specmesh.daemons.verifier.drafters import MOST_OF_A_KEY, Drafters
 from specmesh.errors import Busy
 from specmesh.wire import messages as m

@@ -15,11 +15,11 @@ MANY_WRITERS = """
 import os, sys, threading
 from pathlib import Path
 import structlog
-from specmesh import log_file, logs
+from specmesh import logs
 
-log_file.LIMIT = int(sys.argv[2])
+logs.LIMIT = int(sys.argv[2])
 print("before", file=sys.stderr)
-logs.configure("info", "json", log_file.LogFile(Path(sys.argv[1])))
+logs.configure("info", "json", logs.LogFile(Path(sys.argv[1])))
 
 def ours(name):
     for number in range(200):
@@ -85,11 +85,11 @@ def test_it_goes_on_where_it_cannot_begin_anew(tmp_path: Path):
 OTHERS = """
 import os, resource, sys, time
 from pathlib import Path
-from specmesh import log_file, logs
+from specmesh import logs
 
-log_file.LIMIT = 10_000
+logs.LIMIT = 10_000
 path = Path(sys.argv[1])
-logs.configure("info", "json", log_file.LogFile(path))
+logs.configure("info", "json", logs.LogFile(path))
 most = int(sys.argv[2])
 if most:
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
