@@ -60,7 +60,7 @@ inside() {
     for folder in dev proc sys; do mount --rbind "/$folder" "$new/$folder"; done
     rm -rf "$new/opt/specmesh" "$new/opt/live"
     mkdir "$new/opt/live"
-    cp -r "$source"/{pyproject.toml,README.md,LICENSE,specmesh,wire,daemons,systemd,launchd} "$new/opt/live"
+    cp -r "$source"/{pyproject.toml,setup.py,README.md,LICENSE,specmesh,wire,daemons,systemd,launchd} "$new/opt/live"
     cp "$source"/{tools/live_systemd_checks.py,docs/operations.md} "$new/opt/live"
     chroot "$new" "$python" -m venv /opt/specmesh
     chroot "$new" /opt/specmesh/bin/pip install -q '/opt/live[verifier]'

@@ -6,13 +6,14 @@ import plistlib
 import re
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from specmesh.paths import config_folders
 from specmesh.service.plan import Command, File, Scope, Service
 
-TEMPLATE = Path(__file__).parents[1] / "launchd/job.plist"
+TEMPLATE = resources.files("specmesh.launchd") / "job.plist"
 
 _NOT_IN = {Scope.USER: "UserName", Scope.SYSTEM: "LimitLoadToSessionType"}
 """What in the template is for the other scope only."""

@@ -4,6 +4,7 @@ import grp
 import re
 import stat
 import sys
+from importlib import resources
 from pathlib import Path
 
 import specmesh
@@ -11,7 +12,7 @@ from specmesh.errors import ConfigError
 from specmesh.paths import config_folders
 from specmesh.service.plan import Command, File, Scope, Service
 
-TEMPLATES = Path(__file__).parents[1] / "systemd"
+TEMPLATES = resources.files("specmesh.systemd")
 
 _HIDDEN = ("/home", "/root", "/run/user")
 """What ProtectHome hides."""

@@ -1,0 +1,1 @@
+"""The template of launchd jobs, installed as specmesh.launchd."""

@@ -1,0 +1,1 @@
+"""Templates of systemd units, installed as specmesh.systemd."""
