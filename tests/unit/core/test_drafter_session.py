@@ -1,28 +1,13 @@
 """One session at the drafter, event by event."""
 
-from math import ceil, log
-
 import pytest
 from drafter_sessions import PROMPT, crc, drafting, predict, session, told
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.acceptance import RollingAcceptance
 from specmesh.core.draft_session import (
-    COALESCE,
-    FIRST_CHUNK,
-    FOLLOW,
-    LEAST_USE,
-    MAX_CREDIT,
     NACK_INTERVAL,
-    SHADOW,
-    DrafterSession,
 )
 from specmesh.core.sampling.proposal import Proposal
-
-PROFILE = settings(derandomize=True, deadline=None, max_examples=150)
-
 
 # --- drafting
 
@@ -50,74 +35,6 @@ def test_long_prompt_goes_in_by_batches():
 def test_nothing_is_drafted_before_the_truth_is_known():
     """Without a SYNC there is nothing to build on."""
     assert session(synced=False).plan(0.0) is None
-
-
-def test_draft_n_0_takes_in_the_truth_and_drafts_nothing():
-    """Asked for nothing any more, and not to shadow, a drafter takes in so many ids at once, all but the last, with
-    which it would start; what is left is taken in with the first guess."""
-    made, known, taken = session(draft_n=2, shadows=False, n_ctx=1000, n_batch=100), PROMPT, []
-    predict(made, 1)
-    for token in range(8 * FOLLOW):
-        made.handle(told(token % 16, after=known, draft_n=0), 0.0)
-        known = (*known, token % 16)
-        while made.plan(0.0) is not None:
-            taken.append(len(predict(made, None, took=0.0)[0].ids))
-    assert taken[:2] == [FIRST_CHUNK, 2 * FIRST_CHUNK]
-    assert set(taken[2:]) == {FOLLOW}
-    assert made.plan_shadow() is None
-    made.handle(told(1, after=known, draft_n=2), 0.0)
-    assert made.plan(0.0) == ev.Predict((*known[len(PROMPT) + sum(taken) :], 1), guess=True)
-
-
-def test_nothing_is_taken_in_before_anything_is_to_be_guessed():
-    """Not even a long prompt, until drafts are asked for, or enough of the text is there to shadow."""
-    known = tuple(range(10)) * 20
-    idle, asked, shadowing = (
-        session(synced=False, draft_n=0, n_ctx=1000, n_batch=1000, shadows=shadows) for shadows in (False, False, True)
-    )
-    for made in (idle, asked, shadowing):
-        made.handle(ev.Told(0, 0, known, 0, sync=True), 0.0)
-        made.handle(told(*range(SHADOW - 1), after=known, draft_n=0), 0.0)
-        assert made.plan(0.0) is made.plan_shadow() is None
-    after = (*known, *range(SHADOW - 1))
-    for made, draft_n in ((idle, 0), (asked, 1), (shadowing, 0)):
-        made.handle(told(1, after=after, draft_n=draft_n), 0.0)
-    assert idle.plan(0.0) is idle.plan_shadow() is None
-    for made in (asked, shadowing):
-        plan = made.plan(0.0)
-        assert plan is not None
-        assert plan.ids == known[: len(plan.ids)]
-
-
-@pytest.mark.parametrize(("draft_n", "round_trip"), [(1, 0.0), (4, 0.0), (4, 0.02), (4, 10.0), (65535, 10.0)])
-def test_credit_bounds_the_chain(draft_n, round_trip):
-    """The chain stops at its credit: enough for two steps, and for a round trip what has a chance to stand."""
-    made = session(draft_n=draft_n)
-    while (plan := made.plan(round_trip)) is not None:
-        made.handle(ev.Predicted(len(plan.ids), 1, -0.01), 0.0)
-    chain = len(made.chain)
-    worthwhile = ceil(log(LEAST_USE) / log(RollingAcceptance(prior=0.75).pooled()))
-    assert min(2 * draft_n, MAX_CREDIT) <= chain <= min(max(2 * draft_n + 1, worthwhile), MAX_CREDIT)
-
-
-def test_fast_drafts_share_a_frame():
-    """Drafts faster than COALESCE go out together: as many as are wanted, or what is there after that time."""
-    made = session(draft_n=3)
-    sent = [predict(made, token, now=token * 1e-5, took=1e-5)[1] for token in (1, 2, 3)]
-    assert sent == [[], [], [ev.SendDraft(3, crc(*PROMPT), (1, 2, 3))]]
-    assert predict(made, 4, now=1e-3, took=1e-5)[1] == []
-    assert predict(made, 5, now=1e-3 + COALESCE, took=1e-5)[1] == [ev.SendDraft(6, crc(*PROMPT, 1, 2, 3), (4, 5))]
-    assert predict(made, 6, now=1.0, took=1e-5)[1] == []
-    assert made.flush() == [ev.SendDraft(8, crc(*PROMPT, 1, 2, 3, 4, 5), (6,))]
-    assert made.flush() == []
-
-
-def test_a_correction_restarts_the_wait_for_company():
-    """What was held back and cut does not hurry what is drafted after it."""
-    made = session(draft_n=3)
-    assert predict(made, 1, now=0.0, took=1e-5)[1] == []
-    made.handle(told(9, after=PROMPT), 0.5)
-    assert predict(made, 4, now=0.5, took=1e-5)[1] == []
 
 
 def test_no_guess_stops_until_the_truth_moves():
@@ -241,94 +158,6 @@ def test_nack_about_an_unknown_prefix_is_answered_with_nack():
 
 
 # --- anything at all
-
-tokens = st.integers(0, 3)
-texts = st.lists(tokens, max_size=6).map(tuple)
-
-
-@PROFILE
-@given(st.data())
-def test_plans_continue_the_memory_whatever_is_told(data):
-    """Any truths, syncs, NACKs and guesses: each plan continues exactly what the model holds, within its context;
-    trims never add; drafts sent lie beyond the truth and carry the CRC of what is before them."""
-    n_ctx, n_batch = data.draw(st.sampled_from([6, 40])), data.draw(st.sampled_from([1, 3, 16]))
-    made, held = DrafterSession(4, n_ctx, n_batch), []
-    seen = [()]
-    for now in range(data.draw(st.integers(1, 25))):
-        match data.draw(st.sampled_from(["told", "nacked", "plan", "plan", "plan"])):
-            case "told":
-                after = data.draw(st.sampled_from(seen) | texts)
-                ids = data.draw(texts)
-                seen.append((*after, *ids))
-                effects = made.handle(told(*ids, after=after, sync=data.draw(st.booleans())), float(now))
-            case "nacked":
-                prefix = data.draw(st.sampled_from(seen))
-                effects = made.handle(ev.Nacked(len(prefix), crc(*prefix)), float(now))
-            case _:
-                plan = made.plan(data.draw(st.sampled_from([0.0, 0.1])))
-                if plan is None:
-                    continue
-                assert 0 < len(plan.ids) <= n_batch
-                known = made._known[0 : len(made._known)]
-                assert known[: len(held)] == held
-                assert list(plan.ids) == known[len(held) : len(held) + len(plan.ids)]
-                held += plan.ids
-                assert len(held) <= n_ctx
-                guess = data.draw(st.none() | tokens) if plan.guess else None
-                effects = made.handle(ev.Predicted(len(plan.ids), guess, now - 0.01), float(now))
-        for effect in effects:
-            if isinstance(effect, ev.Trim):
-                assert effect.length <= len(held)
-                del held[effect.length :]
-            if isinstance(effect, ev.SendDraft):
-                known = made._known[0 : len(made._known)]
-                assert effect.base >= made.n_truth
-                assert effect.crc == crc(*known[: effect.base])
-                assert list(effect.ids) == known[effect.base : effect.base + len(effect.ids)]
-        assert held == made._known[0 : len(held)]
-
-
-def corrected(made, times):
-    """The drafter guesses on and on and is corrected at its first draft each time."""
-    for _ in range(times):
-        while (plan := made.plan(0.0)) is not None:
-            made.handle(ev.Predicted(len(plan.ids), 1, -0.01), 0.0)
-        made.handle(ev.Told(made.n_truth, made._known.crc_at(made.n_truth), (2,), 4, sync=False), 0.0)
-
-
-def test_a_drafter_that_is_mostly_wrong_stays_close():
-    """Drafts that hardly ever stand are not made beyond what was asked for: their bytes would be wasted."""
-    made = session(draft_n=4)
-    corrected(made, 30)
-    while (plan := made.plan(10.0)) is not None:
-        made.handle(ev.Predicted(len(plan.ids), 1, -0.01), 0.0)
-    assert len(made.chain) == 4
-
-
-def test_beyond_what_was_asked_for_drafts_go_in_groups():
-    """The drafts asked for are sent as they come; those beyond go two by two, and the rest with the next truth."""
-    made = session(draft_n=2)
-    sent = []
-    while (plan := made.plan(0.0)) is not None:
-        effects = made.handle(ev.Predicted(len(plan.ids), 1, -0.01), 0.0)
-        sent.append(sum(len(effect.ids) for effect in effects if isinstance(effect, ev.SendDraft)))
-    assert sent == [1, 1, 0, 2, 0]
-    truth = ev.Told(made.n_truth, made._known.crc_at(made.n_truth), (1,), 2, sync=False)
-    assert any(isinstance(effect, ev.SendDraft) for effect in made.handle(truth, 0.0))
-
-
-@pytest.mark.parametrize(("per_id", "settled"), [(1e-6, 512), (0.002, 32), (0.05, 4), (1.0, 1)])
-def test_prompts_are_taken_in_by_chunks_of_a_tenth_of_a_second(per_id, settled):
-    """A fast model takes whole batches, a slow one few ids at a time, so that it listens in between."""
-    made = DrafterSession(16, 100_000, 512)
-    made.handle(ev.Told(0, 0, (1,) * 8000, 4, sync=True), 0.0)
-    made.handle(ev.Told(8000, made._known.crc, (1,) * 8000, 4, sync=True), 0.0)
-    chunks = []
-    while (plan := made.plan(0.0)) is not None and not plan.guess:
-        chunks.append(len(plan.ids))
-        made.handle(ev.Predicted(len(plan.ids), None, 0.0), len(plan.ids) * per_id)
-    assert chunks[20] == settled
-    assert sum(chunks) >= 16_000 - 512
 
 
 # --- what drafts are sampled from

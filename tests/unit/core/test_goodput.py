@@ -44,18 +44,7 @@ def test_the_fuller_a_step_the_fewer_drafts():
     assert [even_drafts([0.9] * 3, sessions, 3, cliff) for sessions in (2, 4, 8)] == [3, 1, 0]
 
 
-def test_the_likelier_drafts_come():
-    """Of a good drafter's and a bad one's."""
-    assert share_rows([bid(0.2, 0.2), bid(0.9, 0.9)], 2, lambda _: 1.0) == [0, 2]
-    assert share_rows([bid(0.9, 0.1), bid(0.8, 0.8)], 2, lambda _: 1.0) == [1, 1]
-
-
 def test_what_a_client_has_chosen_comes_first():
     """Whatever it costs, as far as there is room."""
     assert share_rows([bid(0.1, 0.1, chosen=True), bid(0.9)], 9, lambda rows: float(rows) ** 3) == [2, 0]
     assert share_rows([bid(0.1, 0.1, chosen=True), bid(0.9, chosen=True)], 2, lambda _: 1.0) == [2, 0]
-
-
-def test_nothing_known_of_costs():
-    """Before the first measurement all that there is comes."""
-    assert share_rows([bid(0.5), bid(0.5)], 9, lambda _: 0.0) == [1, 1]

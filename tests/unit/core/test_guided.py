@@ -5,7 +5,6 @@ from hashlib import blake2b
 from itertools import product
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -223,49 +222,6 @@ def test_what_only_one_text_can_follow_is_drafted_by_the_grammar():
     assert made.counts.accept_histogram == [1]
 
 
-def test_nothing_is_waited_for_where_something_is_forced():
-    """The same drafter is waited for without a grammar."""
-    plans = []
-    for constraint in (None, Texts(b"ddddd")):
-        made = session(constraint, draft_n=4)
-        made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
-        made.handle(ev.Drafted(2, made.prefix.crc, (8,)), 0.0)
-        plans.append(made.plan(0.0))
-    assert isinstance(plans[0], ev.Wait)
-    assert plans[1] == ev.Verify(1, 8, (8,) * 4)
-
-
-def test_pacing_hears_of_a_drafters_guesses_only(monkeypatch):
-    """What the grammar drafted says nothing of the drafter, and neither does the time that such a step took."""
-    made, heard = session(Texts(b"dda", b"ddb", b"ddc"), draft_n=4), []
-    monkeypatch.setattr(made._pacing, "stepped", lambda *told, **more: heard.append((*told[1:], more["forced"])))
-    finish(made, knowing((b"dda", b"ddb", b"ddc"), GREEDY))
-    alone = session(Texts(b"dddd"), draft_n=3)
-    monkeypatch.setattr(alone._pacing, "stepped", lambda *told, **more: heard.append((*told[1:], more["forced"])))
-    finish(alone)
-    assert heard == [(1, 1, True), (0, 0, True)]
-
-
-def test_no_drafts_means_none_of_the_grammar_either():
-    """draft_n 0 is the verifier alone; N is the most of any kind."""
-    assert all(not one.drafts for one in finish(session(Texts(b"dddddd"), draft_n=0))[1])
-    assert [len(one.drafts) for one in finish(session(Texts(b"dddddd"), draft_n=2))[1]] == [2, 2]
-
-
-def test_the_grammar_drafts_as_much_as_pays():
-    """By the measured time of steps: here three rows cost little more than one, and four a great deal."""
-    costs = StepCosts()
-    for rows, seconds in ((1, 1.0), (2, 1.1), (3, 1.2), (4, 8.0), (9, 20.0)):
-        costs.record(rows, seconds)
-    _, rounds = finish(session(Texts(b"d" * 9), costs=costs))
-    assert [len(one.drafts) for one in rounds] == [2, 2, 2]
-    dear = StepCosts()
-    for rows in range(1, 10):
-        dear.record(rows, float(rows * rows))
-    _, rounds = finish(session(Texts(b"d" * 4), costs=dear))
-    assert [len(one.drafts) for one in rounds] == [0, 0, 0, 0]
-
-
 def test_a_drafters_guesses_beyond_what_is_forced_are_verified_with_it():
     """They count as its own, and those before as the grammar's, whoever else has said them."""
     texts = (b"dda", b"ddb", b"ddc")
@@ -289,33 +245,6 @@ def test_a_forbidden_draft_is_neither_verified_nor_waited_for():
     [_, emitted] = made.handle(ev.Stepped((1,), rows, 0.01), 0.0)
     assert emitted == ev.Emit((1, 1), 1, (1,), 1)
     assert (made.counts.drafted, made.counts.accepted) == (1, 1)
-
-
-def test_drafts_that_hang_on_a_forbidden_one_find_nothing():
-    """They are stale, like those of any rejected chain."""
-    made = session(Texts(b"aaaa"), draft_n=6)
-    made.handle(ev.Drafted(2, made.prefix.crc, (1, 8)), 0.0)
-    chain = Prefix((*PROMPT, 1, 8))
-    made.handle(ev.Drafted(4, chain.crc, (1,)), 0.0)
-    assert (made.lead, made.stale_drafts) == (1, 2)
-
-
-@pytest.mark.parametrize(
-    ("sampling", "few"), [(GREEDY, True), (SamplingParams(0.1, seed=1), True), (SamplingParams(0.1, 3), False)]
-)
-def test_a_mask_is_made_where_it_may_change_something(sampling, few):
-    """Not where the choice is allowed anyway, unless filters look at all of a row."""
-
-    class Counting(Texts):
-        masks = 0
-
-        def allowed(self):
-            self.masks += 1
-            return super().allowed()
-
-    constraint = Counting(*(bytes(text) for text in product(b"abcd", repeat=5)))
-    ids, _ = finish(session(constraint, sampling=sampling, draft_n=0))
-    assert (constraint.masks < len(ids)) == few
 
 
 def test_a_stop_string_ends_it_before_the_grammar_does():
@@ -402,18 +331,3 @@ def test_guided_guesses_are_what_the_target_would_say(texts, seed):
         else:
             assert not chooser.greedy
             assert chooser.choose(logits(known.crc), len(known)) == whole[at]
-
-
-def test_guided_guesses_go_back_far():
-    """By more than a chain has: after another truth than was believed."""
-    text = b"a" * 300
-    drafts = GuidedDrafts(Texts(text), {END})
-    for said in ([1] * 250, [1] * 3, [1] * 299, []):
-        chooser = drafts.sampler(Sampler(GREEDY), len(said), lambda n, said=said: said[len(said) - n :])
-        assert chooser.choose(np.zeros(N_VOCAB, np.float32), 0) == 1
-
-
-def test_after_the_end_nothing_guides():
-    """A drafter may guess on beyond an end."""
-    drafts, plain = GuidedDrafts(Texts(b"a"), {END}), Sampler(GREEDY)
-    assert drafts.sampler(plain, 2, lambda _: [1, END]) is plain

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specmesh.core import peer_limits as limits
-from specmesh.core.peer_limits import FEW_ACCOUNTS, PATIENCE, QUIET, RATES, Allowance, Allowances, Cost, Rate, Verdict
+from specmesh.core.peer_limits import PATIENCE, QUIET, RATES, Allowance, Allowances, Cost, Rate, Verdict
 
 FRAME = 36
 
@@ -23,24 +23,6 @@ def test_an_honest_drafter_never_meets_them():
             for _ in range(min(int(left), 49)):
                 assert one.frame(24, Cost.IDS, 1, now) is Verdict.TAKE
             left -= int(left)
-
-
-def test_several_sessions_of_a_drafter_share_them():
-    """Eight sessions of 100 rounds a second, each answered by two frames of 12 ids."""
-    one = Allowance()
-    for turn in range(10 * 800):
-        one.earn()
-        for _ in range(2):
-            assert one.frame(68, Cost.IDS, 12, turn / 800) is Verdict.TAKE
-
-
-def test_each_draft_may_be_a_frame():
-    """Sixteen sessions of 100 rounds a second that are asked for two drafts, with three more ahead of them."""
-    one = Allowance()
-    for turn in range(20 * 1600):
-        one.earn(2)
-        for _ in range(5):
-            assert one.frame(36, Cost.IDS, 1, turn / 1600) is Verdict.TAKE
 
 
 def test_a_burst_is_slowed_and_forgiven():
@@ -74,14 +56,6 @@ def test_each_cost_has_a_bound_of_its_own(cost: Cost, amount: int):
     assert told.count(Verdict.TAKE) * amount <= rate.burst + 10 * rate.per_second + amount
     assert Verdict.CUT in told
     assert one.frame(20, None, 1, 10.0) is Verdict.TAKE
-
-
-def test_bytes_have_a_bound():
-    """Frames as long as they may be: so much at once, and so much a second from then on."""
-    one, rate = Allowance(), RATES[Cost.BYTES]
-    told = [one.frame(2**19, None, 1, n / 100) for n in range(1_000)]
-    assert told.count(Verdict.TAKE) * 2**19 <= rate.burst + 10 * rate.per_second
-    assert told[: int(rate.burst) >> 19] == [Verdict.TAKE] * (int(rate.burst) >> 19)
 
 
 def test_drafts_are_earned_by_rounds():
@@ -124,30 +98,6 @@ def test_accounts_are_apart_and_bounded(monkeypatch: pytest.MonkeyPatch):
         all_of.of(number, 100.0 + number).take(Cost.PINGS, 1, 100.0 + number)
         assert len(all_of) <= 8
     assert all_of.of(99, 200.0) is all_of.of(99, 200.0)
-
-
-def test_who_has_rested_is_forgotten():
-    """A connection that came and went leaves nothing for long; one that is over its limits is remembered."""
-    all_of = Allowances()
-    flooding = all_of.of(b"flood", 0.0)
-    assert not flooding.take(Cost.FRAMES, 10**6, 0.0)
-    for number in range(500):
-        now = 100.0 * number
-        flooding.frame(1, Cost.IDS, 10**6, now)
-        all_of.of(number, now).take(Cost.PINGS, 1, now)
-        assert len(all_of) <= FEW_ACCOUNTS + 1
-    assert all_of.of(b"flood", now) is flooding
-
-
-def test_earning_is_for_whom_it_is_told():
-    """An account that is not known earns nothing, and is not made."""
-    all_of = Allowances({cost: Rate(0, 1, earned=1) for cost in Cost})
-    all_of.earn(b"nobody")
-    assert len(all_of) == 0
-    one = all_of.of(b"one", 0.0)
-    assert one.frame(1, Cost.IDS, 1, 0.0) is Verdict.TAKE
-    all_of.earn(b"one")
-    assert one.take(Cost.IDS, 1, 0.0)
 
 
 def test_the_protocol_tells_them():

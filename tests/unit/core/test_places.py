@@ -33,14 +33,6 @@ def test_the_next_turn_goes_on():
     assert made.snapshot() == {"hits": 1, "tokens_saved": len(CHAT), "kept_sequences": 0, "kept_tokens": 0}
 
 
-def test_the_last_id_is_decoded_again():
-    """The same prompt once more: all but its last id, whose logits are needed."""
-    made = places(reuse="cut")
-    seq = had(made, CHAT)
-    assert made.take(CHAT, 0) == (seq, len(CHAT) - 1)
-    assert made.orders() == (Cut(seq, len(CHAT) - 1),)
-
-
 def test_a_system_prompt_is_copied_as_long_as_that_loses_less():
     """Into an empty sequence while there is one; then into the least recently used, if that holds less than would be
     cut off; else it is cut off."""
@@ -76,23 +68,6 @@ def test_without_cutting_only_the_whole():
     assert made.orders() == ()
 
 
-def test_few_ids_are_not_worth_it():
-    """Prompts begin alike, if only with the id that all begin with: nobody's memory goes for that."""
-    made = places(n_seq=2, reuse="cut")
-    seq = had(made, CHAT)
-    other, held = made.take((*CHAT[: LEAST - 1], 1, 2), 0)
-    assert (other == seq, held) == (False, 0)
-
-
-def test_a_long_memory_is_not_given_for_a_short_beginning():
-    """Without copies an empty sequence is taken where more would be cut off than gained."""
-    long = (*SYSTEM, *range(500, 700))
-    made = places(n_seq=2, reuse="cut")
-    seq = had(made, long)
-    assert made.take((*SYSTEM, 1), 0)[0] != seq
-    assert made.take((*SYSTEM, 1), 0) == (seq, len(SYSTEM)), "there is no other then"
-
-
 def test_the_least_recently_used_goes():
     """With nothing in common and no empty sequence, the one that was used longest ago is emptied."""
     made = places(n_seq=2)
@@ -101,25 +76,6 @@ def test_the_least_recently_used_goes():
     assert first != second
     assert had(made, (*chats[0], 5)) == first
     assert had(made, chats[2]) == second
-
-
-def test_what_was_not_beside_it_is_not_emptied_with_it():
-    """Short texts one after the other: the one before is the last to go, however few steps there were."""
-    made = places(n_seq=4)
-    went = []
-    for start in range(0, 1200, 100):
-        seq, _ = made.take(tuple(range(start, start + 50)), 0)
-        made.give_back(seq, Memory(tuple(range(start, start + 50)), 0))
-        went.append(seq)
-    assert went == [0, 1, 2, 3] * 3
-
-
-def test_empty_sequences_go_in_order():
-    """Whatever was emptied last."""
-    made = places()
-    for seq in [made.take((1,), 0)[0] for _ in range(3)][::-1]:
-        made.give_back(seq, NOTHING)
-    assert [made.take((1,), 0)[0] for _ in range(3)] == [0, 1, 2]
 
 
 def test_what_is_not_wanted_is_not_kept():
@@ -141,15 +97,6 @@ def test_room():
     assert made.snapshot()["kept_tokens"] == 80
     assert made.take((*range(40), 1), 0)[1] == 0
     assert made.take((*range(200, 240), 1), 0) == (seqs[2], 40)
-
-
-def test_everything_can_be_forgotten():
-    """After `clear` nothing is found."""
-    made = places()
-    seq = had(made, CHAT)
-    made.clear()
-    assert made.orders() == (Cut(seq, 0),)
-    assert made.take(CHAT, 0)[1] == 0
 
 
 PART = 2 * LEAST

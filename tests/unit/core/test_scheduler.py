@@ -93,12 +93,6 @@ def test_every_step(sessions, n_batch, prefill_rows):
     assert all(len(sessions[key].wants.ids) > room - rows for key in prefilling if key not in filled)
 
 
-def test_nothing_to_do_and_nothing_to_wait_for():
-    """Without sessions, or with finished ones only, there is nothing before an event."""
-    assert Scheduler(8).next_step({}, 0.0) == Idle(None)
-    assert Scheduler(8).next_step({1: Scripted(None, finished="stop")}, 0.0) == Idle(None)
-
-
 def test_ready_sessions_take_the_waiting_ones_along():
     """A ready session does not wait for a waiting one: that one joins with the drafts it has."""
     step = Scheduler(32).next_step({1: waiting(in_hand=2), 2: verifying(3)}, 0.0)
@@ -150,24 +144,6 @@ def test_each_is_first_in_its_turn():
     assert took == [20] * 6
 
 
-def test_more_sessions_than_rows():
-    """The first of them step; the others are next."""
-    step = Scheduler(2).next_step({key: verifying(3) for key in range(4)}, 0.0)
-    assert [(key, len(part.drafts)) for key, part in step.parts] == [(0, 0), (1, 0)]
-
-
-def test_a_batch_smaller_than_a_round_still_steps():
-    """A batch of one row runs the target's own token, not an empty step for ever."""
-    assert Scheduler(1).next_step({1: verifying(16)}, 0.0) == Step(((1, ev.Verify(5, 1, ())),), left_out=True)
-
-
-def test_a_step_knows_of_drafts_that_are_left_out():
-    """Where some were in hand, and none has come along; there is a row for one of three drafts at most."""
-    for rows, drafts, left_out in ((2, (3, 0), True), (3, (3, 0), False), (2, (0, 0), False), (4, (1, 1), False)):
-        step = Scheduler(rows).next_step({key: verifying(count) for key, count in enumerate(drafts)}, 0.0)
-        assert step.left_out == left_out
-
-
 def test_a_short_prompt_overtakes_and_the_oldest_goes_on():
     """In turn the oldest is first, and those with least to go; another one is cut where its part is long enough."""
     prompts = {1: prefilling(90), 2: prefilling(50), 3: prefilling(8), 4: prefilling(10)}
@@ -177,15 +153,6 @@ def test_a_short_prompt_overtakes_and_the_oldest_goes_on():
         assert [(key, len(part.ids)) for key, part in step.parts] == filled
     for n_batch, filled in ((80, [(1, 80)]), (153, [(1, 90)]), (154, [(1, 90), (2, 64)]), (165, [(1, 90), (2, 70)])):
         step = Scheduler(n_batch).next_step({1: prefilling(90), 2: prefilling(70)}, 0.0)
-        assert [(key, len(part.ids)) for key, part in step.parts] == filled
-
-
-def test_of_prompts_about_as_long_the_older_goes_first():
-    """Where it is the turn of those with least to go: one half as long overtakes, one a little shorter does not."""
-    for first, filled in ((100, [(1, 100)]), (140, [(2, 70)])):
-        scheduler = Scheduler(128)
-        scheduler.next_step({0: prefilling(8)}, 0.0)
-        step = scheduler.next_step({1: prefilling(first), 2: prefilling(70)}, 0.0)
         assert [(key, len(part.ids)) for key, part in step.parts] == filled
 
 
@@ -222,18 +189,3 @@ def test_prompts_are_cut_where_they_always_are(prompts, verifying_rows, waits):
         wants = sessions[key].wants
         assert part.ids == wants.ids[:16]
         assert part.position == wants.position
-
-
-def test_what_was_generated_is_read_again_as_it_is():
-    """Its parts are those of the session, and say so to the engine."""
-    plan = ev.Prefill(17, (1, 2, 3), stepwise=True)
-    assert Scheduler(40, prefill_rows=16, constant=True).next_step({1: Scripted(plan)}, 0.0) == Step(((1, plan),))
-    step = Scheduler(40, prefill_rows=16, constant=True).next_step({1: Scripted(plan), 2: prefilling(20)}, 0.0)
-    assert dict(step.parts)[1] == plan
-
-
-def test_what_a_step_teaches():
-    """Its rows and its context; with a constant width those of one of its decodes."""
-    step = Step(((1, ev.Verify(100, 1, (2, 3))), (2, ev.Verify(60, 1, ()))))
-    assert step.measured(0.5, None) == (4, 0.5, 160)
-    assert step.measured(0.5, 8) == (8, 0.25, 80)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.statistics import BusyShare, Histogram, LastMinute, Reconnects, Rolling, RoundCounts, Throughput
+from specmesh.core.statistics import BusyShare, Histogram, LastMinute, Rolling, RoundCounts, Throughput
 
 PROFILE = settings(derandomize=True, deadline=None)
 
@@ -40,13 +40,6 @@ def test_counts_and_rates_follow_from_the_rounds(history):
     assert counts.acceptance_per_position() == per_position
 
 
-def test_nothing_recorded_divides_by_nothing():
-    """Without rounds every rate is 0 and every list empty."""
-    counts = RoundCounts()
-    assert (counts.acceptance_rate, counts.mean_acceptance_length) == (0.0, 0.0)
-    assert counts.acceptance_per_position() == []
-
-
 @PROFILE
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.floats(0, 1))
 def test_percentile_is_a_sample_with_that_share_below(samples, share):
@@ -60,11 +53,6 @@ def test_percentile_is_a_sample_with_that_share_below(samples, share):
     assert sum(sample <= value for sample in window) >= share * len(window)
     assert rolling.percentile(0.0) == min(window)
     assert rolling.percentile(1.0) == max(window)
-
-
-def test_percentile_of_nothing():
-    """Without samples there is no percentile."""
-    assert Rolling().percentile(0.5) is None
 
 
 @PROFILE
@@ -83,16 +71,6 @@ def test_busy_share_is_busy_over_time(spans, idle):
     expected = worked / (now - since) if now > since else 0.0
     assert busy.share(now) == pytest.approx(min(expected, 1.0), abs=1 / 60 + 1e-9)  # a slot at the far edge
     assert 0 <= busy.share(now) <= 1
-
-
-def test_busy_share_forgets():
-    """Work older than the horizon neither counts nor is kept."""
-    busy = BusyShare(horizon=10.0)
-    for second in range(1000):
-        busy.record(second, second + 0.5)
-    assert busy.share(1000.0) == pytest.approx(0.5, abs=1 / 60)
-    assert len(busy._slots) <= 61
-    assert busy.share(2000.0) == 0.0
 
 
 def test_throughput_counts_what_lies_between_steps_but_not_idle_time():
@@ -122,14 +100,6 @@ def test_histogram_counts_up_to_each_bound(samples):
     assert snapshot["sum"] == pytest.approx(sum(values), abs=1e-6)
 
 
-def test_histogram_picture_is_a_copy():
-    """What was found stays as it was."""
-    histogram = Histogram([1.0])
-    before = histogram.snapshot()
-    histogram.record(1.0)
-    assert (before["counts"], histogram.snapshot()["counts"]) == ([0, 0], [1, 1])
-
-
 def test_last_minute_has_the_whole_seconds_before_the_running_one():
     """Sixty bins per kind, oldest first; the running second is not among them yet, nor is what is older."""
     minute = LastMinute()
@@ -147,27 +117,3 @@ def test_last_minute_has_the_whole_seconds_before_the_running_one():
     assert minute.snapshot(160.0)["drafted"][0] == 5
     assert minute.snapshot(161.0)["drafted"] == [0] * 60
     assert minute.snapshot(161.0)["generated"][0] == 1
-
-
-def test_last_minute_forgets():
-    """However long it runs, it keeps no more than it shows."""
-    minute = LastMinute()
-    for second in range(1000):
-        minute.record(second + 0.5, generated=1)
-    assert sum(minute.snapshot(1000.0)["generated"]) == 60
-    assert len(minute._bins) == 61
-
-
-def test_reconnects_are_peers_in_place_of_lost_ones():
-    """The first peer and one more are none; each that comes after one has gone is."""
-    peers = Reconnects()
-    peers.came()
-    peers.came()
-    assert peers.count == 0
-    peers.lost()
-    peers.lost()
-    assert peers.count == 0
-    peers.came()
-    peers.came()
-    peers.came()
-    assert peers.count == 2

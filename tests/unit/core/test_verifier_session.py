@@ -1,8 +1,7 @@
 """One session at the verifier, event by event."""
 
-import numpy as np
 import pytest
-from verifier_sessions import END, GREEDY, PROMPT, STEP, crc, draft, logits, only, session, step
+from verifier_sessions import END, GREEDY, PROMPT, crc, draft, only, session, step
 
 from specmesh.core import events as ev
 from specmesh.core.draft_buffer import NACK_INTERVAL
@@ -10,9 +9,9 @@ from specmesh.core.draft_length.acceptance import RollingAcceptance
 from specmesh.core.draft_length.arrival_estimates import Arrivals
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.sampling.penalties import Penalties
-from specmesh.core.sampling.proposal import Offer, Proposal
+from specmesh.core.sampling.proposal import Proposal
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import NOTHING, Memory
+from specmesh.core.scheduling.kv_slots import Memory
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 
@@ -27,21 +26,6 @@ def test_what_is_in_memory_is_not_read_again():
         assert made.memory == Memory([5, 6][:held], 2)
 
 
-def test_what_is_left_for_others():
-    """All but the last id, however the text ends; nothing of a session that is for itself."""
-    for cached in (True, False):
-        params = SessionParams(GREEDY, 2, cache_prompt=cached)
-        made = VerifierSession(
-            PROMPT, params, TargetLimits(64, 16, frozenset({END})), StepCosts(), RollingAcceptance(), 0.0
-        )
-        made.handle(ev.Prefilled(2), 0.0)
-        made.handle(ev.Stepped((9,), logits(8, 3), 0.1), 0.1)
-        assert made.memory == (Memory([5, 6, 7], 2) if cached else NOTHING)
-        made.handle(ev.Stepped((9,), logits(9, 3), 0.1), 0.1)
-        assert made.finished == "length"
-        assert made.memory == (Memory([5, 6, 7, 8], 2) if cached else NOTHING)
-
-
 # --- plans
 
 
@@ -53,13 +37,6 @@ def test_prompt_goes_in_but_for_its_last_id():
     assert made.plan(0.0) == ev.Prefill(1, (6,))
     made.handle(ev.Prefilled(1), 0.0)
     assert made.plan(0.0) == ev.Verify(2, 7, ())
-
-
-def test_one_id_prompt_needs_no_prefill():
-    """A prompt of one id is verified at once."""
-    params, limits = SessionParams(SamplingParams(), 9), TargetLimits(64, 16, frozenset())
-    made = VerifierSession((5,), params, limits, StepCosts(), RollingAcceptance(), 0.0)
-    assert made.plan(0.0) == ev.Verify(0, 5, ())
 
 
 def test_drafts_in_hand_are_verified():
@@ -164,18 +141,6 @@ def test_cancel_ends_with_its_reason():
 # --- drafts that do not fit
 
 
-@pytest.mark.fault("E2.20")
-def test_late_draft_is_taken_as_far_as_it_is_new():
-    """A draft that starts in committed ids is used from where it goes beyond them, if it agrees with them."""
-    made = session(draft_n=None)
-    step(made, 1)
-    made.handle(ev.Drafted(3, crc(*PROMPT), (1, 2, 3)), 0.0)
-    assert made.verify() == ev.Verify(3, 1, (2, 3))
-    made.handle(ev.Drafted(3, crc(*PROMPT), (9, 9)), 0.0)
-    assert made.stale_drafts == 1
-    assert made.verify() == ev.Verify(3, 1, (2, 3))
-
-
 @pytest.mark.parametrize(
     "event",
     [
@@ -198,14 +163,6 @@ def test_foreign_drafts_are_counted_and_dropped(event):
     assert (made.lead, made.stale_drafts) == (0, 1)
 
 
-@pytest.mark.fault("E1.8")
-def test_empty_draft_is_legal():
-    """A DRAFT without ids is no offence and no draft."""
-    made = session()
-    assert draft(made) == []
-    assert (made.lead, made.stale_drafts) == (0, 0)
-
-
 @pytest.mark.fault("E2.21")
 def test_orphans_are_asked_about_once_they_last():
     """Drafts that hang on nothing are those of a rejected chain, or follow a lost frame: if they go on, a NACK says
@@ -218,17 +175,6 @@ def test_orphans_are_asked_about_once_they_last():
     assert draft(made, 4, after=(1, 2, 3), now=1.0 + 2.5 * NACK_INTERVAL) == [ev.SendNack(3, crc(*PROMPT))]
     draft(made, 1, 2, now=2.0)
     assert draft(made, 9, after=(3, 3), now=2.0 + NACK_INTERVAL) == []
-
-
-def test_orphans_are_asked_about_though_the_verifier_goes_on():
-    """Steps without drafts do not put the question off: a drafter that stays ahead would never know."""
-    made = session(draft_n=None)
-    nacks = []
-    for number in range(20):
-        now = 0.03 * number
-        step(made, 1, now=now)
-        nacks += draft(made, 2, after=(1, 1), now=now)
-    assert len(nacks) > 2
 
 
 # --- resync
@@ -245,13 +191,6 @@ def test_nack_is_answered_from_where_the_drafter_is():
     assert made.handle(ev.Nacked(2, crc(5, 6)), 1.0) == [ev.SendSync(2, crc(5, 6), (7,), 4)]
     assert made.handle(ev.Nacked(2, 99), 2.0) == [ev.SendSync(0, 0, PROMPT, 4)]
     assert made.handle(ev.Nacked(77, 99), 3.0) == [ev.SendSync(0, 0, PROMPT, 4)]
-
-
-def test_nack_flood_is_limited():
-    """Before a round trip is known, as after, a SYNC is sent at most every 10 ms."""
-    made = session()
-    answers = [made.handle(ev.Nacked(0, 0), 1.0 + number * 1e-4) for number in range(1000)]
-    assert 9 <= sum(map(len, answers)) <= 11
 
 
 # --- penalties
@@ -308,40 +247,6 @@ def test_another_drafter_brings_laws_of_its_own(strategy, kept):
     assert made.lead == 1
     made.attach(Arrivals())
     assert made.lead == kept
-
-
-def test_drafts_of_a_step_get_no_law_of_a_drafter_that_takes_over():
-    """In the middle of the step its draft may be the same, by chance: this one is no sample of that law."""
-    law = Proposal((8, 9), (1, 1))
-    made = session(sampling=SamplingParams(1.0, strategy="probabilistic"))
-    made.attach(Arrivals())
-    made.handle(ev.Drafted(3, crc(*PROMPT), (8,), (law,)), 0.0)
-    drafts = made.verify().drafts
-    assert made._drafts.offers(drafts) == (Offer(8, law),)
-    made.begin(0.0)
-    made.attach(Arrivals())
-    made.handle(ev.Drafted(3, crc(*PROMPT), (8, 9), (law, law)), 0.0)
-    assert made._drafts.offers(drafts) == (Offer(8),)
-    made.handle(ev.Stepped(drafts, logits(8, 9), STEP), 0.0)
-    made.attach(Arrivals())
-    made.handle(ev.Drafted(5, crc(*PROMPT, 8, 9), (8,), (law,)), 0.0)
-    assert made._drafts.offers((8,)) == (Offer(8, law),)
-
-
-def test_drafts_in_hand_outlive_a_probabilistic_step():
-    """Where all drafts of a step stand, the next one in hand is held against the last row; what was drafted beyond it
-    stays, as often as the two laws agree, and the round's figures are those of its own drafts."""
-    stayed = 0
-    for seed in range(30):
-        made = session(draft_n=2, sampling=SamplingParams(1.0, seed=seed, strategy="probabilistic"))
-        sampled(made, 1, 2, 1, 2, proposals=(SURE,) * 4)
-        rows = np.full((3, 16), -99.0, np.float32)
-        rows[:, 1:3] = 0.0
-        made.begin(0.0)
-        emit = only(made.handle(ev.Stepped((1, 2), rows, STEP), 0.0), ev.Emit)
-        assert (emit.ids, emit.accepted, emit.tested, emit.drafts) == ((1, 2, 1), 2, 2, (1, 2))
-        stayed += made.lead
-    assert stayed == 30
 
 
 @pytest.mark.parametrize("strategy", ["deterministic", "threshold"])
