@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from specmesh.api.requests import Client, Failed, Finished, Request, Started, Tokens
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.events import Learned, Predict
+from specmesh.core.report import with_drafting
 from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.acceptance_strategies import proposes
 from specmesh.core.sampling.constraint import Grammar, GuidedDrafts
 from specmesh.core.sampling.proposal import Proposing
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams
-from specmesh.core.statistics import with_drafting
 from specmesh.daemons.drafter.event_buffer import Withheld
 from specmesh.daemons.link.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
 from specmesh.errors import SpecmeshError

@@ -7,8 +7,8 @@ from specmesh.api.requests import Client, Finished, Started
 from specmesh.core.drafting.drafter_pool import Casting
 from specmesh.core.drafting.standby import Standby
 from specmesh.core.events import SendSync, SendTruth
+from specmesh.core.report import with_drafting
 from specmesh.core.session import VerifierSession
-from specmesh.core.statistics import with_drafting
 from specmesh.wire.messages import MAX_ALTERNATIVES, MAX_LOGPROBS, MAX_TOKENS, Logprobs, Sync, Truth
 
 CLOSE_GRACE = 0.2

@@ -9,19 +9,10 @@ from specmesh import __version__
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.drafter_pool import WHYS
+from specmesh.core.report import tokens_per_second
 from specmesh.core.sampling import is_exact
 from specmesh.core.session import VerifierSession
-from specmesh.core.statistics import (
-    LONG,
-    SHORT,
-    BusyShare,
-    Histogram,
-    LastMinute,
-    Reconnects,
-    RoundCounts,
-    Throughput,
-    tokens_per_second,
-)
+from specmesh.core.statistics import LONG, SHORT, BusyShare, Histogram, LastMinute, Reconnects, RoundCounts, Throughput
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.transport import Traffic
 from specmesh.daemons.verifier.live_session import Live

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from specmesh.core.report import Report
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.core.statistics import Report
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
 

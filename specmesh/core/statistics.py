@@ -1,17 +1,14 @@
-"""What a finished (or running) session has to say about itself: the numbers of `generate --json` and `--verbose`."""
+"""Counters of one session and of a daemon, and the rates that follow from them.
+
+The same in `generate --json` and `stats`: acceptance rate = accepted / drafted, where drafted counts verified drafts;
+mean acceptance length = 1 + accepted / rounds, which counts the bonus token.
+"""
 
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import floor
-from typing import TYPE_CHECKING
-
-from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.sampling import is_exact
-
-if TYPE_CHECKING:
-    from specmesh.core.session import VerifierSession
 
 
 @dataclass(slots=True)
@@ -250,69 +247,3 @@ class Throughput:
         """Tokens / seconds; 0 before the first step."""
         seconds = sum(duration for _, duration in self._steps)
         return sum(tokens for tokens, _ in self._steps) / seconds if seconds > 0 else 0.0
-
-
-Report = dict[str, object]
-
-
-def session_report(session: "VerifierSession", costs: StepCosts, now: float) -> Report:
-    """Counts and times of a session as its verifier saw them, in seconds and milliseconds as the keys say.
-
-    tokens_per_second counts from the first verification step, so that prompt processing is not in it. The baseline of
-    speedup_vs_one_token_step is the measured cost of a step of one row on this verifier, not a run without drafts.
-    cached_tokens: of the prompt, found in memory and not computed again.
-    exact: whether the strategy makes each text as likely as the target alone does.
-    Where a text was gone on with after resumed_tokens, all but generated_tokens is about what followed.
-    """
-    times, counts = session.times, session.counts
-    rate = tokens_per_second(session, now)
-    one_step = costs.seconds(1, len(session.prefix))
-    return {
-        "prompt_tokens": session.n_prompt,
-        "cached_tokens": session.cached,
-        "generated_tokens": session.generated,
-        "resumed_tokens": session.resumed,
-        "rounds": counts.rounds,
-        "drafted": counts.drafted,
-        "accepted": counts.accepted,
-        "forced_drafted": counts.forced_drafted,
-        "forced_accepted": counts.forced_accepted,
-        "acceptance_rate": round(counts.acceptance_rate, 4),
-        "mean_acceptance_length": round(counts.mean_acceptance_length, 4),
-        "accept_histogram": list(counts.accept_histogram),
-        "draft_n_last": session.draft_n,
-        "time_s": round(now - times.opened, 6),
-        "time_to_first_token_s": round(times.first_token - times.opened, 6) if times.first_token is not None else None,
-        "tokens_per_second": round(rate, 3),
-        "verify_ms": round(times.verify * 1e3, 3),
-        "wait_ms": round(times.wait * 1e3, 3),
-        "restart_ms": round(times.restart * 1e3, 3),
-        "restarts": times.restarts,
-        "one_token_step_ms": round(one_step * 1e3, 4),
-        "speedup_vs_one_token_step": round(rate * one_step, 3),
-        "seed": session.params.sampling.seed,
-        "strategy": str(session.params.sampling.strategy),
-        "exact": is_exact(session.params.sampling.strategy),
-    }
-
-
-def tokens_per_second(session: "VerifierSession", now: float) -> float:
-    """Tokens per second of a session since its first verification step; 0 before it."""
-    seconds = session.times.generating(now)
-    return session.counts.generated / seconds if seconds > 0 else 0.0
-
-
-def with_drafting(report: Report, drafted: int, draft_s: float) -> Report:
-    """Add what only the drafter knows: draft_ms, its own time over the `drafted` ids it guessed, and network_ms.
-
-    network_ms is, summed over corrections, the time until the first draft on it arrived (restart_ms) less the drafter's
-    mean time per draft. Verification goes on meanwhile, so only wait_ms of it delayed anything.
-    """
-    per_draft_ms = draft_s * 1e3 / drafted if drafted else 0.0
-    network_ms = _number(report.get("restart_ms")) - _number(report.get("restarts")) * per_draft_ms
-    return report | {"draft_ms": round(draft_s * 1e3, 3), "network_ms": round(max(network_ms, 0.0), 3)}
-
-
-def _number(value: object) -> float:
-    """A number out of a report that may have come from a peer; 0 for anything else."""
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -7,10 +7,10 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.acceptance import RollingAcceptance
 from specmesh.core.draft_length.arrival_estimates import Arrivals
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.report import session_report, with_drafting
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.statistics import session_report, with_drafting
 
 
 def rows(*tokens):

@@ -13,12 +13,12 @@ from specmesh.core.draft_length.acceptance import RollingAcceptance
 from specmesh.core.draft_length.arrival_estimates import Arrivals
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
+from specmesh.core.report import session_report
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.sampling.stop import StoppedText
 from specmesh.core.scheduling.admission import check_prompt, may_adopt
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.statistics import session_report
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import PromptTooLong, RequestError
 
