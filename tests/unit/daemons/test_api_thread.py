@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.api.port import Keys, Port
+from specmesh.api.port import Port
 from specmesh.api.requests import ClientOrder, LocalClient, Served, Started, Submit, Tokens
 from specmesh.client import Client
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -41,11 +41,6 @@ class Backend:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_socket_is_this_users(tmp_path: Path):
@@ -83,17 +78,6 @@ def asked(port: int, **headers: str) -> int:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
         connection.request("GET", "/stats", headers=headers)
         return connection.getresponse().status
-
-
-def test_port_beside_the_socket(tmp_path: Path):
-    """Both answer; the port asks for the key, the socket does not."""
-    port = free_port()
-    with ApiThread(tmp_path / "s", Backend(), Port("127.0.0.1", port, Keys(("sk-1",)))):
-        assert Client(tmp_path / "s").get("/stats")
-        assert asked(port, Authorization="Bearer sk-1") == 200
-        assert asked(port) == 401
-    with pytest.raises(ConnectionRefusedError):
-        asked(port)
 
 
 def test_port_that_is_taken(tmp_path: Path):
@@ -179,18 +163,6 @@ def test_a_request_must_come_whole(tmp_path: Path, raw: bytes):
             while slow.recv(65536):
                 pass
         ended.set()
-
-
-def test_an_answer_may_take_longer(tmp_path: Path):
-    """Who has asked and reads may wait for as long as it takes."""
-    talker = Talker(talks=False)
-    with ApiThread(tmp_path / "s", talker, bounds=Bounds(9, 0.1)), closing(said(tmp_path / "s", WHOLE)) as patient:
-        assert patient.recv(65536).startswith(b"HTTP/1.1 200")
-        patient.settimeout(2.5)
-        with suppress(TimeoutError):
-            while patient.recv(65536):
-                pass
-        assert len(talker.orders) == 1
 
 
 def test_an_unread_stream_is_cancelled(tmp_path: Path):

@@ -1,29 +1,10 @@
 """Drafts as frames and back."""
 
-import pytest
-
 from specmesh.core import events as ev
 from specmesh.core.sampling.proposal import HEAVIEST, MOST, Proposal
 from specmesh.daemons.link.transport import drafted, frame_of
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
-
-LAW = Proposal((5, 6), (65535, 300))
-
-
-@pytest.mark.parametrize("proposals", [(), (None, None)], ids=str)
-def test_drafts_without_laws_are_a_draft(proposals: tuple[None, ...]):
-    """Where nothing is known of laws the frame is DRAFT, four bytes an id."""
-    assert frame_of(7, ev.SendDraft(3, 9, (1, 2), proposals)) == m.Draft(7, 3, 9, (1, 2))
-
-
-@pytest.mark.parametrize("proposals", [(LAW, Proposal((2,), (1,))), (None, LAW), (LAW, None)], ids=str)
-def test_laws_cross_the_wire(proposals: tuple[Proposal | None, ...]):
-    """What was sent is what arrives: each draft with its law, and a draft of which none is told without one."""
-    frame = decode(encode(frame_of(7, ev.SendDraft(3, 9, (5, 2), proposals))))
-    assert isinstance(frame, m.DraftProbs)
-    assert frame.session == 7
-    assert drafted(frame) == ev.Drafted(3, 9, (5, 2), proposals)
 
 
 def test_a_draft_with_twenty_tokens_takes_126_bytes():

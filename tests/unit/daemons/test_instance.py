@@ -1,15 +1,12 @@
 """The lock of a socket's path."""
 
-import fcntl
 from pathlib import Path
 
 import pytest
 
-from specmesh.client import starting
 from specmesh.daemons.runtime import instance
 from specmesh.daemons.runtime.instance import Instance
 from specmesh.errors import Busy
-from specmesh.paths import lock_of
 
 
 def test_one_instance_per_socket(tmp_path: Path):
@@ -43,16 +40,3 @@ def test_a_lock_whose_file_was_taken_away(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(Busy):
         Instance(tmp_path / "s")
     second.close()
-
-
-def test_a_client_that_looks_is_no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A client may hold the lock for a moment, which does not keep a daemon from starting."""
-    path = tmp_path / "s"
-    lock_of(path).touch()
-    with lock_of(path).open() as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        monkeypatch.setattr(instance.time, "sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
-        with Instance(path):
-            assert starting(path)
-            assert starting(path), "looking lets go of it"
-    assert not starting(path)

@@ -9,7 +9,7 @@ from specmesh.core.events import SendSync
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons.verifier.live_session import CLOSE_GRACE, Closing, Live
+from specmesh.daemons.verifier.live_session import Closing, Live
 from specmesh.wire.messages import MAX_TOKENS
 
 REPORT = {"restart_ms": 10.0, "restarts": 1}
@@ -45,20 +45,6 @@ def test_a_drafter_cannot_have_worked_longer_than_the_session(draft_s, told_ms):
     assert event.report["draft_ms"] == told_ms
     assert (event.report["bytes_sent"], event.report["bytes_received"]) == (11, 22)
     assert not closing
-
-
-def test_a_silent_drafter_delays_the_report_only_so_long():
-    """Without CLOSE the report is given after its grace, once."""
-    closing, session = Closing(), live()
-    closing.add(session, Finished("stop", (1, 2), REPORT), 110.0)
-    assert closing.next_deadline() == 110.0 + CLOSE_GRACE
-    closing.expire(110.0 + CLOSE_GRACE / 2)
-    assert session.client.events == []
-    closing.expire(110.0 + CLOSE_GRACE)
-    closing.expire(200.0)
-    closing.told(7, b"d", 4, 1.0, 200.0)
-    assert len(session.client.events) == 1
-    assert closing.next_deadline() is None
 
 
 def test_a_long_prefix_is_synced_in_frames_that_place_themselves():

@@ -93,42 +93,6 @@ def test_watchdog_interval(manager: socket.socket, told: dict[str, str], seconds
     assert Notifier(told).watchdog is None
 
 
-def test_heartbeats_follow_progress(manager: socket.socket):
-    """One per check while the loop turns, none while it stands still, and again afterwards."""
-    notifier = Notifier(environment(manager, WATCHDOG_USEC="20000"))
-    asked: SimpleQueue[None] = SimpleQueue()
-    turns, moving = [0], [True]
-
-    def progress() -> int:
-        turns[0] += moving[0]
-        asked.put(None)
-        return turns[0]
-
-    watchdog = Watchdog(progress, notifier, end=lambda _: pytest.fail("systemd ends it, not we"))
-    for _ in range(3):
-        assert heard(manager) == {"WATCHDOG": "1"}
-    moving[0] = False
-    for _ in range(2):
-        asked.get(timeout=PATIENCE)  # whatever was under way is over
-    manager.setblocking(False)
-    try:
-        while True:
-            manager.recv(100)
-    except BlockingIOError:
-        pass
-    while not asked.empty():
-        asked.get()
-    for _ in range(5):
-        asked.get(timeout=PATIENCE)
-    with pytest.raises(BlockingIOError):
-        manager.recv(100)
-    manager.settimeout(PATIENCE)
-    moving[0] = True
-    assert heard(manager) == {"WATCHDOG": "1"}
-    watchdog.close()
-    notifier.close()
-
-
 @pytest.mark.fault("E6.63")
 @pytest.mark.fault("E8.91")
 def test_a_stuck_process_ends_itself():

@@ -9,9 +9,9 @@ from specmesh.api.requests import ClientEvent, Failed, Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams, TargetLimits
 from specmesh.daemons.runtime import request_queue
-from specmesh.daemons.runtime.prompts import Encoded, Opening
+from specmesh.daemons.runtime.prompts import Opening
 from specmesh.daemons.runtime.request_queue import RequestQueue
-from specmesh.errors import Busy, EngineError, PromptTooLong, SpecmeshError
+from specmesh.errors import Busy, SpecmeshError
 
 LIMITS = TargetLimits(16, 256, frozenset())
 PARAMS = SessionParams(SamplingParams(), 1)
@@ -70,18 +70,6 @@ class Queue:
         return failed.error
 
 
-@pytest.mark.fault("E5.55")
-def test_order_is_kept():
-    """As sessions are freed those that came first begin first."""
-    queue = Queue(2, 4)
-    asked = [queue.ask() for _ in range(6)]
-    assert queue.begun() == asked[:2]
-    for opening in asked[2:]:
-        queue.running.pop()
-        assert queue.begun() == [opening]
-    assert len(queue.queue) == 0
-
-
 def test_a_lower_priority_goes_first():
     """Whenever it came, and among equals in the order they came; one that has begun stays."""
     queue = Queue(1, 9)
@@ -111,44 +99,6 @@ def test_a_thousand_requests():
     assert begun == asked
 
 
-def test_without_a_queue():
-    """Refused as soon as all sessions are taken, or prompts on their way will take them."""
-    queue = Queue(2, 0)
-    queue.ask(ids=None)
-    queue.ask()
-    with pytest.raises(Busy, match="all 2 sessions are taken: try again"):
-        queue.ask()
-    assert len(queue.begun()) == 1
-    with pytest.raises(Busy):
-        queue.ask()
-
-
-def test_a_slow_prompt_is_overtaken():
-    """Those whose ids are known go before it, and it keeps its place before later ones."""
-    queue = Queue(1, 4)
-    slow, second, third = queue.ask(ids=None), queue.ask(), queue.ask()
-    assert queue.line.waiting == [slow]
-    assert queue.begun() == [second]
-    queue.queue.encoded(Encoded(slow, (1, 2)))
-    queue.running.clear()
-    assert queue.begun() == [slow]
-    queue.running.clear()
-    assert queue.begun() == [third]
-
-
-def test_prompts_that_cannot_be_are_told_at_once():
-    """Too long, or not to be encoded: they wait for no session."""
-    queue = Queue(1, 4)
-    queue.running.append(None)
-    queue.ask(ids=(1,) * 16)
-    assert isinstance(queue.error(), PromptTooLong)
-    queue.heard.clear()
-    opening = queue.ask(ids=None)
-    queue.queue.encoded(Encoded(opening, EngineError("no")))
-    assert isinstance(queue.error(), EngineError)
-    assert len(queue.queue) == 0
-
-
 def test_a_drafter_leaves_sessions_for_others():
     """Its clients get three quarters of them; more of them wait, and others overtake."""
     queue = Queue(8, 16)
@@ -158,15 +108,6 @@ def test_a_drafter_leaves_sessions_for_others():
     assert queue.begun() == [own, other]
     queue.running.remove(b"one")
     assert queue.begun() == [theirs[6]]
-
-
-@pytest.mark.parametrize(("sessions", "share"), [(1, 1), (2, 2), (3, 3), (4, 3), (16, 12)])
-def test_few_sessions_are_not_shared(sessions: int, share: int):
-    """Of fewer than four a drafter may have all."""
-    queue = Queue(sessions, 64)
-    for _ in range(share + 2):
-        queue.ask(b"one")
-    assert len(queue.begun()) == share
 
 
 def test_a_drafter_leaves_places_for_others():
@@ -216,17 +157,3 @@ def test_all_of_a_chat_takes_memory(field: str):
     """Whatever part of a message is long."""
     message = ChatMessage(**({"role": "user", "content": ""} | {field: "x" * 30_000}))
     assert Request(None, None, PARAMS, messages=(message,) * 3).size > 90_000
-
-
-def test_withdrawn():
-    """Who leaves loses his place, and the prompt is not encoded; what comes of it later is nobody's."""
-    queue = Queue(1, 4)
-    queue.running.append(None)
-    slow, other = queue.ask(b"one", ids=None), queue.ask(b"two")
-    assert queue.queue.withdraw(lambda opening: opening.owner == b"one") == [slow]
-    assert queue.line.waiting == []
-    queue.queue.encoded(Encoded(slow, (1,)))
-    queue.queue.encoded(Encoded(slow, EngineError("late")))
-    assert queue.heard == []
-    queue.running.clear()
-    assert queue.begun() == [other]

@@ -1,7 +1,6 @@
 """The verifier's socket: nothing is lost to a slow drafter, and one that never reads is let go."""
 
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,11 +9,9 @@ import pytest
 import zmq
 
 from specmesh.core.peer_limits import BODY_WEIGHT, RATES, Cost
-from specmesh.core.peer_limits import PATIENCE as LIMIT_PATIENCE
 from specmesh.daemons.link import router
-from specmesh.daemons.link.router import MAX_BACKLOG, MAX_FRAMES_PER_TURN, MAX_REFUSED_PER_TURN, RESPITE, Router
+from specmesh.daemons.link.router import MAX_BACKLOG, MAX_REFUSED_PER_TURN, RESPITE, Router
 from specmesh.daemons.link.transport import Route, bind_router, close_dealer
-from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
@@ -94,20 +91,6 @@ def test_drafter_that_never_reads_is_let_go(ends: Ends):
     assert not ends.router.behind
 
 
-def test_drafter_that_has_gone_is_told(ends: Ends):
-    """A drafter that disconnected is named by `unreachable` once it is sent something, and nothing is kept for it."""
-    fill(ends)
-    ends.dealer.close(linger=0)
-    deadline = time.monotonic() + PATIENCE
-    while not (gone := ends.router.unreachable()):
-        ends.router.flush()
-        ends.router.send(ends.identity, m.Ping(1, 1))
-        assert list(ends.router.receive(0.0)) == []
-        assert time.monotonic() < deadline
-    assert set(gone) == {ends.identity}
-    assert not ends.router.behind
-
-
 PING = encode(m.Ping(1, 1))
 BURST = int(RATES[Cost.PINGS].burst)
 
@@ -119,16 +102,6 @@ def use_up(ends: Ends) -> None:
     taken = 0
     while taken < BURST - 1:
         taken += len(ends.turn())
-
-
-def test_a_turn_takes_so_many_frames(ends: Ends):
-    """Whoever sends them, and however many there are."""
-    for _ in range(200):
-        ends.dealer.send(encode(m.Pong(1, 1)))
-    turns = []
-    while sum(turns) < 200:
-        turns.append(len(ends.turn()))
-    assert max(turns) <= MAX_FRAMES_PER_TURN
 
 
 def test_what_is_too_much_is_dropped_unread(ends: Ends, monkeypatch: pytest.MonkeyPatch):
@@ -151,24 +124,6 @@ def test_what_is_too_much_is_dropped_unread(ends: Ends, monkeypatch: pytest.Monk
     assert ends.router.doors.flooding() == []
 
 
-def test_a_respite_is_for_the_wire_only(ends: Ends, monkeypatch: pytest.MonkeyPatch):
-    """While nothing is read, what is put into the mailbox wakes the loop all the same."""
-    monkeypatch.setattr(router, "RESPITE", 60.0)
-    ends.now = time.monotonic()
-    use_up(ends)
-    for _ in range(MAX_REFUSED_PER_TURN + 1):  # one may come, as time has passed since the first
-        ends.dealer.send(PING)
-    while ends.router.traffic.rejected["rate"] < MAX_REFUSED_PER_TURN:
-        ends.turn()
-    monkeypatch.setattr(router, "wait_for_any", lambda *_: pytest.fail("it looks at the wire"))
-    mailbox: Mailbox[int] = Mailbox()
-    ends.router.wait(mailbox, 0.0)
-    threading.Timer(0.02, mailbox.put, (1,)).start()
-    ends.router.wait(mailbox, PATIENCE)
-    assert mailbox.drain() == [1]
-    mailbox.close()
-
-
 def test_another_peer_is_heard_beside_a_flood(ends: Ends):
     """Each of its frames is taken, although the other's queue is always full."""
     use_up(ends)
@@ -189,54 +144,6 @@ def test_another_peer_is_heard_beside_a_flood(ends: Ends):
     close_dealer(other)
 
 
-def test_who_goes_on_is_cut_off(ends: Ends):
-    """After some seconds beyond a limit its connection ends, once, and the verifier is told whose it was."""
-    ends.router.doors.attach(ends.identity)
-    use_up(ends)
-    while not ends.router.doors.flooding():
-        assert ends.now < 2 * LIMIT_PATIENCE
-        ends.dealer.send(PING)
-        ends.turn()
-        ends.now += 0.004
-    assert ends.now == pytest.approx(LIMIT_PATIENCE, abs=1.0)
-    ends.router.doors.detach(ends.identity)
-    deadline = time.monotonic() + PATIENCE
-    heard: list[tuple[bytes, m.Message | None, int]] = []
-    while not heard:  # what went into the old connection is lost
-        assert time.monotonic() < deadline
-        if ends.dealer.poll(100, zmq.POLLOUT):
-            ends.dealer.send(encode(m.Nack(5, 0, 0)))
-        if ends.router.socket.poll(100):
-            heard = list(ends.router.receive(ends.now))
-        ends.now += 2 * RESPITE
-    for identity, message, _ in heard:  # it has connected anew, as another
-        assert identity != ends.identity
-        assert message == m.Nack(5, 0, 0)
-
-
-def test_frames_that_are_none_end_the_connection(ends: Ends):
-    """A few are forgiven; many are not, whatever is wrong with each."""
-    wrong = ([b"junk"], [b"", PING], [PING[:2] + b"\x09" + PING[3:]], [PING[:-1] + b"?"])
-    for number in range(int(RATES[Cost.BAD].burst)):
-        ends.dealer.send_multipart(wrong[number % len(wrong)])
-    while sum(ends.router.traffic.rejected.values()) < RATES[Cost.BAD].burst:
-        ends.turn()
-    assert ends.router.doors.flooding() == []
-    ends.dealer.send(b"junk")
-    ends.turn()
-    assert ends.router.doors.flooding() == [ends.identity]
-
-
-def test_a_message_to_a_drafter_is_none_to_a_verifier(ends: Ends):
-    """What is well formed but comes from the wrong side counts as a frame that is none."""
-    for _ in range(int(RATES[Cost.BAD].burst)):
-        ends.router.misdirected(ends.identity, 0.0)
-    assert ends.router.doors.flooding() == []
-    ends.router.misdirected(ends.identity, 0.0)
-    assert ends.router.doors.flooding() == [ends.identity]
-    assert ends.router.traffic.rejected["direction"] == RATES[Cost.BAD].burst + 1
-
-
 def test_bytes_of_json_count_more(ends: Ends):
     """Large control frames, which take long to read, are dropped unread while as many bytes of ids would be taken."""
     order = encode(m.Open(1, "x" * 200_000, 1, 0.0, 0, 1.0, 1, 0))
@@ -245,10 +152,3 @@ def test_bytes_of_json_count_more(ends: Ends):
     assert objections == [None] * fit + ["rate"]
     ids = encode(m.Draft(1, 0, 0, (1,) * 512))
     assert ends.router.doors.objection([ends.identity, ids], 0.0) is None
-
-
-def test_requests_may_come_so_fast(ends: Ends):
-    """A burst, and so many a second from then on."""
-    rate = RATES[Cost.OPENS]
-    assert sum(ends.router.doors.may_open(ends.identity, 0.0) for _ in range(1000)) == rate.burst
-    assert sum(ends.router.doors.may_open(ends.identity, 1.0) for _ in range(1000)) == rate.per_second

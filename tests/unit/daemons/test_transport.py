@@ -3,15 +3,12 @@
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 import zmq
 
-from specmesh.daemons.link.router import Router
-from specmesh.daemons.link.transport import MAX_PARTS, Inlet, Route, Traffic, bind_router, plain, wait_for_any
-from specmesh.daemons.runtime.mailbox import Mailbox
+from specmesh.daemons.link.transport import Route, bind_router, plain
 from specmesh.errors import ConfigError
 from specmesh.wire.codec import MAX_FRAME
 
@@ -40,23 +37,6 @@ def sockets() -> Iterator[Sockets]:
     made = Sockets()
     yield made
     made.context.destroy(linger=0)
-
-
-@pytest.mark.parametrize("host", ["*", "0.0.0.0", "[::]"])  # noqa: S104
-@pytest.mark.parametrize("insecure", [False, True])
-def test_never_on_every_network(sockets: Sockets, host: str, insecure: bool):
-    """An address that stands for all networks is refused whatever the flags."""
-    with pytest.raises(ConfigError, match="every network"):
-        bind_router(sockets.context, f"tcp://{host}:7071", insecure)
-
-
-@pytest.mark.parametrize("host", ["192.0.2.1", "example.org", "[2001:db8::1]"])
-def test_beyond_loopback_only_when_told(sockets: Sockets, host: str):
-    """Another host than this one is refused unless --insecure-no-auth is given; then the socket decides."""
-    with pytest.raises(ConfigError, match="--insecure-no-auth"):
-        bind_router(sockets.context, f"tcp://{host}:7071", insecure=False)
-    with pytest.raises(ConfigError, match="cannot bind"):
-        bind_router(sockets.context, f"tcp://{host}:7071", insecure=True)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +68,6 @@ def test_what_is_no_address(sockets: Sockets, address: str, open_: str):
     }
     with pytest.raises(ConfigError, match=f"--{open_}.*tcp://127.0.0.1:7071"):
         opens[open_]()
-
-
-def test_port_in_use(sockets: Sockets):
-    """A port that is taken: a ConfigError with the address."""
-    _, address = sockets.router()
-    with pytest.raises(ConfigError, match=f"{address} is in use"):
-        bind_router(sockets.context, address, insecure=False)
 
 
 def test_sockets_are_bounded(sockets: Sockets):
@@ -146,58 +119,6 @@ def test_a_reset_under_a_full_queue():
     each second, would abort the process here, so they are off."""
     ran = subprocess.run([sys.executable, "-c", UNREAD, "1.3"], capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
-
-
-def test_dealer_without_a_verifier_does_not_queue(sockets: Sockets):
-    """While nobody is connected, nothing is queued for whoever may come."""
-    dealer = sockets.dealer("tcp://127.0.0.1:9")
-    with pytest.raises(zmq.Again):
-        dealer.send(b"x", zmq.NOBLOCK)
-
-
-def test_wait_ends_for_a_frame_or_a_wakeup(sockets: Sockets):
-    """A byte in the mailbox ends a wait, and so does a frame, of which the first parts are
-    kept; a wait without either ends too."""
-    router, address = sockets.router()
-    inlet = Inlet(router)
-    dealer = sockets.dealer(address)
-    mailbox: Mailbox[int] = Mailbox()
-    begun = time.monotonic()
-    wait_for_any((inlet,), mailbox, 0.02)
-    assert inlet.receive() is None
-    mailbox.put(1)
-    wait_for_any((inlet,), mailbox, 60)
-    assert dealer.poll(10_000, zmq.POLLOUT)
-    dealer.send_multipart([b"frame", b"", b"more"])
-    while (parts := inlet.receive()) is None:
-        wait_for_any((inlet,), mailbox, 60)
-    assert parts[1:] == [b"frame", b""]
-    assert len(parts) == MAX_PARTS
-    assert inlet.receive() is None
-    mailbox.close()
-    assert time.monotonic() - begun < 30
-
-
-def test_traffic_counts():
-    """Frames and bytes are counted each way."""
-    traffic = Traffic()
-    for size in (20, 36):
-        traffic.sent(size)
-    traffic.received(24)
-    assert (traffic.frames_sent, traffic.bytes_sent) == (2, 56)
-    assert (traffic.frames_received, traffic.bytes_received) == (1, 24)
-
-
-def test_sender(sockets: Sockets):
-    """Where the last message came from, and where a router listens, IPv4 written as such."""
-    router, address = sockets.router()
-    inlet = Inlet(router)
-    assert inlet.sender() == ""
-    sockets.dealer(address).send(b"hello")
-    assert router.poll(20_000)
-    assert inlet.receive() is not None
-    assert inlet.sender() == "tcp://127.0.0.1"
-    assert Router(router).address == address
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,6 @@ def test_what_is_stored_is_loaded(folder: Path, file: Path):
     assert PRINT in file.name
 
 
-def test_absent(folder: Path):
-    """Nothing stored: nothing loaded."""
-    assert VocabularyCache(folder).load(PRINT, 4) is None
-
-
 @pytest.mark.parametrize("damage", ["one bit", "cut", "longer", "empty", "other vocabulary"])
 def test_damaged_files_count_as_absent(folder: Path, file: Path, damage: str):
     """Whatever happened to the file, it is not believed, and storing again mends it."""
@@ -85,15 +80,6 @@ def test_the_longest_unused_go_first(folder: Path):
     assert len(list(folder.iterdir())) <= KEPT
     assert cache.load(prints[0], 1) == (b"0",)
     assert cache.load(prints[1], 1) is None
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path):
-    """Without a usable folder nothing is kept and nothing is raised."""
-    path = tmp_path / "file"
-    path.write_text("not a folder")
-    cache = VocabularyCache(path)
-    cache.store(PRINT, PIECES)
-    assert cache.load(PRINT, len(PIECES)) is None
 
 
 def test_an_interrupted_write_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch):
