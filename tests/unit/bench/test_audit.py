@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specmesh.bench.audit import MIN_PLACES, AuditPlan, AuditResult, AuditText, audit, noise_of
+from specmesh.bench.audit import AuditPlan, AuditResult, audit
 from specmesh.client import Client, Json
 from specmesh.core.sampling.logprobs import logprobs_of
 from specmesh.core.sampling.penalties import biased
@@ -133,22 +133,6 @@ def test_the_noise_of_one_text_excuses_no_other():
     assert quiet.failed
 
 
-def test_asked_at_the_drafter():
-    """It is the verifier's texts that are audited, as far as the drafter knows of it."""
-    verifier = {"name": "box:7", "model": "big", "stuck": False}
-    for told, head in ((verifier, "big at box:7"), (None, "unknown model")):
-        result = audited(Daemon(), {"role": "drafter", "model": {"name": "small", "backend": "GPU"}, "verifier": told})
-        assert result.lines()[0].startswith(f"{head}: 3 prompts")
-        assert result.as_json()["model"] == told
-
-
-def test_too_much_noise():
-    """Logits that differ by more than kernels explain are an error, whatever divergences are by them."""
-    result = replace(audited(Daemon()), noise=0.6)
-    assert result.failed
-    assert "ERROR: kernels do not differ by more than 0.5" in result.lines()
-
-
 def test_what_is_promised_to_the_last_bit():
     """Of a reproducible verifier no divergence is a near tie, and logits that differ are an error without one."""
     result = audited(Daemon(noise=0.05), reproducible=True)
@@ -156,21 +140,3 @@ def test_what_is_promised_to_the_last_bit():
     agreeing = replace(result, divergences=[])
     assert agreeing.failed
     assert "ERROR: the verifier is reproducible, and yet its log-probabilities differ" in agreeing.lines()
-
-
-@pytest.mark.parametrize(("undrafted", "failed"), [(("auto",), []), ((4,), [4]), (("auto", 4), ["auto", 4])])
-def test_nothing_was_drafted(undrafted: tuple[object, ...], failed: list[object]):
-    """What no drafter took part in is no audit; a draft_n that adapts may find that nothing pays."""
-    result = audited(Daemon(undrafted=undrafted))
-    assert (result.undrafted, result.failed) == (failed, bool(failed))
-    assert sum("nothing was drafted" in line for line in result.lines()) == len(failed)
-    assert any("ask for more --tokens" in line for line in result.lines()) == bool(failed)
-
-
-@pytest.mark.parametrize(("places", "expected"), [(MIN_PLACES, 0.25), (MIN_PLACES - 1, 2.0), (0, 2.0)])
-def test_noise_of_a_prompt(places: int, expected: float):
-    """Its own where its texts agree at enough places, else the largest; never the place where they part."""
-    one, other = [{5: -1.0, 6: -2.0}], [{5: -1.0, 6: -2.25}]
-    alone = AuditText([1], [5] * places + [6], one * places + [{6: -1.0}])
-    drafted = AuditText([1], [5] * places + [7], other * places + [{6: -9.0, 7: -1.0}])
-    assert noise_of([(alone, drafted)], 2.0) == expected

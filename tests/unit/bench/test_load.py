@@ -6,16 +6,12 @@ from collections.abc import Generator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from click.testing import CliRunner
 
 from specmesh.bench import load
-from specmesh.bench.load import LoadPlan, LoadText, Percentiles, levels, lines
+from specmesh.bench.load import LoadPlan, LoadText, Percentiles, levels
 from specmesh.bench.server import Server
-from specmesh.cli import main
 from specmesh.client import Json
-from specmesh.errors import Busy, ConfigError, DaemonUnreachable, EngineError, SpecmeshError
-
-LOAD = LoadPlan((1, 3), ("a", "b"), 2, 4, {"draft_n": "auto"})
+from specmesh.errors import Busy, ConfigError, DaemonUnreachable, SpecmeshError
 
 
 def text(client: int = 0, prompt: int = 0, **change: object) -> LoadText:
@@ -48,76 +44,6 @@ def test_a_client_that_waits_is_the_slowest():
     assert level.first_token_ms == Percentiles(100.0, 900.0)
 
 
-def test_texts_one_after_the_other_are_one_client():
-    """Its time runs from its first request to its last token."""
-    second = text(begun=10.5, arrivals=(10.6, 11.0))
-    [level] = levels([(1, [text(), second])])
-    assert level.slowest == level.tokens_per_second == 8.0
-
-
-def test_texts_are_compared_across_levels():
-    """With the first one of the same prompt, whoever got it; a first one is compared with nothing."""
-    one, two = levels([(1, [text()]), (3, [text(), text(1, 1), text(2, text="other")])])
-    assert (one.identical, one.compared) == (0, 0)
-    assert (two.identical, two.compared) == (1, 2)
-
-
-def test_an_empty_text():
-    """No division by nothing."""
-    [level] = levels([(1, [text(arrivals=(), tokens=0)])])
-    assert (level.tokens_per_second, level.fairness, level.first_token_ms) == (0.0, 0.0, Percentiles(0.0, 0.0))
-
-
-def test_lines_are_aligned():
-    """A heading and a line per level, then what the columns mean."""
-    told = lines(levels([(1, [text()]), (2, [text(), text(1)])]))
-    assert len({len(line) for line in told[:3]}) == 1
-    assert [line.split()[0] for line in told[1:3]] == ["1", "2"]
-    assert len(told) == 5
-
-
-class Crowded:
-    """A source with so many places; it says each prompt in capitals, all clients of a level being there at once."""
-
-    def __init__(self, places: int, together: int) -> None:
-        self.asked: list[Json] = []
-        self.most = self._now = 0
-        self._places, self._lock = places, threading.Lock()
-        self._met = threading.Barrier(together)
-
-    def complete(self, body: Json) -> Generator[Json, None, None]:
-        with self._lock:
-            if self._now >= self._places:
-                raise Busy("full")
-            self.asked.append(body)
-            self._now += 1
-            self.most = max(self.most, self._now)
-        try:
-            if len(self.asked) > 1 and self._places >= self._met.parties:
-                self._met.wait(30)
-            yield {"specmesh": {"session": 7}}
-            yield {"choices": [{"text": str(body["prompt"]).upper()}], "specmesh": {"token_ids": [1, 2, 3]}}
-            yield {"specmesh": {"report": {"drafted": 4, "accepted": 2}, "token_ids": []}}
-        finally:
-            with self._lock:
-                self._now -= 1
-
-
-def test_clients_run_at_once():
-    """So many at a time, each with its own prompt and its texts in a row, after one that is not counted."""
-    source = Crowded(3, 3)
-    done: list[int] = []
-    [(count, texts)] = load.measure(source, LoadPlan((3,), ("a", "b"), 2, 4, {"draft_n": 0}), lambda: done.append(1))
-    assert (count, source.most, len(done)) == (3, 3, 6)
-    assert sorted((one.client, one.prompt) for one in texts) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
-    assert {(one.tokens, one.drafted, one.accepted, len(one.arrivals)) for one in texts} == {(3, 4, 2, 1)}
-    assert {one.text for one in texts} == {"A", "B"}
-    assert len(source.asked) == 7
-    assert source.asked[1]["max_tokens"] == 4
-    assert source.asked[1]["draft_n"] == 0
-    assert source.asked[1]["ignore_eos"] is True
-
-
 class Full:
     """A source that has no place until it was asked so often."""
 
@@ -136,27 +62,6 @@ def test_who_is_refused_asks_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(load, "AGAIN", 0.001)
     [found] = load.crowd(Full(3), LoadPlan((1,), ("a",), 1, 4, {}), 1, lambda: None)
     assert (found.refused, found.tokens) == (3, 1)
-
-
-class Broken:
-    """A source that fails after its first text."""
-
-    def __init__(self, error: SpecmeshError) -> None:
-        self.error, self.texts = error, 0
-
-    def complete(self, body: Json) -> Generator[Json, None, None]:
-        self.texts += 1
-        if self.texts > 1:
-            raise self.error
-        yield {"choices": [{"text": "x"}]}
-
-
-def test_an_error_of_one_client_is_raised():
-    """Where the level is waited for; a daemon that has no place for the very first text is told too."""
-    with pytest.raises(EngineError, match="burnt"):
-        load.measure(Broken(EngineError("burnt")), LOAD, lambda: None)
-    with pytest.raises(Busy):
-        load.measure(Crowded(0, 2), LOAD, lambda: None)
 
 
 EVENTS: list[Json] = [
@@ -229,27 +134,3 @@ def test_no_url(wrong: str):
     """Refused before anything is asked."""
     with pytest.raises(ConfigError, match="--url"):
         Server(wrong)
-
-
-def test_nobody_answers():
-    """A closed port, by the command: 69 and one line."""
-    done = CliRunner().invoke(main, ["bench", "load", "--url", "http://127.0.0.1:1"])
-    assert (done.exit_code, done.stdout) == (69, "")
-    assert "no server answers at http://127.0.0.1:1" in done.stderr
-
-
-def test_the_command(url: str):
-    """Against another server: a table, or JSON; draft_n only where it was asked for."""
-    args = ["bench", "load", "--url", f"{url}/prefix", "--sessions", "1,2", "--num-prompts", "2"]
-    done = CliRunner().invoke(main, [*args, "--json"])
-    assert (done.exit_code, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    assert (told["model"], told["url"], told["draft_n"]) == ({"name": "theirs"}, f"{url}/prefix", None)
-    assert [(level["sessions"], level["tokens"], level["compared"]) for level in told["levels"]] == [
-        (1, 5, 0),
-        (2, 10, 1),
-    ]
-    assert told["levels"][1]["first_token_ms"]["p50"] > 0
-    shown = CliRunner().invoke(main, [*args, "--draft-n", "3"]).stdout
-    assert shown.startswith(f"theirs, {url}/prefix\nprompts 2, iterations 1, 64 tokens each; draft_n 3\n")
-    assert CliRunner().invoke(main, ["bench", "load", "--sessions", "0"]).exit_code == 2

@@ -37,56 +37,6 @@ def write(padded, tmp_path):
     return make
 
 
-@pytest.mark.parametrize(("params", "width"), [(1e8, 1024), (1e9, 2048), (3e9, 3072), (7e9, 4096)])
-def test_sizes(padded, params, width):
-    """The wanted number of weights to within half a layer, in widths of models of that size."""
-    layer = padded.shape_for(params)
-    assert layer.width == width
-    assert abs(layer.count * layer.params() - params) <= layer.params() / 2
-
-
-def test_layers_have_the_same_cost_with_another_width(padded):
-    layer = padded.shape_for(1e9, width=1024)
-    assert (layer.width, layer.heads, layer.hidden) == (1024, 16, 4096)
-    assert layer.count * layer.params() == pytest.approx(1e9, rel=0.02)
-
-
-@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_0"])
-def test_padding_layers(write, kind):
-    """Each matrix has its shape and type; those that write the residual stream are zero, the others are not."""
-    path, layer = write(kind)
-    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
-    for index in range(6, 6 + layer.count):
-        for name, (rows, columns) in layer.matrices().items():
-            tensor = tensors[f"blk.{index}.{name}.weight"]
-            assert tensor.tensor_type.name == kind
-            assert tensor.shape.tolist() == [columns, rows]
-            values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-            assert values.any(axis=1).all() != (name in {"attn_output", "ffn_down"})
-
-
-def test_a_file_without_a_name(padded, tmp_path):
-    """general.name is optional: where there is none, the file's name stands for it."""
-    source = tmp_path / "nameless.gguf"
-    source.write_bytes(Path(bundled("target.gguf")).read_bytes().replace(b"general.name", b"another.name", 1))
-    layer = padded.Layer(512, hidden=768, heads=8, heads_kv=2, count=1)
-    out = padded.write(tmp_path / "out.gguf", layer, "F16", source)
-    assert gguf.GGUFReader(out).fields["general.name"].contents() == "nameless padded F16"
-
-
-def test_original_layers_keep_values_and_type(write):
-    """A matrix of the original stands in a corner of the padded one, bit for bit, and zeros beside it."""
-    path, _ = write("Q8_0")
-    wide = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
-    for tensor in gguf.GGUFReader(bundled("target.gguf")).tensors:
-        if tensor.data.ndim == 2:
-            rows, columns = tensor.data.shape
-            values = wide[tensor.name].data
-            assert wide[tensor.name].tensor_type == tensor.tensor_type
-            assert np.array_equal(values[:rows, :columns], tensor.data)
-            assert np.count_nonzero(values) == np.count_nonzero(tensor.data)
-
-
 def test_refuses_what_it_cannot_pad(padded, tmp_path, make_gguf):
     """Another architecture, heads of another size, or a width below the original's."""
     layer = padded.Layer(512, 768, 8, 2, 1)

@@ -7,13 +7,12 @@ from typing import ClassVar
 
 import pytest
 from click.testing import CliRunner, Result
-from samples import FIXED_4, TOKENS, drafted, text
+from samples import TOKENS, drafted, text
 
 from specmesh import client as client_module
-from specmesh.bench import run, steps
+from specmesh.bench import steps
 from specmesh.bench.prompts import BUILT_IN, read_prompts
-from specmesh.bench.report import assess
-from specmesh.bench.run import VARIANTS, RunPlan, aggregate, sample
+from specmesh.bench.run import VARIANTS, aggregate
 from specmesh.bench.sim import steps_of
 from specmesh.bench.steps import as_json, step_tables
 from specmesh.cli import main
@@ -54,54 +53,6 @@ def test_texts_are_compared_with_the_first_alone():
     alone, fixed = aggregate(samples)
     assert (alone.identical, alone.compared) == (2, 3)
     assert (fixed.identical, fixed.compared) == (1, 2)
-
-
-def test_empty_texts_divide_nothing():
-    """Texts that ended at once have no rate."""
-    nothing = {"ids": (), "decode_s": 0.0, "rounds": 0, "drafted": 0, "accepted": 0}
-    alone, fixed = aggregate([text(**nothing), drafted(**nothing)])
-    assert (alone.tokens_per_second, alone.speedup, fixed.bytes_per_token) == ((0, 0, 0), None, 0)
-    assert "No tokens" in assess([alone, fixed], {})[0]
-
-
-def test_sample_of_a_report():
-    """What a report says becomes a sample; what it lacks, or a peer wrote oddly, is 0."""
-    report: Json = {
-        "tokens_per_second": 100.0,
-        "rounds": 2,
-        "bytes_sent": 30,
-        "bytes_received": 20,
-        "drafter": "mac",
-        "wait_ms": None,
-    }
-    made = sample(FIXED_4, 1, 2, [5, 6], 0.5, report)
-    assert (made.variant, made.prompt, made.iteration, made.ids) == ("draft_n 4", 1, 2, (5, 6))
-    assert (made.decode_s, made.rounds, made.wire_bytes, made.drafter) == (0.02, 2, 50, "mac")
-    assert (made.wait_ms, made.draft_ms) == (0, 0)
-
-
-def test_lines_are_aligned():
-    """The table has a heading, a line per variant, and what the columns mean."""
-    told = run.lines(aggregate([text(), drafted()]))
-    assert [line.split()[0] for line in told] == ["tokens/s", "alone", "draft_n", "latency"]
-    assert len({len(line) for line in told[:-1]}) == 1
-
-
-def test_order_rotates():
-    """In as many iterations as there are variants, each comes first once, and each text has all of them."""
-    plan = RunPlan(("p",), 5, 8)
-    assert {plan.order(n, 0)[0] for n in range(5)} == set(VARIANTS)
-    assert all(set(plan.order(n, 3)) == set(VARIANTS) for n in range(5))
-    assert plan.texts == 25
-
-
-def test_prompts_of_a_file(tmp_path: Path):
-    """Lines, or JSON lines where the first is an object; empty lines are left out."""
-    path = tmp_path / "prompts"
-    path.write_text("one\n\n[1] two\n")
-    assert read_prompts(path) == ["one", "[1] two"]
-    path.write_text('{"prompt": "a\\nb", "id": 3}\n\n{"prompt": "c"}\n')
-    assert read_prompts(path) == ["a\nb", "c"]
 
 
 @pytest.mark.parametrize(
@@ -199,86 +150,6 @@ def test_run_asks_each_variant(verifier: type[FakeClient]):
     assert {body["prompt"] for body in verifier.asked} == set(BUILT_IN[:2])
     assert {(body["max_tokens"], body["temperature"]) for body in verifier.asked} == {(5, 0)}
     assert [body["draft_n"] for body in verifier.asked[:2]] == [0, "auto"]
-
-
-def test_run_in_words(verifier: type[FakeClient], tmp_path: Path):
-    """The table and the assessment, of the prompts in the file; nothing on stderr."""
-    prompts = tmp_path / "prompts"
-    prompts.write_text("a\nb\nc\n")
-    done = bench("run", "--prompts", prompts, "--iterations", 1)
-    assert done.exit_code == 0
-    assert done.stdout.startswith("big on cpu, drafter mac\nprompts 3, iterations 1, at most 64 tokens\n")
-    assert "Step costs are flat" in done.stdout
-    assert done.stderr == ""
-    assert len(verifier.asked) == 3 * 5 + 2
-
-
-def test_run_without_a_drafter(verifier: type[FakeClient]):
-    """Only the verifier alone is run, and that is said before and after."""
-    verifier.snapshot = verifier.snapshot | {"peers": []}
-    done = bench("run", "--iterations", 1, "--num-prompts", 1)
-    assert done.exit_code == 0
-    assert "no drafter is attached" in done.stderr
-    assert "Only the verifier alone was run" in done.stdout
-    assert {body["draft_n"] for body in verifier.asked} == {0}
-
-
-def test_at_a_drafter(verifier: type[FakeClient]):
-    """A drafter's socket serves runs, and has no step table."""
-    verifier.snapshot = {"role": "drafter", "model": {"name": "small", "backend": "cpu"}, "verifier": {"name": "box"}}
-    assert bench("run", "--iterations", 1, "--num-prompts", 1).exit_code == 0
-    assert len(verifier.asked) == 7
-    done = bench("steps")
-    assert (done.exit_code, done.stdout) == (78, "")
-    assert "a drafter answers" in done.stderr
-
-
-def test_steps(verifier: type[FakeClient]):
-    """The table in words and as JSON."""
-    assert bench("steps").stdout.split() == [
-        "rows",
-        "ms",
-        "of",
-        "one",
-        "row",
-        "1",
-        "10.0000",
-        "1.00",
-        "4",
-        "12.0000",
-        "1.20",
-    ]
-    told = json.loads(bench("steps", "--json").stdout)
-    assert told["model"]["name"] == "big"
-    assert told["steps"][1] == {"rows": 4, "ms": 12.0, "relative": 1.2, "cheaper": None}
-    verifier.snapshot |= {"steps_ms_by_context": {"0": {"1": 10.0, "4": 12.0}, "4096": {"1": 15.0}}}
-    told = json.loads(bench("steps", "--json").stdout)
-    assert told["steps_by_context"]["4096"] == [{"rows": 1, "ms": 15.0, "relative": 1.0, "cheaper": None}]
-    shown = bench("steps").stdout.splitlines()
-    assert [line for line in shown if "context" in line] == [
-        "context of 0 ids and more:",
-        "context of 4096 ids and more:",
-    ]
-
-
-def test_while_loading(verifier: type[FakeClient]):
-    """Busy, as elsewhere."""
-    verifier.snapshot = {"role": "verifier", "loading": 0.5}
-    assert (bench("steps").exit_code, bench("run").exit_code) == (75, 75)
-
-
-def test_no_daemon():
-    """Without a daemon: 69 and one line."""
-    for command in ("steps", "run"):
-        done = bench(command, "--socket", "none.sock")
-        assert (done.exit_code, done.stdout) == (69, "")
-        assert done.stderr.startswith("specmesh: no daemon answers at none.sock")
-
-
-@pytest.mark.parametrize("args", ["run --iterations 0", "run --num-prompts 0", "run --max-tokens 0", "walk"])
-def test_wrong_usage(args: str):
-    """Exit 2 from click."""
-    assert bench(*args.split()).exit_code == 2
 
 
 def test_steps_of_a_running_verifier(tmp_path: Path):

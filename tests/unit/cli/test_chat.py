@@ -10,7 +10,6 @@ import pytest
 
 from specmesh.cli.chat import Conversation, run
 from specmesh.client import Json
-from specmesh.errors import Busy, RequestError, WentAway
 
 
 @dataclass
@@ -110,61 +109,3 @@ def test_an_interrupted_answer_counts_as_far_as_it_came(typed, capsys):
     assert client.closed == 2
     assert roles(client.asked[1])[1] == ("assistant", "AB")
     assert capsys.readouterr().out == "AB\nX\n"
-
-
-def test_a_refused_message_was_not_said(typed, capsys):
-    """The error is told, the next message asks without it."""
-    typed("one")
-    client = FakeClient(error=Busy("try again"))
-    conversation = Conversation()
-    run(client, conversation, {})  # type: ignore[arg-type]
-    assert "specmesh: try again" in capsys.readouterr().err
-    assert conversation.messages == []
-
-
-def test_piped_text_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys):
-    """All of stdin, once; an error is the command's."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
-    client = FakeClient()
-    talk(client)
-    assert roles(client.asked[0]) == [("user", "a\nb")]
-    assert capsys.readouterr().out == "A\nB\n"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a")))
-    with pytest.raises(Busy):
-        talk(FakeClient(error=Busy("full")))
-
-
-def test_nothing_is_no_message(monkeypatch: pytest.MonkeyPatch):
-    """An empty pipe asks for nothing."""
-    for raw in (b"", b"\n"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
-        client = FakeClient()
-        with pytest.raises(RequestError, match="nothing was said"):
-            talk(client)
-        assert client.asked == []
-
-
-@dataclass
-class BrokenClient:
-    """Says "on", breaks, and is back for the rest."""
-
-    asked: list[Json] = field(default_factory=list)
-
-    def complete(self, body: Json) -> Generator[Json, None, None]:
-        self.asked.append(body)
-        begun = {"prompt_token_ids": [1], "request": {"seed": 5}}
-        for text, told in (("", begun), ("on", {"token_ids": [7]}) if len(self.asked) == 1 else ("ce", {})):
-            yield {"id": "chatcmpl-1", "model": "m", "choices": [{"delta": {"content": text}}], "specmesh": told}
-        if len(self.asked) == 1:
-            raise WentAway("gone")
-
-
-def test_an_answer_outlives_its_daemon(typed, capsys):
-    """What was said is not said again, and the conversation has all of it."""
-    typed("hi")
-    conversation, client = Conversation(), BrokenClient()
-    run(client, conversation, {})
-    assert capsys.readouterr().out == "once\n"
-    assert conversation.messages[-1] == {"role": "assistant", "content": "once"}
-    assert client.asked[1]["resume"]["token_ids"] == [7]
-    assert client.asked[1]["seed"] == 5

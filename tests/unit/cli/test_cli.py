@@ -10,11 +10,9 @@ from typing import ClassVar
 import pytest
 from click.testing import CliRunner, Result
 
-import specmesh
 from specmesh import client as client_module
 from specmesh.cli import main
 from specmesh.client import Json
-from specmesh.daemons.runtime.instance import Instance
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
 
 HEAVY = [
@@ -106,25 +104,12 @@ def test_options_that_do_not_go_together(daemon: type[FakeClient], words: tuple[
     assert (done.exit_code, words[0] in done.output, daemon.asked) == (2, True, [])
 
 
-def test_options_that_are_off_unless_given(daemon: type[FakeClient]):
-    """They are no part of a body that does not need them."""
-    assert run("generate", "hi", "--json", "--logprobs", "2", "--ignore-eos").exit_code == 0
-    body = asked(daemon)
-    assert (body["logprobs"], body["ignore_eos"]) == (2, True)
-
-
 def test_several_texts(daemon: type[FakeClient]):
     """They are asked for at once, and nothing that one text alone can have."""
     assert run("generate", "hi", "--n", "3", "--verbose", "--reconnect-timeout", "5").exit_code == 0
     body = asked(daemon)
     assert (body["n"], body["rounds"], body["reconnect_timeout"]) == (3, False, 5.0)
     assert "resumable" not in body
-
-
-def test_a_conversation_of_a_given_form(daemon: type[FakeClient]):
-    """Each answer of a chat."""
-    assert run("chat", "--json-schema", '{"type": "object"}', stdin=b"hi").exit_code == 0
-    assert asked(daemon)["json_schema"] == {"type": "object"}
 
 
 def test_every_option(daemon: type[FakeClient]):
@@ -202,12 +187,6 @@ def test_no_draft(daemon: type[FakeClient]):
     """--no-draft is draft_n 0."""
     run("generate", "hi", "--no-draft", "--draft-n", "4")
     assert asked(daemon)["draft_n"] == 0
-
-
-def test_stdin(daemon: type[FakeClient]):
-    """`-` is standard input to its last byte."""
-    run("generate", "-", stdin="a\n€\n".encode())
-    assert asked(daemon)["prompt"] == "a\n€\n"
 
 
 @pytest.mark.parametrize("command", [("generate", "-"), ("chat",)])
@@ -295,28 +274,6 @@ def test_json_of_an_interrupted_text(daemon: type[FakeClient]):
     assert told["finish_reason"] not in {"stop", "length"}
 
 
-def test_stats(daemon: type[FakeClient]):
-    """stats prints lines, stats --json the snapshot."""
-    assert json.loads(run("stats", "--json").stdout) == {"role": "verifier", "loading": 0.5, "schema_version": 1}
-    assert run("stats").stdout.splitlines() == ["role           verifier", "loading        50%"]
-
-
-def test_watch_without_a_terminal(daemon: type[FakeClient]):
-    """stats --watch prints a line per interval; Ctrl-C ends it with 130 and without a word."""
-    daemon.answers, daemon.error = 2, KeyboardInterrupt()
-    done = run("stats", "--watch", "--interval", "0.1")
-    assert [line.split(maxsplit=1)[1] for line in done.stdout.splitlines()] == ["verifier loading 50%"] * 2
-    assert (done.exit_code, done.stderr) == (130, "")
-    assert run("stats", "--watch", "--interval", "0").exit_code == 2
-
-
-def test_help_names_every_command():
-    """--help and -h list the commands."""
-    for option in ("--help", "-h"):
-        told = run(option).stdout
-        assert all(command in told for command in ("verifier", "drafter", "generate", "stats", "ping", "ps"))
-
-
 def loaded(*args: str, code: int) -> set[str]:
     """The modules that a command has loaded when it ends."""
     program = (
@@ -346,18 +303,4 @@ def loaded(*args: str, code: int) -> set[str]:
 def test_commands_load_nothing_heavy(args: tuple[str, ...], code: int):
     """--version, stats and generate load no numpy, ZeroMQ, web server or engine."""
     modules = loaded(*args, code=code)
-    assert not {name for name in modules for heavy in HEAVY if name == heavy or name.startswith(f"{heavy}.")}
-
-
-def test_version():
-    """--version prints the package's version."""
-    done = run("--version")
-    assert (done.exit_code, done.stdout) == (0, f"specmesh {specmesh.__version__}\n")
-
-
-def test_a_daemon_has_its_lock_before_it_loads_much(tmp_path: Path):
-    """So that clients soon know that it is starting: one that finds the lock taken has loaded nothing heavy."""
-    with Instance(tmp_path / "s"):
-        options = ("--engine", "sim", "--model", "step_ms=1", "--socket", str(tmp_path / "s"))
-        modules = loaded("verifier", *options, code=75)
     assert not {name for name in modules for heavy in HEAVY if name == heavy or name.startswith(f"{heavy}.")}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specmesh import client, errors
-from specmesh.client import Client, known_sockets, listens
+from specmesh.client import Client
 from specmesh.daemons.runtime.instance import Instance
 from specmesh.paths import lock_of
 
@@ -18,13 +18,6 @@ CHUNK = {"choices": [{"text": "A", "finish_reason": None}], "specmesh": {}}
 def sse(*events: object) -> bytes:
     told = ("[DONE]" if event == "[DONE]" else json.dumps(event) for event in events)
     return b"".join(f"data: {data}\n\n".encode() for data in told)
-
-
-def test_get(fake_daemon: Callable[..., Path]):
-    """GET gives the JSON, also of a 503 that is no error."""
-    path = fake_daemon({"/stats": (200, b'{"a": 1}'), "/health": (503, b'{"status": "unavailable"}')})
-    assert Client(path).get("/stats") == {"a": 1}
-    assert Client(path).get("/health") == {"status": "unavailable"}
 
 
 def test_stream(fake_daemon: Callable[..., Path]):
@@ -105,52 +98,6 @@ def test_not_for_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         Client(tmp_path / "gone/verifier.sock").get("/stats")
 
 
-def test_first_live_socket_is_taken(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
-    """A stale socket is passed over for one that answers; SPECMESH_SOCKET and an argument come before all."""
-    live = fake_daemon({"/stats": (200, b'{"who": "live"}')})
-    folder = live.parent / "specmesh"
-    folder.mkdir()
-    (folder / "drafter.sock").symlink_to(live)
-    (folder / "verifier.sock").write_text("stale")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(live.parent))
-    monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
-    assert Client().get("/stats") == {"who": "live"}
-    monkeypatch.setenv("SPECMESH_SOCKET", str(live.parent / "none.sock"))
-    with pytest.raises(errors.DaemonUnreachable):
-        Client().get("/stats")
-    assert Client(live).get("/stats") == {"who": "live"}
-
-
-def test_other_streams(fake_daemon: Callable[..., Path]):
-    """Any resource that answers with events can be read as they come."""
-    path = fake_daemon({"/ping": (200, sse({"number": 1}, "[DONE]"))})
-    assert list(Client(path).stream("/ping", {"count": 1})) == [{"number": 1}]
-
-
-def test_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A daemon that takes the connection and says nothing is given up where a timeout was given."""
-    monkeypatch.chdir(tmp_path)  # a socket's path is short
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind("mute.sock")
-        server.listen()
-        assert listens(Path("mute.sock"))
-        with pytest.raises(errors.DaemonUnreachable, match="does not answer"):
-            Client(Path("mute.sock"), 0.05).get("/stats")
-    assert not listens(Path("mute.sock"))
-    assert not listens(Path("none.sock"))
-
-
-def test_known_sockets(monkeypatch: pytest.MonkeyPatch):
-    """The user's and the system's; one of the environment before them, each once."""
-    monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
-    usual = known_sockets()
-    assert [path.name for path in usual] == ["verifier.sock", "drafter.sock"] * 2
-    monkeypatch.setenv("SPECMESH_SOCKET", "/elsewhere/v.sock")
-    assert known_sockets() == [Path("/elsewhere/v.sock"), *usual]
-    monkeypatch.setenv("SPECMESH_SOCKET", str(usual[1]))
-    assert known_sockets() == [usual[1], usual[0], *usual[2:]]
-
-
 def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
     """First it holds its lock only, then it loads, then it answers: each is waited for, and said once."""
     answers = {
@@ -170,22 +117,6 @@ def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch
     assert list(Client(path, waits=heard.append).complete({})) == [CHUNK]
     assert heard == [f"the daemon at {path} is starting"]
     instance.close()
-
-
-def test_one_that_is_starting_comes_before_those_after_it(
-    fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-):
-    """A verifier that was just started is waited for although its drafter, later on the list, answers already; who does
-    not wait is answered by that one."""
-    drafter = fake_daemon({"/v1/completions": (502, b"{}"), "/stats": (200, b'{"who": "drafter"}')})
-    verifier = drafter.with_name("v.sock")
-    monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
-    monkeypatch.setattr(client, "candidate_sockets", lambda: [verifier, drafter])
-    with Instance(verifier):
-        assert Client().get("/stats") == {"who": "drafter"}
-        monkeypatch.setattr(client, "PATIENCE", -1.0)
-        with pytest.raises(errors.Starting, match=r"v\.sock is starting"):
-            list(Client(waits=lambda _: None).complete({}))
 
 
 def test_a_daemon_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

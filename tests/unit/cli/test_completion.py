@@ -73,20 +73,6 @@ def test_fish(environment: dict[str, str]):
     assert [line.split()[0] for line in shell("fish", script, environment).splitlines()] == ["verifier"]
 
 
-@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
-def test_every_shell_gets_a_script(name: str):
-    """Of the shells that are not installed here, too."""
-    done = CliRunner().invoke(main, ["completion", name])
-    assert done.exit_code == 0
-    assert f"_SPECMESH_COMPLETE={name}_complete" in done.stdout
-
-
 def test_other_shells():
     """One that click does not know is wrong usage."""
     assert CliRunner().invoke(main, ["completion", "tcsh"]).exit_code == 2
-
-
-def test_version_is_not_printed_into_a_completion(environment: dict[str, str]):
-    """Completing behind --version prints no version."""
-    script = "COMP_WORDS='specmesh --version gen' COMP_CWORD=2 _SPECMESH_COMPLETE=bash_complete specmesh"
-    assert shell("bash", script, environment) == "plain,generate\n"

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh import paths
-from specmesh.api.defaults import DEFAULTS
 from specmesh.cli import config as config_file
 from specmesh.cli import main
 from specmesh.config import DrafterSettings, VerifierSettings
@@ -91,16 +90,6 @@ def test_defaults_of_requests(role: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert done.exit_code == 0, done.output
     assert started[0].defaults == {"max_tokens": 9, "temperature": 0.7, "top_k": 40, "min_p": 0.05}
     assert shown(role)["temperature"] == {"value": None, "origin": "default"}
-
-
-def test_defaults_have_the_bounds_of_requests():
-    """Each is an option of `generate` too, with the same range."""
-    asked = {option.name: option for option in main.commands["generate"].params}
-    for role in ("verifier", "drafter"):
-        options = {option.name: option for option in main.commands[role].params}
-        for name in DEFAULTS:
-            own, other = options[name].type.to_info_dict(), asked[name].type.to_info_dict()
-            assert (name, own) == (name, other)
 
 
 BOX, SPARK = "tcp://127.0.0.1:7071", "tcp://127.0.0.1:7072"
@@ -263,19 +252,6 @@ def test_bad_variables(command: str, name: str, value: str, named: list[str]):
     assert all(part in told for part in named)
 
 
-def test_a_bad_flag_is_no_variable():
-    """Though there is a variable too."""
-    done = specmesh("verifier", "--ctx", "abc", env={"SPECMESH_VERIFIER_CTX": "512"})
-    assert done.exit_code == 2
-    assert "'--ctx'" in done.stderr
-
-
-def test_the_clients_socket_is_no_mistake(tmp_path: Path):
-    """SPECMESH_SOCKET says where clients ask, and means nothing to a daemon."""
-    done = specmesh("config", "show", "verifier", env={"SPECMESH_SOCKET": str(tmp_path / "s")})
-    assert done.exit_code == 0
-
-
 SEEN_BY_THE_DAEMON = [
     ("verifier", "ctx = 7", 1, ["--ctx 7 is too small", "8 or more"]),
     ("verifier", "\nmax-sessions = 0", 2, ["--max-sessions 0 is too small"]),
@@ -347,20 +323,6 @@ def test_no_text(content: bytes, line: int | None, named: str, tmp_path: Path):
         config_file.read(file, VERIFIER)
     assert str(caught.value).startswith(f"{file}:{line}: " if line else f"{file}: ")
     assert named in str(caught.value)
-
-
-def test_unreadable(tmp_path: Path):
-    """A folder, or nothing, is said to be so."""
-    for path in (tmp_path, tmp_path / "none.toml"):
-        with pytest.raises(ConfigError, match="cannot be read"):
-            config_file.read(path, VERIFIER)
-
-
-def test_a_byte_order_mark_is_no_key(tmp_path: Path):
-    """Some editors put one first."""
-    file = tmp_path / "a.toml"
-    file.write_bytes(b"\xef\xbb\xbfctx = 64\n")
-    assert config_file.read(file, VERIFIER).values == {"ctx": 64}
 
 
 @settings(derandomize=True, deadline=None)

@@ -86,15 +86,6 @@ def test_text_only_on_stdout(capsys: pytest.CaptureFixture[str]):
     assert client.closed
 
 
-def test_paced_text_is_the_same(capsys: pytest.CaptureFixture[str]):
-    """--pace: nothing is lost, with the daemon's error too."""
-    run(Fake(CHUNKS), {}, Output(pace=True))  # type: ignore[arg-type]
-    assert capsys.readouterr() == ("abcdef\n", "")
-    with pytest.raises(DaemonUnreachable):
-        run(Fake(CHUNKS[:2], DaemonUnreachable("gone")), {}, Output(pace=True))  # type: ignore[arg-type]
-    assert capsys.readouterr() == ("abc\n", "")
-
-
 def of(number: int, text: str, finish: str | None = None) -> Json:
     """A chunk of one of several texts."""
     end = {"report": REPORT} if finish else {"token_ids": [*text.encode()]}
@@ -139,63 +130,6 @@ def test_several_texts_that_are_cut(capsys: pytest.CaptureFixture[str]):
         ("uv", "stop"),
         ("x", "interrupted"),
     ]
-
-
-def test_verbose_goes_to_stderr(capsys: pytest.CaptureFixture[str]):
-    """--verbose: a line per round with drafts, accepted and the verifier's own token, then the summary."""
-    run(Fake(CHUNKS), {}, Output(verbose=True))  # type: ignore[arg-type]
-    out, err = capsys.readouterr()
-    lines = err.splitlines()
-    assert out == "abcdef\n"
-    assert lines[:3] == [
-        "round 1: drafted 'abx', accepted 2/3, correction 'c'",
-        "round 2: no drafts, verifier 'd'",
-        "round 3: drafted 'e', accepted 1/1, bonus 'f'",
-    ]
-    assert lines[3:] == summary(REPORT)
-
-
-def test_summary_has_every_number():
-    """The summary has the counts, rates, times, bytes per round and the speed-up with its baseline."""
-    told = "\n".join(summary(REPORT))
-    for word in (
-        "3 prompt + 4 generated = 7",
-        "drafted 5, accepted 2",
-        "0.400",
-        "2.00",
-        "0.500 s",
-        "0.100 s",
-        "8.0 tokens/s",
-        "300.0 ms",
-        "5.0 ms",
-        "40.0 ms",
-        "mac:7",
-        "7.0 ms",
-        "100 bytes sent",
-        "50 received per round",
-        "1.50x",
-        "measured one-token step",
-        "34.00 ms",
-    ):
-        assert word in told
-
-
-def test_summary_names_the_strategy():
-    """And says so where it is lossy."""
-    assert any("deterministic" in line for line in summary(REPORT))
-    assert not any("lossy" in line for line in summary(REPORT))
-    assert any("threshold: lossy" in line for line in summary(REPORT | {"strategy": "threshold", "exact": False}))
-
-
-def test_summary_says_what_was_in_memory():
-    """Where something of the prompt was."""
-    assert "memory" not in "".join(summary(REPORT))
-    assert "3 prompt (2 in memory) + 4 generated = 7" in summary(REPORT | {"cached_tokens": 2})[0]
-
-
-def test_summary_without_a_report():
-    """A cancelled session's empty report makes a summary all the same."""
-    assert len(summary({})) == len(summary(REPORT))
 
 
 def test_json(capsys: pytest.CaptureFixture[str]):

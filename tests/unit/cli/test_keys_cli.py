@@ -1,16 +1,11 @@
 """`specmesh keys`."""
 
 import json
-import os
-import pwd
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 
-from specmesh.cli import keys as keys_cli
 from specmesh.cli import main
 from specmesh.security.keys import KeyFolder, Listing
 
@@ -43,13 +38,6 @@ def test_new_and_show(run: Keys):
     assert identity.secret.hex() not in made.output + shown.output
     assert "--force" in run("new", code=78).stderr
     assert run("new", "--force").stdout != made.stdout
-
-
-def test_without_a_key(run: Keys):
-    """What needs a key says how to make one."""
-    for words in (("show",), ("allow", KEY)):
-        assert "specmesh keys new" in run(*words, code=78).stderr
-    assert "nobody" in run("list").stderr
 
 
 def test_allow_revoke_list(run: Keys):
@@ -86,26 +74,3 @@ def test_what_cannot_be_allowed(run: Keys, words: tuple[str, ...], code: int, sa
     run("new")
     assert said in run(*words, code=code).stderr
     assert run.folder.listed(Listing.DRAFTERS) == {}
-
-
-def test_open_keys_are_refused(run: Keys):
-    """Exit code 77, and how to mend it."""
-    run("new")
-    (run.folder.path / "secret.key").chmod(0o644)
-    assert "chmod 600" in run("show", code=77).stderr
-
-
-def test_the_services_keys_are_its_users(monkeypatch: pytest.MonkeyPatch):
-    """With --system root makes keys that the service's user can read; without that user they are root's own."""
-    found = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
-    asked: list[str] = []
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(pwd, "getpwnam", lambda name: asked.append(name) or found)
-    assert keys_cli._service_user() == (found.pw_uid, found.pw_gid)
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setenv("SUDO_USER", "ann")
-    keys_cli._service_user()
-    assert asked == ["specmesh", "ann"]
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert keys_cli._service_user() is None

@@ -53,31 +53,6 @@ def test_steady_blocks_come_evenly(gap, count, blocks):
     assert [b - a for a, b in itertools.pairwise(times)] == pytest.approx([gap / count] * (len(times) - 1), abs=1e-6)
 
 
-def test_the_first_block_waits_for_nothing():
-    """Nobody knows yet when the next one comes."""
-    pace = Pace()
-    pace.add("abc", 5.0)
-    assert (pace.next_due(), pace.take(5.0), pace.next_due()) == (5.0, list("abc"), None)
-
-
-def test_it_follows_what_the_gaps_become():
-    """Within as many blocks as are looked at; one long pause changes nothing."""
-    slow_then_fast = shown([(0.5, 4)] * 9 + [(0.1, 4)] * 9)
-    assert slow_then_fast[-1][1] - slow_then_fast[-4][1] == pytest.approx(0.075)
-    paused = shown([(0.1, 4)] * 8 + [(60.0, 4)])
-    assert paused[-1][1] - paused[-4][1] == pytest.approx(0.075)
-
-
-def test_at_the_end_nothing_waits():
-    """The rest is there at once, and only once."""
-    pace = Pace()
-    pace.add("a", 0.0)
-    pace.take(0.0)
-    pace.add("bcd", 1.0)
-    assert pace.take(1.0) == ["b"]
-    assert (pace.take(), pace.take(), pace.next_due()) == (["c", "d"], [], None)
-
-
 @PROFILE
 @given(st.text(max_size=30), st.integers(0, 9))
 def test_pieces_are_the_text(text, count):

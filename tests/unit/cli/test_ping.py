@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
 from specmesh.cli import main
@@ -41,61 +40,7 @@ def test_lines_and_summary(fake_daemon: Callable[..., Path]):
     assert json.loads(body) == {"count": 3, "interval_s": 0.5}
 
 
-def test_json(fake_daemon: Callable[..., Path]):
-    """--json prints one object with every time, lost ones as null."""
-    path = fake_daemon({"/ping": (200, event(0.5) + event(None, 2) + b"data: [DONE]\n\n")})
-    told = json.loads(ping(path, "--json").stdout)
-    assert told == {
-        "schema_version": 1,
-        "peers": [
-            {
-                "name": "mac:1",
-                "address": "tcp://127.0.0.1",
-                "way": "same machine",
-                "sent": 2,
-                "answered": 1,
-                "loss": 0.5,
-                "min_ms": 0.5,
-                "median_ms": 0.5,
-                "max_ms": 0.5,
-                "times_ms": [0.5, None],
-            }
-        ],
-    }
-
-
-def test_nobody_answers(fake_daemon: Callable[..., Path]):
-    """All lost: said, summed up, and 69."""
-    path = fake_daemon({"/ping": (200, event(None) + b"data: [DONE]\n\n")})
-    done = ping(path)
-    assert done.exit_code == 69
-    assert "mac:1: 1 sent, 0 answered, 100% lost\n" in done.stdout
-    assert "no peer answered" in done.stderr
-    told = json.loads(ping(path, "--json").stdout)
-    assert told["peers"][0]["min_ms"] is None
-
-
-def test_no_peer(fake_daemon: Callable[..., Path]):
-    """A daemon without peers says so: 69, in one line."""
-    error = {"error": {"message": "no drafter is attached", "specmesh": {"error": "DaemonUnreachable"}}}
-    done = ping(fake_daemon({"/ping": (502, json.dumps(error).encode())}))
-    assert (done.exit_code, done.stdout, done.stderr) == (69, "", "specmesh: no drafter is attached\n")
-
-
-def test_a_daemon_that_dies_meanwhile(fake_daemon: Callable[..., Path]):
-    """What came is summed up, and the exit code says that it went away."""
-    done = ping(fake_daemon({"/ping": (200, event(0.5))}))
-    assert done.exit_code == 69
-    assert "1 sent, 1 answered" in done.stdout
-
-
 def test_names_cannot_move_the_cursor(fake_daemon: Callable[..., Path]):
     """A peer calls itself what it likes; a terminal sees no control characters of it."""
     done = ping(fake_daemon({"/ping": (200, event(1, peer="mac\x1b[2J\n") + b"data: [DONE]\n\n")}))
     assert done.stdout.startswith("from mac?[2J? via tcp://127.0.0.1 (same machine): time=1.00 ms\n")
-
-
-@pytest.mark.parametrize("args", [["--count", "0"], ["--interval", "0"], ["--count", "many"]])
-def test_usage(args: list[str]):
-    """What cannot be is wrong usage."""
-    assert CliRunner().invoke(main, ["ping", *args]).exit_code == 2

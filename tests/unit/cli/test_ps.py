@@ -9,7 +9,6 @@ from click.testing import CliRunner, Result
 
 from specmesh.cli import main
 from specmesh.cli import status as ps
-from specmesh.daemons.runtime.instance import Instance
 
 STATS = {
     "role": "verifier",
@@ -42,46 +41,6 @@ def test_rows(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch,
     assert rows[0] == ["verifier", "4711", "big?.gguf", "1/8", "1h", "2m", str(paths[0])]
     assert rows[1] == ["drafter", "4712", "loading", "40%", "-", "3s", str(paths[2])]
     assert rows[2] == [hung.stem, "-", "does", "not", "answer", "-", "-", str(hung)]
-
-
-def test_starting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """A daemon that has its lock and no socket yet."""
-    with Instance(tmp_path / "drafter.sock"):
-        done = run(monkeypatch, [tmp_path / "drafter.sock"])
-    assert done.exit_code == 0
-    assert done.stdout.splitlines()[1].split() == ["drafter", "-", "starting", "-", "-", str(tmp_path / "drafter.sock")]
-
-
-def test_json(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
-    """--json has the same, and the version."""
-    path = fake_daemon(answering(STATS))
-    told = json.loads(run(monkeypatch, [path], "--json").stdout)
-    assert told == {
-        "schema_version": 1,
-        "daemons": [
-            {
-                "role": "verifier",
-                "pid": 4711,
-                "state": "running",
-                "model": "big\x1b.gguf",
-                "sessions": 1,
-                "max_sessions": 8,
-                "uptime_s": 3725.4,
-                "version": "0.1.0",
-                "socket": str(path),
-                "neighbours": [],
-            }
-        ],
-    }
-
-
-def test_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Where none runs: said on stderr, 69; --json prints an empty list all the same."""
-    done = run(monkeypatch, [tmp_path / "none.sock"])
-    assert (done.exit_code, done.stdout) == (69, "")
-    assert "no daemon runs here" in done.stderr
-    done = run(monkeypatch, [], "--json")
-    assert (done.exit_code, json.loads(done.stdout)["daemons"]) == (69, [])
 
 
 VERIFIER = {
@@ -123,12 +82,3 @@ def test_the_mesh(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPa
     ]
     told = json.loads(run(monkeypatch, paths, "--json").stdout)["daemons"][1]["neighbours"]
     assert (told[0]["sessions"], told[0]["places"], told[1]["state"]) == (3, 8, "refused")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(0.4, "0s"), (59.9, "59s"), (61, "1m 1s"), (3600, "1h 0m"), (90_000, "1d 1h"), (864_000, "10d 0h")],
-)
-def test_durations(seconds: float, told: str):
-    """The two largest units."""
-    assert ps.human_seconds(seconds) == told

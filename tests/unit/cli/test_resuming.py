@@ -66,13 +66,6 @@ def test_asked_again_with_all_that_came(clock: list[float]):
         assert asked == {**REQUEST, **shared, "resume": resume}
 
 
-def test_before_it_began_it_is_asked_as_it_was(clock: list[float]):
-    """A daemon that died before it said anything."""
-    client = Fake([WentAway("gone")], [chunk(**STARTED)])
-    all_of(client)
-    assert client.asked[0] == client.asked[1]
-
-
 def test_it_is_waited_for_so_long(clock: list[float]):
     """Then the error says how to go on with the text."""
     client = Fake([chunk(**STARTED), WentAway("gone")], *([DaemonUnreachable("nobody")] for _ in range(60)))
@@ -88,18 +81,4 @@ def test_what_the_daemon_says_is_not_waited_for(clock: list[float], timeout: flo
     client = Fake([chunk(**STARTED), error])
     with pytest.raises(type(error), match=str(error)):
         all_of(client, timeout)
-    assert clock[0] == 0.0
-
-
-def test_nobody_is_waited_for_without_patience(clock: list[float]):
-    """--reconnect-timeout 0."""
-    with pytest.raises(DaemonUnreachable, match="gone"):
-        all_of(Fake([chunk(**STARTED), WentAway("gone")]), 0.0)
-    assert clock[0] == 0.0
-
-
-def test_nobody_there_from_the_start(clock: list[float]):
-    """There is no text to wait for."""
-    with pytest.raises(DaemonUnreachable, match=r"^nobody$"):
-        all_of(Fake([DaemonUnreachable("nobody")]))
     assert clock[0] == 0.0

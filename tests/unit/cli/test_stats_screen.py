@@ -37,35 +37,6 @@ def test_fits(snapshots, sessions, drafters, width, height):
     assert drawn(snapshot, width, height, trouble="no answer for 3 s")[0].startswith("no answer")
 
 
-def test_verifier(snapshots):
-    """A verifier: its rows, curves of the last minute, its sessions with the newest first."""
-    lines = drawn(snapshots.verifier(sessions=3))
-    assert line_of(lines, "role") == "verifier, up 152 s"
-    assert line_of(lines, "speed-up") == "0.19x over the one-token step"  # 6 tokens in 1.1 s
-    assert line_of(lines, "drafter").startswith("mac:0 (llama small.gguf), 2.0 ms per draft")
-    assert any("█" in line for line in lines if line.startswith("tokens/s"))
-    assert next(line.split()[:3] for line in lines if "50883" in line) == ["5088332", "5", "6"]
-
-
-def test_drafter(snapshots):
-    """A drafter: its pace in drafts, and its verifier."""
-    lines = drawn(snapshots.drafter())
-    assert any(line.startswith("drafts/s") for line in lines)
-    assert line_of(lines, "verifier") == "spark:1 (big.gguf)"
-    assert line_of(drawn(snapshots.drafter(connected=False)), "verifier") == "not connected"
-
-
-def test_loading(snapshots):
-    """While loading, how far it is."""
-    assert line_of(drawn(snapshots.LOADING), "loading") == "43%"
-    assert one_line(snapshots.LOADING) == "verifier loading 43%"
-
-
-def test_ascii(snapshots):
-    """A terminal that has ASCII only gets no other marks."""
-    assert "\n".join(drawn(snapshots.verifier(sessions=20), marks=stats._ASCII_MARKS)).isascii()
-
-
 def test_peers_cannot_steer_the_terminal(snapshots):
     """A drafter's name with escapes, newlines or markup is shown as harmless text."""
     snapshot = snapshots.verifier()
@@ -78,15 +49,6 @@ def test_what_is_missing_is_a_dash():
     for role in ("verifier", "drafter"):
         assert drawn({"role": role})
         assert one_line({"role": role}).startswith(role)
-
-
-def test_one_line(snapshots):
-    """One line has the most interesting."""
-    told = one_line(snapshots.verifier())
-    assert told.startswith("verifier big.gguf, sessions 1, tokens/s 6, acceptance 75%, draft_n ")
-    assert told.endswith("mac:0 25% busy")
-    assert "\n" not in told
-    assert "drafts/s 0" in one_line(snapshots.drafter())
 
 
 class FakeClient:
@@ -122,10 +84,3 @@ def test_lines_where_there_is_no_terminal(snapshots, slept, capsys):
     assert "waiting for the daemon to return" in gone
     assert back.endswith("verifier loading 43%")
     assert slept == [0.5] * 4
-
-
-def test_nobody_there_at_first(slept):
-    """A daemon that never answered is an error."""
-    with pytest.raises(DaemonUnreachable):
-        stats.watch(FakeClient(DaemonUnreachable("none")), 1.0)
-    assert slept == []

@@ -1,6 +1,5 @@
 """`specmesh doctor`: its output and its exit code."""
 
-import io
 import json
 
 import pytest
@@ -9,7 +8,6 @@ from click.testing import CliRunner, Result
 from specmesh import logs
 from specmesh.cli import doctor as command
 from specmesh.cli import main
-from specmesh.cli.doctor import coloured
 from specmesh.doctor.check import Check, Checks, fail, ok, warn
 
 
@@ -47,18 +45,3 @@ def test_half_a_comparison(option: str):
     done = CliRunner().invoke(main, ["doctor", option, "x.gguf"])
     assert done.exit_code == 2
     assert "go together" in done.stderr
-
-
-class Terminal(io.StringIO):
-    """A stream that is one."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_colour():
-    """On a terminal, unless NO_COLOR says something."""
-    assert coloured(Terminal(), {})
-    assert coloured(Terminal(), {"NO_COLOR": ""})
-    assert not coloured(Terminal(), {"NO_COLOR": "1"})
-    assert not coloured(io.StringIO(), {})

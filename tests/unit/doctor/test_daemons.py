@@ -6,7 +6,7 @@ import pytest
 
 from specmesh import __version__
 from specmesh.cli.status import Found
-from specmesh.doctor.mesh import daemons, judge_daemon
+from specmesh.doctor.mesh import judge_daemon
 
 PATH = Path("/s/v.sock")
 GOOD: dict[str, object] = {
@@ -40,16 +40,3 @@ def test_daemon(changes: dict[str, object], status: str, found: str):
     check = judge_daemon(Found(PATH, GOOD | changes))
     assert check.status == status
     assert found in check.found
-
-
-def test_no_answer():
-    """It starts, or it hangs."""
-    starting, stuck = judge_daemon(Found(PATH, None, starting=True)), judge_daemon(Found(PATH, None))
-    assert (starting.status, "at /s/v.sock, starting" in starting.found) == ("ok", True)
-    assert (stuck.status, "does not answer" in stuck.found) == ("fail", True)
-
-
-def test_none():
-    """That none runs is worth a word."""
-    [check] = daemons([])
-    assert (check.status, check.found) == ("warn", "none")

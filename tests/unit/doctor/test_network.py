@@ -1,13 +1,10 @@
 """What is said of addresses and links."""
 
-import errno
 import socket
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from specmesh.cli.status import Found
 from specmesh.doctor import mesh
 from specmesh.doctor.mesh import (
     LinkFacts,
@@ -17,11 +14,8 @@ from specmesh.doctor.mesh import (
     judge_link,
     judge_reach,
     judge_wire,
-    links,
-    reach_of,
 )
 from specmesh.security.addresses import Way
-from specmesh.security.keys import KeyFolder
 
 LAN = ReachFacts("tcp://192.168.1.5:7071", Reach.OPEN, Way.LOCAL)
 
@@ -65,22 +59,6 @@ def test_reach(changes: dict[str, object], status: str, found: str, fix: str | N
 
 
 @pytest.mark.parametrize(
-    ("error", "reach"),
-    [
-        (socket.gaierror(-2, "Name or service not known"), Reach.NO_NAME),
-        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), Reach.REFUSED),
-        (TimeoutError("timed out"), Reach.TIMED_OUT),
-        (OSError(errno.EHOSTUNREACH, "No route to host"), Reach.NO_ROUTE),
-        (OSError(errno.ENETUNREACH, "Network is unreachable"), Reach.NO_ROUTE),
-        (OSError(errno.EACCES, "Permission denied"), Reach.OTHER),
-    ],
-)
-def test_errors_of_connecting(error: OSError, reach: Reach):
-    """What the system's errors mean."""
-    assert reach_of(error) is reach
-
-
-@pytest.mark.parametrize(
     ("way", "status"),
     [(Way.SAME_MACHINE, None), (Way.TAILNET, "ok"), (Way.LOCAL, "warn"), (Way.ROUTED, "warn")],
 )
@@ -116,40 +94,6 @@ def test_link(changes: dict[str, object], status: str, found: str):
     assert found in check.found
 
 
-def test_links_of_snapshots():
-    """A verifier's drafters with its step costs; a drafter's verifier; nothing of a daemon alone."""
-    trip = {"p50": 0.5, "p99": 2.0}
-    peers = [{"drafter": "mac:1", "round_trip_ms": trip, "draft_interval_ms": None}]
-    [link] = links({"role": "verifier", "peers": peers, "steps_ms": {"1": 30.0, "5": 34.0}})
-    assert (link.peer, link.p50, link.p99, link.interval) == ("mac:1", 0.0005, 0.002, None)
-    assert link.steps[:3] == pytest.approx((0.030, 0.031, 0.032))
-    [link] = links({"role": "drafter", "verifiers": [{"name": "big:2", "round_trip_ms": trip}]})
-    assert (link.peer, link.p50, link.steps) == ("big:2", 0.0005, ())
-    assert links({"role": "verifier", "peers": [], "steps_ms": {}}) == []
-    assert links({"role": "drafter", "verifiers": [{"name": None, "round_trip_ms": trip}]}) == []
-
-
-def test_several_verifiers(tmp_path: Path):
-    """Each of a running drafter's is looked at for itself: whether it has it, whether its wire is encrypted."""
-    trip = {"p50": 0.5, "p99": 2.0}
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        near, far = (f"tcp://127.0.0.1:{server.getsockname()[1]}" for server in (one, other))
-        rows = [
-            {"address": near, "name": "big:1", "encrypted": True, "round_trip_ms": trip},
-            {"address": far, "name": None, "encrypted": False, "round_trip_ms": {"p50": None, "p99": None}},
-        ]
-        stats: dict[str, object] = {
-            "role": "drafter",
-            "address": near,
-            "verifier": {"name": "big:1"},
-            "verifiers": rows,
-        }
-        told = mesh.network([], [Found(tmp_path, stats)])
-    reached = [check for check in told if check.name == "verifier"]
-    assert [check.status for check in reached] == ["ok", "warn"]
-    assert [check.name for check in told if check.name.startswith("link")] == ["link to big:1"]
-
-
 def test_addresses_are_tried():
     """An address that answers, one that refuses, one that is none; each once."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -165,30 +109,3 @@ def test_addresses_are_tried():
         assert [check.status for check in told] == ["ok", "fail"], "each of several"
     [check, *_] = mesh.network([RoleSettings("drafter", {"connect": "bigbox"})], [])
     assert (check.status, "is no address" in check.found) == ("fail", True)
-
-
-def test_a_verifier_that_listens_beyond():
-    """A bind address of settings is judged without anything running."""
-    [check] = mesh.network([RoleSettings("verifier", {"bind": "tcp://192.168.1.5:7071"})], [])
-    assert (check.name, check.status) == ("verifier's wire", "warn")
-
-
-def test_whether_keys_are_used(tmp_path: Path):
-    """A running daemon says so itself; of settings it is found out: keys, none, none wanted."""
-    folder = KeyFolder(tmp_path / "keys")
-    folder.new()
-    address = "tcp://192.168.1.5:7071"
-    here = {"bind": address, "keys": str(folder.path)}
-    for values, status in ((here, "ok"), (here | {"insecure-no-auth": True}, "warn"), ({"bind": address}, "warn"),
-                           (here | {"keys": "/nowhere"}, "warn")):  # fmt: skip
-        [check] = mesh.network([RoleSettings("verifier", values)], [])
-        assert check.status == status, values
-    stats: dict[str, object] = {"role": "verifier", "address": address, "encrypted": True, "peers": [], "steps_ms": {}}
-    [check] = mesh.network([RoleSettings("verifier", {"bind": address})], [Found(tmp_path, stats)])
-    assert check.status == "ok"
-
-
-def test_nothing_to_look_at():
-    """Neither settings nor daemons."""
-    [check] = mesh.network([], [])
-    assert check.status == "ok"

@@ -1,11 +1,7 @@
 """What is said of services."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-from specmesh.doctor import machine
 from specmesh.doctor.machine import judge_service, parse_launchctl, parse_systemctl
 from specmesh.service.plan import Scope
 
@@ -58,21 +54,3 @@ def test_systemctl(text: str, told: tuple[bool, str]):
 def test_launchctl(text: str, told: tuple[bool, str]):
     """What `launchctl print` prints."""
     assert parse_launchctl(text) == told
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="asks systemd")
-def test_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Only what has a unit is asked for; a manager that does not answer is told as such."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    says: dict[bool, str] = {}
-    monkeypatch.setattr(machine, "_said", lambda command: says.get("--user" in command))
-    assert "drafter (user)" not in {check.name for check in machine.services()}
-    unit = tmp_path / ".config/systemd/user/specmesh-drafter.service"
-    unit.parent.mkdir(parents=True)
-    unit.touch()
-    told = {check.name: check for check in machine.services()}["drafter (user)"]
-    assert (told.status, told.found) == ("warn", "the service manager does not tell")
-    says[True] = "UnitFileState=enabled\nActiveState=failed\n"
-    told = {check.name: check for check in machine.services()}["drafter (user)"]
-    assert told.status == "fail"
-    assert str(told.fix).startswith("journalctl --user --unit specmesh-drafter")

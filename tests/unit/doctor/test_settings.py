@@ -23,13 +23,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> click.Context:
     return click.Context(main, info_name="specmesh", **main.context_settings)
 
 
-def test_none(root: click.Context):
-    """Without files and variables nothing is in force, and that is well."""
-    assert mesh.in_force(root) == ([], [])
-    [check] = mesh.files(root)
-    assert check.status == "ok"
-
-
 def test_files(root: click.Context, tmp_path: Path):
     """A file in each folder: the user's is in force; a broken one is told with its line, and is not."""
     (tmp_path / "user" / "verifier.toml").write_text('bind = "tcp://127.0.0.1:9"\n')
@@ -49,16 +42,6 @@ def test_files(root: click.Context, tmp_path: Path):
         "",
     )
     assert wrong == []
-
-
-def test_environment(root: click.Context, monkeypatch: pytest.MonkeyPatch):
-    """A variable is a setting, too; one that cannot be is told."""
-    monkeypatch.setenv("SPECMESH_DRAFTER_CONNECT", "tcp://192.0.2.1:7071")
-    monkeypatch.setenv("SPECMESH_VERIFIER_CTX", "many")
-    [found], [wrong] = mesh.in_force(root)
-    assert (found.role, found.text("connect")) == ("drafter", "tcp://192.0.2.1:7071")
-    assert "SPECMESH_VERIFIER_CTX=many" in wrong.found
-    assert (wrong.status, wrong.fix) == ("fail", "env | grep SPECMESH_VERIFIER_CTX")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +65,3 @@ def test_ports(values: dict[str, str], status: str, found: str, tmp_path: Path):
     [check] = ports([RoleSettings("verifier", told)])
     assert check.status == status
     assert found in check.found
-
-
-def test_no_ports():
-    """Most daemons have none."""
-    assert ports([RoleSettings("verifier", {"http": None})]) == []

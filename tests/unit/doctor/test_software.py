@@ -2,19 +2,8 @@
 
 import pytest
 
-from specmesh.doctor import machine
-from specmesh.doctor.check import Status
-from specmesh.doctor.machine import LlamaFacts, MlxFacts, judge_llama, judge_mlx, judge_python
+from specmesh.doctor.machine import LlamaFacts, MlxFacts, judge_llama, judge_mlx
 from specmesh.engines.llama.library import PINNED
-
-
-@pytest.mark.parametrize(("version", "status"), [((3, 11, 0), "ok"), ((3, 14, 1), "ok"), ((3, 10, 9), "fail")])
-def test_python(version: tuple[int, ...], status: str):
-    """3.11 or later."""
-    check = judge_python(version, "/usr/bin/python3")
-    assert check.status == status
-    assert ".".join(map(str, version)) in check.found
-    assert "/usr/bin/python3" in check.found
 
 
 @pytest.mark.parametrize(
@@ -60,13 +49,3 @@ def test_mlx(facts: MlxFacts, status: str, found: str):
     check = judge_mlx(facts)
     assert check.status == status
     assert found in check.found
-
-
-@pytest.mark.models
-def test_this_machine():
-    """The real libraries answer."""
-    told = {check.name: check for check in machine.software()}
-    assert list(told) == ["python", "specmesh", "llama.cpp", "mlx"]
-    assert told["python"].status is Status.OK
-    pytest.importorskip("llama_cpp")
-    assert "CPU" in told["llama.cpp"].found

@@ -123,17 +123,6 @@ def test_gguf_against_a_directory(make_gguf: Make, tmp_path: Path):
         assert told["encoders"]["alike"] == told["encoders"]["compared"] > 10
 
 
-def test_encoders_that_differ(make_gguf: Make, tmp_path: Path):
-    """The same tokens cut otherwise: usable, with the difference shown."""
-    pytest.importorskip("tokenizers")
-    path = make_gguf("doctor-a", **WORDS)
-    folder = directory(path, tmp_path / "hf", merges=0)
-    done = doctor("--model", folder, "--against", path)
-    assert done.exit_code == 0
-    assert "from token " in done.stdout
-    assert "fewer drafts will be accepted" in done.stdout
-
-
 def test_the_bar_can_be_moved(make_gguf: Make):
     """--min-vocab-overlap decides as the drafter's does, and has its default."""
     paths = "--model", make_gguf("doctor-a", **WORDS), "--against", make_gguf("doctor-c", **WORDS, foreign=58)
@@ -142,18 +131,3 @@ def test_the_bar_can_be_moved(make_gguf: Make):
     for name in ("doctor", "drafter"):
         [option] = [param for param in main.commands[name].params if "--min-vocab-overlap" in param.opts]
         assert option.default == LEAST_OVERLAP
-
-
-def test_the_bundled_pair():
-    """`bundled` is a draft model on one side, the target on the other."""
-    told = json.loads(doctor("--model", "bundled", "--against", "bundled", "--json").stdout)
-    assert (Path(told["model"]).name, Path(told["against"]).name) == ("drafter.gguf", "target.gguf")
-    assert told["usable"]
-
-
-def test_unreadable_models(tmp_path: Path):
-    """A path that is neither: exit 78, one line, the path named."""
-    for path in (tmp_path / "missing.gguf", tmp_path):
-        done = doctor("--model", path, "--against", path)
-        assert done.exit_code == 78
-        assert str(path) in done.stderr

@@ -2,9 +2,7 @@
 
 import json
 import random
-import re
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +13,7 @@ from llguidance import LLParserLimits
 from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import grammar as grammar_module
-from specmesh.engines.grammar import GrammarConstraint, Grammars, _Walk
-from specmesh.engines.grammar_child import told
+from specmesh.engines.grammar import Grammars
 from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed, RequestError
 
@@ -40,12 +37,6 @@ def grammars() -> Iterator[Grammars]:
 
 def ids(text: str) -> list[int]:
     return [259 if byte == 3 else byte for byte in text.encode()]
-
-
-def at(constraint: Constraint, text: str) -> Constraint:
-    for token in ids(text):
-        constraint.take(token)
-    return constraint
 
 
 def named(mask: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> set[int]:
@@ -127,16 +118,6 @@ def test_an_object_has_what_its_schema_names(grammars: Grammars, schema: dict[st
     assert constraint.fits([*ids('{"a": 1}'), 300]) == 9
 
 
-def test_what_fits_ends_with_the_text(grammars: Grammars):
-    """An id after an end does not count, and an end only where there may be one."""
-    constraint = grammars.compile(N)
-    assert constraint.fits(ids("abc")) == 3
-    assert constraint.fits([*ids("abc"), 300, 97]) == 4
-    assert constraint.fits([*ids("ab"), 300]) == 2
-    assert constraint.fits([*ids("abd")]) == 2
-    assert constraint.fits([]) == 0
-
-
 WIDE = Grammar(GrammarKind.GBNF, f'root ::= [ab]* "a" {"[ab] " * 16} "c"')
 """After each text of a and b its lexer is in another state."""
 
@@ -168,29 +149,6 @@ def test_what_one_text_takes_is_missing_to_no_other(narrow: Grammars):
     """A text that has taken all that it may ends alone: the next of the same grammar goes as far."""
     far = [tired(narrow.compile(WIDE), random.Random(1)) for _ in range(2)]
     assert far[0] == far[1] < 2_000
-
-
-def test_what_drafts_take_is_missing_to_no_text(narrow: Grammars):
-    """However many are looked at: then no more of them fit, and the text goes as far as without."""
-    alone, drafted, luck = narrow.compile(WIDE), narrow.compile(WIDE), random.Random(2)
-    assert any(drafted.fits([luck.randrange(2) for _ in range(40)]) < 40 for _ in range(100))
-    assert (alone.spent, "lexer error" in str(drafted.spent)) == (None, True)
-    assert drafted.allowed().tolist() == [True, True, False, False]
-    assert tired(drafted, random.Random(1)) == tired(alone, random.Random(1))
-
-
-@pytest.mark.parametrize("more", ["", ' | "c" root'])
-def test_what_is_forced_takes_what_is_used(narrow: Grammars, more: str):
-    """However long it is, as one lexeme and letter by letter: of more letters than its lexer may have states."""
-    constraint = narrow.compile(Grammar(GrammarKind.GBNF, f'root ::= "{"ab" * 31_000}"{more}'))
-    if more:
-        constraint.take(0)
-    for token in (1, 0) * 100 if more else (0, 1) * 100:
-        assert constraint.forced() == (token, 1 - token) * 8
-        assert constraint.fits((token, 1 - token) * 8) == 16
-        assert constraint.allowed().tolist() == [token == 0, token == 1, False, False]
-        constraint.take(token)
-    assert constraint.spent is None
 
 
 AMBIGUOUS = Grammar(GrammarKind.GBNF, 'root ::= e\ne ::= e e e | e e | "a" | "b" | ""')
@@ -227,14 +185,6 @@ def test_drafts_that_a_grammar_forbids_take_nothing(grammars: Grammars):
     constraint = grammars.compile(N)
     assert constraint.fits([]) == 0
     assert (constraint.spent, constraint.fits(ids("abc"))) == (None, 3)
-
-
-def test_sessions_have_each_their_own_place(grammars: Grammars):
-    """In the same grammar."""
-    one, other = grammars.compile(N), grammars.compile(N)
-    at(one, "abc")
-    assert named(one.allowed()) == {97, 261} | ENDS
-    assert named(other.allowed()) == {97, 98, 261, 262}
 
 
 def test_a_vocabulary_without_ends(grammars: Grammars):
@@ -278,24 +228,6 @@ def test_what_cannot_be_used_is_told(grammars: Grammars, grammar: Grammar, why: 
     assert told.value.param == grammar.field
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (
-            "at 3(5): initial lexer configuration (grammar) too big (limit for this grammar: 1000000)",
-            "too large: .*1000000",
-        ),
-        ("fuel exhausted (increase limits.initial_lexer_fuel) when checking relevance of lexemes (5)", "too large"),
-        ("grammar size (number of symbols) too big (limit for this grammar: 200000)", "more than 200000 symbols"),
-        ("Parser Error: Current row has 2001 items; max is 2000; consider making", "too ambiguous"),
-    ],
-)
-def test_the_library_in_other_words(error: str, said: str):
-    """What is wrong, not which of its settings to increase."""
-    assert re.search(said, told(error))
-    assert "fuel" not in told(error)
-
-
 def test_what_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch):
     """By the process that looks first."""
 
@@ -305,32 +237,3 @@ def test_what_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Child, "ask", ask)
     with pytest.raises(RequestError, match=r"^grammar takes too much to compile: it took more than 3 s$"):
         Grammars(VOCABULARY).compile(N)
-
-
-def test_what_takes_too_much_on_its_way_is_told():
-    """The library gives up for good; what it would allow then is never used."""
-
-    class Tired:
-        def compute_bitmask(self) -> bytes:
-            return bytes(40)
-
-        def is_error(self) -> bool:
-            return True
-
-        def is_stopped(self) -> bool:
-            return True
-
-        def get_error(self) -> str:
-            return "too many items"
-
-        def validate_tokens(self, _: list[int]) -> int:
-            return 0
-
-    tired: Any = Tired()
-    constraint = GrammarConstraint(tired, _Walk(tired), _Walk(tired), Grammars(VOCABULARY)._spelling, "grammar")
-    assert not constraint.complete
-    assert (constraint.fits([97]), constraint.allows(97)) == (0, False)
-    with pytest.raises(
-        RequestError, match=r"takes too much to go on with: it is too ambiguous: .*; ask for a simpler grammar"
-    ):
-        constraint.allowed()

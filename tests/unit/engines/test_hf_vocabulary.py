@@ -71,11 +71,6 @@ def test_every_byte_has_its_character():
     assert byte_level_bytes(spelt) == text.encode()
 
 
-def test_other_characters_stand_for_themselves():
-    """A token written as it is, such as an added one, keeps its text."""
-    assert byte_level_bytes("日本 a") == "日本 a".encode()
-
-
 @pytest.mark.parametrize(
     ("token", "raw"),
     [
@@ -172,15 +167,6 @@ def test_files_that_are_none(tmp_path: Path, tokenizer: object, words: str):
     with pytest.raises(ConfigError, match=words) as caught:
         load_hf_vocabulary(written(tmp_path, tokenizer))
     assert str(tmp_path / "tokenizer.json") in str(caught.value)
-
-
-def test_directory_without_a_tokenizer(tmp_path: Path):
-    """A directory without tokenizer.json, or with a file that is no JSON."""
-    with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
-        load_hf_vocabulary(tmp_path)
-    (tmp_path / "tokenizer.json").write_bytes(b"\xff{")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load_hf_vocabulary(tmp_path)
 
 
 def trained(folder: Path, kind: str) -> Path:

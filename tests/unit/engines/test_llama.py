@@ -1,20 +1,17 @@
 """llama.cpp: loading, its errors, its vocabulary and what it logs."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import structlog
-from structlog.testing import capture_logs
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
-from specmesh.engines.llama import model as llama_model
-from specmesh.errors import ConfigError, EngineError, RequestError
+from specmesh.errors import ConfigError, EngineError
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
@@ -40,70 +37,6 @@ def _fresh_library() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-class TestFiles:
-    """Files that cannot be loaded are refused with their path and what to do."""
-
-    @pytest.fixture
-    def refused(self, tmp_path: Path) -> Callable[[bytes | None], str]:
-        def load(content: bytes | None) -> str:
-            path = tmp_path / "model.gguf"
-            if content is not None:
-                path.write_bytes(content)
-            with pytest.raises(ConfigError) as caught:
-                LlamaVerifier(settings(path))
-            assert str(path) in str(caught.value)
-            return str(caught.value)
-
-        return load
-
-    @pytest.mark.fault("E7.75")
-    def test_missing(self, refused: Callable[[bytes | None], str]) -> None:
-        """No file: the path is to be checked."""
-        assert "check the path" in refused(None)
-
-    @pytest.mark.fault("E7.75")
-    def test_directory(self, tmp_path: Path) -> None:
-        """A directory is not searched."""
-        with pytest.raises(ConfigError, match="is a directory"):
-            LlamaVerifier(settings(tmp_path))
-
-    @pytest.mark.fault("E7.75")
-    def test_unreadable(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A file this user may not read."""
-
-        def denied(*_: object) -> None:
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr(Path, "open", denied)
-        with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
-            LlamaVerifier(settings(tiny_gguf))
-
-    @pytest.mark.parametrize("content", [b"", b"GGU", b"garbage" * 1000, b"\x80\x02}q\x00."])
-    @pytest.mark.fault("E7.76")
-    def test_not_gguf(self, refused: Callable[[bytes | None], str], content: bytes) -> None:
-        """Anything that does not start like a GGUF never reaches llama.cpp."""
-        assert "not a GGUF" in refused(content)
-
-    @pytest.mark.parametrize("version", [b"", b"\x01\0\0\0", b"\0\0\0\x03", b"\xff\xff\xff\xff"])
-    @pytest.mark.fault("E7.76")
-    def test_unknown_version(self, refused: Callable[[bytes | None], str], version: bytes) -> None:
-        """A GGUF of a version or byte order llama.cpp does not read."""
-        assert "GGUF version" in refused(b"GGUF" + version)
-
-    @pytest.mark.parametrize("share", [0.0001, 0.002, 0.01, 0.05, 0.5, 0.999])
-    @pytest.mark.fault(
-        "E7.76",
-        "GGUF files that are none, are cut off anywhere, or lie",
-        "an error that names file and reason, no crash",
-    )
-    def test_truncated(self, refused: Callable[[bytes | None], str], tiny_gguf: Path, share: float) -> None:
-        """A download that broke off anywhere."""
-        content = tiny_gguf.read_bytes()
-        message = refused(content[: max(int(len(content) * share), 8)])
-        assert "download it again" in message
-        assert "gave no reason" not in message
-
-
 class TestSettings:
     """Settings that cannot work are refused before anything is loaded."""
 
@@ -123,26 +56,6 @@ class TestSettings:
         with pytest.raises(ConfigError):
             settings(Path("unused"), **changes)
 
-    @pytest.mark.fault("E7.82", "a GPU is required and there is none", "ConfigError that says what to check")
-    def test_gpu_required(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A GPU that is required and absent, or required and not to be used."""
-        monkeypatch.setattr(llama_model, "gpu_devices", lambda: ())
-        with pytest.raises(ConfigError, match=r"llama\.cpp sees none"):
-            LlamaVerifier(settings(tiny_gguf, gpu_required=True, gpu_layers=-1))
-        with pytest.raises(ConfigError, match="gpu_layers is 0"):
-            LlamaVerifier(settings(tiny_gguf, gpu_required=True, gpu_layers=0))
-
-    @pytest.mark.parametrize(("layers", "named"), [(-1, "3 of 3 layers"), (1, "1 of 3"), (99, "3 of 3")])
-    def test_backend_names_the_gpu(
-        self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, layers: int, named: str
-    ) -> None:
-        """Facts for people say which GPU holds how many layers."""
-        monkeypatch.setattr(llama_model, "gpu_devices", lambda: ("CUDA0: Test GPU",))
-        engine = LlamaDrafter(settings(tiny_gguf, gpu_layers=layers, gpu_required=True))
-        assert engine.info.backend.startswith("CUDA0: Test GPU, ")
-        assert named in engine.info.backend
-        engine.close()
-
     @pytest.mark.parametrize("n_ctx", [2**32 + 64, 2**25])
     @pytest.mark.fault(
         "E5.57",
@@ -155,15 +68,6 @@ class TestSettings:
         monkeypatch.setattr(lib, "llama_init_from_model", lambda *_: None)
         with pytest.raises(ConfigError, match="choose a smaller context"):
             LlamaVerifier(settings(tiny_gguf, n_ctx=n_ctx))
-
-    def test_context_of_the_model(self, tiny_gguf: Path) -> None:
-        """Without n_ctx it is the one the model was trained with; only a chosen one that is longer is warned of."""
-        for chosen, held, warned in ((None, 512, False), (513, 513, True), (512, 512, False)):
-            with capture_logs() as lines:
-                engine = LlamaDrafter(settings(tiny_gguf, n_ctx=chosen))
-            assert engine.info.n_ctx == held
-            assert ("context_beyond_training" in [line["event"] for line in lines]) == warned
-            engine.close()
 
     def test_rows_with_logits_are_bounded(self, tiny_gguf: Path) -> None:
         """max_draft + 1 rows of logits per sequence can be asked for, and no more reach llama.cpp."""
@@ -181,31 +85,6 @@ class TestSettings:
         engine.close()
 
 
-class TestProgress:
-    """Loading reports how far it is, and can be stopped."""
-
-    def test_reported(self, tiny_gguf: Path) -> None:
-        """Fractions rise to 1.0."""
-        seen: list[float] = []
-        LlamaDrafter(settings(tiny_gguf), seen.append).close()
-        assert seen[-1] == 1.0
-        assert all(0 <= before <= after for before, after in itertools.pairwise(seen))
-
-    def test_cancelled(self, tiny_gguf: Path) -> None:
-        """Answering False stops the load."""
-        with pytest.raises(EngineError, match="cancelled"):
-            LlamaDrafter(settings(tiny_gguf), lambda _: False)
-
-    def test_exception_passes(self, tiny_gguf: Path) -> None:
-        """An exception, Ctrl-C included, stops the load and comes out of it."""
-
-        def interrupt(_: float) -> None:
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            LlamaDrafter(settings(tiny_gguf), interrupt)
-
-
 class TestVocabulary:
     """Pieces and prompts."""
 
@@ -216,13 +95,6 @@ class TestVocabulary:
         assert pieces[256:262] == (b"he", b"ll", b"th", b"the", b"", b"<tool>")
         assert verifier.vocabulary.end_ids == {260}
 
-    def test_long_pieces(self, verifier: LlamaVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A piece longer than the buffer is read whole."""
-        monkeypatch.setattr(llama_model, "_PIECE_BYTES", 2)
-        model = verifier._model
-        again = llama_model._vocabulary(model.lib, model.vocab, model.n_vocab)
-        assert again == verifier.vocabulary
-
     def test_special_tokens_in_a_prompt(self, verifier: LlamaVerifier) -> None:
         """Special tokens written in a raw prompt are those tokens, as in llama-server's /completion."""
         assert verifier.encode("a<|end|>b<tool>") == [97, 260, 98, 261]
@@ -232,25 +104,6 @@ class TestVocabulary:
     def test_encode(self, verifier: LlamaVerifier, text: str) -> None:
         """Empty, NUL, merged, non-BMP and long texts come back as they were."""
         assert verifier.vocabulary.text(verifier.encode(text)) == text
-
-    def test_encode_grows_its_buffer(self, verifier: LlamaVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where llama.cpp needs more room than expected it is asked again with what it named."""
-        model = verifier._model
-        sizes: list[int] = []
-
-        def tokenize(vocab: object, raw: bytes, size: int, ids: object, room: int, *flags: bool) -> int:
-            sizes.append(room)
-            return -20000 if room < 20000 else 7
-
-        monkeypatch.setattr(model.lib, "llama_tokenize", tokenize)
-        assert model.encode("short") == [0] * 7
-        assert sizes == [13, 20000]
-
-    @pytest.mark.fault("E7.83")
-    def test_lone_surrogate(self, verifier: LlamaVerifier) -> None:
-        """A text that is no Unicode is the request's fault."""
-        with pytest.raises(RequestError, match="Unicode"):
-            verifier.encode("\udc80")
 
     def test_permuted_ids_are_another_vocabulary(self, verifier: LlamaVerifier, make_gguf: Callable[..., Path]) -> None:
         """The same pieces under other ids have another fingerprint; other weights do not."""

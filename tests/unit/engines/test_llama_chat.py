@@ -1,6 +1,5 @@
 """Chat templates: a model's own, one from a file, none, and those that do not work."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from specmesh.core.session_params import ChatMessage
-from specmesh.engines.chat_child import MAX_TEXT, answer
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier, prompts
 from specmesh.engines.llama.prompts import ChatTemplate, read_template
 from specmesh.engines.sandbox import Limits
@@ -63,13 +61,6 @@ def test_chosen_template(make: Make):
     """One that was chosen goes before the model's own."""
     engine = make(PLAIN, "{{ messages[-1]['content'] }}!")
     assert engine.encode_chat(SAID) == engine.encode("hello!")
-
-
-def test_no_template(make: Make):
-    """A model without one cannot chat, and says what to do."""
-    with pytest.raises(RequestError, match="--chat-template") as refused:
-        make().encode_chat(SAID)
-    assert refused.value.param == "messages"
 
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('roles must alternate') }}", "{{ messages[9].content }}"])
@@ -206,35 +197,6 @@ def test_a_slow_template_serves_again(rendered: Callable[[str], str]):
     template.close()
 
 
-@pytest.mark.usefixtures("hurried")
-@pytest.mark.parametrize(
-    "template",
-    ["{{ 9 ** (9 ** 9) }}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"],
-    ids=["constant", "nested"],
-)
-def test_template_that_cannot_even_be_compiled(make: Make, template: str):
-    """Jinja computes constants, and parses what is nested, before anything is rendered: chosen ones end the start."""
-    with pytest.raises(ConfigError, match="chat template cannot be used"):
-        make("", template)
-    with pytest.raises(RequestError, match="has no chat template"):
-        make(template).encode_chat(SAID)
-
-
-def test_a_text_that_is_too_long():
-    """What comes back has an end, in what is rendered and in what is complained."""
-    request: dict[str, object] = {"bos": "", "eos": "", "messages": [], "continued": False}
-    endless = "{% for i in range(10**5) %}{{ 'x' * 999 }}{% endfor %}"
-    assert f"more than {MAX_TEXT} characters" in str(answer({**request, "template": endless})["refused"])
-    assert len(json.dumps(answer({**request, "template": "{{ raise_exception('x' * 9999) }}"}))) < 400
-
-
-def test_chosen_template_that_is_none(make: Make):
-    """Seen before anything is served."""
-    with pytest.raises(ConfigError, match="chat template") as refused:
-        make("", "{% for %}")
-    assert refused.value.option == "chat_template"
-
-
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"x" * (2**20 + 1)])
 def test_file_that_is_no_template(tmp_path: Path, content: bytes | None):
     """A file that cannot be read as text, or is far too long."""
@@ -243,13 +205,3 @@ def test_file_that_is_no_template(tmp_path: Path, content: bytes | None):
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=str(path)):
         read_template(path)
-
-
-def test_the_model_is_freed_when_the_template_is_bad(make_gguf: Callable[..., Path]):
-    """Loading again works."""
-    path = make_gguf("chat", chat=PLAIN)
-    settings = {"n_ctx": 64, "threads": 1, "gpu_layers": 0}
-    with pytest.raises(ConfigError):
-        LlamaVerifier(LlamaSettings(path, chat_template="{%", **settings))  # type: ignore[arg-type]
-    with closing(LlamaVerifier(LlamaSettings(path, **settings))) as engine:  # type: ignore[arg-type]
-        assert engine.encode_chat(SAID) == engine.encode(EXPECTED)

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -11,8 +9,6 @@ from numpy.typing import NDArray
 
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
-from specmesh.engines.llama.engine import width_of
-from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import ConfigError, LocalProtocolError
 from specmesh.paths import bundled
 
@@ -102,35 +98,7 @@ def test_the_whole_context(target, ids):
         target.decode([Span(0, N_CTX, (5,), logits=True)])
 
 
-def test_too_wide(target, ids):
-    """More rows with logits than a step has are refused, with nothing done."""
-    with pytest.raises(LocalProtocolError, match="each step has 4"):
-        target.decode([Span(0, 0, ids[:4], logits=True), Span(1, 0, ids[: WIDTH + 1], logits=True)])
-    assert target.info.width == WIDTH
-    assert target.decode([Span(0, 0, ids[:4], logits=True)])[0] is not None
-
-
 def test_models_that_cannot(make_gguf: Callable[..., Path]):
     """Rows that fill a step up must be removed again, which a recurrent state does not allow."""
     with pytest.raises(ConfigError, match="leave --reproducible out"):
         LlamaVerifier(LlamaSettings(make_gguf("tiny-mamba", arch="mamba"), n_ctx=64, threads=1, reproducible=True))
-
-
-def test_more_rows_on_a_gpu():
-    """The width follows from where the model runs, and from nothing that may change between two starts."""
-    assert [width_of(cast("LlamaModel", SimpleNamespace(on_gpu=on_gpu))) for on_gpu in (False, True)] == [4, 8]
-
-
-def test_room_for_every_sequence():
-    """More sequences than a step has rows, each full to its last id: what fills the step up has room beyond it."""
-    path = Path(bundled("target.gguf"))
-    engine = LlamaVerifier(LlamaSettings(path, n_ctx=512, n_seq=10, threads=1, gpu_layers=0, reproducible=True))
-    text = tuple(range(300, 300 + 512))
-    try:
-        found = []
-        for seq in range(10):
-            engine.decode([Span(seq, 0, text[:511], logits=False)])
-            found.append(rows(engine, Span(seq, 511, (text[511],), logits=True)))
-    finally:
-        engine.close()
-    assert all(np.array_equal(found[0], other) for other in found)

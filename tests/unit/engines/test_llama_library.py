@@ -1,11 +1,7 @@
 """The llama.cpp library itself: which one it is, and what it logs."""
 
-import json
-import os
-import signal
 import subprocess
 import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +9,6 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from specmesh.engines.host import physical_cores
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
 from specmesh.errors import ConfigError
 
@@ -44,31 +38,6 @@ class TestLibrary:
         with pytest.raises(ConfigError, match=r'not installed: pip install "specmesh\[llama\]"'):
             llama_library.library()
 
-    def test_other_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Struct layouts change between releases: another one is not even tried."""
-        monkeypatch.setitem(sys.modules, "llama_cpp", types.SimpleNamespace(__version__="0.3.99"))
-        with pytest.raises(ConfigError, match=r"0\.3\.99 is installed, specmesh needs 0\.3\.36"):
-            llama_library.library()
-
-    def test_devices_can_be_listed(self) -> None:
-        """The real enumeration works on this machine, whatever GPUs it has, and finds cores."""
-        assert all(": " in device for device in llama_library.gpu_devices())
-        assert 1 <= physical_cores() <= (os.cpu_count() or 1)
-
-    def test_last_words(self) -> None:
-        """When llama.cpp ends the process, its reason is logged before, whatever thread ran into it."""
-        program = (
-            "import threading; from specmesh import logs; from specmesh.engines.llama import library as l;"
-            "logs.configure('info', 'json'); l.library();"
-            "thread = threading.Thread(target=lambda: l._base().ggml_abort(b'kernel.c', 7, b'GGML_ASSERT(x) failed'));"
-            "thread.start(); thread.join()"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-        line = json.loads(done.stderr.splitlines()[-1])
-        assert done.returncode == -signal.SIGABRT
-        assert (line["event"], line["level"]) == ("llama_cpp_aborted", "critical")
-        assert line["reason"] == "kernel.c:7: GGML_ASSERT(x) failed"
-
     def test_pin_is_the_packages(self) -> None:
         """The version asserted is the version pyproject.toml pins."""
         pyproject = Path(__file__).parents[3] / "pyproject.toml"
@@ -97,13 +66,6 @@ class TestLog:
             ("error", "bad \ufffd"),
         ]
         assert list(log.errors) == ["bad \ufffd"]
-
-    def test_a_good_load_is_quiet(self, tiny_gguf: Path) -> None:
-        """A model that loads says nothing above debug."""
-        with capture_logs() as lines:
-            LlamaVerifier(LlamaSettings(tiny_gguf, n_ctx=64, n_seq=2, threads=1, gpu_layers=0)).close()
-        assert lines
-        assert {line["log_level"] for line in lines} == {"debug"}
 
     def test_nothing_on_stderr(self, tiny_gguf: Path) -> None:
         """Not even outside Python's own streams, from import to exit."""

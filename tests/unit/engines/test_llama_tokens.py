@@ -1,6 +1,5 @@
 """Long prompts, and what a tokenizer does with those it was not made for, in a process of its own."""
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier, prompts
 from specmesh.engines.llama.prompts import SHORT, Tokenizer
 from specmesh.engines.sandbox import Child, Json, Limits
-from specmesh.errors import EngineError, RequestError
+from specmesh.errors import RequestError
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
@@ -60,21 +59,6 @@ def test_texts_come_back(verifier: LlamaVerifier, asked: list[int], text: str):
     assert asked == ([len(text)] if len(text) > SHORT else [])
 
 
-def test_the_process_is_there_before_it_is_needed(tiny_gguf: Path, asked: list[int]):
-    """A text of half the length has it started beside, once."""
-    engine = LlamaVerifier(LlamaSettings(tiny_gguf, n_ctx=64, threads=1, gpu_layers=0))
-    engine.encode("x" * (SHORT // 2))
-    assert "tokens" not in {thread.name for thread in threading.enumerate()}
-    engine.encode("x" * (SHORT // 2 + 1))
-    for thread in threading.enumerate():
-        if thread.name == "tokens":
-            thread.join(20)
-    assert asked == [0]
-    engine.encode("x" * SHORT)
-    assert asked == [0]
-    engine.close()
-
-
 def test_both_ways_give_the_same_ids(verifier: LlamaVerifier):
     """Special tokens written in the text are recognised, here as there."""
     text = "the<|end|>hell<tool> " * (SHORT // 20)
@@ -96,14 +80,6 @@ def test_a_text_that_would_end_the_daemon(make_gguf: Callable[..., Path]):
     engine = LlamaVerifier(LlamaSettings(make_gguf("gpt-4o", pre="gpt-4o"), n_ctx=64, threads=1, gpu_layers=0))
     assert len(engine.encode("x" * MEGABYTE)) == MEGABYTE
     engine.close()
-
-
-def test_a_file_that_has_changed(verifier: LlamaVerifier, make_gguf: Callable[..., Path], tmp_path: Path):
-    """Ids of another vocabulary would be taken for this one's."""
-    tokenizer = Tokenizer(make_gguf("tokens-rotated", rotate=3), verifier.vocabulary.fingerprint())
-    with pytest.raises(EngineError, match="has changed"):
-        tokenizer.encode("x" * 3000)
-    tokenizer.close()
 
 
 def test_it_has_limits(verifier: LlamaVerifier, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch):

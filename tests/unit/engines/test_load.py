@@ -8,7 +8,6 @@ import pytest
 
 from specmesh.config import ModelSettings
 from specmesh.engines import load
-from specmesh.engines.base import context_of
 from specmesh.errors import ConfigError
 
 APPLE, LINUX, INTEL = ("darwin", "arm64"), ("linux", "x86_64"), ("darwin", "x86_64")
@@ -58,12 +57,6 @@ def test_bundled(engine, name):
     assert load.resolved(ModelSettings(engine, "other")).model == "other"
 
 
-def test_installed():
-    """What can be imported counts as installed, at any depth of the question."""
-    assert load._installed("json", "numpy")
-    assert not load._installed("json", "no_such_module_at_all")
-
-
 @pytest.mark.fault("E7.82")
 def test_a_gpu_required_but_forbidden():
     """--gpu required with no layer allowed on one is refused before a model is loaded."""
@@ -76,9 +69,3 @@ def test_a_model_is_needed(engine):
     """Only `auto` and ngram do without."""
     with pytest.raises(ConfigError, match="--model"):
         ModelSettings(engine, None)
-
-
-def test_context_of():
-    """As chosen; else the default, or the model's own where that is shorter; a file that does not tell has none."""
-    assert [context_of(None, trained) for trained in (512, 4096, 131072, 0)] == [512, 4096, 4096, 4096]
-    assert [context_of(8192, trained) for trained in (512, 131072)] == [8192, 8192]

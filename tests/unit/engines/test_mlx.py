@@ -4,9 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.probes import PROBES
 from specmesh.engines.base import Encoder, Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
-from specmesh.errors import EngineError, LocalProtocolError
 
 mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
@@ -135,19 +132,6 @@ def all_rows(drafter: MlxDrafter, ids: list[int]) -> NDArray[np.float32]:
     return np.array(model(mx.array([ids]))[0].astype(mx.float32))
 
 
-def test_steps_choose_as_one_pass_does(formats: tuple[LlamaVerifier, MlxDrafter, str]):
-    """The engine's own steps, one id at a time through the cache, choose what a whole pass chooses."""
-    target, drafter, kind = formats
-    ids = windows(target, kind)[3][:200]
-    rows = all_rows(drafter, ids)
-    drafter.trim(0, 0)
-    guesses = [drafter.predict(0, [token], GREEDY) for token in ids]
-    top_two = np.sort(rows, axis=1)[:, -2:]
-    clear = top_two[:, 1] - top_two[:, 0] > 0.05
-    assert clear.sum() > 100
-    assert (np.array(guesses)[clear] == rows.argmax(axis=1)[clear]).all()
-
-
 def test_encodes_as_llama_cpp_does(formats: tuple[LlamaVerifier, MlxDrafter, str]):
     """The two formats of a model cut the probe texts alike, which a daemon compares."""
     target, drafter, _ = formats
@@ -191,87 +175,7 @@ def test_cutting_back_again_and_again(engine: MlxDrafter):
     assert engine.predict(0, truth[held:], GREEDY) == engine.predict(1, truth, GREEDY)
 
 
-def test_snapshots_are_bounded(engine: MlxDrafter):
-    """However long the text, few snapshots are kept, and none where every layer can be cut."""
-    most = mlx_sequence.RECENT + mlx_sequence.REACH // mlx_sequence.STRIDE + 2
-    chain(engine, 0, ids_of(30), 150)
-    kept = engine._memories[0]._snapshots
-    assert len(kept) == 0 if engine.info.trimming == "removal" else 1 < len(kept) <= most
-    assert all(one.length < other.length for one, other in pairwise(kept))
-
-
-def test_a_window_not_yet_full_is_simply_cut(make_hf: Callable[..., Path]):
-    """A sliding window can be cut exactly before it wraps, a hybrid's positions without snapshot cannot."""
-    drafter = opened(make_hf("own-sliding", "sliding", seed=5))
-    drafter.predict(0, ids_of(12), None)
-    assert drafter.info.trimming == "restore"
-    assert drafter.trim(0, 5) == 5
-    drafter.close()
-
-
-@pytest.mark.parametrize("lie", ["nothing", "first layer only", "less"])
-def test_trimming_less_than_asked_is_honoured(make_hf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, lie: str):
-    """Where mlx-lm trims less than asked, or not all layers, the sequence says so and is read again."""
-    drafter = opened(make_hf("own-llama", "llama", seed=5))
-    ids = ids_of(20)
-    fresh = drafter.predict(0, ids, GREEDY)
-    drafter.predict(1, [*ids[:15], 40, 41], None)
-
-    def trim(caches: list[Any], count: int) -> int:
-        match lie:
-            case "nothing":
-                return 0
-            case "less":
-                return min([cache.trim(count - 1) for cache in caches])
-        return int(caches[0].trim(count))
-
-    monkeypatch.setattr(mlx_sequence, "trim_prompt_cache", trim)
-    held = drafter.trim(1, 15)
-    assert held == 0
-    assert drafter.predict(1, ids[held:], GREEDY) == fresh
-    drafter.close()
-
-
 # --- the rest of the contract
-
-
-def test_another_thread_is_refused(engine: MlxDrafter):
-    """MLX would fail, or compute on a stream that nobody waits for."""
-    prompt = ids_of(12)
-    engine.predict(0, prompt, GREEDY)
-    with ThreadPoolExecutor(1) as pool:
-        calls = (lambda: engine.predict(1, [40], GREEDY), lambda: engine.trim(0, 0))
-        for call in (*calls, engine.close):
-            with pytest.raises(LocalProtocolError, match="another thread"):
-                pool.submit(call).result()
-    assert engine.trim(0, 100) == len(prompt)
-
-
-def test_a_failing_model_empties_the_sequence(engine: MlxDrafter, monkeypatch: pytest.MonkeyPatch):
-    """An error of MLX becomes EngineError; nobody knows what the layers hold, so the sequence starts over."""
-
-    def broken(*_: Any) -> Any:
-        raise RuntimeError("out of memory")
-
-    prompt = ids_of(9)
-    guess = engine.predict(0, prompt, GREEDY)
-    monkeypatch.setattr(mlx_sequence.MlxSequence, "_states", broken)
-    monkeypatch.setattr(mlx_sequence.MlxSequence, "_remember", broken)
-    with pytest.raises(EngineError, match="out of memory"):
-        engine.predict(0, [40], GREEDY)
-    monkeypatch.undo()
-    assert engine.trim(0, 100) == 0
-    assert engine.predict(0, prompt, GREEDY) == guess
-
-
-def test_closed(make_hf: Callable[..., Path]):
-    """Closing twice is harmless; a closed engine says so."""
-    drafter = opened(make_hf("own-llama", "llama", seed=5))
-    drafter.close()
-    drafter.close()
-    for call in (lambda: drafter.predict(0, [40], GREEDY), lambda: drafter.trim(0, 0)):
-        with pytest.raises(EngineError, match="closed"):
-            call()
 
 
 SESSIONS = """

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from specmesh.errors import ConfigError, EngineError
+from specmesh.errors import ConfigError
 
 mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 
-from specmesh.engines import mlx_model  # noqa: E402
 from specmesh.engines.mlx import MlxDrafter, MlxSettings  # noqa: E402
 
 pytestmark = pytest.mark.models
@@ -20,32 +19,6 @@ pytestmark = pytest.mark.models
 
 def opened(folder: Path, **changes: Any) -> MlxDrafter:
     return MlxDrafter(MlxSettings(str(folder), **{"n_ctx": 256, "n_seq": 4} | changes))
-
-
-def test_context_of_the_model(make_hf: Callable[..., Path]):
-    """Without n_ctx it is what the model was trained with, where that is less than the default."""
-    drafter = opened(make_hf("own-llama", "llama", seed=5), n_ctx=None)
-    assert drafter.info.n_ctx == 512
-    assert drafter.info.model == "own-llama"
-    drafter.close()
-
-
-def test_loading_is_told_part_by_part(make_hf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
-    """After each part of the weights, up to the whole: whoever waits sees that it gets on."""
-    monkeypatch.setattr(mlx_model, "_PART", 4096)
-    told: list[float] = []
-    MlxDrafter(MlxSettings(str(make_hf("own-llama", "llama", seed=5))), lambda share, _: told.append(share)).close()
-    assert told == sorted(told)
-    assert (told[0], told[-1]) == (0.0, 1.0)
-    assert len({share for share in told if 0 < share < 1}) > 5
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_loading_can_be_given_up(make_hf: Callable[..., Path], share: float):
-    """A progress callback that says no ends the loading."""
-    settings = MlxSettings(str(make_hf("own-llama", "llama", seed=5)))
-    with pytest.raises(EngineError, match="cancelled"):
-        MlxDrafter(settings, lambda done, _: done != share)
 
 
 @pytest.mark.parametrize(

@@ -93,26 +93,6 @@ def test_foreign_tokens_are_never_said():
     assert said <= {*range(30), 40}
 
 
-def test_an_engine_that_needs_no_logits():
-    """An engine that answers without its sampler: its id is translated all the same."""
-    draft, order = shuffled(VERIFIER)
-    engine, inner = wrapped(draft)
-    inner.predict = lambda seq, ids, sampler: 3  # type: ignore[method-assign]
-    assert engine.predict(0, (1,), Sampler(SamplingParams())) == order[3]
-    inner.predict = lambda seq, ids, sampler: None  # type: ignore[method-assign]
-    assert engine.predict(0, (1,), Sampler(SamplingParams())) is None
-
-
-def test_the_rest_is_the_engines_own():
-    """Taking in without a guess, trimming and closing reach the engine; the vocabulary is the verifier's."""
-    draft, _ = shuffled(VERIFIER)
-    engine, inner = wrapped(draft)
-    assert engine.predict(0, (1, 2, 3), None) is None
-    assert engine.trim(0, 2) == 2
-    engine.close()
-    assert (engine.info, engine.vocabulary, inner.closed, len(inner.fed)) == (inner.info, VERIFIER, True, 2)
-
-
 @pytest.mark.parametrize("token", [-1, 41, 2**31])
 def test_ids_outside_the_vocabulary(token: int):
     """No id looks up a row of the table from its end, or behind it; the engine inside gets nothing."""

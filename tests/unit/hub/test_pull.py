@@ -2,11 +2,7 @@
 
 import errno
 import fcntl
-import os
-import pty
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -83,11 +79,6 @@ class TestGguf:
         assert (done.code, len(lines(done.err))) == (2, 1)
         assert "no revision v9" in done.err
 
-    def test_dir(self, hub: HubServer, models: Models, tmp_path: Path) -> None:
-        """--dir is where it goes."""
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
-        assert models("pull", "me/tiny", "--dir", "here").out == f"{tmp_path / 'here/me/tiny/tiny.gguf'}\n"
-
 
 class TestDirectory:
     """Hugging Face model directories."""
@@ -111,13 +102,6 @@ class TestDirectory:
         before = len(hub.served)
         assert models("pull", "me/dir").code == 0
         assert [one.name for one in hub.served[before:]] == ["tokenizer_config.json"]
-
-    def test_neither(self, hub: HubServer, models: Models) -> None:
-        """A repository without a model is refused with what was looked for."""
-        hub.repos["me/none"] = Repo({"README.md": b"hello", "config.json": b"{}"})
-        done = models("pull", "me/none")
-        assert (done.code, len(lines(done.err))) == (2, 1)
-        assert "neither" in done.err
 
     def test_names_that_leave_the_folder(self, hub: HubServer, models: Models, root: Path) -> None:
         """A hub that tells names with .. or hidden ones gets nothing written there."""
@@ -220,14 +204,6 @@ class TestRefused:
         assert said in done.err
 
     @pytest.mark.fault("E7.85")
-    def test_gated_file(self, hub: HubServer, models: Models) -> None:
-        """A gated repository lists its files and refuses them."""
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, file_status=401, code="GatedRepo")
-        done = models("pull", "me/tiny")
-        assert (done.code, len(lines(done.err))) == (78, 1)
-        assert "gated (401)" in done.err
-
-    @pytest.mark.fault("E7.85")
     def test_no_such_file_or_model(self, hub: HubServer, models: Models) -> None:
         """A file that is not there: those that are; a name that is none: its form."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
@@ -284,38 +260,6 @@ class TestRefused:
         assert models("pull", "me/tiny").code == 0
         assert hub.served[-1].range == "bytes=100000-"
 
-    def test_too_large_for_the_disk(self, hub: HubServer, models: Models) -> None:
-        """A size beyond the free room is refused before a byte is transferred."""
-        repo = hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
-        told = repo.sibling("tiny.gguf") | {"size": 10**18}
-        repo.sibling = lambda _name: told  # type: ignore[method-assign]
-        done = models("pull", "me/tiny")
-        assert (done.code, hub.served) == (1, [])
-        assert "is full" in done.err
-
-    def test_folder_that_cannot_be(self, hub: HubServer, models: Models, tmp_path: Path) -> None:
-        """A file where the folder should be."""
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
-        (tmp_path / "file").touch()
-        done = models("pull", "me/tiny", "--dir", tmp_path / "file" / "below")
-        assert (done.code, len(lines(done.err))) == (78, 1)
-
-    def test_without_huggingface_hub(self, models: Models, tmp_path: Path) -> None:
-        """The line that installs it."""
-        (tmp_path / "blocked").mkdir()
-        (tmp_path / "blocked/huggingface_hub.py").write_text("raise ImportError('not here')\n")
-        done = models.process("pull", "me/tiny", PYTHONPATH=str(tmp_path / "blocked"))
-        assert (done.code, len(lines(done.err))) == (78, 1)
-        assert 'pip install "specmesh[hub]"' in done.err
-
-
-def test_bare_listing(hub: HubServer, models: Models) -> None:
-    """Where the listing tells neither size nor checksum, the file's own headers do."""
-    hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, bare=True)
-    assert models("pull", "me/tiny").code == 0
-    hub.repos["me/wrong"] = Repo({"tiny.gguf": RAW}, bare=True, lie={"tiny.gguf"})
-    assert "checksum" in models("pull", "me/wrong").err
-
 
 def test_one_pull_at_a_time(hub: HubServer, models: Models, root: Path) -> None:
     """A second pull of the same model, while one runs, is busy."""
@@ -325,41 +269,3 @@ def test_one_pull_at_a_time(hub: HubServer, models: Models, root: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert models("pull", "me/tiny").code == 75
     assert models("pull", "me/tiny").code == 0
-
-
-def test_progress_on_a_terminal(hub: HubServer, root: Path) -> None:
-    """stderr as a terminal shows a bar with the file's name; stdout still has the path alone."""
-    hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
-    ours, theirs = pty.openpty()
-    shown: list[bytes] = []
-
-    def read() -> None:
-        while True:
-            try:
-                shown.append(os.read(ours, 65536))
-            except OSError:  # the other end is closed
-                return
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    variables = os.environ | {
-        "HF_ENDPOINT": hub.url,
-        "SPECMESH_MODELS_DIR": str(root),
-        "COLUMNS": "100",
-        "TERM": "xterm",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "specmesh", "models", "pull", "me/tiny"],
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env=variables,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    os.close(theirs)
-    reader.join()
-    os.close(ours)
-    assert done.stdout == f"{root / 'me/tiny/tiny.gguf'}\n"
-    assert b"tiny.gguf" in b"".join(shown)
-    assert b"307.2" in b"".join(shown)

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 from hub_command import Models
 
+from specmesh import gguf_header, model_inspect
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings
 from specmesh.errors import ConfigError
-from specmesh.models import gguf_header, inspect
 from specmesh.models.directory import read_directory
 from specmesh.models.gguf_header import read_header
-from specmesh.models.store import entries, human_bytes, resolve
+from specmesh.models.store import resolve
 
-MakeGguf = Callable[..., Path]
 MakeDirectory = Callable[..., Path]
 
 
@@ -50,34 +49,11 @@ class TestList:
         assert [model["size_bytes"] for model in told["models"]][:2] == [2 * size, size]
         assert told["models"][1]["path"] == str(filled / "me/tiny/tiny-F32.gguf")
 
-    def test_lines(self, filled: Path, models: Models) -> None:
-        """The same for people, with a heading; nothing on stderr."""
-        done = models("list")
-        assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 4)
-        assert done.out.startswith("NAME")
-
-    def test_empty(self, root: Path, models: Models) -> None:
-        """An empty folder, or none: nothing on stdout, and where it looked on stderr."""
-        done = models("list")
-        assert (done.code, done.out) == (0, "")
-        assert str(root) in done.err
-        assert json.loads(models("list", "--json").out)["models"] == []
-
     def test_damaged(self, root: Path, models: Models) -> None:
         """A file that is no GGUF is listed, with what is not known of it."""
         root.mkdir()
         (root / "bad.gguf").write_bytes(b"GG")
         assert "unknown" in models("list").out
-
-    def test_human_bytes(self) -> None:
-        """Sizes as people read them."""
-        assert [human_bytes(size) for size in (0, 999, 1000, 4_100_000_000, 2 * 10**12)] == [
-            "0 B",
-            "999 B",
-            "1.0 kB",
-            "4.1 GB",
-            "2.0 TB",
-        ]
 
 
 class TestResolve:
@@ -128,10 +104,6 @@ class TestResolve:
             done = models.process("--model", "nothing", command=role)
             assert (done.code, len(done.err.splitlines())) == (78, 1)
             assert f"tried the 3 names in {filled}" in done.err
-
-    def test_no_folder(self, tmp_path: Path) -> None:
-        """A folder that does not exist holds no names."""
-        assert entries(tmp_path / "none") == []
 
 
 class TestHeader:
@@ -194,22 +166,6 @@ class TestHeader:
         """Known architectures are told, windows and unknown ones are not guessed at."""
         assert read_directory(make_directory(tmp_path / "dir", **config)).can_trim is trims
 
-    def test_quantised_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
-        """MLX's and transformers' ways to say it; packed elements are not counted as parameters."""
-        mlx = read_directory(make_directory(tmp_path / "a", quantization={"group_size": 64, "bits": 4}))
-        other = read_directory(make_directory(tmp_path / "b", quantization_config={"quant_method": "fp8"}))
-        assert (mlx.quantisation, mlx.parameters, other.quantisation) == ("mlx 4 bit", None, "fp8")
-
-    def test_damaged_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
-        """Damaged parts are named."""
-        path = make_directory(tmp_path / "dir")
-        (path / "model.safetensors").write_bytes(b"\xff" * 40)
-        with pytest.raises(ConfigError, match=r"model\.safetensors is damaged"):
-            read_directory(path)
-        (path / "config.json").write_text("[]")
-        with pytest.raises(ConfigError, match="no object"):
-            read_directory(path)
-
 
 @pytest.mark.models
 class TestInspect:
@@ -221,7 +177,7 @@ class TestInspect:
         engine = LlamaDrafter(LlamaSettings(tiny_gguf, n_ctx=16, gpu_layers=0))
         vocabulary: Vocabulary = engine.vocabulary
         engine.close()
-        report = inspect.inspect(tiny_gguf)
+        report = model_inspect.inspect(tiny_gguf)
         assert (report.architecture, report.quantisation, report.context) == ("llama", "F32", 512)
         assert (report.vocabulary_size, report.vocabulary_fingerprint) == (320, vocabulary.fingerprint())
         assert (report.can_trim, report.notes, report.size_bytes) == (True, (), tiny_gguf.stat().st_size)
@@ -229,7 +185,7 @@ class TestInspect:
     def test_recurrent(self, tiny_recurrent_gguf: Path) -> None:
         """A recurrent model's rows can be taken back too, found out by trying."""
         pytest.importorskip("llama_cpp")
-        report = inspect.inspect(tiny_recurrent_gguf)
+        report = model_inspect.inspect(tiny_recurrent_gguf)
         assert (report.architecture, report.can_trim) == ("mamba", True)
 
     def test_weights_missing(self, tiny_gguf: Path, tmp_path: Path) -> None:
@@ -238,53 +194,24 @@ class TestInspect:
         path = tmp_path / "half.gguf"
         raw = tiny_gguf.read_bytes()
         path.write_bytes(raw[: len(raw) // 2])
-        report = inspect.inspect(path)
+        report = model_inspect.inspect(path)
         assert (report.architecture, report.can_trim) == ("llama", None)
         (note,) = report.notes
         assert "half.gguf" in note
 
-    def test_command(self, filled: Path, models: Models) -> None:
-        """By a name of the list, as JSON and as lines, with nothing on stderr."""
-        pytest.importorskip("llama_cpp")
-        done = models.process("inspect", "tiny-F32", "--json")
-        assert (done.code, done.err) == (0, "")
-        told = json.loads(done.out)
-        assert (told["schema_version"], told["can_trim"], told["path"]) == (
-            1,
-            True,
-            str(filled / "me/tiny/tiny-F32.gguf"),
-        )
-        assert "can trim      yes" in models.process("inspect", "tiny-F32").out
-
-    def test_bundled(self, models: Models) -> None:
-        """The pair that comes along has the daemons' name for it: the verifier's model, and where the drafter's is."""
-        pytest.importorskip("llama_cpp")
-        done = models.process("inspect", "bundled", "--json")
-        assert (done.code, done.err) == (0, "")
-        told = json.loads(done.out)
-        assert (Path(told["path"]).name, told["architecture"]) == ("target.gguf", "llama")
-        assert "drafter.gguf" in told["notes"][0]
-
     def test_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
         """What configuration and headers tell."""
-        report = inspect.inspect(make_directory(tmp_path / "dir"))
+        report = model_inspect.inspect(make_directory(tmp_path / "dir"))
         assert report.vocabulary_fingerprint is None
         assert "fingerprint is unknown" in report.notes[0]
         assert (report.kind, report.architecture, report.parameters, report.context) == ("hf", "llama", 256, 64)
         assert (report.vocabulary_size, report.quantisation, report.can_trim) == (32, "F16", True)
-        assert any("unknown" not in line for line in inspect.lines(report))
+        assert any("unknown" not in line for line in model_inspect.lines(report))
 
     def test_one_fingerprint_for_one_vocabulary(self) -> None:
         """The bundled drafter's file and its directory have the same."""
         pytest.importorskip("llama_cpp")
-        models = Path(inspect.__file__).parent
-        found = {inspect.inspect(models / name).vocabulary_fingerprint for name in ("drafter.gguf", "drafter-hf")}
+        models = Path(model_inspect.__file__).parent / "models"
+        found = {model_inspect.inspect(models / name).vocabulary_fingerprint for name in ("drafter.gguf", "drafter-hf")}
         assert len(found) == 1
         assert None not in found
-
-    def test_neither(self, tmp_path: Path) -> None:
-        """No such path, an empty directory, a file of another kind."""
-        (tmp_path / "text").write_text("hello")
-        for name in ("none", ".", "text"):
-            with pytest.raises(ConfigError):
-                inspect.inspect(tmp_path / name)

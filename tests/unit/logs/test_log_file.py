@@ -1,7 +1,6 @@
 """A log that stays small."""
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -63,25 +62,6 @@ def test_no_line_is_lost(tmp_path: Path):
     assert len(lines) == 602
 
 
-def test_a_small_file_is_left(tmp_path: Path):
-    """It goes on where it ended."""
-    path = tmp_path / "a.log"
-    for _ in range(2):
-        written(path, 2**20)
-    assert [file.name for file in tmp_path.iterdir()] == ["a.log"]
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert len(path.read_text().splitlines()) == 2 * 601
-
-
-def test_it_goes_on_where_it_cannot_begin_anew(tmp_path: Path):
-    """A folder in the way of FILE.1: nothing is lost up to twice the size, and it grows no further."""
-    (tmp_path / "a.log.1").mkdir()
-    for limit, least, most in ((2**15, 601, 601), (1000, 1, 60)):
-        written(tmp_path / "a.log", limit)
-        assert least <= len((tmp_path / "a.log").read_text().splitlines()) <= most
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.log", "a.log.1"]
-
-
 OTHERS = """
 import os, resource, sys, time
 from pathlib import Path
@@ -114,28 +94,9 @@ def test_what_others_write_is_bounded_too(tmp_path: Path, descriptors: str):
     assert (tmp_path / "a.log.1").exists() == (descriptors == "some")
 
 
-def test_a_folder_in_the_way_of_the_new_file(tmp_path: Path):
-    """Likewise, whatever cannot be cleared away."""
-    (tmp_path / "a.log.new").mkdir()
-    written(tmp_path / "a.log", 1000)
-    assert len((tmp_path / "a.log").read_text().splitlines()) <= 60
-
-
 def test_it_cannot_be_written(tmp_path: Path):
     """Told as a setting's error, with nothing done."""
     before = os.fstat(2)
     with pytest.raises(ConfigError, match=r"--log-file .* cannot be written"):
         LogFile(tmp_path / "none" / "a.log")
     assert os.path.samestat(before, os.fstat(2))
-
-
-def test_a_terminal_sees_how_it_ends(tmp_path: Path):
-    """The error that a daemon ends with is not in the file only, where somebody looks on."""
-    ours, theirs = pty.openpty()
-    command = ["verifier", "--engine", "sim", "--model", "step_ms=never", "--bind", "tcp://127.0.0.1:1"]
-    options = ["--socket", str(tmp_path / "s"), "--log-file", str(tmp_path / "a.log")]
-    done = subprocess.run([sys.executable, "-m", "specmesh", *command, *options], stderr=theirs, check=False)
-    os.close(theirs)
-    told = os.read(ours, 4096)
-    os.close(ours)
-    assert (done.returncode, told.startswith(b"specmesh: ")) == (78, True)

@@ -1,11 +1,8 @@
 """Lines that can be written, and those that cannot."""
 
 import contextlib
-import io
 import os
 import queue
-import resource
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,28 +51,6 @@ def pipe() -> Iterator[Pipe]:
     made.stream.close()
 
 
-def test_lines_in_order(pipe: Pipe):
-    """Each with its end, and whatever is no Unicode written out."""
-    for line in ("one", "zwei ü", "\udcff"):
-        pipe.writer.write(line)
-    expected = "one\nzwei ü\n\\udcff\n".encode()
-    assert pipe.read(len(expected)) == expected
-    assert pipe.writer.dropped == 0
-
-
-def test_a_stream_in_memory():
-    """As tests have it."""
-    stream = io.StringIO()
-    writer = LogWriter(stream, lambda _: None)
-    writer.write("a line")
-    assert writer.flush(PATIENCE)
-    assert stream.getvalue() == "a line\n"
-    stream.close()
-    writer.write("another")
-    assert writer.flush(PATIENCE)
-    assert writer.dropped == 1
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
 @pytest.mark.fault("E5.54")
 def test_a_full_disk():
@@ -86,14 +61,6 @@ def test_a_full_disk():
             writer.write(f"line {number}")
         assert writer.flush(PATIENCE)
         assert writer.dropped == 5
-
-
-def test_a_reader_that_is_gone(pipe: Pipe):
-    """As on a full disk, and no signal."""
-    os.close(pipe.end)
-    pipe.writer.write("a line")
-    assert pipe.writer.flush(PATIENCE)
-    assert pipe.writer.dropped == 1
 
 
 @pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "not blocking"])
@@ -109,24 +76,3 @@ def test_a_reader_that_stands_still(pipe: Pipe, monkeypatch: pytest.MonkeyPatch,
     pipe.read(taken)
     assert pipe.told.get(timeout=PATIENCE) == 5
     assert pipe.read(len(b"first\nmore\n")) == b"first\nmore\n"
-
-
-def test_half_a_line(tmp_path: Path):
-    """What a disk took of a line before it was full is ended before the next one."""
-    path = tmp_path / "log"
-    told: queue.SimpleQueue[int] = queue.SimpleQueue()
-    limits, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        with path.open("w") as stream:
-            writer = LogWriter(stream, told.put)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (14, limits[1]))
-            for line in ("whole", "cut here", "not at all"):
-                writer.write(line)
-            assert writer.flush(PATIENCE)
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            writer.write("whole again")
-            assert told.get(timeout=PATIENCE) == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
-    assert path.read_text() == "whole\ncut here\nwhole again\n"[:14] + "\nwhole again\n"

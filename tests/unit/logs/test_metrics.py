@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from specmesh.api.metrics import Exposition
 from specmesh.core.events import Shadowed
 from specmesh.daemons.verifier.statistics import VerifierStats
-from specmesh.errors import Busy
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -116,55 +115,6 @@ def test_verifier(snapshots):
     }
     assert {series: told.get(series) for series in expected} == pytest.approx(expected)
     assert any(name == "specmesh_build_info" and ("role", "verifier") in labels for name, *labels in told)
-
-
-def test_drafter(snapshots):
-    """A drafter tells what it drafted, and nothing under the names of a verifier's counters."""
-    told = scraped(snapshots.drafter())
-    expected = {
-        ("specmesh_verifier_up",): 1,
-        ("specmesh_num_verifiers",): 0,
-        ("specmesh_drafter_drafted_tokens_total",): 5,
-        ("specmesh_drafter_accepted_tokens_total",): 3,
-        ("specmesh_drafter_committed_tokens_total",): 4,
-        ("specmesh_draft_seconds_count",): 5,
-        ("specmesh_draft_seconds_sum",): 0.02,
-        ("specmesh_draft_rtt_seconds_count",): 1,
-        ("specmesh_busy_ratio", ("side", "verifier")): 0.25,
-        ("specmesh_wire_bytes_total", ("direction", "received")): 100,
-    }
-    assert {series: told.get(series) for series in expected} == pytest.approx(expected)
-    assert not any("spec_decode" in name or "generation" in name for name, *_ in told)
-    lost = scraped(snapshots.drafter(connected=False), Busy("no verifier"))
-    assert (lost["specmesh_verifier_up",], lost["specmesh_engine_healthy",]) == (0, 0)
-
-
-def test_loading(snapshots):
-    """A daemon that loads tells how far it is, and nothing that it does not know."""
-    told = scraped(snapshots.LOADING, Busy("loading"))
-    assert {series[0]: value for series, value in told.items()} == {
-        "specmesh_build_info": 1,
-        "specmesh_engine_healthy": 0,
-        "specmesh_loading_ratio": 0.43,
-        "specmesh_uptime_seconds": 3,
-    }
-
-
-def test_without_a_drafter(snapshots):
-    """Steps of a verifier alone fall back for the lack of one; the drafter's side has no busy share."""
-    told = scraped(snapshots.verifier(drafters=0))
-    assert told["specmesh_drafter_up",] == 0
-    assert told["specmesh_fallback_steps_total", ("reason", "no_drafter")] == 2
-    assert ("specmesh_busy_ratio", ("side", "drafter")) not in told
-
-
-def test_who_wants_no_drafts_does_not_fall_back(snapshots):
-    """Steps of a session that its client wants without drafts are no fallback."""
-    stats = VerifierStats(0.0)
-    snapshots.step(stats, snapshots.opened(stats, 1, draft_n=0), (), (5,), snapshots.OPENED + 1)
-    snapshot = stats.snapshot(snapshots.INFO, [], [], snapshots.StepCosts(), snapshots.traffic(), snapshots.OPENED + 2)
-    assert snapshot["totals"]["rounds"] == 1
-    assert snapshot["totals"]["fallback_steps"] == {"no_drafter": 0, "no_drafts": 0}
 
 
 def test_no_label_names_a_peer_or_a_session(snapshots):

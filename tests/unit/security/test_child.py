@@ -1,7 +1,6 @@
 """A process of ours that may crash, hang or take all memory: what its caller sees, and that it goes on."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -122,16 +121,6 @@ def test_it_is_not_waited_for_longer_than_allowed(make: Callable[..., Child], do
     assert pid(child) != before
 
 
-def test_one_that_was_killed_between_requests_is_not_noticed(make: Callable[..., Child]):
-    """Whoever looks after memory may have ended it while it was idle."""
-    child = make()
-    before = pid(child)
-    os.kill(before, signal.SIGKILL)
-    assert child._running is not None
-    child._running._process.wait(30)
-    assert pid(child) != before
-
-
 def test_it_knows_no_secrets(make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch):
     """Of our variables it has those that an interpreter needs, and what its limits name."""
     monkeypatch.setenv("HF_TOKEN", "secret")
@@ -140,11 +129,6 @@ def test_it_knows_no_secrets(make: Callable[..., Child], monkeypatch: pytest.Mon
     assert isinstance(names, list)
     assert {"EXTRA", "PATH", "PYTHONPATH"} <= set(names)
     assert not {"HF_TOKEN", "SPECMESH_KEYS"} & set(names)
-
-
-def test_a_module_that_is_not_there():
-    """Told with Python's words."""
-    assert "No module named" in failure(Child("specmesh.no_such_module", Limits(2**28, 1.0)))
 
 
 def test_no_process_can_be_started(make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch):

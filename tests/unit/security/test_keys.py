@@ -1,6 +1,5 @@
 """The folder of keys: what is in it, and what is refused."""
 
-import errno
 import os
 import threading
 from pathlib import Path
@@ -90,17 +89,6 @@ def test_changes_at_once_are_all_kept(folder: KeyFolder):
     assert {path.name for path in folder.path.iterdir()} == {"secret.key", "drafters"}
 
 
-def test_the_stamp_changes_with_the_list(folder: KeyFolder):
-    """Each change is seen by it, also one that leaves the size as it was."""
-    stamps = [folder.stamp(Listing.DRAFTERS)]
-    for word, label in ((KEY, "mac"), (OTHER, "mac")):
-        folder.allow(Listing.DRAFTERS, word, label, replace=True)
-        stamps.append(folder.stamp(Listing.DRAFTERS))
-    (folder.path / "drafters").unlink()
-    assert stamps[0] == folder.stamp(Listing.DRAFTERS) == ()
-    assert len(set(stamps)) == 3
-
-
 def test_whose_key_a_drafter_expects(folder: KeyFolder):
     """The one listed for the address; else one of its host, on this machine its own, because the verifier there has it
     too, and then any that is trusted: machines have several names."""
@@ -165,14 +153,6 @@ def test_other_peoples_files_are_refused(folder: KeyFolder):
     assert (folder.path / "drafters").stat().st_uid == 12345
 
 
-@pytest.mark.parametrize("text", ["", "xy" * 32, "ab" * 31, "ab" * 32 + "\n" + "cd" * 32])
-def test_a_file_without_a_key(folder: KeyFolder, text: str):
-    """A secret file with anything but one key."""
-    (folder.path / "secret.key").write_text(text)
-    with pytest.raises(ConfigError, match="holds no key"):
-        folder.identity()
-
-
 @pytest.mark.parametrize("line", ["mac", KEY, f"{KEY[:-1]} mac", f"mac {KEY}", f"{KEY} a b", "\0"])
 def test_a_wrong_list(folder: KeyFolder, line: str):
     """A line that is none is told with its number."""
@@ -235,57 +215,3 @@ def test_an_address_is_one_however_it_is_spelt(folder: KeyFolder):
     folder.allow(Listing.VERIFIERS, "a" * 64, "tcp://BigBox:7071", replace=True)
     assert folder.verifiers_at("tcp://BigBox:7071")[0] == bytes.fromhex("a" * 64)
     assert len(folder.entries(Listing.VERIFIERS)) == 2
-
-
-def test_a_verifier_with_several_addresses(folder: KeyFolder):
-    """In a network and a tailnet: each stays known, and taking one back takes back the verifier, at all of them."""
-    lan, tailnet = "tcp://192.0.2.1:7071", "tcp://100.64.0.7:7071"
-    for address in (lan, tailnet, lan):
-        folder.allow(Listing.VERIFIERS, KEY, address, replace=True)
-    folder.allow(Listing.VERIFIERS, OTHER, "tcp://192.0.2.9:7071")
-    assert sorted(folder.entries(Listing.VERIFIERS)) == sorted(
-        [(KEY, lan), (KEY, tailnet), (OTHER, "tcp://192.0.2.9:7071")]
-    )
-    assert folder.verifiers_at(lan) == folder.verifiers_at(tailnet) == [bytes.fromhex(KEY)]
-    assert sorted(label for _, label in folder.revoke(lan)) == [tailnet, lan]
-    assert folder.verifiers_at(tailnet) == [bytes.fromhex(OTHER)]
-    folder.allow(Listing.VERIFIERS, KEY, lan)
-    assert [label for _, label in folder.revoke(KEY)] == [lan]
-
-
-def test_a_drafter_has_one_name(folder: KeyFolder):
-    """Allowed again under another name, it is called that."""
-    folder.allow(Listing.DRAFTERS, KEY, "mac")
-    folder.allow(Listing.DRAFTERS, KEY, "studio")
-    assert folder.entries(Listing.DRAFTERS) == [(KEY, "studio")]
-
-
-def test_a_key_that_the_service_is_given(folder: KeyFolder, tmp_path: Path):
-    """It counts for the commands about the service, too; none is made beside it, and the lists stay in the folder."""
-    given = tmp_path / "given.key"
-    (folder.path / "secret.key").rename(given)
-    public = KeyFolder(folder.path, given).identity().public
-    again = KeyFolder(tmp_path / "elsewhere", given)
-    assert again.identity().public == public
-    with pytest.raises(ConfigError, match="the service is given"):
-        again.new()
-    again.make()
-    again.allow(Listing.DRAFTERS, KEY, "mac")
-    assert again.listed(Listing.DRAFTERS) == {KEY: "mac"}
-    given.unlink()
-    with pytest.raises(InsecureKeys, match="sudo"):
-        again.identity()
-
-
-def test_keys_that_cannot_be_looked_at_are_not_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A daemon must not go on without keys because it may not see them."""
-    shut = tmp_path / "keys"
-
-    def lstat(path: Path) -> os.stat_result:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setattr(keys.os, "lstat", lstat)
-    with pytest.raises(InsecureKeys, match="cannot be looked at"):
-        find_keys(shut)
-    with pytest.raises(InsecureKeys, match="cannot be looked at"):
-        find_keys(None)

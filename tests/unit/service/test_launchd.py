@@ -74,17 +74,6 @@ def test_a_second_parser_agrees(scope: Scope, tmp_path: Path):
     assert plistlib.loads(done.stdout) == plistlib.loads(path.read_bytes())
 
 
-def test_waiting_for_the_end(tmp_path: Path):
-    """Until launchctl no longer knows the job; run with a launchctl that knows it twice."""
-    script = tmp_path / "launchctl"
-    script.write_text(f'#!/bin/sh\necho "$*" >> "{tmp_path}/told"\n[ $(wc -l < "{tmp_path}/told") -le 2 ]\n')
-    script.chmod(0o755)
-    _, wait = launchd_service("drafter", Scope.USER, "", domain="gui/501").unload
-    done = subprocess.run(wait, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False)
-    assert done.returncode == 0
-    assert (tmp_path / "told").read_text().splitlines() == ["print gui/501/org.specmesh.drafter"] * 3
-
-
 def test_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The newest lines, also where they have just been moved aside; nothing is wrong where there is one file only."""
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -96,11 +85,3 @@ def test_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (log.parent / "drafter.log.1").write_text("".join(f"{number}\n" for number in range(300)))
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert (len(shown), shown[0], shown[-1]) == (200, "101", "newest")
-
-
-def test_domains():
-    """What is started is what is stopped."""
-    service = launchd_service("drafter", Scope.USER, "", domain="gui/501")
-    assert service.start[-1][:3] == ("launchctl", "bootstrap", "gui/501")
-    assert service.stop == (("launchctl", "bootout", "gui/501/org.specmesh.drafter"),)
-    assert launchd_service("drafter", Scope.SYSTEM, "").start[-1][2] == "system"

@@ -1,7 +1,6 @@
 """Installing and uninstalling in a scratch root."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -57,20 +56,6 @@ def test_install_twice_and_uninstall(flag: str, root: Path):
     assert specmesh("uninstall", "verifier", flag, "--root", root).exit_code == 0
 
 
-def test_one_of_two_is_uninstalled(root: Path):
-    """What both need stays until the last has gone."""
-    for role in ("verifier", "drafter"):
-        assert specmesh("install", role, "--system", "--root", root).exit_code == 0
-    (root / "var/lib/specmesh").mkdir(parents=True)
-    (root / "var/lib/specmesh/state").write_text("something")
-    specmesh("uninstall", "verifier", "--system", "--root", root)
-    assert (root / "etc/sysusers.d/specmesh.conf").exists()
-    assert (root / "var/lib/specmesh/state").exists()
-    assert (root / "etc/specmesh/drafter.toml").exists()
-    specmesh("uninstall", "drafter", "--system", "--root", root)
-    assert not [path for path in root.rglob("*") if path.is_file()]
-
-
 @pytest.mark.parametrize("command", ["install", "uninstall", "start", "restart", "stop", "status", "logs"])
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
 @pytest.mark.fault("E8.93")
@@ -80,18 +65,6 @@ def test_dry_run(command: str, role: str, root: Path):
     assert done.exit_code == 0, done.output
     assert "$ " in done.output
     assert not root.exists()
-
-
-@pytest.mark.parametrize("make", [systemd_service, lambda *args: launchd_service(*args, domain="gui/501")])
-def test_plans_of_both_managers(make, root: Path):
-    """Whatever machine this runs on: installed files are those that are removed."""
-    said: list[str] = []
-    service: Service = make("drafter", Scope.USER, "# settings\n")
-    hand = Hand(said.append, root=root)
-    hand.install(service)
-    assert {str(hand.at(file.path)) for file in service.files} == {str(root / name) for name in everything(root)}
-    hand.uninstall(service)
-    assert not [path for path in root.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("make", [systemd_service, lambda *args: launchd_service(*args, domain="gui/501")])
@@ -110,25 +83,12 @@ def test_restart(make):
         assert bootstrap.startswith("$ launchctl bootstrap gui/501 ")
 
 
-def test_nothing_of_systemd_is_left():
-    """A unit that has failed is forgotten as well: after it has stopped, and while systemd still knows it."""
-    said: list[str] = []
-    Hand(said.append, dry=True).uninstall(systemd_service("verifier", Scope.SYSTEM, ""))
-    words = [line.split()[2] for line in said if line.startswith("$ systemctl")]
-    assert words == ["stop", "reset-failed", "disable", "daemon-reload"]
-
-
 def test_where_nobody_may_write(tmp_path: Path):
     """A file in the way is named."""
     (tmp_path / "home").write_text("not a folder")
     service = systemd_service("drafter", Scope.USER, "")
     with pytest.raises(ConfigError, match="cannot be written"):
         Hand(lambda _: None, root=tmp_path / "home").install(service)
-
-
-def test_the_command_is_this_python(root: Path):
-    """A virtual environment, pipx and `uv tool` all have one of their own."""
-    assert sys.executable in specmesh("install", "drafter", "--dry-run", "--root", root).output.replace("\\", "")
 
 
 def test_no_session_of_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

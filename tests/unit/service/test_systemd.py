@@ -15,7 +15,7 @@ from specmesh.cli import main
 from specmesh.cli.config import keys
 from specmesh.service import systemd
 from specmesh.service.plan import Scope
-from specmesh.service.systemd import quoted, systemd_service, unit
+from specmesh.service.systemd import systemd_service, unit
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
 
@@ -87,15 +87,6 @@ def test_paths_with_spaces_and_letters(tmp_path: Path, monkeypatch: pytest.Monke
     assert gone.returncode != 0
 
 
-def test_quoted():
-    """As systemd.service(5) says."""
-    assert quoted("/usr/bin/python3.11") == "/usr/bin/python3.11"
-    assert quoted("/a b") == '"/a b"'
-    assert quoted('/a"b\\') == '"/a\\"b\\\\"'
-    assert quoted("/100%/$x") == "/100%%/$$x"
-    assert quoted("/100%/$x", program=True) == "/100%%/$x"
-
-
 def test_python_in_a_home_stays_visible(monkeypatch: pytest.MonkeyPatch):
     """Homes are hidden from the system's service, except what it runs from."""
     monkeypatch.setattr(systemd.sys, "prefix", "/home/ada lovelace/venv")
@@ -128,12 +119,6 @@ def test_a_place_that_the_service_may_not_read(monkeypatch: pytest.MonkeyPatch, 
     assert systemd.check_visible() == []
     venv.chmod(0o700)
     assert systemd.check_visible() == [f"the user specmesh may not look into {venv}: chmod o+rx '{venv}'"]
-
-
-def test_no_group_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
-    """systemd would not start the service."""
-    monkeypatch.setattr(systemd, "_GPU_GROUPS", {"no-such-group-here"})
-    assert "SupplementaryGroups" not in unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
 
 
 @pytest.mark.parametrize("scope", Scope)
