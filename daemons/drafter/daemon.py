@@ -12,12 +12,12 @@ from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import Cancel, ClientOrder, Failed, Peer, Probe, Served, Submit, refuse
+from specmesh.api.requests import Cancel, ClientOrder, Failed, ModelInfo, Peer, PingPeers, Submit, refuse
 from specmesh.core.scheduling.kv_slots import Places
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.drafter.draft_session import Asked
-from specmesh.daemons.drafter.request_router import Dispatch
+from specmesh.daemons.drafter.draft_session import PendingRequest
+from specmesh.daemons.drafter.request_router import RequestRouter
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.drafter.upstream import Upstream
 from specmesh.daemons.link.transport import Route, Traffic, wait_for_any
@@ -40,8 +40,8 @@ class DrafterLoop:
 
     `routes` lead to the verifiers, in the order in which they are preferred where nothing else tells. least_overlap is
     the share of tokens that must have a counterpart in a verifier's vocabulary, which is kept in `cache`. temperature:
-    see `Following`. drain: seconds that the texts of its own clients get to finish after `stop`. max_queue: see
-    `Dispatch`.
+    see `DraftSessions`. drain: seconds that the texts of its own clients get to finish after `stop`. max_queue: see
+    `RequestRouter`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class DrafterLoop:
         self._drain = drain
         self._traffic = Traffic()
         self.stats = DrafterStats(time.monotonic())
-        self._dispatch = Dispatch(max_queue)
+        self._dispatch = RequestRouter(max_queue)
         info = engine.info
         room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
         # With several verifiers nothing is kept: the same ids may mean other tokens.
@@ -118,7 +118,7 @@ class DrafterLoop:
         """What those that are there serve, each name once."""
         return tuple(dict.fromkeys(one.welcome.model for one in self._upstreams if one.welcome is not None))
 
-    def served(self, name: str) -> Served:
+    def served(self, name: str) -> ModelInfo:
         """As `Backend.served`. A name counts only where there are several verifiers: clients that know one model send
         any. Who names none gets the model of the first verifier that is there."""
         found = [served for one in self._upstreams if (served := one.served) is not None]
@@ -235,12 +235,12 @@ class DrafterLoop:
                 refuse(order, _stopping())
             case Submit(request, client):
                 if self._first.welcome is None:
-                    client.hear(Failed(DaemonUnreachable(self.trouble)))
+                    client.on_event(Failed(DaemonUnreachable(self.trouble)))
                 else:
-                    self._dispatch.ask(Asked(request, client), time.monotonic())
+                    self._dispatch.ask(PendingRequest(request, client), time.monotonic())
             case Cancel(client):
                 self._dispatch.cancel_of(client)
-            case Probe():
+            case PingPeers():
                 there = [(one, Peer(one.welcome.verifier, one.address)) for one in self._upstreams if one.welcome]
                 order.sent(peer for _, peer in there)
                 for one, peer in there:

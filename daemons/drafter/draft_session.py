@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from specmesh.api.requests import Client, Failed, Finished, Request, Started, Tokens
+from specmesh.api.requests import EventSink, Failed, Finished, Request, Started, Tokens
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.events import Learned, Predict
 from specmesh.core.report import with_drafting
@@ -13,14 +13,14 @@ from specmesh.core.sampling.constraint import Grammar, GuidedDrafts
 from specmesh.core.sampling.proposal import Proposing
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams
-from specmesh.daemons.drafter.event_buffer import Withheld
+from specmesh.daemons.drafter.event_buffer import EventBuffer
 from specmesh.daemons.link.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
 from specmesh.errors import SpecmeshError
 from specmesh.wire.messages import DRAFT_N_AUTO, NO_LOGPROBS, Done, Logprobs, Open, Opened, Round, Welcome
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingRequest:
     """A request of a local client.
 
     started: its client knows that it began. until: when to give it up, where its verifier has gone away.
@@ -29,7 +29,7 @@ class Asked:
     """
 
     request: Request
-    client: Client
+    client: EventSink
     started: bool = False
     until: float | None = None
     home: str = ""
@@ -82,7 +82,7 @@ class Asked:
         strategy = str(params.sampling.strategy)
         return f"knows no strategy {strategy}" if strategy not in (opened.strategy, Strategy.GREEDY) else None
 
-    def given(self, opened: Opened) -> "Asked":
+    def given(self, opened: Opened) -> "PendingRequest":
         """The same once the verifier has told how the text goes on: who asked by a name did not know."""
         params = self.request.params
         if self.request.named_only:
@@ -101,7 +101,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Followed:
+class DraftSession:
     """A session this drafter follows. seq is None until its prompt is here, and where the draft model has no room: then
     nothing is drafted for it.
 
@@ -116,7 +116,7 @@ class Followed:
     seq: int | None
     n_prompt: int
     end_ids: Collection[int]
-    asked: Asked | None
+    asked: PendingRequest | None
     bytes_sent: int = 0
     bytes_received: int = 0
     grammar: Grammar | None = None
@@ -127,11 +127,11 @@ class Followed:
     cache_prompt: bool = True
     _prompt_ids: list[int] = field(default_factory=list)
     _heard: int = 0
-    _withheld: Withheld = field(init=False)
+    _withheld: EventBuffer = field(init=False)
 
     def __post_init__(self) -> None:
         request = self.asked.request if self.asked is not None else None
-        self._withheld = Withheld(
+        self._withheld = EventBuffer(
             rounds=request is not None and request.rounds,
             logprobs=request is not None and request.params.logprobs is not None,
         )
@@ -179,18 +179,18 @@ class Followed:
         self._tell()
         report = with_drafting(message.report, self.machine.drafted, self.machine.draft_seconds)
         report |= {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
-        self.asked.client.hear(Finished(message.finish_reason, tuple(self._prompt_ids), report))
+        self.asked.client.on_event(Finished(message.finish_reason, tuple(self._prompt_ids), report))
 
     def cancelled(self) -> None:
         if self.asked is not None:
-            self.asked.client.hear(Finished("cancelled", tuple(self._prompt_ids), {}))
+            self.asked.client.on_event(Finished("cancelled", tuple(self._prompt_ids), {}))
 
     def failed(self, error: SpecmeshError) -> None:
         if self.asked is not None:
-            self.asked.client.hear(Failed(error))
+            self.asked.client.on_event(Failed(error))
             self.asked = None
 
-    def interrupted(self) -> Asked | None:
+    def interrupted(self) -> PendingRequest | None:
         """What its client asked for, so that it can be asked for again after all that has been heard; None without
         one. Nothing more is told here."""
         if self.asked is None:
@@ -212,7 +212,7 @@ class Followed:
             return
         self.asked = replace(self.asked, started=True)
         request = self.asked.request
-        self.asked.client.hear(Started(self.id, self.n_prompt, tuple(self._prompt_ids), request.params))
+        self.asked.client.on_event(Started(self.id, self.n_prompt, tuple(self._prompt_ids), request.params))
 
     def _tell(self) -> None:
         """Tell what waits for nothing more."""
@@ -221,4 +221,4 @@ class Followed:
                 ids = tokens.ids  # only the last round can have an end id
                 shown = ids[:-1] if ids[-1] in self.end_ids else ids
                 accepted = min(tokens.accepted, len(shown))
-                self.asked.client.hear(Tokens(shown, accepted, tokens.drafts, tokens.logprobs[: len(shown)]))
+                self.asked.client.on_event(Tokens(shown, accepted, tokens.drafts, tokens.logprobs[: len(shown)]))

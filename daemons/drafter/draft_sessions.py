@@ -11,17 +11,17 @@ from typing import Protocol, assert_never
 
 import structlog
 
-from specmesh.api.requests import Client, Failed
+from specmesh.api.requests import EventSink, Failed
 from specmesh.core import events as ev
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.drafting.verifier_choice import Load, PaceMeter
 from specmesh.core.sampling.proposal import Proposing
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.scheduling.kv_slots import Places
-from specmesh.daemons.drafter.draft_session import Asked, Followed
-from specmesh.daemons.drafter.grammars import Guides
+from specmesh.daemons.drafter.draft_session import DraftSession, PendingRequest
+from specmesh.daemons.drafter.grammars import DraftGrammars
 from specmesh.daemons.drafter.retry_queue import same_model
-from specmesh.daemons.drafter.sequences import Seats
+from specmesh.daemons.drafter.sequences import DraftSlots
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.dealer import Dealer
 from specmesh.daemons.link.peers import U32
@@ -44,24 +44,24 @@ log = structlog.get_logger("specmesh.drafter")
 
 _REFUSALS: dict[str, type[SpecmeshError]] = {"busy": Busy, "session": NoSuchText}
 
-_Work = tuple[Followed, ev.Predict]
+_Work = tuple[DraftSession, ev.Predict]
 """A session, and what it wants of the draft model."""
 
 
-class Desk(Protocol):
+class RequestOwner(Protocol):
     """Where the requests of this drafter's clients come from; `by` is a verifier's address."""
 
-    def refused(self, asked: Asked, error: SpecmeshError, now: float, by: str) -> None:
+    def refused(self, asked: PendingRequest, error: SpecmeshError, now: float, by: str) -> None:
         """The verifier does not take it."""
 
-    def lost(self, asked: Asked, error: SpecmeshError, now: float, *, again: bool) -> None:
+    def lost(self, asked: PendingRequest, error: SpecmeshError, now: float, *, again: bool) -> None:
         """The verifier had it, and has it no more; `again`: it may be asked for it again at once."""
 
     def found(self, welcome: m.Welcome, by: str) -> None:
         """The verifier is there."""
 
 
-class Following:
+class DraftSessions:
     """All sessions of one drafter with one verifier, `live` by number, and those `asked` for and not begun.
 
     `address` is the verifier's, `load` what it told last, `meter` its pace; places: those in the draft model, which
@@ -74,19 +74,19 @@ class Following:
         engine: DraftEngine,
         stats: DrafterStats,
         address: str,
-        desk: Desk,
+        desk: RequestOwner,
         places: Places,
         temperature: float | None = None,
     ) -> None:
-        self.live: dict[int, Followed] = {}
+        self.live: dict[int, DraftSession] = {}
         self._temperature = temperature
         self._dealer, self._engine, self._stats, self._address = dealer, engine, stats, address
         self._desk, self.places = desk, places
         self.load, self.meter = Load(), PaceMeter()
-        self._seats = Seats(engine, places)
+        self._seats = DraftSlots(engine, places)
         self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
-        self.asked: dict[int, Asked] = {}
-        self._guides = Guides()
+        self.asked: dict[int, PendingRequest] = {}
+        self._guides = DraftGrammars()
         self._refs = itertools.count(1)
         self._together = engine.info.batches
 
@@ -121,12 +121,14 @@ class Following:
             self._predict(engine, found)
         return bool(found)
 
-    def _plan(self, live: Followed, round_trip: float) -> ev.Predict | None:
+    def _plan(self, live: DraftSession, round_trip: float) -> ev.Predict | None:
         """What a session wants of the draft model, which must have a place for it."""
         seated = live.seq is not None or self._seats.take(live, self.live.values())
         return live.machine.plan(round_trip) if seated else None
 
-    def _beside(self, first: Followed, plan: ev.Predict, turns: list[Followed], round_trip: float) -> list[_Work]:
+    def _beside(
+        self, first: DraftSession, plan: ev.Predict, turns: list[DraftSession], round_trip: float
+    ) -> list[_Work]:
         """Guesses of other sessions that the engine can make in the same go."""
         found, room = list[_Work](), self._engine.info.n_batch - len(plan.ids)
         if not self._together or not plan.guess:
@@ -164,7 +166,7 @@ class Following:
             self._carry_out(live, effects)
         self._stats.worked(started, ended, guesses)
 
-    def _ask(self, live: Followed, plan: ev.Predict) -> Ask | None:
+    def _ask(self, live: DraftSession, plan: ev.Predict) -> Ask | None:
         """What to ask the engine for; None where the session's grammar fails over it."""
         try:
             return Ask(live.seq or 0, plan.ids, live.sampler_for(plan))
@@ -172,14 +174,14 @@ class Following:
             self._give_back(live, error)
             return None
 
-    def _give_back(self, live: Followed, error: SpecmeshError) -> None:
+    def _give_back(self, live: DraftSession, error: SpecmeshError) -> None:
         """Drafting for a session has failed: it loses its place, and gets no other."""
         log.error("drafting_failed", session=live.id, error=str(error))
         self._seats.release(live, broken=True)
         live.undraftable = True
         self._together = self._engine.info.batches
 
-    def _one_at_a_time(self, lives: list[Followed], error: SpecmeshError) -> None:
+    def _one_at_a_time(self, lives: list[DraftSession], error: SpecmeshError) -> None:
         """The engine has failed over several sequences: it gets one at a time, until it shows who is to blame."""
         log.warning("drafting_together_failed", error=str(error), meaning="sessions are drafted for in turn")
         self._together = False
@@ -197,7 +199,7 @@ class Following:
             live.bytes_received += size
             self._carry_out(live, live.machine.handle(event, now))
 
-    def _carry_out(self, live: Followed, effects: list[ev.DrafterEffect]) -> None:
+    def _carry_out(self, live: DraftSession, effects: list[ev.DrafterEffect]) -> None:
         for effect in effects:
             match effect:
                 case ev.SendDraft():
@@ -227,13 +229,13 @@ class Following:
             self._moved(live)
         return bool(had)
 
-    def ask(self, asked: Asked, now: float) -> None:
+    def ask(self, asked: PendingRequest, now: float) -> None:
         """Ask the verifier, which is there, for a session."""
         ref = next(self._refs) & U32
         try:
             sent = self._dealer.send(asked.order(ref))
         except ValueError as error:
-            asked.client.hear(Failed(RequestError(f"the request does not fit the wire: {error}")))
+            asked.client.on_event(Failed(RequestError(f"the request does not fit the wire: {error}")))
             return
         if sent:
             self.asked[ref] = asked
@@ -267,7 +269,7 @@ class Following:
             return
         info, welcome = self._engine.info, self._welcome
         shadows = asked is None or asked.request.params.drafts is None
-        live = Followed(
+        live = DraftSession(
             message.session,
             DrafterSession(welcome.n_vocab if welcome else 0, info.n_ctx, info.n_batch, shadows=shadows),
             Sampler(self._drafting(params_of(message))),
@@ -322,7 +324,7 @@ class Following:
         if live is not None and all(token < n_vocab for token in message.top_ids):
             live.logprobs(message)
 
-    def cancel_of(self, client: Client) -> None:
+    def cancel_of(self, client: EventSink) -> None:
         for ref in [ref for ref, asked in self.asked.items() if asked.client is client]:
             del self.asked[ref]
             self._dealer.send(m.Close(0, 0, 0.0, ref))
@@ -332,12 +334,12 @@ class Following:
                 live.cancelled()
                 self._forget(live)
 
-    def _moved(self, live: Followed) -> None:
+    def _moved(self, live: DraftSession) -> None:
         """Somebody else has the text now, or the same client anew."""
         live.failed(RequestError("somebody else has asked for this text by its name"))
         self._forget(live)
 
-    def _forget(self, live: Followed) -> None:
+    def _forget(self, live: DraftSession) -> None:
         self._seats.release(live)
         self._guides.forget(live.id)
         self._stats.unpublished = True
@@ -354,7 +356,7 @@ class Following:
         for one in asked:
             self._desk.lost(one if one.began else replace(one, home=self._address), error, now, again=False)
 
-    def _interrupt(self, live: Followed, error: SpecmeshError, now: float, *, again: bool) -> None:
+    def _interrupt(self, live: DraftSession, error: SpecmeshError, now: float, *, again: bool) -> None:
         asked = live.interrupted()
         self._forget(live)
         if asked is not None:
@@ -371,7 +373,7 @@ class Following:
     def stop(self, error: SpecmeshError) -> None:
         """This drafter ends: its verifier keeps the texts for a while."""
         for asked in self.asked.values():
-            asked.client.hear(Failed(error))
+            asked.client.on_event(Failed(error))
         self.asked.clear()
         for live in list(self.live.values()):
             live.failed(error)

@@ -27,7 +27,7 @@ EARLY = 4096
 """Most log-probabilities that are kept for ids which are not here yet: their TRUTH may have been lost."""
 
 
-class Withheld:
+class EventBuffer:
     """Truth in the order in which it came. Each TRUTH waits for its ROUND where the client asked for `rounds`, and all
     ids for their LOGPROBS where it asked for `logprobs`."""
 

@@ -6,13 +6,13 @@ import structlog
 
 from specmesh.core.sampling.constraint import SIMPLER, Constraint, Grammar, GuidedDrafts
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.drafter.draft_session import Followed
+from specmesh.daemons.drafter.draft_session import DraftSession
 from specmesh.engines.grammar import Grammars
 
 log = structlog.get_logger("specmesh.drafter")
 
 
-class Guides:
+class DraftGrammars:
     """Gives sessions what guides their drafts, as soon as there is any."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Guides:
         self._grammars: tuple[Vocabulary, Grammars] | None = None
         self._compiling: dict[int, Future[Constraint]] = {}
 
-    def look(self, live: Followed, vocabulary: Vocabulary | None) -> None:
+    def look(self, live: DraftSession, vocabulary: Vocabulary | None) -> None:
         """Begin to compile a session's grammar in terms of this vocabulary, or give it what came of that; take it away
         again where it has run out of what it may take."""
         if live.guided is not None and (why := live.guided.spent) is not None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import structlog
 
-from specmesh.api.requests import Client, Failed
+from specmesh.api.requests import EventSink, Failed
 from specmesh.core.drafting.verifier_choice import ranked
-from specmesh.daemons.drafter.draft_session import Asked
-from specmesh.daemons.drafter.retry_queue import Interrupted, same_file, same_model
+from specmesh.daemons.drafter.draft_session import PendingRequest
+from specmesh.daemons.drafter.retry_queue import RetryQueue, same_file, same_model
 from specmesh.daemons.drafter.upstream import Upstream
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE, Room
 from specmesh.errors import Busy, DaemonUnreachable, NoSuchText, SpecmeshError
@@ -22,7 +22,7 @@ AHEAD = 32
 drafter."""
 
 
-class Dispatch:
+class RequestRouter:
     """The requests of a drafter's clients, from the first asking to their end.
 
     `upstreams` are the verifiers, in the order of the settings; they are given once they are made. max_queue: most
@@ -31,8 +31,8 @@ class Dispatch:
 
     def __init__(self, max_queue: int = MAX_QUEUE) -> None:
         self.upstreams: Sequence[Upstream] = ()
-        self._interrupted = Interrupted()
-        self._queue: list[Asked] = []
+        self._interrupted = RetryQueue()
+        self._queue: list[PendingRequest] = []
         self._room = Room(max_queue)
 
     @property
@@ -41,7 +41,7 @@ class Dispatch:
 
     # --- clients
 
-    def ask(self, asked: Asked, now: float) -> None:
+    def ask(self, asked: PendingRequest, now: float) -> None:
         """Have a text begun, or gone on with; who had it here before has it no more."""
         name = asked.request.id
         if name:
@@ -55,12 +55,12 @@ class Dispatch:
         try:
             self._room.check((one.request for one in self._queue), asked.request, now, told)
         except Busy as error:
-            asked.client.hear(Failed(error))
+            asked.client.on_event(Failed(error))
             return
         self._queue.append(asked)
         self._queue.sort(key=lambda one: one.request.priority)
 
-    def cancel_of(self, client: Client) -> None:
+    def cancel_of(self, client: EventSink) -> None:
         self._queue = [asked for asked in self._queue if asked.client is not client]
         self._interrupted.cancel(client)
         for upstream in self.upstreams:
@@ -69,19 +69,19 @@ class Dispatch:
     def refuse(self, error: SpecmeshError) -> None:
         """No verifier is asked any more for what still waits here."""
         for asked in self._queue:
-            asked.client.hear(Failed(error))
+            asked.client.on_event(Failed(error))
         self._queue.clear()
 
     def stop(self, error: SpecmeshError) -> None:
         self.refuse(error)
         for asked in self._interrupted.take(lambda _: True):
-            asked.client.hear(Failed(error))
+            asked.client.on_event(Failed(error))
         for upstream in self.upstreams:
             upstream.following.stop(error)
 
     # --- what comes back from verifiers
 
-    def refused(self, asked: Asked, error: SpecmeshError, now: float, by: str) -> None:
+    def refused(self, asked: PendingRequest, error: SpecmeshError, now: float, by: str) -> None:
         """One has refused: another may not. What is wrong with a new request itself is wrong elsewhere too, but for a
         text that is too long for one."""
         tried, busy = (*asked.tried, by), isinstance(asked.error, Busy)
@@ -92,7 +92,7 @@ class Dispatch:
             tried = (*tried, *(one.address for one in self.upstreams if one.welcome and one.address not in larger))
         self._put(replace(asked, tried=tried, error=asked.error if busy else error), now)
 
-    def lost(self, asked: Asked, error: SpecmeshError, now: float, *, again: bool) -> None:
+    def lost(self, asked: PendingRequest, error: SpecmeshError, now: float, *, again: bool) -> None:
         """Its verifier has it no more: another goes on at once where one can, else it waits for one."""
         request = asked.request
         waits = bool(request.id) and request.reconnect_timeout > 0
@@ -110,7 +110,7 @@ class Dispatch:
     def found(self, welcome: Welcome, by: str) -> None:
         """A verifier is there. A text that it began as another model, and that nobody else can go on with, ends."""
 
-        def hopeless(asked: Asked) -> bool:
+        def hopeless(asked: PendingRequest) -> bool:
             began = asked.began
             if began is None or asked.home != by:
                 return False
@@ -119,7 +119,7 @@ class Dispatch:
 
         for asked in self._interrupted.take(hopeless):
             other = f"the verifier came back with another model, {welcome.model}: the text ends here"
-            asked.client.hear(Failed(DaemonUnreachable(other)))
+            asked.client.on_event(Failed(DaemonUnreachable(other)))
 
     # --- those that wait
 
@@ -151,7 +151,7 @@ class Dispatch:
 
     # --- which one
 
-    def _put(self, asked: Asked, now: float) -> None:
+    def _put(self, asked: PendingRequest, now: float) -> None:
         """Ask the best of those that have not refused; where all have, wait or tell the client."""
         found = self._candidates(asked, now)
         if found:
@@ -164,9 +164,9 @@ class Dispatch:
         elif isinstance(error, DaemonUnreachable):
             self._give_up(asked, error)
         else:
-            asked.client.hear(Failed(error))
+            asked.client.on_event(Failed(error))
 
-    def _candidates(self, asked: Asked, now: float) -> list[Upstream]:
+    def _candidates(self, asked: PendingRequest, now: float) -> list[Upstream]:
         """Those that are there, may have it and have not refused it, the best in front: the one that has it, or had it
         and may have kept it; then those that get on, by when they would have finished."""
         fit = [one for one in self.upstreams if one.address not in asked.tried and self._fits(asked, one)]
@@ -175,7 +175,7 @@ class Dispatch:
         order = ranked([one.outlook(now) for one in fit], asked.request.params.max_tokens)
         return sorted((fit[index] for index in order), key=lambda one: (one.address != asked.home, one.link.stuck))
 
-    def _fits(self, asked: Asked, upstream: Upstream) -> bool:
+    def _fits(self, asked: PendingRequest, upstream: Upstream) -> bool:
         """Whether a text can be had there: of the model that was asked for, and that it began with."""
         welcome, began = upstream.welcome, asked.began
         if welcome is None:
@@ -186,9 +186,9 @@ class Dispatch:
             return same_model(began, welcome)
         return same_file(began, welcome) and welcome.n_ctx >= began.n_ctx  # a shorter one would end the text early
 
-    def _wait(self, asked: Asked, now: float) -> None:
+    def _wait(self, asked: PendingRequest, now: float) -> None:
         self._interrupted.add(replace(asked, tried=(), error=None), now)
 
-    def _give_up(self, asked: Asked, error: SpecmeshError) -> None:
+    def _give_up(self, asked: PendingRequest, error: SpecmeshError) -> None:
         self._interrupted.remember(asked)
-        asked.client.hear(Failed(error))
+        asked.client.on_event(Failed(error))

@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 
 from specmesh.core.scheduling.kv_slots import NOTHING, Memory, Places
-from specmesh.daemons.drafter.draft_session import Followed
+from specmesh.daemons.drafter.draft_session import DraftSession
 from specmesh.engines.base import DraftEngine
 
 
-class Seats:
-    """Seats sessions at the `places` of an engine, which others may share: `Followed.seq` says where, or nowhere."""
+class DraftSlots:
+    """Gives sessions the engine's `places`, which others may share; `DraftSession.seq` is the sequence, or None."""
 
     def __init__(self, engine: DraftEngine, places: Places) -> None:
         self._engine, self._places = engine, places
 
-    def take(self, live: Followed, others: Iterable[Followed]) -> bool:
+    def take(self, live: DraftSession, others: Iterable[DraftSession]) -> bool:
         """Give a session a place, with what was left there of its prompt; whether it has one now. If need be that of
         one of the others that no drafts are asked for.
 
@@ -34,7 +34,7 @@ class Seats:
         machine.relocated(self._engine.trim(live.seq, held))
         return True
 
-    def release(self, live: Followed, *, broken: bool = False) -> None:
+    def release(self, live: DraftSession, *, broken: bool = False) -> None:
         """Give its place back, with the truth that it holds; the session is followed without drafting."""
         if live.seq is None:
             return

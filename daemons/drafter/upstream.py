@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import structlog
 
-from specmesh.api.requests import Peer, Probe, Served
+from specmesh.api.requests import ModelInfo, Peer, PingPeers
 from specmesh.core import events as ev
 from specmesh.core.drafting.verifier_choice import Greeting, Load, Outlook, PaceMeter
 from specmesh.core.scheduling.kv_slots import Places
-from specmesh.daemons.drafter.draft_sessions import Desk, Following
+from specmesh.daemons.drafter.draft_sessions import DraftSessions, RequestOwner
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.dealer import FLUSH_INTERVAL, Dealer
 from specmesh.daemons.link.peers import U32, Link
@@ -32,7 +32,7 @@ class Upstream:
     """A connection to the verifier at the address of `route`; connected at once, by a socket of its own.
 
     introduction: of the draft engine to this verifier. places: those in the draft model, shared with others.
-    turns: how often the loop has turned. temperature: see `Following`.
+    turns: how often the loop has turned. temperature: see `DraftSessions`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Upstream:
         introduction: Introduction,
         stats: DrafterStats,
         traffic: Traffic,
-        desk: Desk,
+        desk: RequestOwner,
         places: Places,
         turns: Callable[[], int],
         temperature: float | None = None,
@@ -52,7 +52,7 @@ class Upstream:
         self.address, self._name = route.address, name
         self.dealer = Dealer(route, traffic)
         self.introduction, self.link = introduction, Link(now)
-        self.following = Following(self.dealer, engine, stats, route.address, desk, places, temperature)
+        self.following = DraftSessions(self.dealer, engine, stats, route.address, desk, places, temperature)
         self.welcome: m.Welcome | None = None
         self.last_model = ""
         self.given_up: SpecmeshError | None = None
@@ -74,12 +74,12 @@ class Upstream:
         return _target(self.welcome) if self.welcome is not None else ""
 
     @property
-    def served(self) -> Served | None:
+    def served(self) -> ModelInfo | None:
         """What it answers with; None while it is away, or its vocabulary not known yet. From any thread."""
         welcome, vocabulary = self.welcome, self.introduction.vocabulary
         if welcome is None or vocabulary is None:
             return None
-        return Served(welcome.model, vocabulary, _target(welcome))
+        return ModelInfo(welcome.model, vocabulary, _target(welcome))
 
     @property
     def refusal(self) -> str | None:
@@ -166,7 +166,7 @@ class Upstream:
         self.introduction.settle()
         self._ask(self.introduction.overdue(now))
 
-    def probe(self, order: Probe, peer: Peer, now: float) -> None:
+    def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
         busy, answer = self._stats.busy.share(now), order.answer(peer)
         self.dealer.send(self.link.probe(now, self._turns(), busy, answer))
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from specmesh import __version__
-from specmesh.api.requests import ClientOrder, Served
+from specmesh.api.requests import ClientOrder, ModelInfo
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.verifier.daemon import Order, VerifierLoop
@@ -54,11 +54,11 @@ class VerifierBackend:
 
     def __init__(self, loading: Loading, mailbox: Mailbox[Order]) -> None:
         self._loading, self._mailbox = loading, mailbox
-        self._served: Served | None = None
+        self._served: ModelInfo | None = None
         self._loop: VerifierLoop | None = None
 
     def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
-        self._served = Served(engine.info.model, engine.vocabulary)
+        self._served = ModelInfo(engine.info.model, engine.vocabulary)
         self._loop = loop
 
     @property
@@ -68,7 +68,7 @@ class VerifierBackend:
     def not_ready(self) -> SpecmeshError | None:
         return self._loading.error() if self._loop is None else None
 
-    def served(self, name: str) -> Served:  # noqa: ARG002  (the one model has any name)
+    def served(self, name: str) -> ModelInfo:  # noqa: ARG002  (the one model has any name)
         assert self._served is not None, "asked only once ready"
         return self._served
 
@@ -107,7 +107,7 @@ class DrafterBackend:
             return Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
         return None
 
-    def served(self, name: str) -> Served:
+    def served(self, name: str) -> ModelInfo:
         assert self._loop is not None, "asked only once ready"
         return self._loop.served(name)
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specmesh.api.requests import Client, Request
+from specmesh.api.requests import EventSink, Request
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.engines.base import ChatEncoder, VerifyEngine
 from specmesh.engines.grammar import Grammars
@@ -18,7 +18,7 @@ class Opening:
     daemon."""
 
     request: Request
-    client: Client
+    client: EventSink
     owner: bytes | None
     ref: int = 0
 

@@ -116,7 +116,7 @@ class RequestQueue:
             check_continued(encoded.opening.request.generated, encoded.constraint, self._limits)
         except SpecmeshError as error:
             for opening in self.withdraw(lambda other: other is encoded.opening):
-                opening.client.hear(Failed(error))
+                opening.client.on_event(Failed(error))
             return
         for waiting in self._waiting:
             if waiting.opening is encoded.opening:

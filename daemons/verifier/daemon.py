@@ -10,7 +10,7 @@ from typing import assert_never
 import structlog
 import zmq
 
-from specmesh.api.requests import Cancel, ClientOrder, Failed, Probe, Submit, refuse
+from specmesh.api.requests import Cancel, ClientOrder, Failed, PingPeers, Submit, refuse
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.verifier_choice import Load, load_of
@@ -132,7 +132,7 @@ class VerifierLoop:
         if self._stopping is None:
             return False
         for opening in self._queue.withdraw(lambda _: True):
-            opening.client.hear(Failed(_stopping()))
+            opening.client.on_event(Failed(_stopping()))
         now = time.monotonic()
         self._sessions.stop(now)
         if not self._sessions:
@@ -166,7 +166,7 @@ class VerifierLoop:
             case Cancel(client):
                 self._queue.withdraw(lambda opening: opening.client is client)
                 self._sessions.cancel_of(client, now)
-            case Probe():
+            case PingPeers():
                 self._drafters.probe(order, now, self._turns, self.stats.busy.share(now))
             case Decoded():
                 self._decoded(order, now)
@@ -233,7 +233,7 @@ class VerifierLoop:
             if not self._sessions.adopted(opening, now):
                 self._queue.add(opening, self._sessions.owners(), now)
         except SpecmeshError as error:
-            opening.client.hear(Failed(error))
+            opening.client.on_event(Failed(error))
 
     def snapshot(self, now: float) -> dict[str, object]:
         """What `stats` shows: an immutable snapshot, built on the loop's thread."""
@@ -363,7 +363,7 @@ class VerifierLoop:
                 raise Busy("requests come too fast: try again in a moment")
             request = requested(order)
         except SpecmeshError as error:
-            client.hear(Failed(error))
+            client.on_event(Failed(error))
             return
         self._open(Opening(request, client, identity, order.ref), now)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from specmesh.api.requests import ClientEvent, Failed, Finished
-from specmesh.daemons.verifier.live_session import Live
+from specmesh.daemons.verifier.session_context import SessionContext
 
 GRACE = 30.0
 """Seconds for which a session is kept, where the settings say nothing."""
@@ -12,13 +12,13 @@ MOST = 64
 """Most sessions kept at once, those that have ended counted: the oldest give way."""
 
 
-class Absent:
+class AbsentClient:
     """Stands in for a client that went away; `end` is how its text ended, once it has."""
 
     def __init__(self, end: Finished | None = None) -> None:
         self.end: Finished | Failed | None = end
 
-    def hear(self, event: ClientEvent) -> None:
+    def on_event(self, event: ClientEvent) -> None:
         """Only the end is of use to whoever comes back: the text itself is in the session."""
         if self.end is None and isinstance(event, Finished | Failed):
             self.end = event
@@ -28,9 +28,9 @@ class Absent:
 class _Left:
     """A session that was left: until when it is kept, and who hears its end meanwhile."""
 
-    live: Live
+    live: SessionContext
     until: float
-    absent: Absent
+    absent: AbsentClient
 
     @property
     def running(self) -> bool:
@@ -38,7 +38,7 @@ class _Left:
         return self.absent.end is None
 
 
-class Kept:
+class DetachedSessions:
     """Those sessions, the longest kept first, each for `grace` seconds."""
 
     def __init__(self, grace: float) -> None:
@@ -48,14 +48,14 @@ class Kept:
     def __len__(self) -> int:
         return len(self._left)
 
-    def add(self, live: Live, now: float, end: Finished | None = None) -> Absent:
+    def add(self, live: SessionContext, now: float, end: Finished | None = None) -> AbsentClient:
         """Keep a session, or renew how long; with its `end` where it has ended. Who is to hear of it meanwhile."""
-        absent = Absent(end)
+        absent = AbsentClient(end)
         self._left.pop(live.id, None)
         self._left[live.id] = _Left(live, now + self.grace, absent)
         return absent
 
-    def ended(self, name: str) -> tuple[Live, Finished] | None:
+    def ended(self, name: str) -> tuple[SessionContext, Finished] | None:
         """The session of that name and its end, where it has ended with a text."""
         for left in self._left.values():
             if left.live.name == name and isinstance(left.absent.end, Finished):
@@ -71,14 +71,14 @@ class Kept:
         if left is not None and left.live.owner == drafter and not left.running:
             self.forget(session)
 
-    def running(self) -> Live | None:
+    def running(self) -> SessionContext | None:
         """The session kept longest of those that still have a place in the engine."""
         return next((left.live for left in self._left.values() if left.running), None)
 
     def next_deadline(self) -> float | None:
         return min((left.until for left in self._left.values()), default=None)
 
-    def expire(self, now: float) -> list[Live]:
+    def expire(self, now: float) -> list[SessionContext]:
         """Let those go whose time is over, or that are too many; returned are those that still run."""
         lefts = list(self._left.values())
         excess = len(lefts) - MOST

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from specmesh.api.requests import Probe
+from specmesh.api.requests import PingPeers
 from specmesh.core.draft_length.acceptance import RollingAcceptance
 from specmesh.core.drafting.drafter_pool import DrafterRecord
 from specmesh.core.drafting.verifier_choice import Load
@@ -88,7 +88,7 @@ class Drafters:
     def silent(self, now: float) -> list[bytes]:
         return [identity for identity, peer in self._peers.items() if peer.link.silent(now)]
 
-    def probe(self, order: Probe, now: float, progress: int, busy: float) -> None:
+    def probe(self, order: PingPeers, now: float, progress: int, busy: float) -> None:
         """Send each the PING that somebody asked for."""
         order.sent(peer.end for peer in self._peers.values())
         for peer in self._peers.values():

@@ -11,9 +11,9 @@ from specmesh.core.drafting.standby import Standby
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.verifier.drafters import Drafters
-from specmesh.daemons.verifier.live_session import Live
 from specmesh.daemons.verifier.policy_solver import PolicySolver
 from specmesh.daemons.verifier.remote_client import opened
+from specmesh.daemons.verifier.session_context import SessionContext
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
@@ -24,7 +24,7 @@ CANDIDATES = 4
 """Most drafters that one look at a session compares with its own two: each takes some 50 microseconds."""
 
 
-class Drafting:
+class DrafterAssignment:
     """The drafters of all `sessions`; `carry_out` does what a session's machine wants done, `changes` counts.
 
     A session that a drafter's own client asked for is drafted for by that drafter, which follows it anyway.
@@ -32,12 +32,12 @@ class Drafting:
 
     def __init__(
         self,
-        sessions: Mapping[int, Live],
+        sessions: Mapping[int, SessionContext],
         router: Router,
         drafters: Drafters,
         policies: PolicySolver,
         changes: dict[Why, int],
-        carry_out: Callable[[Live, Effects], None],
+        carry_out: Callable[[SessionContext, Effects], None],
     ) -> None:
         self._sessions, self._router, self._drafters = sessions, router, drafters
         self._policies, self._carry_out = policies, carry_out
@@ -52,14 +52,14 @@ class Drafting:
             if live.drafter is None and live.owner is None and live.machine.may_draft:
                 self.find(live, now, why)
 
-    def find(self, live: Live, now: float, why: Why | None = None) -> None:
+    def find(self, live: SessionContext, now: float, why: Why | None = None) -> None:
         """Have a drafter for a session that has none, if there is any: the one that stands by, or the most useful."""
         alone = live.machine.pacing.alone
         chosen = choose(self._offers(live, now), 1 / alone if alone > 0 else 0.0, live.casting.standby)
         if chosen is not None:
             self.attach(live, chosen, why or live.casting.why, now)
 
-    def attach(self, live: Live, identity: bytes, why: Why, now: float) -> None:
+    def attach(self, live: SessionContext, identity: bytes, why: Why, now: float) -> None:
         """Let this drafter draft for a session, if it is there still; who drafted before knows already that it does
         not, or is to stand by."""
         peer = self._drafters.get(identity)
@@ -80,7 +80,7 @@ class Drafting:
         self._policies.reconsider(live, now)  # by what other sessions have shown, before the first step
         self._changes[why] += 1
 
-    def detach(self, live: Live, now: float) -> None:
+    def detach(self, live: SessionContext, now: float) -> None:
         live.drafter = None
         live.casting.left()
         live.machine.handle(ev.Detached(), now)
@@ -105,22 +105,22 @@ class Drafting:
                 self._nobody_stands_by(live)
             live.casting.forget(identity)
 
-    def release(self, live: Live, identity: bytes) -> None:
+    def release(self, live: SessionContext, identity: bytes) -> None:
         """Tell a drafter that a session is not its concern any more."""
         live.bytes_sent += self._router.send(identity, m.Done(live.id, "moved", len(live.machine.prefix)))
 
-    def dismiss(self, live: Live, heir: bytes | None = None) -> None:
+    def dismiss(self, live: SessionContext, heir: bytes | None = None) -> None:
         """Let nobody stand by for a session; who did is told, unless it is `heir`, which gets the session anew."""
         identity = live.casting.standby
         if identity is not None and identity != heir:
             self.release(live, identity)
         self._nobody_stands_by(live)
 
-    def _nobody_stands_by(self, live: Live) -> None:
+    def _nobody_stands_by(self, live: SessionContext) -> None:
         live.standby = None
         live.casting.stands_by(None)
 
-    def finished(self, live: Live, reason: str, now: float) -> None:
+    def finished(self, live: SessionContext, reason: str, now: float) -> None:
         """A session has ended: its standby is told, with what it misses of the text."""
         identity = live.casting.standby
         if identity is not None and live.standby is not None:
@@ -131,7 +131,7 @@ class Drafting:
 
     # --- who stands by
 
-    def stepped(self, live: Live, now: float) -> None:
+    def stepped(self, live: SessionContext, now: float) -> None:
         """A step has moved a session: its standby follows, and now and then its drafters are looked at."""
         if live.machine.drafting != live.asked:
             self._weigh()
@@ -152,7 +152,7 @@ class Drafting:
             if change is not None:
                 self._change(live, change, now)
 
-    def heard(self, live: Live, peer: DrafterPeer, event: ev.VerifierEvent, size: int, now: float) -> None:
+    def heard(self, live: SessionContext, peer: DrafterPeer, event: ev.VerifierEvent, size: int, now: float) -> None:
         standby = live.standby
         if standby is None:
             return
@@ -168,7 +168,7 @@ class Drafting:
             case _:
                 pass  # drafts that were on their way when it was relieved
 
-    def _change(self, live: Live, change: Change[bytes], now: float) -> None:
+    def _change(self, live: SessionContext, change: Change[bytes], now: float) -> None:
         if change.why is None:
             self.dismiss(live)
             self._announce(live, change.drafter)
@@ -181,7 +181,7 @@ class Drafting:
         if relieved is not None:
             self._stand_by(live, relieved, told, now)
 
-    def _stand_by(self, live: Live, identity: bytes, known: int, now: float) -> None:
+    def _stand_by(self, live: SessionContext, identity: bytes, known: int, now: float) -> None:
         peer = self._drafters.get(identity)
         if peer is None:
             return
@@ -189,17 +189,17 @@ class Drafting:
         live.casting.stands_by(identity, peer.record)
         self._tell(live, identity, live.standby.begin(now))
 
-    def _announce(self, live: Live, identity: bytes) -> None:
+    def _announce(self, live: SessionContext, identity: bytes) -> None:
         machine = live.machine
         live.bytes_sent += self._router.send(identity, opened(live.id, 0, machine.n_prompt, machine.params))
 
-    def _tell(self, live: Live, identity: bytes, effect: ev.SendTruth | ev.SendSync | None) -> None:
+    def _tell(self, live: SessionContext, identity: bytes, effect: ev.SendTruth | ev.SendSync | None) -> None:
         for frame in live.frames(effect) if effect is not None else ():
             live.bytes_sent += self._router.send(identity, frame)
 
     # --- what they promise
 
-    def _offers(self, live: Live, now: float, most: int | None = None) -> list[Offer[bytes]]:
+    def _offers(self, live: SessionContext, now: float, most: int | None = None) -> list[Offer[bytes]]:
         """What each drafter that can hold this session's text promises, the present one whatever it holds; of others
         than the session's own at most so many, each in its turn."""
         own = {live.drafter, live.casting.standby}
@@ -233,7 +233,7 @@ class Drafting:
             )
         return offers
 
-    def _rate(self, live: Live, peer: DrafterPeer, load: int, now: float) -> float | None:
+    def _rate(self, live: SessionContext, peer: DrafterPeer, load: int, now: float) -> float | None:
         """Tokens per second to expect of a drafter in this session, were it one of `load`; None while unknown."""
         pacing, record = live.machine.pacing, peer.record
         if pacing.alone <= 0:

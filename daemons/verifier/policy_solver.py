@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from specmesh.core.draft_length.policy import Policy, solve
-from specmesh.daemons.verifier.live_session import Live
+from specmesh.daemons.verifier.session_context import SessionContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class PolicySolver:
         self._deliver = deliver
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="policy")
 
-    def reconsider(self, live: Live, now: float) -> None:
+    def reconsider(self, live: SessionContext, now: float) -> None:
         """Solve a new policy for a session where its estimates have moved."""
         inputs = live.machine.unsolved(now)
         if inputs is not None:

@@ -60,7 +60,7 @@ class RemoteClient:
         self._say, self._ref, self._rounds = say, order.ref, order.rounds
         self._session = 0
 
-    def hear(self, event: ClientEvent) -> None:
+    def on_event(self, event: ClientEvent) -> None:
         """Send what the drafter cannot learn from TRUTH."""
         match event:
             case Started(session, prompt_tokens, _, params):

@@ -11,7 +11,7 @@ from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import Client, Failed, Finished, Tokens
+from specmesh.api.requests import EventSink, Failed, Finished, Tokens
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import common_length
@@ -23,11 +23,11 @@ from specmesh.core.session_params import TargetLimits
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.runtime.prompts import Opening
-from specmesh.daemons.verifier.detached_sessions import Absent, Kept
+from specmesh.daemons.verifier.detached_sessions import AbsentClient, DetachedSessions
 from specmesh.daemons.verifier.drafters import Drafters
-from specmesh.daemons.verifier.drafting import Drafting
-from specmesh.daemons.verifier.live_session import Closing, Live
+from specmesh.daemons.verifier.drafting import DrafterAssignment
 from specmesh.daemons.verifier.policy_solver import PolicySolver
+from specmesh.daemons.verifier.session_context import PendingReports, SessionContext
 from specmesh.daemons.verifier.statistics import SERVED, VerifierStats
 from specmesh.daemons.verifier.stepper import Stepper
 from specmesh.errors import NoSuchText, RequestError, SpecmeshError
@@ -51,13 +51,13 @@ class Sessions:
         stats: VerifierStats,
         grace: float,
     ) -> None:
-        self.live: dict[int, Live] = {}
+        self.live: dict[int, SessionContext] = {}
         self._limits, self._costs = limits, costs
         self._router, self._drafters, self._stepper = router, drafters, stepper
         self._stats = stats
         changes = stats.drafter_changes
-        self.drafting = Drafting(self.live, router, drafters, policies, changes, self.carry_out)
-        self._closing, self._kept = Closing(), Kept(grace)
+        self.drafting = DrafterAssignment(self.live, router, drafters, policies, changes, self.carry_out)
+        self._closing, self._kept = PendingReports(), DetachedSessions(grace)
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
 
     def __bool__(self) -> bool:
@@ -81,7 +81,7 @@ class Sessions:
 
     def owners(self) -> list[bytes | None]:
         """Who asked for the live sessions. Those that are kept are left out, as they give way."""
-        return [live.owner for live in self.live.values() if not isinstance(live.client, Absent)]
+        return [live.owner for live in self.live.values() if not isinstance(live.client, AbsentClient)]
 
     def begin(self, opening: Opening, ids: Sequence[int], constraint: Constraint | None, now: float) -> None:
         """Give an opening its session: the one that it names where there is one, else a new one on these ids. There
@@ -90,7 +90,7 @@ class Sessions:
             if self.adopted(opening, now):
                 return
         except SpecmeshError as error:
-            opening.client.hear(Failed(error))
+            opening.client.on_event(Failed(error))
             return
         live = self._new(opening, ids, constraint, now)
         self.live[live.id] = live
@@ -108,7 +108,7 @@ class Sessions:
         if machine.finished is not None:
             self._finish(live, machine.finished, now)
 
-    def _new(self, opening: Opening, ids: Sequence[int], constraint: Constraint | None, now: float) -> Live:
+    def _new(self, opening: Opening, ids: Sequence[int], constraint: Constraint | None, now: float) -> SessionContext:
         request, owner = opening.request, opening.owner
         known = (*ids, *request.generated)
         kept = self._kept.running()
@@ -121,7 +121,7 @@ class Sessions:
             known, params, self._limits, self._costs, shared, now, len(ids), constraint, held, company
         )
         key = self._router.doors.key_of(owner) if owner is not None else ""
-        return Live(next(self._ids), seq, machine, opening.client, owner, name=request.id, key=key)
+        return SessionContext(next(self._ids), seq, machine, opening.client, owner, name=request.id, key=key)
 
     def adopted(self, opening: Opening, now: float) -> bool:
         """Give the session that an opening names to it, if any; raises NoSuchText where it must not have it."""
@@ -146,7 +146,7 @@ class Sessions:
             self._end_again(live, end, now)
         return True
 
-    def _named(self, name: str) -> tuple[Live | None, Finished | None]:
+    def _named(self, name: str) -> tuple[SessionContext | None, Finished | None]:
         """The session of that name; with its end, where it has ended and nobody has heard of it."""
         if not name:
             return None, None
@@ -155,10 +155,10 @@ class Sessions:
                 return live, None
         return self._kept.ended(name) or (None, None)
 
-    def _take_over(self, live: Live, owner: bytes | None) -> None:
+    def _take_over(self, live: SessionContext, owner: bytes | None) -> None:
         """Tell those who had a session that they have it no more; `owner` is the drafter that gets it, if one does."""
         if live.owner is None:
-            live.client.hear(Failed(RequestError("somebody else has asked for this text by its name")))
+            live.client.on_event(Failed(RequestError("somebody else has asked for this text by its name")))
         had = {live.owner} if owner is None else {live.owner, live.drafter}
         for identity in had - {None, owner}:
             self._router.send(identity or b"", m.Done(live.id, "moved", len(live.machine.prefix)))
@@ -167,26 +167,26 @@ class Sessions:
         if owner is not None:
             self.drafting.dismiss(live, heir=owner)
 
-    def _hand_over(self, live: Live, opening: Opening) -> None:
+    def _hand_over(self, live: SessionContext, opening: Opening) -> None:
         """Let the opening's client have a session, and tell it what there is of the text that it does not know."""
         machine = live.machine
         live.client, live.owner = opening.client, opening.owner
         machine.followed = opening.owner is not None
-        live.client.hear(live.started())
+        live.client.on_event(live.started())
         if opening.owner is not None:
             self.drafting.attach(live, opening.owner, live.casting.why, time.monotonic())
             return
         told = machine.said(opening.request.known)
         if told:
             begin = machine.n_prompt + opening.request.known
-            live.client.hear(Tokens(told, 0, None, machine.logprobs.between(begin, begin + len(told))))
+            live.client.on_event(Tokens(told, 0, None, machine.logprobs.between(begin, begin + len(told))))
         if machine.finished is None and live.drafter is None and machine.may_draft:
             self.drafting.find(live, time.monotonic())
 
-    def _end_again(self, live: Live, end: Finished, now: float) -> None:
+    def _end_again(self, live: SessionContext, end: Finished, now: float) -> None:
         """Tell how a session ended; of a drafter that is believed once it closes it."""
         if live.owner is None:
-            live.client.hear(end)
+            live.client.on_event(end)
             self._kept.forget(live.id)
             return
         self._router.send(live.owner, m.Done(live.id, end.reason, len(live.machine.prefix), end.report))
@@ -202,7 +202,7 @@ class Sessions:
                 self._keep_or_end(live, now, may_return=may_return)
         self.drafting.find_all(now, "gone")
 
-    def _keep_or_end(self, live: Live, now: float, *, may_return: bool) -> None:
+    def _keep_or_end(self, live: SessionContext, now: float, *, may_return: bool) -> None:
         if not (may_return and live.name and self._kept.grace > 0):
             self.cancel(live, now)
             return
@@ -231,16 +231,16 @@ class Sessions:
         if live is not None and live.owner == peer.identity:
             self.cancel(live, now)
 
-    def cancel_of(self, client: Client, now: float) -> None:
+    def cancel_of(self, client: EventSink, now: float) -> None:
         for live in [live for live in self.live.values() if live.client is client]:
             self.cancel(live, now)
 
-    def cancel(self, live: Live, now: float, reason: str = "cancelled") -> None:
+    def cancel(self, live: SessionContext, now: float, reason: str = "cancelled") -> None:
         self.carry_out(live, live.machine.handle(ev.Cancelled(reason), now))
 
-    def fail(self, live: Live, error: SpecmeshError, now: float, reason: str) -> None:
+    def fail(self, live: SessionContext, error: SpecmeshError, now: float, reason: str) -> None:
         """The same, with an error for its client."""
-        live.client.hear(Failed(error))
+        live.client.on_event(Failed(error))
         self.cancel(live, now, reason)
 
     def stop(self, now: float) -> None:
@@ -249,13 +249,13 @@ class Sessions:
         while (live := self._kept.running()) is not None:
             self._drop(live, now)
 
-    def _drop(self, live: Live, now: float) -> None:
+    def _drop(self, live: SessionContext, now: float) -> None:
         """End a session that nobody came back for."""
         self._kept.forget(live.id)
         log.info("session_dropped", session=live.id, tokens=live.machine.generated)
         self.cancel(live, now)
 
-    def carry_out(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
+    def carry_out(self, live: SessionContext, effects: list[ev.VerifierEffect]) -> None:
         for effect in effects:
             match effect:
                 case ev.SendTruth() | ev.SendSync():
@@ -268,17 +268,17 @@ class Sessions:
                     pass  # the engine has it already
                 case ev.Emit(ids, accepted, drafts):
                     self._stats.emitted(live, effect)
-                    live.client.hear(Tokens(ids, min(accepted, len(ids)), drafts, effect.logprobs))
+                    live.client.on_event(Tokens(ids, min(accepted, len(ids)), drafts, effect.logprobs))
                     self._note_unguided(live)
                 case ev.Finish(reason, error):
                     if error is not None:
                         log.warning("session_broke", session=live.id, error=str(error))
-                        live.client.hear(Failed(error))
+                        live.client.on_event(Failed(error))
                     self._finish(live, reason, time.monotonic())
                 case _:
                     assert_never(effect)
 
-    def _note_unguided(self, live: Live) -> None:
+    def _note_unguided(self, live: SessionContext) -> None:
         """Say once that a session's drafts are all lost from now on."""
         why = None if live.unguided else live.machine.unguided
         if why is not None:
@@ -286,17 +286,17 @@ class Sessions:
             meaning = "none of its drafts is verified"
             log.warning("grammar_spent", session=live.id, error=why, meaning=meaning, hint=SIMPLER)
 
-    def _tell(self, live: Live, message: m.TokenMessage | m.Logprobs) -> None:
+    def _tell(self, live: SessionContext, message: m.TokenMessage | m.Logprobs) -> None:
         if live.drafter is not None:
             live.bytes_sent += self._router.send(live.drafter, message)
 
-    def _tell_logprobs(self, live: Live, base: int, count: int) -> None:
+    def _tell_logprobs(self, live: SessionContext, base: int, count: int) -> None:
         """Those of ids that were just told, where the drafter's own client wants them."""
         if live.machine.logprobs and live.owner is not None:
             for frame in live.logprob_frames(base, count):
                 self._tell(live, frame)
 
-    def _finish(self, live: Live, reason: str, now: float) -> None:
+    def _finish(self, live: SessionContext, reason: str, now: float) -> None:
         """Free the session's place; its report waits a moment for the drafter's own numbers."""
         if self.live.pop(live.id, None) is None:
             return
@@ -315,5 +315,5 @@ class Sessions:
             live.bytes_sent += self._router.send(peer.identity, done)
         if live.owner is not None and live.name and reason in SERVED:
             self._kept.add(live, now, finished)  # until it is closed: DONE may be lost
-        if peer is None or live.owner is not None or reason == "cancelled" or isinstance(live.client, Absent):
+        if peer is None or live.owner is not None or reason == "cancelled" or isinstance(live.client, AbsentClient):
             self._closing.deliver(live.id, 0, 0.0)

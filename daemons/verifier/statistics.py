@@ -15,7 +15,7 @@ from specmesh.core.session import VerifierSession
 from specmesh.core.statistics import LONG, SHORT, BusyShare, Histogram, LastMinute, Reconnects, RoundCounts, Throughput
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.transport import Traffic
-from specmesh.daemons.verifier.live_session import Live
+from specmesh.daemons.verifier.session_context import SessionContext
 from specmesh.engines.base import EngineInfo
 from specmesh.logs import dropped
 
@@ -114,7 +114,7 @@ class VerifierStats(DaemonStats):
         self._recent.append((drafted, accepted))
         self.minute.record(now, drafted, accepted, generated)
 
-    def emitted(self, live: Live, told: ev.Emit) -> None:
+    def emitted(self, live: SessionContext, told: ev.Emit) -> None:
         """Count the round that a session's client is told now, and how long it has taken."""
         times, tokens = live.machine.times, len(told.ids)
         assert times.last_token is not None, "a round sets it"
@@ -148,7 +148,7 @@ class VerifierStats(DaemonStats):
     def snapshot(
         self,
         info: EngineInfo,
-        sessions: Sequence[Live],
+        sessions: Sequence[SessionContext],
         peers: Sequence[DrafterPeer],
         costs: StepCosts,
         traffic: Traffic,
@@ -210,7 +210,7 @@ class VerifierStats(DaemonStats):
         return merged(self.common("verifier", info, traffic, totals.accepted, now), own)
 
 
-def _session_row(live: Live, names: Mapping[bytes, str], now: float) -> dict[str, object]:
+def _session_row(live: SessionContext, names: Mapping[bytes, str], now: float) -> dict[str, object]:
     session, counts = live.machine, live.machine.counts
     return {
         "session": live.id,

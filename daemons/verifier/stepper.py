@@ -13,7 +13,7 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Idle, Scheduler, Step
 from specmesh.core.scheduling.kv_slots import NOTHING, Cut, Places
 from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed, EngineThread, Job
-from specmesh.daemons.verifier.live_session import Live
+from specmesh.daemons.verifier.session_context import SessionContext
 from specmesh.engines.base import Span, VerifyEngine
 
 STEP_PATIENCE = 180.0
@@ -21,7 +21,7 @@ STEP_PATIENCE = 180.0
 
 log = structlog.get_logger("specmesh.verifier")
 
-Outcome = tuple[Live, list[ev.VerifierEffect]]
+StepOutcome = tuple[SessionContext, list[ev.VerifierEffect]]
 """A session that took part in a step, and what is to be done about it."""
 
 
@@ -49,16 +49,18 @@ class Stepper:
         self._threads: int | None = None  # to be used from the next step on
         self._pause: float | None = None  # before the step that runs, where nothing was waited for
 
-    def take(self, ids: Sequence[int], prompt: int, sessions: Mapping[int, Live], *, cached: bool) -> tuple[int, int]:
+    def take(
+        self, ids: Sequence[int], prompt: int, sessions: Mapping[int, SessionContext], *, cached: bool
+    ) -> tuple[int, int]:
         """A sequence for a session on these ids, beside those of `sessions`; see `Places.take`."""
         live = ((other.seq, other.machine.memory) for other in sessions.values())
         return self.places.take(ids, prompt, live, cached=cached)
 
-    def give_back(self, live: Live, *, broken: bool) -> None:
+    def give_back(self, live: SessionContext, *, broken: bool) -> None:
         """A session is over. Nothing is kept of one that is broken."""
         self.places.give_back(live.seq, NOTHING if broken else live.machine.memory)
 
-    def feed(self, sessions: Mapping[int, Live], now: float) -> float | None:
+    def feed(self, sessions: Mapping[int, SessionContext], now: float) -> float | None:
         """Begin a step if the engine is free and a session ready; when to try again where one waits for drafts."""
         if self._step is not None:
             return None
@@ -72,7 +74,7 @@ class Stepper:
             case _:
                 assert_never(step)
 
-    def _begin(self, step: Step, sessions: Mapping[int, Live], now: float) -> None:
+    def _begin(self, step: Step, sessions: Mapping[int, SessionContext], now: float) -> None:
         spans = list[Span]()
         orders = self.places.orders(sessions[session].seq for session, _ in step.parts)
         self._behind -= {order.seq for order in orders if order == Cut(order.seq, 0)}
@@ -100,7 +102,7 @@ class Stepper:
         """Whether the step that runs takes longer than any should; any thread may ask."""
         return self._step is not None and now - self._begun > STEP_PATIENCE
 
-    def finish(self, result: Decoded, sessions: Mapping[int, Live], now: float) -> list[Outcome]:
+    def finish(self, result: Decoded, sessions: Mapping[int, SessionContext], now: float) -> list[StepOutcome]:
         """Take in the step that has ended: its cost, and its logits into the sessions of it that still live."""
         step, self._step = self._step, None
         assert step is not None, "results come of steps"
@@ -114,7 +116,7 @@ class Stepper:
             rows, each, context = step.measured(seconds, self._width)
             self._costs.record(rows, each, context=context, drafts=step.drafts, redoes=self._redoes)
         sharing = len(step.parts)
-        outcomes: list[Outcome] = []
+        outcomes: list[StepOutcome] = []
         for (session, part), logits in zip(step.parts, result.logits, strict=True):
             live = sessions.get(session)
             if live is None:
@@ -137,13 +139,13 @@ class Stepper:
             )
         return outcomes
 
-    def abandon(self, sessions: Mapping[int, Live]) -> list[Live]:
+    def abandon(self, sessions: Mapping[int, SessionContext]) -> list[SessionContext]:
         """The step has failed; those of the sessions whose sequences are in doubt."""
         self._step = None
         doubtful = self.places.fail()
         return [live for live in sessions.values() if live.seq in doubtful]
 
-    def _trim(self, live: Live, effects: list[ev.VerifierEffect]) -> None:
+    def _trim(self, live: SessionContext, effects: list[ev.VerifierEffect]) -> None:
         for effect in effects:
             if isinstance(effect, ev.Trim):
                 self.places.cut(live.seq, effect.length)
@@ -161,7 +163,7 @@ class Stepper:
         return self._engine.close(patience)
 
 
-def _log_step(step: Step, outcomes: list[Outcome], seconds: float) -> None:
+def _log_step(step: Step, outcomes: list[StepOutcome], seconds: float) -> None:
     verified = [part for _, part in step.parts if isinstance(part, ev.Verify)]
     emitted = [effect for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)]
     log.debug(

@@ -192,7 +192,7 @@ class _Api:
             unread = time.monotonic() - (client.unread_since or math.inf)
         self._backend.submit(Cancel(client))
         why = f"this stream was not read for {unread:.0f} s while others waited for a session: ask again"
-        client.hear(Failed(Busy(why)))
+        client.on_event(Failed(Busy(why)))
 
     def _crowd(self) -> bool:
         """Whether requests wait for a session here, all being taken, or at a drafter's verifiers."""

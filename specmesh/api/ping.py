@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from specmesh.api.body import integer_field, number_field
-from specmesh.api.requests import Backend, Crossing, Peer, Pinged, Ponged, Probe
+from specmesh.api.requests import Backend, EventBridge, Peer, Pinged, PingPeers, Ponged
 from specmesh.errors import DaemonUnreachable, RequestError
 
 PATIENCE = 3.0
@@ -68,7 +68,7 @@ class PingRun:
         self._deadlines[self._begun] = now + PATIENCE
         return self._begun
 
-    def hear(self, event: Pinged | Ponged) -> list[Result]:
+    def on_event(self, event: Pinged | Ponged) -> list[Result]:
         """What an event of the loop settles. A peer that is no longer there has lost its PING."""
         if event.number not in self._deadlines:
             return []
@@ -109,17 +109,17 @@ class PingRun:
 
 async def pinged(backend: Backend, wanted: PingBody) -> AsyncGenerator[dict[str, object], None]:
     """An event for each PING's result, as it is known; raises DaemonUnreachable where there is nobody to be pinged."""
-    crossing = Crossing[Pinged | Ponged]()
+    crossing = EventBridge[Pinged | Ponged]()
     run = PingRun(wanted, time.monotonic())
     while (wait := run.wait(time.monotonic())) is not None:
         number = run.begin(time.monotonic())
         if number is not None:
-            backend.submit(Probe(number, crossing.hear))
+            backend.submit(PingPeers(number, crossing.on_event))
             continue
         events: list[Pinged | Ponged] = []
         with suppress(TimeoutError):
             events = await asyncio.wait_for(crossing.batch(), wait)
-        results = [result for event in events for result in run.hear(event)]
+        results = [result for event in events for result in run.on_event(event)]
         results += run.expire(time.monotonic())
         for result in results:
             yield result.as_json()

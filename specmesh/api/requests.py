@@ -1,4 +1,4 @@
-"""What a client asks of a daemon and what it hears back, between the API's thread and a daemon's loop."""
+"""Requests of clients and the events that answer them, between the API's thread and a daemon's loop."""
 
 import asyncio
 import contextlib
@@ -15,20 +15,18 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
 
 ID_BYTES = 36
-"""Of an id in a tuple."""
+"""Memory of an id in a tuple."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation: of ids, or of a chat by the target's own template, or of a text.
+    """One generation, from `prompt_ids`, or `messages` (by the target's chat template), or `prompt`: the first given.
 
-    The first of them that is given counts. continued: the last message of the chat goes on, and none begins. rounds:
-    events carry each round's drafts. id: its name, which nobody can guess and who knows may have the text. named_only:
-    the text of that name is wanted, and none to be begun. choice: its number among those to the same prompt.
-    generated: ids that came before, after those of the prompt, to go on from; known: how many of the text's need not
-    be told. reconnect_timeout: seconds that a drafter waits for its verifier to come back before it gives up. priority:
-    while all sessions are taken, those with a lower one go before it. target: the one that it is for, as `Served` calls
-    it, where a drafter has several; empty for any.
+    continued: continue the last message instead of starting a new one. rounds: events carry each round's drafts.
+    id: unguessable name; whoever knows it may resume the text. named_only: resume that text, never start one.
+    generated: tokens to resume after; known: generated tokens that the client already has. choice: index among the
+    completions of one prompt. reconnect_timeout: seconds that a drafter waits for a lost verifier. priority: lower
+    goes first. target: `ModelInfo.target` of the model wanted, empty for any.
     """
 
     prompt: str | None
@@ -48,7 +46,7 @@ class Request:
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """Approximate bytes of memory."""
         said = (text for message in self.messages for text in (message.role, message.name, message.content))
         texts = (self.prompt or "", *said)
         grammar = self.params.grammar
@@ -57,13 +55,13 @@ class Request:
 
     @property
     def label(self) -> str:
-        """What the log calls it: the beginning of its name, from which nobody can have the text."""
+        """Beginning of the id for logs; too short to resume the text with."""
         return self.id[:-20]
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The session exists: how many tokens its prompt has, which, and how it goes on."""
+    """The session exists."""
 
     session: int
     prompt_tokens: int
@@ -73,9 +71,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """New ids, `accepted` of them drafted. With `drafts`, what was verified, it is one round, the accepted first.
+    """New ids, `accepted` of them drafted. With `drafts` (those verified) they are one round, the accepted first.
 
-    logprobs: of each id, where asked for; None for one that was said before the text was gone on with.
+    logprobs: of each id, where asked for; None for an id generated before the text was resumed.
     """
 
     ids: tuple[int, ...]
@@ -84,14 +82,12 @@ class Tokens:
     logprobs: tuple[Logprob | None, ...] = ()
 
     def joined(self, other: "Tokens") -> "Tokens":
-        """This and what follows, the rounds no longer told apart."""
+        """Merge with what follows into one event that is no round."""
         return Tokens(self.ids + other.ids, self.accepted + other.accepted, None, self.logprobs + other.logprobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end: why, and the session's numbers."""
-
     reason: str
     prompt_ids: tuple[int, ...]
     report: Report
@@ -99,26 +95,23 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The request was refused or broke."""
-
     error: SpecmeshError
 
 
 ClientEvent = Started | Tokens | Finished | Failed
 
 
-class Client(Protocol):
-    """Who hears what becomes of a request. Called from the daemon's loop; never blocks."""
+class EventSink(Protocol):
+    """Receives the events of a request. Called from the daemon's loop; must not block."""
 
-    def hear(self, event: ClientEvent) -> None:
-        """Take an event."""
+    def on_event(self, event: ClientEvent) -> None: ...
 
 
 E = TypeVar("E")
 
 
-class Crossing(Generic[E]):
-    """Events from a daemon's loop to the asyncio loop that this was made in, the API thread's."""
+class EventBridge(Generic[E]):
+    """Carries events from any thread to the asyncio loop that it was made in."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -126,8 +119,8 @@ class Crossing(Generic[E]):
         self._arrived = asyncio.Event()
         self._woken = False
 
-    def hear(self, event: E) -> None:
-        """Take an event, from any thread. Wakes the API's thread only where it has taken all before."""
+    def on_event(self, event: E) -> None:
+        """Queue an event; wake the API's thread once per batch."""
         self._events.append(event)
         if not self._woken:
             self._woken = True
@@ -135,7 +128,7 @@ class Crossing(Generic[E]):
                 self._loop.call_soon_threadsafe(self._arrived.set)
 
     async def batch(self) -> list[E]:
-        """The events since the last call, in order; now and then there is none."""
+        """Return the events since the last call, in order; may be empty."""
         await self._arrived.wait()
         self._arrived.clear()
         self._woken = False  # before taking: an event that comes in between wakes once too often, never too seldom
@@ -145,30 +138,26 @@ class Crossing(Generic[E]):
         return events
 
 
-class LocalClient(Crossing[ClientEvent]):
-    """A client in this process's API thread. unread_since: when it was given what it has not taken yet."""
+class LocalClient(EventBridge[ClientEvent]):
+    """A client of this daemon's API. unread_since: time of the oldest bytes that it has not read."""
 
     unread_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """From the API to a daemon's loop: start this request."""
-
     request: Request
     client: LocalClient
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """From the API to a daemon's loop: this client is gone."""
-
     client: LocalClient
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a connection: what it calls itself, and where it is (tcp://HOST, with a port where known)."""
+    """The other end of a connection; address is tcp://HOST, with a port where known."""
 
     name: str
     address: str
@@ -176,51 +165,44 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Pinged:
-    """A PING has gone to each of these."""
-
     number: int
     peers: tuple[Peer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Ponged:
-    """A peer has answered the PING with this number after so many seconds."""
-
     number: int
     peer: Peer
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """From the API to a daemon's loop: send a PING to every peer. `number` is the asker's own, who is told by `tell`:
-    from the loop, which it must not block."""
+class PingPeers:
+    """Order to send a PING to every peer. `tell` is called from the loop and must not block."""
 
     number: int
     tell: Callable[[Pinged | Ponged], None]
 
     def sent(self, peers: Iterable[Peer]) -> None:
-        """The loop tells whom it pings."""
         self.tell(Pinged(self.number, tuple(peers)))
 
     def answer(self, peer: Peer) -> Callable[[float], None]:
-        """What is to be called with the seconds that this peer's answer took."""
+        """Return the callback for the seconds that this peer's PONG took."""
         return lambda seconds: self.tell(Ponged(self.number, peer, seconds))
 
 
-ClientOrder = Submit | Cancel | Probe
-"""What the API asks of a daemon's loop."""
+ClientOrder = Submit | Cancel | PingPeers
 
 
 def refuse(order: object, error: SpecmeshError) -> None:
-    """Tell a request's client that nobody takes it; other orders have nobody to tell."""
+    """Fail the request of an order, if it is one."""
     if isinstance(order, Submit):
-        order.client.hear(Failed(error))
+        order.client.on_event(Failed(error))
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """What answers a request: the model's name, its vocabulary, and what `Request.target` is to be for it."""
+class ModelInfo:
+    """The model that answers a request; target is for `Request.target`."""
 
     model: str
     vocabulary: Vocabulary
@@ -236,19 +218,19 @@ class Backend(Protocol):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of the models that can be asked for now; none while they are unknown."""
+        """Names of the models available now."""
 
     def not_ready(self) -> SpecmeshError | None:
-        """Why requests cannot be served now; None when they can."""
+        """Return why requests cannot be served now, or None."""
 
-    def served(self, name: str) -> Served:
-        """What answers a request for this model, or where the name is empty, one that names none; only once ready.
+    def served(self, name: str) -> ModelInfo:
+        """Return the model for this name (empty: the default), once ready. A lone verifier answers to any name.
 
-        Raises NoSuchModel, or why that one cannot be asked now. Where there is one verifier, it has any name.
+        Raises NoSuchModel, or why that model is not available now.
         """
 
     def submit(self, order: ClientOrder) -> None:
-        """Hand an order to the daemon's loop."""
+        """Queue an order for the daemon's loop."""
 
     def stats(self) -> dict[str, object]:
-        """The newest snapshot of the daemon's statistics."""
+        """Return the newest snapshot of the statistics."""

@@ -107,7 +107,7 @@ class Peer:
     def raw(self, *parts: bytes) -> None:
         self.socket.send_multipart(parts)
 
-    def hear(self, seconds: float = 20.0) -> m.Message | None:
+    def on_event(self, seconds: float = 20.0) -> m.Message | None:
         """The next message, PINGs answered on the way; None where none comes."""
         deadline = time.monotonic() + seconds
         while self.socket.poll(max(int((deadline - time.monotonic()) * 1e3), 0)):
@@ -124,7 +124,7 @@ class Peer:
     def expect(self, kind: type[M], seconds: float = 20.0) -> M:
         """The next message of this kind; others are skipped."""
         deadline = time.monotonic() + seconds
-        while (message := self.hear(deadline - time.monotonic())) is not None:
+        while (message := self.on_event(deadline - time.monotonic())) is not None:
             if isinstance(message, kind):
                 return message
         raise AssertionError(f"no {kind.__name__} came")
@@ -140,7 +140,7 @@ class Peer:
         def welcomed() -> bool:
             nonlocal welcome
             self.hello()
-            while (heard := self.hear(0.25)) is not None:
+            while (heard := self.on_event(0.25)) is not None:
                 if isinstance(heard, m.Welcome):
                     welcome = heard
                     return True

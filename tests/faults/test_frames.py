@@ -165,7 +165,7 @@ def test_ids_that_cannot_be(verifier: Daemon, chosen: Peer, ids: tuple[int, ...]
     whole = [*PROMPT.encode(), *sim_ids(PROMPT, N + 2)]
     with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
         session = chosen.opened()
-        while not isinstance(chosen.hear(), m.Done):
+        while not isinstance(chosen.on_event(), m.Done):
             at = len(chosen.truth)
             chosen.say(chosen.draft(session, [*whole[at : at + 2], *ids] if ids else []))
         stream.read()

@@ -25,7 +25,7 @@ fault = pytest.mark.fault
 
 def told(peer: Peer) -> Iterator[int]:
     """The length of the text, each time that the peer hears how it goes on, until its session ends."""
-    while not isinstance(heard := peer.hear(), m.Done):
+    while not isinstance(heard := peer.on_event(), m.Done):
         assert heard is not None, "the session does not end"
         if isinstance(heard, m.Truth | m.Sync):
             yield len(peer.truth)
@@ -184,7 +184,7 @@ def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: in
     asked = 0
     with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
         session = chosen.opened()
-        while not isinstance(heard := chosen.hear(), m.Done):
+        while not isinstance(heard := chosen.on_event(), m.Done):
             asked += isinstance(heard, m.Nack)
             at = len(chosen.truth) + ahead
             chosen.say(m.Draft(session, at, crc_of(WHOLE[:at]) if crc is None else crc, tuple(WHOLE[at : at + 4])))
@@ -202,7 +202,7 @@ def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
     with Stream(verifier, body(PROMPT, N, draft_n=4) | {"temperature": 3, "seed": 5}) as stream:
         session = chosen.opened()
         for turn in itertools.count():
-            heard = chosen.hear(0.002)
+            heard = chosen.on_event(0.002)
             if isinstance(heard, m.Done):
                 break
             truth = chosen.truth
@@ -267,7 +267,7 @@ def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool)
         with Peer(wire, second_key, b"one name") as second:
             second.hello("eve")
             first.answered()
-            assert second.hear(0.3) is None
+            assert second.on_event(0.3) is None
             with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
                 session = first.opened()
                 for at in told(first):
@@ -279,7 +279,7 @@ def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool)
     def heard_again() -> bool:
         with Peer(wire, second_key, b"one name") as again:
             again.hello()
-            return isinstance(again.hear(1.0), m.Welcome)
+            return isinstance(again.on_event(1.0), m.Welcome)
 
     until(heard_again, "the name is free")  # a connection that came before the other had gone is never heard
 
@@ -356,7 +356,7 @@ def test_open_with_wild_parameters(verifier: Daemon, chosen: Peer, field: str, v
     refused = field in ("temperature", "top_p") or (field, value) == ("max_tokens", 2**32 - 1)
     fields = {"max_tokens": 20, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "draft_n": 4} | {field: value}
     chosen.say(m.Open(ref=21, prompt=PROMPT, **fields))  # type: ignore[arg-type]
-    while not isinstance(heard := chosen.hear(), m.Done):
+    while not isinstance(heard := chosen.on_event(), m.Done):
         assert heard is not None, "neither ERROR nor DONE came"
         if isinstance(heard, m.Error):
             assert (heard.code, heard.ref) == ("request", 21)

@@ -23,8 +23,8 @@ from specmesh.api.requests import (
     Failed,
     Finished,
     Pinged,
+    PingPeers,
     Ponged,
-    Probe,
     Request,
     Submit,
     Tokens,
@@ -61,7 +61,7 @@ class Hearing:
         self.ids: list[int] = []
         self.accepted = 0
 
-    def hear(self, event: ClientEvent) -> None:
+    def on_event(self, event: ClientEvent) -> None:
         self._events.put(event)
 
     def empty(self) -> bool:
@@ -242,7 +242,7 @@ class Running:
     def probe(self, number: int) -> "queue.SimpleQueue[Pinged | Ponged]":
         """Have every peer pinged; what is heard of it."""
         heard: queue.SimpleQueue[Pinged | Ponged] = queue.SimpleQueue()
-        self._mailbox.put(Probe(number, heard.put))
+        self._mailbox.put(PingPeers(number, heard.put))
         return heard
 
     def cancel(self, client: Hearing) -> None:

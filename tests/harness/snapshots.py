@@ -13,7 +13,7 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.peers import DrafterPeer, Link
 from specmesh.daemons.link.transport import Traffic
-from specmesh.daemons.verifier.live_session import Live
+from specmesh.daemons.verifier.session_context import SessionContext
 from specmesh.daemons.verifier.statistics import VerifierStats
 from specmesh.engines.base import EngineInfo
 from specmesh.wire.messages import Hello, Pong, Welcome
@@ -28,7 +28,7 @@ ROUNDS = (((7, 8), (7, 8, 9)), ((7, 9), (7, 8)), ((), (5,)))
 class _Nobody:
     """A client that listens to nothing."""
 
-    def hear(self, event):
+    def on_event(self, event):
         pass
 
 
@@ -41,7 +41,7 @@ def opened(stats, number, draft_n=None, *, attached=True):
     machine.handle(ev.Prefilled(4), OPENED)
     if attached:
         machine.attach(Arrivals())
-    return Live(number, 0, machine, _Nobody(), None)
+    return SessionContext(number, 0, machine, _Nobody(), None)
 
 
 def step(stats, live, drafts, said, now):

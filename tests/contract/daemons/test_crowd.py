@@ -26,10 +26,10 @@ class Numbered(Hearing):
         super().__init__()
         self._number, self._begun = number, begun
 
-    def hear(self, event: ClientEvent) -> None:
+    def on_event(self, event: ClientEvent) -> None:
         if isinstance(event, Started):
             self._begun.append(self._number)
-        super().hear(event)
+        super().on_event(event)
 
 
 def test_requests_wait_in_order(bench: Bench):

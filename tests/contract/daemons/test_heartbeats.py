@@ -23,10 +23,10 @@ class Blocking(Hearing):
         super().__init__()
         self.holds, self.let_go = threading.Event(), threading.Event()
 
-    def hear(self, event: ClientEvent) -> None:
+    def on_event(self, event: ClientEvent) -> None:
         self.holds.set()
         self.let_go.wait(PATIENCE)
-        super().hear(event)
+        super().on_event(event)
 
 
 class Beats(Notifier):

@@ -9,7 +9,7 @@ from named_texts import LONG, NAME, asked, by_name, followed, kept, named, sessi
 
 from specmesh.api.requests import Finished, Started
 from specmesh.daemons.link.peer_gate import Doorkeeper
-from specmesh.daemons.verifier.detached_sessions import MOST, Kept
+from specmesh.daemons.verifier.detached_sessions import MOST, DetachedSessions
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import NoSuchText, RequestError
 from specmesh.wire import messages as m
@@ -245,7 +245,7 @@ def test_a_verifier_that_stops_keeps_nobody(bench: Bench):
 
 def test_kept_sessions_are_bounded():
     """Of too many that ended the oldest go."""
-    store = Kept(30.0)
+    store = DetachedSessions(30.0)
     for number in range(MOST + 3):
         live = SimpleNamespace(id=number, name=f"n{number}", owner=b"d")
         store.add(live, float(number), Finished("stop", (), {}))  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import Places
 from specmesh.core.session_params import SessionParams
-from specmesh.daemons.drafter.draft_sessions import Following
+from specmesh.daemons.drafter.draft_sessions import DraftSessions
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.engines.base import Span, VerifyEngine
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
@@ -161,7 +161,7 @@ def test_the_same_ids_of_another_model():
     engine = SimDrafter(SimSettings())
     home = SimpleNamespace(learned=lambda *_: None, over=lambda *_: None)
     places = Places(engine.info.n_seq, "cut", engine.info.n_ctx)
-    following = Following(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, places)  # type: ignore[arg-type]
+    following = DraftSessions(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, places)  # type: ignore[arg-type]
 
     def session(number: int) -> int:
         """Its truth is drafted for until nothing is left to do; how many ids of it were in memory."""

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from specmesh.api.requests import Finished, Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, GuidedDrafts
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.drafter.draft_session import Followed
-from specmesh.daemons.drafter.grammars import Guides
+from specmesh.daemons.drafter.draft_session import DraftSession
+from specmesh.daemons.drafter.grammars import DraftGrammars
 from specmesh.engines.grammar import GrammarConstraint, Grammars
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import RequestError
@@ -111,8 +111,8 @@ def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(monkeypatch: pytest.M
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(Grammars, "compile", compile_)
-    vocabulary, guides = SimVerifier(SimSettings()).vocabulary, Guides()
-    live = Followed(0, None, None, 0, 0, {255}, None, grammar=SCHEMA)  # type: ignore[arg-type]
+    vocabulary, guides = SimVerifier(SimSettings()).vocabulary, DraftGrammars()
+    live = DraftSession(0, None, None, 0, 0, {255}, None, grammar=SCHEMA)  # type: ignore[arg-type]
 
     def given_up() -> bool:
         guides.look(live, vocabulary)
@@ -139,8 +139,8 @@ class Tiring:
 
 def test_a_grammar_that_runs_out_guides_no_more():
     """Which is in the log once, with what to do; it is not compiled again."""
-    vocabulary, guides = SimVerifier(SimSettings()).vocabulary, Guides()
-    live = Followed(7, None, None, 0, 0, {255}, None, grammar=SCHEMA)  # type: ignore[arg-type]
+    vocabulary, guides = SimVerifier(SimSettings()).vocabulary, DraftGrammars()
+    live = DraftSession(7, None, None, 0, 0, {255}, None, grammar=SCHEMA)  # type: ignore[arg-type]
     guided = live.guided = GuidedDrafts(Tiring(2), {255})  # type: ignore[arg-type]
     try:
         with capture_logs() as said:
@@ -182,10 +182,10 @@ def test_drafts_that_no_grammar_can_be_held_against_are_told_of(bench: Bench, mo
 def test_guides_come_when_they_are_compiled():
     """Drafts are made without one until then; a grammar that this side cannot use is given up."""
     vocabulary = SimVerifier(SimSettings()).vocabulary
-    guides = Guides()
+    guides = DraftGrammars()
     try:
         good, bad, none = (
-            Followed(number, None, None, 0, 0, {255}, None, grammar=grammar)  # type: ignore[arg-type]
+            DraftSession(number, None, None, 0, 0, {255}, None, grammar=grammar)  # type: ignore[arg-type]
             for number, grammar in enumerate((SCHEMA, Grammar(GrammarKind.GBNF, "no"), None))
         )
         for live in (good, bad, none):
@@ -217,9 +217,9 @@ def test_the_grammar_of_a_session_that_is_over_is_not_compiled(monkeypatch: pyte
         goes_on.wait()
 
     monkeypatch.setattr(Grammars, "compile", compile_)
-    vocabulary, guides = SimVerifier(SimSettings()).vocabulary, Guides()
+    vocabulary, guides = SimVerifier(SimSettings()).vocabulary, DraftGrammars()
     grammars = [Grammar(GrammarKind.GBNF, f'root ::= "{number}"') for number in range(3)]
-    lives = [Followed(at, None, None, 0, 0, {255}, None, grammar=grammar) for at, grammar in enumerate(grammars)]  # type: ignore[arg-type]
+    lives = [DraftSession(at, None, None, 0, 0, {255}, None, grammar=grammar) for at, grammar in enumerate(grammars)]  # type: ignore[arg-type]
     try:
         for live in lives:
             guides.look(live, vocabulary)

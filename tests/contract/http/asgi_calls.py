@@ -11,9 +11,9 @@ from specmesh.api.requests import (
     ClientOrder,
     Finished,
     LocalClient,
+    ModelInfo,
     Peer,
-    Probe,
-    Served,
+    PingPeers,
     Started,
     Tokens,
 )
@@ -39,17 +39,17 @@ class FakeDaemon:
     def not_ready(self) -> SpecmeshError | None:
         return self.reason
 
-    def served(self, name: str) -> Served:
+    def served(self, name: str) -> ModelInfo:
         if name not in ("", *self.models):
             raise NoSuchModel(name)
-        return Served(name or "fake-model", LETTERS, f"target of {name}" if name else "")
+        return ModelInfo(name or "fake-model", LETTERS, f"target of {name}" if name else "")
 
     def stats(self) -> dict[str, object]:
         return {"role": self.role, "schema_version": 1}
 
     def submit(self, order: ClientOrder) -> None:
         self.orders.append(order)
-        if isinstance(order, Probe):
+        if isinstance(order, PingPeers):
             order.sent(self.peers)
             for peer in self.peers:
                 order.answer(peer)(0.004)
@@ -59,7 +59,7 @@ class FakeDaemon:
             return
         assert isinstance(order.client, LocalClient)
         for event in self.events:
-            order.client.hear(event)
+            order.client.on_event(event)
 
 
 class Answer:

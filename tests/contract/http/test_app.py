@@ -7,7 +7,7 @@ import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, call, get, post
 
 from specmesh.api.app import MAX_HTTP_BODY
-from specmesh.api.requests import Cancel, Failed, Peer, Probe, Submit
+from specmesh.api.requests import Cancel, Failed, Peer, PingPeers, Submit
 from specmesh.errors import (
     Busy,
     ConfigError,
@@ -261,7 +261,7 @@ def test_ping():
         for number in (1, 2)
         for peer in daemon.peers
     ]
-    assert [type(order) for order in daemon.orders] == [Probe, Probe]
+    assert [type(order) for order in daemon.orders] == [PingPeers, PingPeers]
 
 
 def test_ping_refused():

@@ -37,8 +37,8 @@ def test_pace():
     """The first PING is due at once, each other an interval after the one before; then there are no more."""
     run = PingRun(PingBody(2, 0.5), 10.0)
     assert (run.begin(10.0), run.begin(10.1)) == (1, None)
-    run.hear(Pinged(1, (NEAR,)))
-    run.hear(Ponged(1, NEAR, 0.01))
+    run.on_event(Pinged(1, (NEAR,)))
+    run.on_event(Ponged(1, NEAR, 0.01))
     assert run.wait(10.1) == pytest.approx(0.4)
     assert (run.begin(10.5), run.begin(20.0)) == (2, None)
 
@@ -48,14 +48,14 @@ def test_answers_settle_a_run():
     run = PingRun(PingBody(2, 0.5), 0.0)
     assert not run.anybody
     run.begin(0.0)
-    assert run.hear(Pinged(1, (NEAR, FAR))) == []
+    assert run.on_event(Pinged(1, (NEAR, FAR))) == []
     assert run.anybody
     run.begin(0.5)
-    run.hear(Pinged(2, (NEAR, FAR)))
+    run.on_event(Pinged(2, (NEAR, FAR)))
     for number, peer, seconds in ((2, NEAR, 0.001), (1, FAR, 0.6), (1, NEAR, 0.7)):
-        assert run.hear(Ponged(number, peer, seconds)) == [Result(number, peer, seconds)]
+        assert run.on_event(Ponged(number, peer, seconds)) == [Result(number, peer, seconds)]
         assert run.wait(1.0) is not None
-    run.hear(Ponged(2, FAR, 0.9))
+    run.on_event(Ponged(2, FAR, 0.9))
     assert run.wait(1.0) is None
 
 
@@ -63,23 +63,23 @@ def test_lost_when_the_time_is_up():
     """A PING without an answer is lost after PATIENCE, once; an answer after that counts no more."""
     run = PingRun(PingBody(1, 0.5), 0.0)
     run.begin(0.0)
-    run.hear(Pinged(1, (NEAR, FAR)))
-    run.hear(Ponged(1, FAR, 0.1))
+    run.on_event(Pinged(1, (NEAR, FAR)))
+    run.on_event(Ponged(1, FAR, 0.1))
     assert run.wait(1.0) == PATIENCE - 1.0
     assert run.expire(PATIENCE - 0.01) == []
     assert run.expire(PATIENCE) == [Result(1, NEAR, None)]
-    assert (run.expire(PATIENCE), run.hear(Ponged(1, NEAR, 3.1)), run.wait(PATIENCE)) == ([], [], None)
+    assert (run.expire(PATIENCE), run.on_event(Ponged(1, NEAR, 3.1)), run.wait(PATIENCE)) == ([], [], None)
 
 
 def test_a_peer_that_went_away_loses_what_it_would_have_got():
     """It stays in the count; one that joins later is counted from then on."""
     run = PingRun(PingBody(3, 0.5), 0.0)
     run.begin(0.0)
-    run.hear(Pinged(1, (NEAR,)))
+    run.on_event(Pinged(1, (NEAR,)))
     run.begin(0.5)
-    assert run.hear(Pinged(2, (FAR,))) == [Result(2, NEAR, None)]
+    assert run.on_event(Pinged(2, (FAR,))) == [Result(2, NEAR, None)]
     run.begin(1.0)
-    assert run.hear(Pinged(3, ())) == [Result(3, NEAR, None), Result(3, FAR, None)]
+    assert run.on_event(Pinged(3, ())) == [Result(3, NEAR, None), Result(3, FAR, None)]
 
 
 def test_a_loop_that_says_nothing():
@@ -90,8 +90,8 @@ def test_a_loop_that_says_nothing():
         run.expire(PATIENCE)
     run = PingRun(PingBody(2, 0.5), 0.0)
     run.begin(0.0)
-    run.hear(Pinged(1, (NEAR,)))
-    run.hear(Ponged(1, NEAR, 0.1))
+    run.on_event(Pinged(1, (NEAR,)))
+    run.on_event(Ponged(1, NEAR, 0.1))
     run.begin(0.5)
     assert run.expire(0.5 + PATIENCE) == [Result(2, NEAR, None)]
 

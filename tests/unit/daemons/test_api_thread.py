@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from specmesh.api.port import Port
-from specmesh.api.requests import ClientOrder, LocalClient, Served, Started, Submit, Tokens
+from specmesh.api.requests import ClientOrder, LocalClient, ModelInfo, Started, Submit, Tokens
 from specmesh.client import Client
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.runtime import api_thread
@@ -29,8 +29,8 @@ class Backend:
     def not_ready(self) -> None:
         return None
 
-    def served(self, _: str) -> Served:
-        return Served("m", Vocabulary((), frozenset()))
+    def served(self, _: str) -> ModelInfo:
+        return ModelInfo("m", Vocabulary((), frozenset()))
 
     def submit(self, _: object) -> None:
         raise AssertionError("nothing is asked here")
@@ -102,19 +102,19 @@ class Talker(Backend):
     def __init__(self, *, talks: bool) -> None:
         self.talks, self.orders, self.queued = talks, list[ClientOrder](), 0
 
-    def served(self, _: str) -> Served:
-        return Served("m", Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset()))
+    def served(self, _: str) -> ModelInfo:
+        return ModelInfo("m", Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset()))
 
     def submit(self, order: ClientOrder) -> None:
         self.orders.append(order)
         if isinstance(order, Submit):
-            order.client.hear(Started(1, 1))
+            order.client.on_event(Started(1, 1))
             if self.talks:
                 threading.Thread(target=self._talk, args=(order.client,)).start()
 
     def _talk(self, to: LocalClient) -> None:
         while len(self.orders) < 2:
-            to.hear(Tokens((65,) * 100, 0, ()))
+            to.on_event(Tokens((65,) * 100, 0, ()))
             time.sleep(0.001)
 
     def stats(self) -> dict[str, object]:

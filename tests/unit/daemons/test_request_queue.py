@@ -46,7 +46,7 @@ class Queue:
     def ask(
         self, owner: bytes | None = None, ids: tuple[int, ...] | None = (1,), priority: int = 0, text: str = "text"
     ) -> Opening:
-        client = SimpleNamespace(hear=self.heard.append)
+        client = SimpleNamespace(on_event=self.heard.append)
         opening = Opening(Request(text, ids, PARAMS, priority=priority), client, owner)
         self.queue.add(opening, self.running, self.now)
         return opening

@@ -9,7 +9,7 @@ from specmesh.core.events import SendSync
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons.verifier.live_session import Closing, Live
+from specmesh.daemons.verifier.session_context import PendingReports, SessionContext
 from specmesh.wire.messages import MAX_TOKENS
 
 REPORT = {"restart_ms": 10.0, "restarts": 1}
@@ -21,7 +21,7 @@ class Hearing:
     def __init__(self) -> None:
         self.events: list[ClientEvent] = []
 
-    def hear(self, event: ClientEvent) -> None:
+    def on_event(self, event: ClientEvent) -> None:
         self.events.append(event)
 
 
@@ -30,13 +30,13 @@ def live(prompt=(1, 2), opened=100.0):
     limits = TargetLimits(10**6, 10**6, frozenset())
     params = SessionParams(SamplingParams(), 5)
     machine = VerifierSession(prompt, params, limits, StepCosts(), RollingAcceptance(), opened)
-    return Live(7, 0, machine, Hearing(), None, b"d", bytes_sent=11, bytes_received=22)
+    return SessionContext(7, 0, machine, Hearing(), None, b"d", bytes_sent=11, bytes_received=22)
 
 
 @pytest.mark.parametrize(("draft_s", "told_ms"), [(2.0, 2000.0), (1e308, 10_000.0), (-5.0, 0.0)])
 def test_a_drafter_cannot_have_worked_longer_than_the_session(draft_s, told_ms):
     """What CLOSE claims is bounded by the session's life, so that every report is finite."""
-    closing, session = Closing(), live()
+    closing, session = PendingReports(), live()
     closing.add(session, Finished("stop", (1, 2), REPORT), 110.0)
     closing.told(7, b"someone else", 1, 0.1, 110.0)
     assert session.client.events == []

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from specmesh.api.requests import Client, Finished, Started
+from specmesh.api.requests import EventSink, Finished, Started
 from specmesh.core.drafting.drafter_pool import Casting
 from specmesh.core.drafting.standby import Standby
 from specmesh.core.events import SendSync, SendTruth
@@ -16,7 +16,7 @@ CLOSE_GRACE = 0.2
 
 
 @dataclass(slots=True)
-class Live:
+class SessionContext:
     """A session: its place in the engine, its client, who owns it, and the drafter that drafts for it.
 
     owner is the drafter whose own client asked for it; None for a client of this daemon. told: when its client last
@@ -29,7 +29,7 @@ class Live:
     id: int
     seq: int
     machine: VerifierSession
-    client: Client
+    client: EventSink
     owner: bytes | None
     drafter: bytes | None = None
     told: float | None = None
@@ -76,16 +76,16 @@ class Live:
         }
 
 
-class Closing:
+class PendingReports:
     """Finished sessions whose reports wait for the drafter's own numbers (CLOSE), but not for long."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[float, Live, Finished]] = {}
+        self._waiting: dict[int, tuple[float, SessionContext, Finished]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, live: Live, finished: Finished, now: float) -> None:
+    def add(self, live: SessionContext, finished: Finished, now: float) -> None:
         self._waiting[live.id] = (now + CLOSE_GRACE, live, finished)
 
     def next_deadline(self) -> float | None:
@@ -107,4 +107,4 @@ class Closing:
         _, live, finished = self._waiting.pop(session)
         report = with_drafting(finished.report, drafted, draft_s)
         report |= {"bytes_sent": live.bytes_sent, "bytes_received": live.bytes_received}
-        live.client.hear(Finished(finished.reason, finished.prompt_ids, report))
+        live.client.on_event(Finished(finished.reason, finished.prompt_ids, report))
