@@ -3,8 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 
 from specmesh.core.accept import Verdict, accept
 
@@ -41,18 +40,6 @@ def test_every_small_case():
                     committed, accepted, tested = one_by_one(drafts, target, room)
                     assert verdict == Verdict(committed, accepted, tested, committed[-1] == END)
                     assert asked == list(range(len(committed)))
-
-
-@PROFILE
-@given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), min_size=13, max_size=13), st.data())
-def test_committed_ids_are_the_targets(drafts, target, data):
-    """Whatever is drafted, the committed ids are the target's own, in order, at least one and at most `room`."""
-    room = data.draw(st.integers(1, 14))
-    verdict, _ = judged(drafts, target, room)
-    assert list(verdict.committed) == target[: len(verdict.committed)]
-    assert 1 <= len(verdict.committed) <= min(room, len(drafts) + 1)
-    assert verdict.accepted <= verdict.tested <= len(drafts)
-    assert list(verdict.committed[: verdict.accepted]) == drafts[: verdict.accepted]
 
 
 @pytest.mark.parametrize(

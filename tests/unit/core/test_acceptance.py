@@ -21,7 +21,6 @@ def rounds_of(rates, drafts, number, seed):
 
 
 def test_conditional_rates_are_found_despite_censoring():
-    """Rates that fall with the position are found per position: positions not reached do not count as rejected."""
     truth = [0.9, 0.6, 0.8, 0.3]
     acceptance = RollingAcceptance(memory=2000)
     for tested, accepted in rounds_of(truth, 4, 6000, seed=1):
@@ -30,7 +29,6 @@ def test_conditional_rates_are_found_despite_censoring():
 
 
 def test_old_rounds_are_forgotten():
-    """After `memory` rounds the past weighs half: a drafter that turned bad is known as bad."""
     acceptance = RollingAcceptance(memory=16)
     for _ in range(200):
         acceptance.record(1, 1)

@@ -21,7 +21,6 @@ def measured(table):
 @PROFILE
 @given(st.dictionaries(st.integers(1, 40), seconds, min_size=1, max_size=8), st.integers(1, 60))
 def test_interpolation_stays_between_its_neighbours(table, rows):
-    """A width measured is its median; between two it lies between theirs; outside, never below the nearest."""
     costs = measured(table)
     below = [width for width in table if width <= rows]
     above = [width for width in table if width >= rows]
@@ -43,14 +42,7 @@ def test_cliffs_are_kept():
     assert costs.seconds(7) == pytest.approx(4.4)
 
 
-def test_beyond_the_widest_the_slope_goes_on_but_never_falls():
-    """Wider steps than measured cost more by the last slope, or as much as the widest where that slope falls."""
-    assert measured({1: 1.0, 3: 2.0}).seconds(7) == pytest.approx(4.0)
-    assert measured({1: 1.0, 4: 3.0, 8: 2.0}).seconds(20) == pytest.approx(2.0)
-
-
 def test_median_ignores_outliers_and_the_distant_past():
-    """One slow step changes nothing; a machine that became slower is known after half a window."""
     costs = StepCosts(window=5)
     for value in (1.0, 1.0, 50.0, 1.0, 1.0):
         costs.record(2, value)
@@ -61,7 +53,6 @@ def test_median_ignores_outliers_and_the_distant_past():
 
 
 def test_long_contexts_have_costs_of_their_own():
-    """What longer contexts add to the widths known in both is added to the others; short ones learn nothing of it."""
     costs = measured({1: 10.0, 4: 13.0, 8: 20.0})
     assert costs.seconds(4, 5000) == 13.0
     costs.record(1, 12.0, context=5000)

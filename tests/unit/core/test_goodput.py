@@ -23,8 +23,6 @@ steps = st.lists(st.floats(0.001, 1), min_size=12, max_size=12)
 @PROFILE
 @given(bids, steps, st.integers(0, 9))
 def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
-    """Against every way of sharing the rows, but for what is too little to be worth it."""
-
     def rate(counts):
         gained = sum(sum(one.stands[:count]) for one, count in zip(bids, counts, strict=True))
         return (len(bids) + gained) / steps[len(bids) + sum(counts) - 1]
@@ -37,7 +35,6 @@ def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
 
 
 def test_the_fuller_a_step_the_fewer_drafts():
-    """Rows are free up to 8 and dear beyond: two sessions take what there is, eight nothing."""
     cliff = lambda rows: 1.0 if rows <= 8 else 4.0  # noqa: E731
     drafts = [sum(share_rows([bid(0.9, 0.9, 0.9)] * sessions, 99, cliff)) for sessions in (2, 4, 8)]
     assert drafts == [6, 4, 0]
@@ -45,6 +42,5 @@ def test_the_fuller_a_step_the_fewer_drafts():
 
 
 def test_what_a_client_has_chosen_comes_first():
-    """Whatever it costs, as far as there is room."""
     assert share_rows([bid(0.1, 0.1, chosen=True), bid(0.9)], 9, lambda rows: float(rows) ** 3) == [2, 0]
     assert share_rows([bid(0.1, 0.1, chosen=True), bid(0.9, chosen=True)], 2, lambda _: 1.0) == [2, 0]

@@ -1,21 +1,18 @@
 """Sessions with a constraint: text in its language, the same for every drafter, and drafts counted as what they are."""
 
 import random
-from hashlib import blake2b
 from itertools import product
 
 import numpy as np
+from harness.sessions import generate, hashed, ids_of, mostly_right
+from harness.sessions import session as session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.arrival_estimates import Arrivals
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.constraint import GuidedDrafts
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.errors import RequestError
 
@@ -86,49 +83,20 @@ class Texts:
         return tuple(found)
 
 
-def logits(crc):
-    """The target's row after the prefix with this CRC: a hash."""
-    return np.frombuffer(blake2b(b"%d" % crc, digest_size=N_VOCAB).digest(), np.uint8).astype(np.float32) / 32
+TARGET = hashed(N_VOCAB)
 
 
-def session(constraint, *, sampling=GREEDY, draft_n=None, max_tokens=100, said=(), costs=None, stop=(), attached=True):
+def session(constraint, *, sampling=GREEDY, draft_n=None, max_tokens=100, said=(), stop=(), attached=True):
     limits = TargetLimits(512, N_VOCAB, frozenset({END}), 8, PIECES)
     params = SessionParams(sampling, max_tokens, draft_n, stop)
     known = (*PROMPT, *said)
-    made = VerifierSession(
-        known, params, limits, costs or StepCosts(), RollingAcceptance(), 0.0, len(PROMPT), constraint
-    )
-    if attached:
-        made.attach(Arrivals())
-    return made
+    return session_of(known, params, limits, n_prompt=len(PROMPT), constraint=constraint, attached=attached)
 
 
 def finish(made, drafter=None):
-    """Run it to its end; what its client is told: ids, and the counts of each round."""
-    memory, told, rounds = Prefix(), [], []
-    while made.finished is None:
-        if drafter is not None:
-            drafts = tuple(drafter(made))
-            made.handle(ev.Drafted(len(made.prefix), made.prefix.crc, drafts), 0.0)
-        plan = made.plan(1e9)
-        assert not isinstance(plan, ev.Wait)
-        if isinstance(plan, ev.Prefill):
-            memory.extend(plan.ids)
-            made.handle(ev.Prefilled(len(plan.ids)), 0.0)
-            continue
-        made.begin(0.0)
-        rows = []
-        for token in (plan.last, *plan.drafts):
-            memory.extend([token])
-            rows.append(logits(memory.crc))
-        for effect in made.handle(ev.Stepped(plan.drafts, np.stack(rows), 0.01), 0.0):
-            match effect:
-                case ev.Trim(length):
-                    memory.truncate(length)
-                case ev.Emit(ids=ids):
-                    told.extend(ids)
-                    rounds.append(effect)
-    return tuple(told), rounds
+    """The ids that its client is told of, and its rounds."""
+    rounds = generate(made, TARGET, drafter)
+    return ids_of(rounds), rounds
 
 
 def spelt(ids):
@@ -149,7 +117,7 @@ def knowing(texts, sampling):
             guide.take(token)
         known, sampler = Prefix(made.prefix[0:]), Sampler(sampling)
         while len(ids) < 6 and not guide.complete:
-            ids.append(int(sampler.choose(np.where(guide.allowed(), logits(known.crc), -1e30), len(known))))
+            ids.append(int(sampler.choose(np.where(guide.allowed(), TARGET(known.crc), -1e30), len(known))))
             if ids[-1] == END:
                 break
             guide.take(ids[-1])
@@ -159,24 +127,15 @@ def knowing(texts, sampling):
     return drafts
 
 
-def ignorant(made):
-    """One that knows the target and not the grammar."""
-    known, ids = Prefix(made.prefix[0:]), []
-    for _ in range(4):
-        ids.append(int(made.sampler.choose(logits(known.crc), len(known))))
-        known.extend(ids[-1:])
-    return ids
-
-
 LANGUAGES = st.sets(st.text("abc", min_size=1, max_size=9).map(str.encode), min_size=1, max_size=8)
 
 
 @PROFILE
 @given(LANGUAGES, st.sampled_from([0.0, 0.7, 3.0]), st.integers(0, 99), st.integers(1, 12))
 def test_the_text_is_in_the_language_and_the_same_for_every_drafter(texts, temperature, seed, most):
-    """Also for none, for one that says anything, and for max_tokens, which may cut it."""
     sampling = SamplingParams(temperature, top_k=seed % 3, seed=seed)
     hostile, knows = anything(random.Random(seed)), knowing(texts, sampling)
+    ignorant = mostly_right(TARGET, random.Random(seed), n_vocab=N_VOCAB)
     ways = ((None, None), (None, 3), (hostile, None), (hostile, 8), (knows, None), (ignorant, None), (ignorant, 0))
     told = {
         finish(session(Texts(*texts), sampling=sampling, draft_n=n, max_tokens=most), drafter)[0] for drafter, n in ways
@@ -194,7 +153,6 @@ def test_the_text_is_in_the_language_and_the_same_for_every_drafter(texts, tempe
 @PROFILE
 @given(LANGUAGES, st.integers(0, 99), st.data())
 def test_a_text_is_gone_on_with_after_any_of_its_ids(texts, seed, data):
-    """The constraint hears the ids of before."""
     sampling = SamplingParams(1.0, seed=seed)
     whole, _ = finish(session(Texts(*texts), sampling=sampling))
     cut = data.draw(st.integers(0, len(whole)))
@@ -204,7 +162,6 @@ def test_a_text_is_gone_on_with_after_any_of_its_ids(texts, seed, data):
 
 
 def test_a_whole_text_ends_without_a_step_for_its_end():
-    """Nothing but an end could follow, so that none is waited for: a vocabulary may have none at all."""
     made = session(Texts(b"abc"), draft_n=0)
     ids, rounds = finish(made)
     assert (spelt(ids), made.finished) == (b"abc", "stop")
@@ -212,7 +169,6 @@ def test_a_whole_text_ends_without_a_step_for_its_end():
 
 
 def test_what_only_one_text_can_follow_is_drafted_by_the_grammar():
-    """It needs no drafter, and counts apart."""
     made = session(Texts(b"dddddd"), attached=False)
     ids, rounds = finish(made)
     assert spelt(ids) == b"dddddd"
@@ -223,7 +179,6 @@ def test_what_only_one_text_can_follow_is_drafted_by_the_grammar():
 
 
 def test_a_drafters_guesses_beyond_what_is_forced_are_verified_with_it():
-    """They count as its own, and those before as the grammar's, whoever else has said them."""
     texts = (b"dda", b"ddb", b"ddc")
     made = session(Texts(*texts), draft_n=4)
     _, rounds = finish(made, knowing(texts, GREEDY))
@@ -232,7 +187,6 @@ def test_a_drafters_guesses_beyond_what_is_forced_are_verified_with_it():
 
 
 def test_a_forbidden_draft_is_neither_verified_nor_waited_for():
-    """The chain ends before it; it is no rejection, and the acceptance that the pacing goes by hears of it."""
     made = session(Texts(b"aaaa", b"abab", b"bbbb"), draft_n=6)
     made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
     before = made.pacing.acceptance.rates()[0]
@@ -248,31 +202,11 @@ def test_a_forbidden_draft_is_neither_verified_nor_waited_for():
 
 
 def test_a_stop_string_ends_it_before_the_grammar_does():
-    """What it may be and where it ends are two things."""
     made = session(Texts(b"aaabaaa"), stop=("ba",), draft_n=0)
     ids, _ = finish(made)
     assert made.finished == "stop"
     assert b"ba" in spelt(ids)
     assert spelt(ids) != b"aaabaaa"
-
-
-def test_a_grammar_that_breaks_ends_its_session_alone():
-    """It is told with the reason, as an effect: the step was shared with others."""
-
-    class Breaking(Texts):
-        def fits(self, ids):
-            return 0
-
-        def allowed(self):
-            raise RequestError("it takes too much", "grammar")
-
-    made = session(Breaking(b"abc"), draft_n=0)
-    made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
-    made.begin(0.0)
-    [finished] = made.handle(ev.Stepped((), np.zeros((1, N_VOCAB), np.float32), 0.01), 0.0)
-    assert isinstance(finished, ev.Finish)
-    assert (finished.reason, str(finished.error)) == ("error", "it takes too much")
-    assert made.finished == "error"
 
 
 class Tiring(Texts):
@@ -298,7 +232,6 @@ class Tiring(Texts):
 @PROFILE
 @given(st.integers(0, 6), st.integers(0, 40), st.sampled_from([0.0, 0.7]), st.integers(0, 99))
 def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(most, drafted, temperature, seed):
-    """All before it is told, however many drafts a step has; drafts that it cannot look at are not verified."""
     texts = tuple(bytes(text) for text in product(b"ab", repeat=5))
     sampling, told = SamplingParams(temperature, seed=seed), []
     for drafter in (None, anything(random.Random(seed)), knowing(texts, sampling)):
@@ -314,7 +247,6 @@ def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(most,
 @PROFILE
 @given(LANGUAGES, st.integers(0, 99))
 def test_guided_guesses_are_what_the_target_would_say(texts, seed):
-    """Wherever the drafter stands: ahead, corrected, or with a text that no grammar allows."""
     luck, sampling = random.Random(seed), SamplingParams(1.0, seed=seed)
     whole, _ = finish(session(Texts(*texts), sampling=sampling))
     drafts, plain = GuidedDrafts(Texts(*texts), {END}), Sampler(sampling)
@@ -330,4 +262,4 @@ def test_guided_guesses_are_what_the_target_would_say(texts, seed):
             assert chooser is plain
         else:
             assert not chooser.greedy
-            assert chooser.choose(logits(known.crc), len(known)) == whole[at]
+            assert chooser.choose(TARGET(known.crc), len(known)) == whole[at]

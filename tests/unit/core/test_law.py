@@ -187,14 +187,6 @@ def test_probabilistic_texts_have_the_targets_law(sampling, form, schedule):
         assert found[text] == pytest.approx(share, abs=1e-12), text
 
 
-def test_probabilistic_texts_of_four_tokens():
-    """The same of a larger vocabulary."""
-    target = Target(SAMPLING["plain"], 4)
-    found = text_law(target, Drafter("coarse", 4), SCHEDULES["one more in hand"])
-    for text, share in target.texts():
-        assert found[text] == pytest.approx(share, abs=1e-12), text
-
-
 def test_more_stands_than_draft_by_draft():
     """A block accepts at least as many drafts, on the average, as min(1, p/q) for each; with one draft just as many,
     1 less the total variation of the two laws."""
@@ -285,20 +277,3 @@ def test_sampled_texts_have_the_targets_law(form):
     total = 1000
     counts = Counter(played(params, seed, form) for seed in range(total))
     assert abs(surprise(counts, list(Target(params, 3).texts()), total)) < 3.5
-
-
-def test_late_drafts_agree_often():
-    """A draft that comes too late for a step is what the target chose there itself far more often than two independent
-    samples would be, almost as often as it can be."""
-    target, agreed, total = Target(SAMPLING["plain"], 3), 0, 500
-    crc, logits = Prefix(PROMPT).crc, row(PROMPT, "drafter", 3)
-    theirs = Sampler(SamplingParams(0.8)).law(logits)
-    best = float(np.minimum(target.law(()), theirs).sum())
-    for seed in range(total):
-        params = replace(SAMPLING["plain"], strategy=Strategy.PROBABILISTIC, seed=seed)
-        draft = Proposing(Sampler(replace(params, temperature=0.8)), crc).choose(logits, len(PROMPT))
-        rows = Rows(len(PROMPT), crc, row(PROMPT, "target", 3)[None], (), lambda _, p=params: Sampler(p))
-        agreed += draft == rule_of(params).choices(rows)(0)
-    independent = float(target.law(()) @ theirs)
-    assert agreed / total > (best + independent) / 2
-    assert agreed / total < best + 0.05

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.penalties import FORBIDDEN, Penalties, biased, forbidding, penalised
+from specmesh.core.sampling.penalties import FORBIDDEN, Penalties, forbidding, penalised
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 rows = st.lists(st.integers(-40, 40), min_size=1, max_size=24).map(lambda values: np.array(values, np.float32) / 4)
@@ -14,7 +14,6 @@ ids = st.lists(st.integers(0, 30), max_size=30)
 @PROFILE
 @given(rows, ids, st.sampled_from([1.0, 1.1, 2.0, 0.5]), st.sampled_from([0.0, 0.5, -1.0]), st.sampled_from([0.0, 1.5]))
 def test_each_token_said_pays(logits, said, repeat, frequency, presence):
-    """A token's logit is divided (or multiplied, where it is not positive), then lowered by its count and once."""
     row = penalised(logits, said, Penalties(repeat, frequency, presence))
     for token, score in enumerate(logits.tolist()):
         times = said.count(token)
@@ -25,7 +24,6 @@ def test_each_token_said_pays(logits, said, repeat, frequency, presence):
 
 
 def test_the_window_is_the_latest_ids():
-    """Penalties look at the latest ids only: 0 at none, -1 at all."""
     assert list(Penalties(2.0, window=2).latest([1, 2, 3])) == [2, 3]
     assert list(Penalties(2.0, window=9).latest([1, 2, 3])) == [1, 2, 3]
     assert list(Penalties(2.0, window=-1).latest([1, 2, 3])) == [1, 2, 3]
@@ -34,15 +32,7 @@ def test_the_window_is_the_latest_ids():
     assert Penalties(frequency=-1.0)
 
 
-def test_a_bias_is_added_once_for_each_entry():
-    """Biases add up; those for ids that the row does not have are left out."""
-    row = np.array([1.0, 2.0], np.float32)
-    assert biased(row, [(0, 0.5), (0, 0.5), (7, 3.0), (1, -np.inf)]).tolist() == [2.0, -np.inf]
-    assert row.tolist() == [1.0, 2.0]
-
-
 def test_what_is_forbidden_is_forbidden():
-    """Whatever else was asked for it; the others' biases stay, and once is enough."""
     biases = forbidding([(7, 1.0), (3, 100.0), (7, 2.0)], {3, 2})
     assert biases == ((7, 1.0), (7, 2.0), (2, FORBIDDEN), (3, FORBIDDEN))
     assert forbidding(biases, {3, 2}) == biases

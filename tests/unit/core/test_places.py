@@ -25,7 +25,6 @@ def had(made, ids, prompt=0, live=()):
 
 
 def test_the_next_turn_goes_on():
-    """A prompt that begins with all that a sequence holds gets that sequence, and nothing is cut."""
     made = places()
     seq = had(made, CHAT)
     assert made.take((*CHAT, 1, 2), 0) == (seq, len(CHAT))
@@ -47,46 +46,13 @@ def test_a_system_prompt_is_copied_as_long_as_that_loses_less():
     assert made.orders() == (Cut(second, len(SYSTEM)),)
 
 
-def test_what_sessions_hold_is_copied_and_never_taken():
-    """A live session's ids are there for others, where an engine can copy; its sequence stays its own."""
-    for reuse, found in (("copied", len(SYSTEM)), ("cut", 0), ("whole", 0)):
-        made = places(reuse=reuse)
-        mine, _ = made.take(CHAT, 0)
-        seq, held = made.take((*SYSTEM, 1), 0, [(mine, Memory(CHAT, 0))])
-        assert seq != mine
-        assert held == found
-        assert made.orders() == ((Copy(seq, mine, found),) if found else ())
-
-
-def test_without_cutting_only_the_whole():
-    """A sequence that cannot be cut is gone on with where the prompt has all of it, and left alone where not."""
-    made = places(reuse="whole")
-    seq = had(made, CHAT)
-    other, held = made.take((*CHAT[:-1], 1, 2), 0)
-    assert (other == seq, held) == (False, 0)
-    assert made.take((*CHAT, 1), 0) == (seq, len(CHAT))
-    assert made.orders() == ()
-
-
 def test_the_least_recently_used_goes():
-    """With nothing in common and no empty sequence, the one that was used longest ago is emptied."""
     made = places(n_seq=2)
     chats = [tuple(range(start, start + 50)) for start in (0, 100, 200)]
     first, second = had(made, chats[0]), had(made, chats[1])
     assert first != second
     assert had(made, (*chats[0], 5)) == first
     assert had(made, chats[2]) == second
-
-
-def test_what_is_not_wanted_is_not_kept():
-    """Nothing of memory for a session that wants none; and one that leaves nothing is emptied."""
-    made = places(n_seq=2)
-    seq = had(made, CHAT)
-    other, held = made.take((*CHAT, 1), 0, cached=False)
-    assert (other == seq, held) == (False, 0)
-    made.give_back(other, NOTHING)
-    assert made.orders() == (Cut(other, 0),)
-    assert made.take((*CHAT, 1), 0, cached=False) != (seq, len(CHAT))
 
 
 def test_room():
@@ -143,21 +109,6 @@ def test_the_step_that_runs():
         assert getattr(made, ends)() in (None, set())
         assert made.orders()[-1] == Cut(seq, len(CHAT) if kept else 0)
         assert made.take((*CHAT, 1), 0)[1] == (len(CHAT) if kept else 0)
-
-
-def test_a_copy_of_what_failed_is_in_doubt():
-    """A session that was to begin with a copy of what a failed step may have spoilt is in doubt like those of the step;
-    one that has a sequence of it anew, emptied first, is not."""
-    made = places(n_seq=4)
-    stepping, other = made.take(CHAT, 0)[0], made.take((5,), 0)[0]
-    made.orders([stepping, other])
-    copy, held = made.take((*SYSTEM, 1), 0, [(stepping, Memory(CHAT, 0))])
-    assert held
-    made.give_back(other, NOTHING)
-    anew = {made.take((9,) * 9, 0)[0] for _ in range(2)}
-    assert other in anew
-    assert made.fail() == {stepping, copy}
-    assert made.orders() == (Cut(other, 0),)
 
 
 IDS = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4)

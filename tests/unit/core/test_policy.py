@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.draft_length.policy import BEGIN_GAIN, MAX_LEAD, PolicyInputs, moved, solve
+from specmesh.core.draft_length.policy import BEGIN_GAIN, MAX_LEAD, PolicyInputs, solve
 
 MOST = 16
 Q8_0 = (1.0, 2.5, 3.4, 4.2, 4.9, 5.3, 4.4, 3.5, *(3.6 + 0.2 * k for k in range(9)))
@@ -54,20 +54,15 @@ def by_window(size):
     return lambda lead: (size, None if lead >= size else float(size))
 
 
-def eager(most):
-    return lambda lead: (min(max(int(lead + 1e-9), 0), most), None)
-
-
 @pytest.mark.parametrize("round_trip", [0.0003, 0.005, 0.02, 0.08])
 @pytest.mark.parametrize(("step", "row", "interval"), [(0.0342, 0.001, 0.0052), (0.052, 0.0016, 0.0033)])
 @pytest.mark.parametrize("alpha", [0.5, 0.75, 0.9])
 def test_as_good_as_any_simple_rule(alpha, step, row, interval, round_trip):
-    """In the process it is solved for it keeps its promise and is no worse than fixed windows and eager rules."""
     made = inputs(alpha, step, row, interval, round_trip)
     policy = solve(made)
     reached = rate_of(made, alpha, round_trip, by_policy(policy))
     assert reached == pytest.approx(policy.rate, rel=0.06)
-    rules = [by_window(size) for size in (1, 2, 3, 4, 6, 8)] + [eager(most) for most in (2, 4, 8)]
+    rules = [by_window(size) for size in (1, 2, 3, 4, 6, 8)]
     assert reached > 0.97 * max(rate_of(made, alpha, round_trip, rule) for rule in rules)
     assert reached > 0.99 / made.steps[0]
 
@@ -82,7 +77,6 @@ def test_cliffs():
 
 @pytest.mark.fault("E4.39")
 def test_off_where_drafting_does_not_pay():
-    """Wrong, slow or far drafters, and those whose frames cost more than they save, are not asked for drafts."""
     assert solve(inputs(0.05)).wanted == 0
     assert solve(inputs(0.9, step=0.0069, row=0.0069)).wanted == 0
     assert solve(inputs(0.75, step=0.0069, row=0.00015, round_trip=0.08)).wanted == 0
@@ -93,7 +87,6 @@ def test_off_where_drafting_does_not_pay():
 
 @pytest.mark.fault("E4.40")
 def test_on_and_off_do_not_alternate():
-    """What is off needs a larger promise to come back than what is on needs to stay."""
     made = inputs(0.4, round_trip=0.08)
     promise = solve(made).rate * made.steps[0]
     between = made.steps[0] * 1.02 / promise
@@ -103,21 +96,6 @@ def test_on_and_off_do_not_alternate():
     assert promise * between / made.steps[0] < BEGIN_GAIN
     assert solve(there, on).wanted > 0
     assert solve(there, off).wanted == 0
-
-
-def test_how_far_estimates_have_moved():
-    """By shares of what they were; what took no time at all has not moved, or by more than any bound."""
-    assert moved(inputs(0.8), inputs(0.8)) == 0
-    assert 0 < moved(inputs(0.8), inputs(0.8, interval=0.0053)) < moved(inputs(0.8), inputs(0.8, interval=0.006))
-    nothing = inputs(0.8, steps=(0.03, 0.0) + (0.04,) * (MOST - 1))
-    assert moved(nothing, nothing) == 0
-    assert moved(nothing, inputs(0.8)) == float("inf")
-
-
-def test_a_start_changes_nothing_but_the_time():
-    """From the solution of similar inputs the same policy follows."""
-    near, made = inputs(0.7), inputs(0.72)
-    assert solve(made, solve(near)).rate == pytest.approx(solve(made).rate, rel=2e-3)
 
 
 @settings(max_examples=40, deadline=None)

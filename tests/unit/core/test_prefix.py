@@ -6,7 +6,7 @@ from binascii import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.prefix import Prefix, common_length, extend_crc
+from specmesh.core.prefix import Prefix, common_length
 
 PROFILE = settings(derandomize=True, deadline=None)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -21,7 +21,6 @@ def crc_of(tokens):
 @PROFILE
 @given(ids)
 def test_every_prefix_has_the_crc_of_its_bytes(tokens):
-    """crc_at(n) is the CRC-32 of the first n ids as little-endian int32, for every n."""
     prefix = Prefix(tokens)
     assert [prefix.crc_at(n) for n in range(len(tokens) + 1)] == [crc_of(tokens[:n]) for n in range(len(tokens) + 1)]
     assert prefix.crc == crc_of(tokens)
@@ -32,7 +31,6 @@ def test_every_prefix_has_the_crc_of_its_bytes(tokens):
 @PROFILE
 @given(ids, ids, st.integers(0, 40))
 def test_extend_and_truncate_leave_no_trace(first, second, length):
-    """Whatever was appended and cut, a prefix equals one built from what it holds."""
     prefix = Prefix(first)
     prefix.extend(second)
     prefix.truncate(length)
@@ -50,18 +48,6 @@ def test_holds_is_exact(tokens, base, crc):
     prefix = Prefix(tokens)
     assert all(prefix.holds(n, crc_of(tokens[:n])) for n in range(len(tokens) + 1))
     assert prefix.holds(base, crc) == (base <= len(tokens) and crc_of(tokens[:base]) == crc)
-
-
-@PROFILE
-@given(ids, int32)
-def test_extend_crc_is_incremental(tokens, token):
-    """extend_crc continues the CRC of any prefix by one id."""
-    assert extend_crc(crc_of(tokens), token) == crc_of([*tokens, token])
-
-
-def test_last_is_the_newest():
-    """`last` is the id appended last."""
-    assert Prefix([4, 5]).last == 5
 
 
 @PROFILE

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.proposal import HEAVIEST, MASS, MOST, Offer, Proposal, Proposing, proposal_of
+from specmesh.core.sampling.proposal import HEAVIEST, MASS, MOST, Proposal, Proposing
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=100)
@@ -17,7 +17,6 @@ scores = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=200)
 @PROFILE
 @given(scores, st.sampled_from([0, 5]), st.sampled_from([0.5, 1.0, 3.0]))
 def test_a_proposal_is_the_likeliest_of_the_law(scores, top_k, temperature):
-    """It fits its own draft, has as few tokens as carry enough of the law, and their shares up to rounding."""
     logits = np.array(scores, np.float32)
     sampler = Sampler(SamplingParams(temperature, top_k))
     proposing = Proposing(sampler, 7)
@@ -33,7 +32,6 @@ def test_a_proposal_is_the_likeliest_of_the_law(scores, top_k, temperature):
 
 
 def test_choices_are_samples_of_the_proposal():
-    """Over many prefixes each token comes as often as its weight says; tokens cut off never come."""
     logits = np.array([2.0, 1.0, 0.0, -8.0], np.float32)
     counts = Counter[int]()
     for crc in range(1500):
@@ -46,7 +44,6 @@ def test_choices_are_samples_of_the_proposal():
 
 
 def test_the_same_prefix_has_the_same_draft():
-    """A chain that is made again after a lost frame is the one that was sent."""
     logits = np.zeros(50, np.float32)
     drafts = {Proposing(Sampler(SamplingParams(1.0, seed=1)), 77).choose(logits, 4) for _ in range(3)}
     others = {Proposing(Sampler(SamplingParams(1.0, seed=1)), crc).choose(logits, 4) for crc in range(20)}
@@ -71,16 +68,4 @@ def test_the_same_prefix_has_the_same_draft():
     ids=str,
 )
 def test_what_a_peer_may_say(proposal, fits):
-    """A draft must be in its law, whose tokens are distinct, known, and weigh something."""
     assert proposal.fits(2, 10 if len(proposal.ids) < MOST else 1000) == fits
-
-
-def test_a_draft_without_a_law_is_certain():
-    """Its law is the token itself."""
-    ids, shares = Offer(5).shares()
-    assert (ids.tolist(), shares.tolist()) == ([5], [1.0])
-
-
-def test_rounding_leaves_the_smallest_out():
-    """Weights that round to nothing are not sent."""
-    assert proposal_of([4, 5, 6], np.array([0.74, 0.185, 1e-9])) == Proposal((4, 5), (HEAVIEST, HEAVIEST // 4 + 1))

@@ -53,7 +53,6 @@ def test_counts_and_rates():
 
 
 def test_the_baseline_is_the_measured_one_token_step():
-    """Speed-up is tokens per second times the seconds of a one-row step, and both stand beside it."""
     session, costs = stepped()
     report = session_report(session, costs, 14.0)
     assert report["one_token_step_ms"] == pytest.approx(500)
@@ -71,7 +70,6 @@ def test_before_anything_happened():
 
 
 def test_network_is_the_restart_less_the_drafting():
-    """Two restarts of 30 ms together, at 5 ms per draft, leave 20 ms to the network; never less than none."""
     report = {"restart_ms": 30.0, "restarts": 2}
     assert with_drafting(report, 8, 0.040)["network_ms"] == pytest.approx(20.0)
     assert with_drafting(report, 8, 0.040)["draft_ms"] == pytest.approx(40.0)
@@ -79,5 +77,4 @@ def test_network_is_the_restart_less_the_drafting():
 
 
 def test_a_peers_report_is_not_trusted():
-    """A report from the wire with other types in it counts as zero where a number belongs."""
     assert with_drafting({"restart_ms": "x", "restarts": None}, 2, 0.01)["network_ms"] == 0

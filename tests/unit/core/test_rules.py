@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.accept import Verdict, accept
-from specmesh.core.sampling import Strategy, is_exact
 from specmesh.core.sampling.acceptance_strategies import (
     Deterministic,
     Probabilistic,
@@ -45,7 +44,6 @@ def judged(params, offers, drafts, room=9, end_ids=()):
     ],
 )
 def test_rule_of_a_strategy(strategy, temperature, rule):
-    """Each strategy has its rule; without temperature probabilistic is deterministic, and nothing is proposed."""
     params = SamplingParams(temperature, strategy=strategy)
     assert type(rule_of(params)) is rule
     assert proposes(params) == (rule is Probabilistic)
@@ -53,7 +51,6 @@ def test_rule_of_a_strategy(strategy, temperature, rule):
 
 @pytest.mark.parametrize(("least", "stands"), [(LAW[1] - 1e-9, True), (LAW[1] + 1e-9, False)])
 def test_threshold_is_the_least_probability(least, stands):
-    """A draft stands where the target's law gives it at least the threshold, whatever the target would choose."""
     for seed in range(5):
         params = replace(HOT, seed=seed, strategy="threshold", threshold=float(least))
         own = Sampler(params).choose(LOGITS[0], 10)
@@ -62,31 +59,11 @@ def test_threshold_is_the_least_probability(least, stands):
 
 
 def test_threshold_takes_a_draft_in_hand_for_the_last_row():
-    """One more draft than was verified stands in the place of the target's own token, if it is likely enough."""
     params = replace(HOT, strategy="threshold", threshold=0.2)
     assert judged(params, (Offer(1), Offer(1), Offer(0)), 2) == Verdict((1, 1, 0), 2, 2, False)
 
 
-def test_threshold_filters_first():
-    """The probability is that after the filters: what top-k leaves is certain."""
-    params = replace(HOT, strategy="threshold", threshold=1.0, top_k=1)
-    assert judged(params, (Offer(0),), 1).accepted == 1
-    assert judged(params, (Offer(1),), 1).committed == (0,)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_certain_draft_stands_as_often_as_the_target_says_it(seed):
-    """One step at a time: what stands was drafted, and what replaces a draft is another token."""
-    params = replace(HOT, seed=seed, strategy="probabilistic")
-    verdict = judged(params, (Offer(0), Offer(1), Offer(3)), 3)
-    assert list(verdict.committed[: verdict.accepted]) == [0, 1, 3][: verdict.accepted]
-    assert verdict.accepted <= 2 or LAW[3] > 0
-    if verdict.accepted < 3:
-        assert verdict.committed[-1] != (0, 1, 3)[verdict.accepted]
-
-
 def test_probabilistic_ends_where_the_text_does():
-    """An end id among drafts that stand ends the round; so does the room."""
     law = Proposal((0, 1), (1, 1))
     seeds = [s for s in range(40) if judged(replace(HOT, seed=s, strategy="probabilistic"), (Offer(0, law),) * 3, 2)
              .accepted == 2]  # fmt: skip
@@ -96,7 +73,6 @@ def test_probabilistic_ends_where_the_text_does():
 
 
 def test_equal_laws_accept_everything():
-    """Where the proposal is the target's law up to rounding, all drafts stand: rounding may not raise or reject."""
     logits = np.zeros((4, 2), np.float32)
     law = Proposal((0, 1), (7, 7))
     for seed in range(30):
@@ -138,15 +114,9 @@ def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters
         assert verdict.committed[-1] != tokens[verdict.accepted]
 
 
-def test_only_threshold_is_not_exact():
-    """Every strategy says whether it keeps the target's law."""
-    assert [name for name in Strategy if not is_exact(name)] == ["threshold"]
-
-
 @pytest.mark.parametrize(
     "changed", [{"strategy": "none"}, {"threshold": 0.0}, {"threshold": 1.5}, {"threshold": float("nan")}], ids=str
 )
 def test_strategies_and_thresholds_that_mean_nothing(changed):
-    """They are refused with their name."""
     with pytest.raises(RequestError, match=next(iter(changed))):
         check_sampling(replace(HOT, **changed))

@@ -93,20 +93,12 @@ def test_every_step(sessions, n_batch, prefill_rows):
     assert all(len(sessions[key].wants.ids) > room - rows for key in prefilling if key not in filled)
 
 
-def test_ready_sessions_take_the_waiting_ones_along():
-    """A ready session does not wait for a waiting one: that one joins with the drafts it has."""
-    step = Scheduler(32).next_step({1: waiting(in_hand=2), 2: verifying(3)}, 0.0)
-    assert step == Step(((1, ev.Verify(5, 1, (0, 1))), (2, ev.Verify(5, 1, (0, 1, 2)))))
-
-
 def test_drafts_yield_to_other_sessions_rows():
-    """Where the batch is short, drafts are cut before a session is left out: each has its own row."""
     step = Scheduler(9).next_step({1: verifying(16), 2: verifying(16), 3: verifying(0)}, 0.0)
     assert [(key, len(part.drafts)) for key, part in step.parts] == [(1, 6), (2, 0), (3, 0)]
 
 
 def test_drafts_that_do_not_pay_stay_behind():
-    """Where rows are dear a shared step takes none; one that nobody shares is as its session wants it."""
     costs = StepCosts()
     for rows in (1, 2, 3, 40):
         costs.record(rows, 1.0 * rows**2)
@@ -116,17 +108,7 @@ def test_drafts_that_do_not_pay_stay_behind():
     assert [len(part.drafts) for _, part in Scheduler(40, costs).next_step({1: verifying(8)}, 0.0).parts] == [8]
 
 
-def test_drafts_of_many_leave_room_for_a_prompt():
-    """However many there are, and whatever their clients chose."""
-    crowd = {key: verifying(16) for key in range(31)} | {40: prefilling(400)}
-    for costs in (None, StepCosts()):
-        step = Scheduler(512, costs).next_step(crowd, 0.0)
-        assert len(dict(step.parts)[40].ids) >= 64
-    assert len(dict(Scheduler(512).next_step(crowd | {40: prefilling(3)}, 0.0).parts)[40].ids) == 3
-
-
 def test_each_is_first_in_its_turn():
-    """Where rows are few, nobody's drafts and nobody's own row always come last."""
     scheduler, brought = Scheduler(n_batch=4), [0, 0, 0]
     for _ in range(30):
         step = scheduler.next_step({key: verifying(1) for key in range(3)}, now=0.0)
@@ -145,7 +127,6 @@ def test_each_is_first_in_its_turn():
 
 
 def test_a_short_prompt_overtakes_and_the_oldest_goes_on():
-    """In turn the oldest is first, and those with least to go; another one is cut where its part is long enough."""
     prompts = {1: prefilling(90), 2: prefilling(50), 3: prefilling(8), 4: prefilling(10)}
     scheduler = Scheduler(40)
     for filled in ([(1, 40)], [(3, 8), (4, 10)], [(1, 40)]):

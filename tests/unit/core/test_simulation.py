@@ -39,27 +39,6 @@ def test_one_user_alone():
     assert found.busy == pytest.approx(30 / 32, rel=0.01)
 
 
-def test_users_alone_share_steps():
-    """As many tokens a step as there are users, at what a step of so many rows costs; all alike."""
-    found = run(SITE, ALONE, 20)
-    assert found.rows == pytest.approx(20, rel=0.05)
-    assert found.total == pytest.approx(20 / 0.049, rel=0.05)
-    assert found.slowest > 0.9 * found.mean
-
-
-def test_prompts_take_rows_too():
-    """What is prefilled costs time."""
-    long = run(SITE, replace(ALONE, prompt=600), 4)
-    assert long.total < 0.9 * run(SITE, ALONE, 4).total
-
-
-def test_a_drafter_that_is_always_right():
-    """Fixed drafts, a fast drafter, no distance: nearly every step commits k + 1."""
-    site = replace(SITE, draft=0.001, round_trip=0.0)
-    found = simulate(site, Texts(1, 500, draft_n=4), 1, lambda _: True)
-    assert found.total == pytest.approx(5 / SITE.costs.seconds(5), rel=0.03)
-
-
 @pytest.mark.parametrize("round_trip", [0.0003, 0.005, 0.02, 0.08])
 @pytest.mark.parametrize("alpha", [0.5, 0.75, 0.9])
 def test_the_promise_is_kept(alpha: float, round_trip: float):
@@ -82,15 +61,7 @@ def test_the_promise_is_kept(alpha: float, round_trip: float):
     assert rate(False) > 0.94 * adaptive
 
 
-def test_a_fixed_draft_stands_as_often_as_was_said():
-    """Acceptance of one draft a step is alpha."""
-    found = run(SITE, Texts(1, 600, draft_n=1), 1, alpha=0.6)
-    assert found.acceptance == pytest.approx(0.6, abs=0.06)
-    assert found.drafts == pytest.approx(1 / 1.6, rel=0.1)
-
-
 def test_a_drafter_that_is_never_right_costs_little():
-    """The policy lets it be, with many users as with one."""
     for users, tokens in ((1, 400), (4, 120)):
         found = run(SITE, replace(TEXTS, tokens=tokens), users, alpha=0.0)
         assert found.total > 0.9 * run(SITE, ALONE, users).total
@@ -103,15 +74,7 @@ def test_places():
     assert found.slowest > 0.5 * found.mean
 
 
-def test_a_shared_drafter():
-    """Six users of one drafter that is slow have fewer drafts than with one each."""
-    slow = replace(SITE, draft=0.02)
-    fixed = Texts(1, 40, draft_n=2)
-    assert run(replace(slow, drafters=1), fixed, 6).drafts < 0.8 * run(slow, fixed, 6).drafts
-
-
 def test_the_same_luck_is_the_same_forecast():
-    """Nothing but its arguments decides; the costs it was given do not change."""
     before = SITE.costs.table()
     short = Texts(1, 16)
     assert run(SITE, short, 2) == run(SITE, short, 2)

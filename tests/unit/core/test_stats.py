@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.statistics import BusyShare, Histogram, LastMinute, Rolling, RoundCounts, Throughput
+from specmesh.core.statistics import Histogram, LastMinute, Rolling, RoundCounts
 
 PROFILE = settings(derandomize=True, deadline=None)
 
@@ -21,7 +21,6 @@ rounds = st.lists(
 @PROFILE
 @given(rounds)
 def test_counts_and_rates_follow_from_the_rounds(history):
-    """Sums, rates and per-position shares are what the rounds recorded say."""
     counts = RoundCounts()
     for drafted, tested, accepted in history:
         counts.record(drafted, tested, accepted, accepted + 1)
@@ -43,7 +42,6 @@ def test_counts_and_rates_follow_from_the_rounds(history):
 @PROFILE
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.floats(0, 1))
 def test_percentile_is_a_sample_with_that_share_below(samples, share):
-    """A percentile is one of the newest samples, with at least `share` of them not above it (but for the largest)."""
     rolling = Rolling(window=16)
     for sample in samples:
         rolling.record(sample)
@@ -56,39 +54,8 @@ def test_percentile_is_a_sample_with_that_share_below(samples, share):
 
 
 @PROFILE
-@given(st.lists(st.tuples(st.floats(0, 20), st.floats(0, 20)), max_size=30), st.floats(0, 30))
-def test_busy_share_is_busy_over_time(spans, idle):
-    """The share lies in [0, 1] and equals the busy seconds of the last minute over its length."""
-    busy, time, stretches = BusyShare(horizon=60.0), 100.0, []
-    for pause, work in spans:
-        start = time + pause
-        time = start + work
-        busy.record(start, time)
-        stretches.append((start, time))
-    now = time + idle
-    since = max(now - 60.0, stretches[0][0]) if stretches else now
-    worked = sum(end - max(start, since) for start, end in stretches if end > since)
-    expected = worked / (now - since) if now > since else 0.0
-    assert busy.share(now) == pytest.approx(min(expected, 1.0), abs=1 / 60 + 1e-9)  # a slot at the far edge
-    assert 0 <= busy.share(now) <= 1
-
-
-def test_throughput_counts_what_lies_between_steps_but_not_idle_time():
-    """Tokens per second over the steps and the gaps between them; a gap noted as idle is nobody's."""
-    throughput = Throughput()
-    assert throughput.per_second() == 0.0
-    throughput.record(4, 10.0, 11.0)
-    throughput.record(4, 12.0, 13.0)
-    assert throughput.per_second() == pytest.approx(8 / 3)
-    throughput.idle()
-    throughput.record(4, 500.0, 501.0)
-    assert throughput.per_second() == pytest.approx(12 / 4)
-
-
-@PROFILE
 @given(st.lists(st.tuples(st.floats(-1, 20), st.integers(1, 3)), max_size=30))
 def test_histogram_counts_up_to_each_bound(samples):
-    """Counts are cumulative and include the bound itself; the last is all samples; the sum is theirs, none below 0."""
     histogram = Histogram([0.5, 1.0, 10.0])
     values = []
     for value, times in samples:
@@ -101,7 +68,6 @@ def test_histogram_counts_up_to_each_bound(samples):
 
 
 def test_last_minute_has_the_whole_seconds_before_the_running_one():
-    """Sixty bins per kind, oldest first; the running second is not among them yet, nor is what is older."""
     minute = LastMinute()
     assert minute.snapshot(5.0) == {kind: [0] * 60 for kind in ("drafted", "accepted", "generated")}
     minute.record(100.2, drafted=4, accepted=3, generated=4)

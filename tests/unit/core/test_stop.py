@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.stop import Passage, StoppedText, StopScan, check_stops
+from specmesh.core.sampling.stop import StoppedText, StopScan, check_stops
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
@@ -25,7 +25,6 @@ def first_stop(text, stops):
 @PROFILE
 @given(STOPS, IDS)
 def test_the_scan_notices_the_first_id_that_completes_one(stops, ids):
-    """As if the whole text so far were searched after each id."""
     scan = StopScan(stops, PIECES)
     raw = b""
     for token in ids:
@@ -40,7 +39,6 @@ def test_the_scan_notices_the_first_id_that_completes_one(stops, ids):
 @given(STOPS, IDS, st.data())
 @pytest.mark.fault("E7.83")
 def test_what_is_shown_is_the_text_before_it(stops, ids, data):
-    """However the ids come, nothing of a stop string is shown, and nothing else is missing in the end."""
     shown, feed = "", StoppedText(VOCABULARY, stops)
     whole = b"".join(PIECES[token] for token in ids).decode("utf-8", "replace")
     end = first_stop(whole, stops)
@@ -56,28 +54,13 @@ def test_what_is_shown_is_the_text_before_it(stops, ids, data):
 
 @pytest.mark.parametrize("stops", [["x"] * 17, ["x" * 1025], ["a\ufffd"], ["\ud800"]])
 def test_stops_that_cannot_be(stops):
-    """Too many, too long, or what the text and its bytes would see differently."""
     with pytest.raises(RequestError, match="stop") as refused:
         check_stops(stops)
     assert refused.value.param == "stop"
 
 
-def test_stops_that_mean_something():
-    """Empty ones do not."""
-    assert check_stops(["a", "", "b"]) == ("a", "b")
-
-
-def test_text_without_stops_is_not_held_back():
-    """Each id's text comes at once."""
-    feed = StoppedText(VOCABULARY, [])
-    passages = [feed.feed([token]) for token in (0, 1, 5, 6)]
-    assert passages == [Passage("a", (0,)), Passage("b", (1,)), Passage("", (2,)), Passage("é", (2,))]
-    assert feed.finish() == Passage("", ())
-
-
 @pytest.mark.parametrize(("stop", "shown"), [("abb", ["", "", "ab", ""]), ("bb", ["a", "", "ba", ""])])
 def test_what_may_be_the_beginning_waits(stop, shown):
-    """Only as long as it may be."""
     feed = StoppedText(VOCABULARY, [stop])
     assert [feed.feed([token]).text for token in (0, 1, 0, 1)] == shown
 

@@ -23,7 +23,6 @@ def pieces_of(raw, cuts):
 @given(st.text(max_size=30), st.lists(st.integers(0, 200), max_size=20))
 @pytest.mark.fault("E7.83")
 def test_stream_never_emits_half_a_character(text, cuts):
-    """However the bytes of a text are cut into tokens, each piece fed is whole characters, and all of them the text."""
     vocabulary = pieces_of(text.encode(), cuts)
     stream, shown = TextStream(vocabulary), ""
     for token in range(len(vocabulary)):
@@ -36,7 +35,6 @@ def test_stream_never_emits_half_a_character(text, cuts):
 @PROFILE
 @given(st.binary(max_size=40), st.lists(st.integers(0, 200), max_size=20))
 def test_stream_of_any_bytes_equals_the_whole(raw, cuts):
-    """Arbitrary bytes in arbitrary tokens: the stream and its end give what decoding the whole gives."""
     vocabulary = pieces_of(raw, cuts)
     stream = TextStream(vocabulary)
     shown = "".join(stream.feed([token]) for token in range(len(vocabulary))) + stream.finish()
@@ -44,7 +42,6 @@ def test_stream_of_any_bytes_equals_the_whole(raw, cuts):
 
 
 def test_unfinished_character_is_held_back():
-    """The bytes of a character come out when its last one is in, or as U+FFFD when the text ends before."""
     stream = TextStream(BYTES)
     assert [stream.feed([byte]) for byte in "é€".encode()] == ["", "é", "", "", "€"]
     assert stream.feed([0xE2, 0x82]) == ""
@@ -52,18 +49,11 @@ def test_unfinished_character_is_held_back():
 
 
 def test_fingerprint_is_the_sha_256_of_the_framed_pieces():
-    """The fingerprint is SHA-256 over length (u32, little-endian) and bytes of each piece, in order."""
     digest = hashlib.sha256(b"\x02\0\0\0ab" + b"\0\0\0\0" + b"\x01\0\0\0c").hexdigest()
     assert Vocabulary((b"ab", b"", b"c"), frozenset()).fingerprint() == digest
 
 
 def test_fingerprint_sees_every_difference():
-    """Order, boundaries and length of the vocabulary change the fingerprint; end ids do not belong to it."""
     variants = [(b"ab", b"c"), (b"c", b"ab"), (b"a", b"bc"), (b"ab", b"c", b""), (b"abc",)]
     assert len({Vocabulary(pieces, frozenset()).fingerprint() for pieces in variants}) == len(variants)
     assert Vocabulary((b"a",), frozenset({0})).fingerprint() == Vocabulary((b"a",), frozenset()).fingerprint()
-
-
-def test_length_is_the_number_of_ids():
-    """len(vocabulary) bounds the ids."""
-    assert len(BYTES) == 256

@@ -1,0 +1,101 @@
+"""A verifier's session run to its end against a target that is a function of the committed ids."""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.core import events as ev
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.prefix import Prefix
+from specmesh.core.sampling.constraint import Constraint
+from specmesh.core.session import VerifierSession
+from specmesh.core.session_params import SessionParams, TargetLimits
+
+Row = Callable[[int], NDArray[np.float32]]
+"""The target's logits after the prefix with this CRC."""
+
+Drafts = Callable[[VerifierSession], Sequence[int]]
+
+
+def hashed(n_vocab: int, end_bias: float = 0.0) -> Row:
+    """A target whose logits are a hash of the prefix; id 0 ends."""
+
+    def row(crc: int) -> NDArray[np.float32]:
+        digest = blake2b(b"%d" % crc, digest_size=n_vocab).digest()
+        logits = np.frombuffer(digest, np.uint8).astype(np.float32) / 32
+        logits[0] += end_bias
+        return logits
+
+    return row
+
+
+def crc(*ids: int) -> int:
+    return Prefix(ids).crc
+
+
+def session(
+    ids: Sequence[int],
+    params: SessionParams,
+    limits: TargetLimits,
+    *,
+    n_prompt: int | None = None,
+    costs: StepCosts | None = None,
+    constraint: Constraint | None = None,
+    attached: bool = True,
+) -> VerifierSession:
+    """A session on these ids, with a drafter of which nothing is known yet."""
+    made = VerifierSession(
+        tuple(ids), params, limits, costs or StepCosts(), RollingAcceptance(), 0.0, n_prompt, constraint
+    )
+    if attached:
+        made.attach(Arrivals())
+    return made
+
+
+def generate(made: VerifierSession, row: Row, drafts: Drafts | None = None) -> list[ev.Emit]:
+    """Run it to its end; the rounds that its client is told of."""
+    memory, rounds = Prefix(), list[ev.Emit]()
+    while made.finished is None:
+        if drafts is not None:
+            made.handle(ev.Drafted(len(made.prefix), made.prefix.crc, tuple(drafts(made))), 0.0)
+        plan = made.plan(1e9)
+        if isinstance(plan, ev.Prefill):
+            assert plan.position == len(memory)
+            memory.extend(plan.ids)
+            made.handle(ev.Prefilled(len(plan.ids)), 0.0)
+            continue
+        assert isinstance(plan, ev.Verify)
+        made.begin(0.0)
+        rows = []
+        for token in (plan.last, *plan.drafts):
+            memory.extend([token])
+            rows.append(row(memory.crc))
+        for effect in made.handle(ev.Stepped(plan.drafts, np.stack(rows), 0.01), 0.0):
+            if isinstance(effect, ev.Trim):
+                memory.truncate(effect.length)
+            elif isinstance(effect, ev.Emit):
+                rounds.append(effect)
+    return rounds
+
+
+def ids_of(rounds: Sequence[ev.Emit]) -> tuple[int, ...]:
+    return tuple(token for one in rounds for token in one.ids)
+
+
+def mostly_right(row: Row, luck: Random, count: int = 3, n_vocab: int = 16) -> Drafts:
+    """Drafts of a model that knows the target and says what it would three times in four."""
+
+    def drafts(made: VerifierSession) -> list[int]:
+        known, ids = Prefix(made.prefix[0:]), list[int]()
+        for _ in range(count):
+            right = made.sampler.after(known[0:]).choose(row(known.crc), len(known))
+            ids.append(right if luck.random() < 0.75 else luck.randrange(1, n_vocab))
+            known.extend(ids[-1:])
+        return ids
+
+    return drafts
