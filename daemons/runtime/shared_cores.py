@@ -4,12 +4,15 @@ More busy threads than cores stall each other at every barrier: two daemons with
 of their speed. Waiting passively instead costs a small model four fifths of its own.
 """
 
+import functools
+import hashlib
+import subprocess
 from collections.abc import Iterable
+from pathlib import Path
 
 import structlog
 
-from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine
-from specmesh.engines.host import host_id, physical_cores
+from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, physical_cores
 from specmesh.wire.messages import Hello, Welcome
 
 log = structlog.get_logger("specmesh")
@@ -54,3 +57,20 @@ class SharedCores:
             told = {"threads": self.threads, "others": others, "cores": self._cores}
             log.warning("more_threads_than_cores", **told, meaning=meaning)
         return None
+
+
+@functools.cache
+def host_id() -> str:
+    """A digest that two processes have in common where one kernel runs both, containers included; empty if unknown.
+
+    It is made of the boot's own id, so that it names no machine to a peer, and is another after the next boot.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+        try:
+            boot = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=False).stdout  # noqa: S603
+        except (OSError, subprocess.SubprocessError):
+            boot = ""
+    return hashlib.sha256(f"specmesh {boot.strip()}".encode()).hexdigest()[:32] if boot.strip() else ""

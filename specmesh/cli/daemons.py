@@ -343,8 +343,8 @@ def rpc_server(bind: str, threads: int | None, insecure_rpc: bool) -> None:
     This is llama.cpp's own server; both machines need a llama.cpp built with RPC. When it ends, by Ctrl-C, so does the
     verifier that uses it.
     """
-    from specmesh.engines.host import physical_cores
-    from specmesh.engines.llama.rpc import serve
+    from specmesh.engines.base import physical_cores
+    from specmesh.engines.llama.library import serve_rpc
 
     check_rpc(bind, "--bind", insecure=insecure_rpc)
-    serve(bind, threads or physical_cores())
+    serve_rpc(bind, threads or physical_cores())

@@ -19,7 +19,7 @@ from specmesh.client import known_sockets, listens
 from specmesh.doctor.check import Check, fail, ok, warn
 from specmesh.doctor.mesh import RoleSettings
 from specmesh.engines.llama.library import PINNED, backends, gpu_devices
-from specmesh.engines.mlx_model import default_device
+from specmesh.engines.mlx.model import default_device
 from specmesh.errors import ConfigError
 from specmesh.models.directory import read_directory
 from specmesh.models.gguf_header import parts, read_headers

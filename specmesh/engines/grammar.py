@@ -16,7 +16,7 @@ from specmesh.core.prefix import common_length
 from specmesh.core.sampling.constraint import SIMPLER, Grammar
 from specmesh.core.session_params import MAX_DRAFTS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.grammar_child import LIMITS, told
+from specmesh.engines.grammar_source import LIMITS, describe
 from specmesh.engines.sandbox import Child, Limits
 from specmesh.errors import ChildFailed, RequestError
 
@@ -39,7 +39,7 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._child = Child("specmesh.engines.grammar_child", LOOKING)
+        self._child = Child("specmesh.engines.grammar_source", LOOKING)
         self._looked = functools.lru_cache(KEPT)(self._look)
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
@@ -55,7 +55,7 @@ class Grammars:
             for vocabulary in (spelling.tokenizer, spelling.bytes, spelling.bytes)
         )
         if tokens.is_error():
-            raise RequestError(f"{field} cannot be used: {told(tokens.get_error())}", field)
+            raise RequestError(f"{field} cannot be used: {describe(tokens.get_error())}", field)
         constraint = GrammarConstraint(tokens, walk := _Walk(text), _Walk(drafts), spelling, field)
         constraint.allowed()  # on this thread, and in its time
         constraint.forced()
@@ -181,7 +181,7 @@ class GrammarConstraint:
     def _ran_out(self, walk: "_Walk", *more: LLMatcher) -> str | None:
         """What was taken more of than may be. To have no token that could go on is another error of the library's."""
         errors = (matcher.get_error() for matcher in (walk.matcher, *more) if matcher.is_error())
-        why = next((told(error) for error in errors if "NoExtension" not in error), None)
+        why = next((describe(error) for error in errors if "NoExtension" not in error), None)
         if walk.seconds > START + EACH * self._steps:
             why = f"more than {EACH * 1e3:g} ms of processor time for each token"
         self.spent = why or self.spent

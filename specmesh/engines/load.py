@@ -120,8 +120,8 @@ def load_tokenizer(path: Path) -> TokenizerFile:
 
 
 def _llama(settings: ModelSettings) -> "LlamaSettings":
+    from specmesh.engines.chat_template import read_template
     from specmesh.engines.llama import LlamaSettings
-    from specmesh.engines.llama.prompts import read_template
 
     return LlamaSettings(
         path=Path(settings.model or ""),

@@ -7,8 +7,7 @@ Text repeats itself: where the last few ids occurred before, what followed them 
 from collections.abc import Sequence
 
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.engines.base import EngineInfo
-from specmesh.engines.sequences import ANY_ID, Sequences
+from specmesh.engines.base import ANY_ID, EngineInfo, Sequences
 from specmesh.errors import ConfigError, LocalProtocolError
 
 

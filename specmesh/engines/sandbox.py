@@ -1,11 +1,11 @@
-"""A process of ours beside this one, for work on what nobody vouches for: it may crash, hang or ask for all memory, and
-ends alone.
+"""A child process for untrusted input: it may crash, hang or run out of memory without harm to this process.
 
-It answers one request after the other, with JSON both ways: what comes back is never more than data. It starts when it
-is first needed, and anew after it ended. It has this user's rights: this is a wall against accidents and exhaustion.
+It answers one request after another, JSON both ways. It starts when first needed, and again after it ended. It keeps
+this user's rights: this limits accidents and exhaustion, not access. `python -m specmesh.engines.sandbox MODULE` is it.
 """
 
 import contextlib
+import importlib
 import json
 import math
 import os
@@ -27,10 +27,10 @@ from specmesh.errors import ChildFailed
 Json = dict[str, object]
 
 STARTING = 60.0
-"""Seconds that an interpreter and what it imports may take on a busy machine."""
+"""Seconds for the interpreter and its imports on a busy machine."""
 
 MAX_ANSWER = 2**26
-"""Bytes of the longest answer that is taken."""
+"""Bytes of the longest answer."""
 
 _MAX_ERRORS = 2**20
 _LAST_WORDS = 2048
@@ -41,10 +41,7 @@ _PASSED_PREFIXES = ("PYTHON", "LC_", "LD_", "DYLD_")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child may take: bytes of memory (which macOS does not enforce), seconds for each request.
-
-    environment: variables it has besides.
-    """
+    """Bytes of memory (which macOS does not enforce), seconds per request, and additional environment variables."""
 
     memory: int
     seconds: float
@@ -52,7 +49,7 @@ class Limits:
 
 
 class Child:
-    """A module of ours, run as a process, which calls `serve`. Any thread may ask; one at a time is answered."""
+    """A process that calls `answer(request)` of one of our modules. Any thread may ask; requests run one at a time."""
 
     def __init__(self, module: str, limits: Limits) -> None:
         self._module, self._limits = module, limits
@@ -60,10 +57,10 @@ class Child:
         self._running: _Running | None = None
 
     def ask(self, request: Json) -> Json:
-        """Its answer. Raises ChildFailed where there is none, and ended the process: the next call starts another."""
+        """Return the answer. Raises ChildFailed; the process may have ended then, and the next call starts another."""
         raw = json.dumps(request).encode()
         with self._lock:
-            if self._running is None or not self._running.lives():
+            if self._running is None or self._running.process.poll() is not None:
                 self._forget()
                 self._running = _Running(self._module, self._limits)
             try:
@@ -77,10 +74,9 @@ class Child:
         return answer
 
     def close(self) -> None:
-        """End the process, also under a request, which fails; a later one starts another."""
-        running = self._running
-        if running is not None:
-            running.kill()
+        """End the process; a request in progress fails."""
+        if (running := self._running) is not None:
+            running.process.kill()
         with self._lock:
             self._forget()
 
@@ -94,12 +90,15 @@ class _Running:
     """One process, from its start to its end."""
 
     def __init__(self, module: str, limits: Limits) -> None:
-        passed = {name: value for name, value in os.environ.items() if _is_passed(name)}
+        # Tokens and keys in our environment are none of its business.
+        passed = {
+            name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)
+        }
         self._errors: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         self._channel, theirs = socket.socketpair()
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-P", "-m", module, str(limits.memory), str(limits.seconds)],
+            self.process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-P", "-m", __name__, module, str(limits.memory), str(limits.seconds)],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors.fileno(),
@@ -118,23 +117,26 @@ class _Running:
             self.end()
             raise
 
-    def lives(self) -> bool:
-        """Whether the process still runs; idle ones may have been ended by whoever looks after memory."""
-        return self._process.poll() is None
-
     def exchange(self, raw: bytes | None, seconds: float) -> Json:
-        """Send a request, or none, and receive an answer; raises ChildFailed, and the process is no more use then."""
+        """Send a request, or none, and receive an answer; after a ChildFailed the process must be ended."""
         deadline = time.monotonic() + seconds
         try:
             if raw is not None:
                 self._channel.settimeout(seconds)
                 self._channel.sendall(_SIZE.pack(len(raw)) + raw)
-            answer = self._receive(_checked(*_SIZE.unpack(self._receive(_SIZE.size, deadline))), deadline)
-            return _read(answer)
+            (size,) = _SIZE.unpack(self._receive(_SIZE.size, deadline))
+            if size > MAX_ANSWER:
+                raise ChildFailed(f"its answer has {size} bytes")
+            answer = json.loads(self._receive(size, deadline))
         except TimeoutError:
             raise ChildFailed(f"it took more than {seconds:g} s") from None
         except OSError:
-            raise ChildFailed(self._ended()) from None
+            raise ChildFailed(self._last_words()) from None
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise ChildFailed("its answer cannot be read")
+        return answer
 
     def _receive(self, size: int, deadline: float) -> bytes:
         got = bytearray()
@@ -146,32 +148,25 @@ class _Running:
             got += part
         return bytes(got)
 
-    def _ended(self) -> str:
-        """How the process ended, once it has, and what it said last."""
+    def _last_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        self.kill()
-        code = self._process.wait()
+            self.process.wait(1.0)
+        self.process.kill()
+        code = self.process.wait()
         how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
         self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - _LAST_WORDS, 0))
         words = [line.strip() for line in self._errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
         return f"it ended with {how}" + (f": {words[-1]}" if words else "")
 
-    def kill(self) -> None:
-        """End the process; any thread may."""
-        self._process.kill()
-
     def end(self) -> None:
-        """End the process and give back what it took."""
-        self.kill()
+        self.process.kill()
         self._channel.close()
-        self._process.wait()
+        self.process.wait()
         self._errors.close()
 
 
-def serve(answer: Callable[[Json], Json]) -> None:
-    """In the child: answer requests until nobody asks any more. `answer` is called within the limits."""
-    memory, seconds = int(sys.argv[1]), float(sys.argv[2])
+def _serve(answer: Callable[[Json], Json], memory: int, seconds: float) -> None:
+    """In the child: answer requests within the limits until the parent closes the socket."""
     _limit(resource.RLIMIT_DATA, memory)
     _limit(resource.RLIMIT_FSIZE, _MAX_ERRORS)
     _limit(resource.RLIMIT_CORE, 0)
@@ -185,32 +180,14 @@ def serve(answer: Callable[[Json], Json]) -> None:
             if len(head) < _SIZE.size:
                 return
             request = json.loads(stream.read(*_SIZE.unpack(head)))
-            _allow(seconds)
+            # A child nobody waits for any more ends too.
+            spent = math.ceil(time.process_time() + seconds) + 1
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_CPU, (spent, resource.getrlimit(resource.RLIMIT_CPU)[1]))
             try:
                 told = answer(request)
             except MemoryError:
                 told = {"failed": f"it needs more than {memory >> 20} MiB of memory"}
-
-
-def _checked(size: int) -> int:
-    if size > MAX_ANSWER:
-        raise ChildFailed(f"its answer has {size} bytes")
-    return size
-
-
-def _read(raw: bytes) -> Json:
-    try:
-        answer = json.loads(raw)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        raise ChildFailed("its answer cannot be read")
-    return answer
-
-
-def _is_passed(name: str) -> bool:
-    """Whether a child gets this variable of ours; tokens and the like are none of its business."""
-    return name in _PASSED or name.startswith(_PASSED_PREFIXES)
 
 
 def _limit(which: int, value: int) -> None:
@@ -221,9 +198,5 @@ def _limit(which: int, value: int) -> None:
         resource.setrlimit(which, (least, least))
 
 
-def _allow(seconds: float) -> None:
-    """Processor time for one request, so that a child nobody waits for any more ends too."""
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    soft = math.ceil(time.process_time() + seconds) + 1
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+if __name__ == "__main__":
+    _serve(importlib.import_module(sys.argv[1]).answer, int(sys.argv[2]), float(sys.argv[3]))

@@ -13,8 +13,7 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import Reuse
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Ask, EngineInfo, Span, Trimming
-from specmesh.engines.sequences import Sequences
+from specmesh.engines.base import Ask, EngineInfo, Sequences, Span, Trimming
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError, RequestError
 
 END_ID = 255

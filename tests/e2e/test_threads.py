@@ -4,7 +4,7 @@ import pytest
 from processes import Daemon, Mesh, generate, until
 
 from specmesh.client import Json
-from specmesh.engines.host import physical_cores
+from specmesh.engines.base import physical_cores
 
 pytestmark = pytest.mark.models
 

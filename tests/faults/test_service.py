@@ -50,7 +50,7 @@ def test_a_clock_that_jumps(mesh: Mesh):
 @fault("E8.95")
 def test_nothing_is_decided_by_the_calendar():
     """time.time and datetime are read where a time is shown to people, and nowhere else."""
-    shown = {"specmesh/api/app.py", "specmesh/engines/chat_child.py"}
+    shown = {"specmesh/api/app.py", "specmesh/engines/chat_template.py"}
     asked = set()
     for path in sorted(file for folder in ("specmesh", "daemons", "wire") for file in (SOURCE / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

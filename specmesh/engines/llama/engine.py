@@ -12,13 +12,10 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import Reuse
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Ask, EngineInfo, Progress, Span, context_of
-from specmesh.engines.host import physical_cores
+from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, Span, context_of, physical_cores
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache
-from specmesh.engines.llama.model import LlamaModel, LlamaSettings
-from specmesh.engines.llama.prompts import SHORT, Tokenizer
+from specmesh.engines.llama.model import SHORT, LlamaModel, LlamaSettings, Tokenizer
 from specmesh.engines.llama.rollback import open_cache
-from specmesh.engines.sequences import Sequences
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 _log = structlog.get_logger("specmesh.engines.llama")

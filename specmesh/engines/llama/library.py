@@ -1,15 +1,17 @@
-"""The llama.cpp library through llama-cpp-python's low-level bindings: checked, initialised, quiet."""
+"""The llama.cpp library through llama-cpp-python's low-level bindings: its version, log, devices and RPC."""
 
 import ctypes
 import functools
 import importlib
+import signal
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import structlog
 
-from specmesh.errors import ConfigError
+from specmesh.engines.sandbox import Child, Limits
+from specmesh.errors import ChildFailed, ConfigError
 from specmesh.logs import flush
 
 PINNED = "0.3.36"
@@ -22,11 +24,20 @@ _CPU_TYPE, _GPU_TYPES = 0, (1, 2)
 _POOL_WARNING = "possible training context overflow"
 """llama.cpp compares all cells with the trained context; `LlamaEngine` compares one sequence's share."""
 
+ASKING = Limits(memory=2**32, seconds=20.0, environment={"GGML_NO_BACKTRACE": "1"})
+"""For one RPC server: it may be far away, and answers once its GPU is ready."""
+
+NO_RPC = (
+    "this build of llama.cpp has no RPC: build it anew with "
+    'CMAKE_ARGS="-DGGML_RPC=ON" pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python '
+    f"llama-cpp-python=={PINNED}, adding what your GPU needs to CMAKE_ARGS"
+)
+
 _log = structlog.get_logger("specmesh.engines.llama")
 
 
 class LibraryLog:
-    """Joins the fragments that llama.cpp logs to lines, and keeps the last error lines."""
+    """Joins llama.cpp's log fragments to lines and keeps the last error lines."""
 
     def __init__(self) -> None:
         self.errors: deque[str] = deque(maxlen=8)
@@ -34,7 +45,6 @@ class LibraryLog:
         self._level = 0
 
     def feed(self, level: int, text: bytes | None, _user: object = None) -> None:
-        """Take one fragment; a line is logged when it ends or another begins."""
         if level != _CONTINUED:
             self._emit(self._line)
             self._line, self._level = "", level
@@ -59,17 +69,13 @@ LOG = LibraryLog()
 
 
 def quoted_errors() -> str:
-    """What llama.cpp said went wrong, for an error message."""
+    """Return llama.cpp's last error lines, for an error message."""
     return "; ".join(dict.fromkeys(LOG.errors)) or "llama.cpp gave no reason"
 
 
 @functools.cache
 def library() -> Any:
-    """The bindings, checked and initialised, once per process.
-
-    Any, because the module may not be installed where this is type-checked. Raises ConfigError where
-    llama-cpp-python is missing, broken, or not the pinned version.
-    """
+    """Return the bindings, initialised once per process. Raises ConfigError where they are not the pinned version."""
     try:
         package = importlib.import_module("llama_cpp")
     except ImportError as error:
@@ -85,7 +91,7 @@ def library() -> Any:
     return lib
 
 
-def when_aborted(tell: Callable[[str], None]) -> None:
+def when_aborted(tell: Callable[[str], object]) -> None:
     """Call `tell` with the reason before llama.cpp ends the process, instead of logging it."""
     global _tell_abort  # noqa: PLW0603 - there is one library
     _tell_abort = tell
@@ -96,7 +102,7 @@ def _log_abort(reason: str) -> None:
     flush()
 
 
-_tell_abort: Callable[[str], None] = _log_abort
+_tell_abort: Callable[[str], object] = _log_abort
 
 
 # C functions are cached: llama.cpp keeps their addresses as long as it lives.
@@ -112,7 +118,7 @@ def _abort_callback() -> Any:
 
 @functools.cache
 def gpu_devices() -> tuple[str, ...]:
-    """The GPUs llama.cpp can put layers on, as "NAME: description"; empty where it only has CPUs."""
+    """Return the GPUs that can take layers, as "NAME: description"."""
     ggml = ggml_library()
     return tuple(
         f"{ggml.ggml_backend_dev_name(device).decode()}: {ggml.ggml_backend_dev_description(device).decode()}"
@@ -121,7 +127,7 @@ def gpu_devices() -> tuple[str, ...]:
 
 
 def accelerators() -> list[int]:
-    """ggml's pointers to what computes fastest here: the GPUs, else the CPU."""
+    """Return ggml's pointers to the GPUs, else to the CPU."""
     ggml = ggml_library()
     return _devices(ggml, _GPU_TYPES) or _devices(ggml, (_CPU_TYPE,))
 
@@ -133,7 +139,7 @@ def _devices(ggml: Any, kinds: tuple[int, ...]) -> list[int]:
 
 @functools.cache
 def backends() -> tuple[str, ...]:
-    """What this build of llama.cpp can compute with, such as CPU, CUDA or Metal, whether there is a device or not."""
+    """Return what this build of llama.cpp supports, such as CPU, CUDA or Metal."""
     ggml = ggml_library()
     registered = (ggml.ggml_backend_reg_get(index) for index in range(ggml.ggml_backend_reg_count()))
     return tuple(ggml.ggml_backend_reg_name(backend).decode() for backend in registered)
@@ -145,7 +151,6 @@ def _base() -> Any:
 
 
 def ggml_library() -> Any:
-    """The device functions of ggml, declared."""
     library()
     ggml = _base()
     for kind in ("dev", "reg"):
@@ -157,3 +162,66 @@ def ggml_library() -> Any:
         function = getattr(ggml, f"ggml_backend_{name}")
         function.argtypes, function.restype = [ctypes.c_void_p], result
     return ggml
+
+
+def add_servers(addresses: Sequence[str]) -> None:
+    """Put the devices of RPC servers at HOST:PORT before this process's own GPUs. Raises ConfigError.
+
+    llama.cpp ends the process where a server cannot be reached or speaks another version: a child asks each first. The
+    protocol has neither keys nor encryption.
+    """
+    _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, [ctypes.c_char_p])
+    child = Child("specmesh.engines.llama.model", ASKING)
+    try:
+        for address in addresses:
+            _log.info("rpc_server_found", address=address, devices=child.ask({"address": address}).get("devices"))
+    except ChildFailed as error:
+        raise ConfigError(
+            f"no RPC server of llama.cpp {PINNED} answers at {address} ({error}): start one there with "
+            "`specmesh rpc-server`; one server serves one verifier at a time",
+            "rpc",
+        ) from None
+    finally:
+        child.close()
+    for address in addresses:
+        add_server(address)
+
+
+def add_server(address: str) -> None:
+    """Add one server; this process ends where it does not answer."""
+    found = _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, [ctypes.c_char_p])(address.encode())
+    if not found:
+        raise ConfigError(f"the RPC server at {address} has no devices: start it anew", "rpc")
+    register = ggml_library().ggml_backend_register
+    register.argtypes, register.restype = [ctypes.c_void_p], None
+    register(found)
+    gpu_devices.cache_clear()
+
+
+def serve_rpc(address: str, threads: int) -> NoReturn:
+    """Serve one client at a time at HOST:PORT with this machine's GPUs, else `threads` CPU threads, until a signal.
+
+    Raises ConfigError where it cannot start.
+    """
+    start = _rpc_function(
+        "ggml_backend_rpc_start_server",
+        None,
+        [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)],
+    )
+    devices = accelerators()
+    for number in (signal.SIGINT, signal.SIGTERM):  # llama.cpp never returns to where Python would look
+        signal.signal(number, signal.SIG_DFL)
+    start(address.encode(), None, threads, len(devices), (ctypes.c_void_p * len(devices))(*devices))
+    raise ConfigError(f"no RPC server can listen at {address}: name an address of this machine and a free port")
+
+
+def _rpc_function(name: str, result: Any, arguments: list[Any]) -> Any:
+    """A function of llama.cpp's RPC backend by name: its library need not be found."""
+    ggml = ggml_library()
+    by_name, address_of = ggml.ggml_backend_reg_by_name, ggml.ggml_backend_reg_get_proc_address
+    by_name.argtypes, by_name.restype = [ctypes.c_char_p], ctypes.c_void_p
+    address_of.argtypes, address_of.restype = [ctypes.c_void_p, ctypes.c_char_p], ctypes.c_void_p
+    backend = by_name(b"RPC")
+    if not backend:
+        raise ConfigError(NO_RPC, "rpc")
+    return ctypes.CFUNCTYPE(result, *arguments)(address_of(backend, name.encode()))

@@ -1,11 +1,14 @@
-"""A GGUF model in memory: loading it with errors that say what to do, its vocabulary, and its tokenizer."""
+"""A GGUF model in memory, its vocabulary, and its tokenizer, which reads long prompts in a child process."""
 
+import contextlib
 import ctypes
 import functools
+import logging
 import os
 import signal
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,19 @@ import structlog
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
-from specmesh.engines.llama.library import LOG, PINNED, gpu_devices, library, quoted_errors
-from specmesh.engines.llama.prompts import ChatTemplate
-from specmesh.engines.llama.rpc import add_servers
-from specmesh.errors import ConfigError, EngineError, RequestError
+from specmesh.engines.chat_template import ChatTemplate
+from specmesh.engines.llama.library import (
+    LOG,
+    PINNED,
+    add_server,
+    add_servers,
+    gpu_devices,
+    library,
+    quoted_errors,
+    when_aborted,
+)
+from specmesh.engines.sandbox import Child, Json, Limits
+from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError, SpecmeshError
 from specmesh.logs import flush
 from specmesh.models.gguf_header import parts, read_headers
 
@@ -29,6 +41,15 @@ _MAX_INT = 2**31
 _LEAST_CTX = 8
 _PIECE_BYTES = 256
 
+SHORT = 4096
+"""Characters that any thread can tokenize: each took 350 bytes of its stack, which has 8 MiB or more."""
+
+STACK = 2**30
+"""Bytes: what the longest run of letters that the API lets in takes with some vocabularies."""
+
+TOKENIZING = Limits(memory=2**32, seconds=30.0, environment={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
+"""For one prompt, the reading of the vocabulary included."""
+
 
 @dataclass(frozen=True, slots=True)
 class LlamaSettings:
@@ -37,10 +58,9 @@ class LlamaSettings:
     n_ctx:        tokens per sequence, at least 8; None: what suits the model.
     n_seq:        sequences held at once, 1 to 256; memory is reserved for n_ctx * n_seq tokens.
     threads:      CPU threads; None: one per physical core.
-    gpu_layers:   layers put on GPUs; -1: all. Ignored where there is no GPU, unless
-    gpu_required: refuse to load without one.
+    gpu_layers:   layers put on GPUs; -1: all. Ignored where there is no GPU, unless `gpu_required`.
     n_batch:      most rows of one step.
-    max_draft:    most drafts per sequence a verifier step will carry; bounds the rows of logits kept.
+    max_draft:    most drafts per sequence of a verifier step.
     vocab_only:   load the vocabulary and tokenizer without weights.
     chat_template: a Jinja template instead of the model's own.
     reproducible: all steps of a verifier have the same number of rows, see `FixedWidth`.
@@ -75,7 +95,7 @@ class LlamaModel:
     """A loaded model of `size` bytes. `handle` and `vocab` are llama.cpp's pointers, valid until `close`."""
 
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
-        """Load the file; raises ConfigError for a file or machine that cannot, EngineError when cancelled."""
+        """Load the file. Raises ConfigError, or EngineError when cancelled."""
         self.lib = library()
         read_headers(settings.path)
         if settings.rpc:
@@ -97,7 +117,7 @@ class LlamaModel:
         self.on_gpu = bool(gpus)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a raw prompt, special tokens written in it included; safe from any thread.
+        """Return the ids of a raw prompt, special tokens written in it included; safe from any thread.
 
         Raises RequestError for a lone surrogate, EngineError after `close`.
         """
@@ -105,14 +125,20 @@ class LlamaModel:
             raw = text.encode()
         except UnicodeEncodeError as error:
             raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
-        with self._lock:  # not to tokenize with a model that another thread is freeing
+        with self._lock:  # another thread may free the model
             if self.handle is None:
                 raise EngineError("the model is closed")
-            return self._tokenize(raw)
+            count = len(raw) + 8  # a token has at least one byte; room for the special ones at the ends
+            for _ in range(2):
+                ids = (self.lib.llama_token * count)()
+                written: int = self.lib.llama_tokenize(self.vocab, raw, len(raw), ids, count, True, True)
+                if written >= 0:
+                    return list(ids[:written])
+                count = -written
+        raise EngineError(f"llama.cpp could not tokenize a prompt of {len(raw)} bytes")
 
     def load_template(self, chosen: str | None) -> None:
-        """Use the `chosen` template for `chat_text`, or the model's own where it has one that works; raises ConfigError
-        where the chosen one is none."""
+        """Use the `chosen` template, or the model's own if it works. Raises ConfigError for an invalid chosen one."""
         bos, eos = self.lib.llama_vocab_bos(self.vocab), self.lib.llama_vocab_eos(self.vocab)
         written = self._written(bos), self._written(eos)
         self._begins = bool(self.lib.llama_vocab_get_add_bos(self.vocab))
@@ -126,10 +152,7 @@ class LlamaModel:
             log.warning("chat_template_unusable", error=str(error))
 
     def chat_text(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
-        """A chat as text, as `ChatEncoder` has it as ids; safe from any thread.
-
-        Raises RequestError where there is no template or it refuses the messages, EngineError where it fails.
-        """
+        """Return the text that `ChatEncoder.encode_chat` tokenizes; raises as that does."""
         template = self._template
         if template is None:
             raise RequestError(f"{self.name} has no chat template: give the verifier --chat-template FILE", "messages")
@@ -152,26 +175,89 @@ class LlamaModel:
             if handle is not None:
                 self.lib.llama_model_free(handle)
 
-    def _tokenize(self, raw: bytes) -> list[int]:
-        count = len(raw) + 8  # a byte is at least one token's worth; room for the special ones at the ends
-        for _ in range(2):
-            ids = (self.lib.llama_token * count)()
-            written: int = self.lib.llama_tokenize(self.vocab, raw, len(raw), ids, count, True, True)
-            if written >= 0:
-                return list(ids[:written])
-            count = -written
-        raise EngineError(f"llama.cpp could not tokenize a prompt of {len(raw)} bytes")
+
+class Tokenizer:
+    """Tokenizes long texts with a model file's vocabulary in a child process.
+
+    llama.cpp splits text by regular expressions, which for many vocabularies take stack for every character of a run:
+    a long one ends the process.
+    """
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self._request: Json = {"path": str(path.absolute()), "fingerprint": fingerprint}
+        self._child = Child(__name__, TOKENIZING)
+        self._prepared = False
+
+    def prepare(self) -> None:
+        """Start the process in the background, once: a chat grows, and no turn should wait for the start."""
+        if not self._prepared:
+            self._prepared = True
+            threading.Thread(target=self._warm_up, name="tokens", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        with contextlib.suppress(SpecmeshError):  # the next caller gets it
+            self.encode("")
+
+    def encode(self, text: str) -> list[int]:
+        """Return token ids; safe from any thread.
+
+        Raises RequestError where the tokenizer fails on the text, EngineError where the file has changed.
+        """
+        try:
+            answered = self._child.ask({**self._request, "text": text})
+        except ChildFailed as error:
+            raise RequestError(f"the model's tokenizer failed over this prompt: {error}", "prompt") from error
+        if "refused" in answered:
+            raise RequestError(str(answered["refused"]), "prompt")
+        ids = answered.get("ids")
+        if not isinstance(ids, list):
+            raise EngineError(str(answered.get("wrong")))
+        return ids
+
+    def close(self) -> None:
+        self._child.close()
+
+
+def answer(request: Json) -> Json:
+    """In the child: return the `devices` at an `address`; the process ends where no RPC server answers there.
+
+    Or the `ids` of a `text` by the model at `path` with this `fingerprint`; or `refused`, what is wrong with the text;
+    or `wrong`, what is wrong with the model.
+    """
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    when_aborted(lambda reason: os.write(2, f"{reason}\n".encode()))
+    if "address" in request:
+        before = set(gpu_devices())
+        add_server(str(request["address"]))
+        return {"devices": [device for device in gpu_devices() if device not in before]}
+    threading.stack_size(STACK)
+    try:
+        model = _model(str(request["path"]), str(request["fingerprint"]))
+        with ThreadPoolExecutor(1) as deep:
+            return {"ids": deep.submit(model.encode, str(request["text"])).result()}
+    except RequestError as error:
+        return {"refused": str(error)}
+    except (ConfigError, EngineError) as error:
+        return {"wrong": str(error)}
+
+
+@functools.lru_cache(maxsize=1)
+def _model(path: str, fingerprint: str) -> LlamaModel:
+    model = LlamaModel(LlamaSettings(Path(path), threads=1, gpu_layers=0, vocab_only=True))
+    if model.vocabulary.fingerprint() != fingerprint:
+        raise EngineError(f"{path} has changed since it was loaded: start the daemon again")
+    return model
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """A file's vocabulary, read without its weights; raises ConfigError where it cannot be."""
+    """Read a file's vocabulary without its weights. Raises ConfigError."""
     model = LlamaModel(LlamaSettings(path, vocab_only=True, gpu_layers=0))
     model.close()
     return model.vocabulary
 
 
 def _gpus(settings: LlamaSettings) -> tuple[str, ...]:
-    """The GPUs that will take layers; raises ConfigError where one is required and none will."""
+    """Return the GPUs that will take layers. Raises ConfigError where one is required and there is none."""
     gpus = gpu_devices() if settings.gpu_layers else ()
     if settings.gpu_required and not settings.gpu_layers:
         raise ConfigError("a GPU is required but gpu_layers is 0: allow layers on it (-1: all)")
@@ -231,8 +317,8 @@ _libc.signal.argtypes, _libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], c
 
 @functools.cache
 def _catch_bus_errors() -> object:
-    """llama.cpp maps files: where one becomes shorter, to compute with what is gone is a bus error, which Python's own
-    handlers cannot end. So C calls ours, on the thread that computes: it is in ggml then, and holds no lock. (To load
+    """llama.cpp maps files: reading the lost end of one that became shorter is a bus error, after which Python's own
+    handlers never run. So C calls ours, on the thread that computes: it is in ggml then, and holds no lock. (Loading
     without mapping took 0.8 s per GB instead of 0.02, and memory that no other process shares.)"""
 
     def tell(number: int) -> None:
@@ -259,7 +345,7 @@ def _vocabulary(lib: Any, vocab: Any, n_vocab: int) -> Vocabulary:
 
 
 def _piece(lib: Any, vocab: Any, token: int, buffer: Any, special: bool = False) -> bytes:
-    """The bytes of an id; for control tokens empty, or with `special` what they are written as."""
+    """The bytes of an id; those of control tokens only with `special`."""
     length = lib.llama_token_to_piece(vocab, token, buffer, len(buffer), 0, special)
     if length < 0:  # llama.cpp names the size it needs
         return _piece(lib, vocab, token, ctypes.create_string_buffer(-length), special)

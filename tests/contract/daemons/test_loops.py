@@ -14,8 +14,8 @@ from specmesh.api.requests import Finished, Peer, Pinged, Ponged, Request, Start
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.vocabulary_transfer import VocabularyCache, vocabulary_chunk
+from specmesh.daemons.runtime.shared_cores import host_id
 from specmesh.daemons.verifier import daemon as verifier_module
-from specmesh.engines.host import host_id
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import EngineError, PromptTooLong, RequestError, SpecmeshError

@@ -3,8 +3,7 @@
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from specmesh.engines.gbnf import gbnf_to_lark
-from specmesh.engines.grammar_child import answer
+from specmesh.engines.grammar_source import answer, gbnf_to_lark
 from specmesh.errors import RequestError
 
 BYTES = LLTokenizer("byte")

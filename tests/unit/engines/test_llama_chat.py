@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from specmesh.core.session_params import ChatMessage
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier, prompts
-from specmesh.engines.llama.prompts import ChatTemplate, read_template
+from specmesh.engines import chat_template
+from specmesh.engines.chat_template import ChatTemplate, read_template
+from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.engines.sandbox import Limits
 from specmesh.errors import ConfigError, EngineError, RequestError
 
@@ -162,7 +163,7 @@ HURRIED, SMALL = Limits(2**28, 0.5), Limits(2**27, 30.0)
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less patience than users have."""
-    monkeypatch.setattr(prompts, "RENDERING", HURRIED)
+    monkeypatch.setattr(chat_template, "RENDERING", HURRIED)
 
 
 @pytest.mark.fault(
@@ -181,7 +182,7 @@ def test_template_without_end(
     rendered: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, template: str, limits: Limits, why: str
 ):
     """Its request fails, and the next one of another template does not wait for it."""
-    monkeypatch.setattr(prompts, "RENDERING", limits)
+    monkeypatch.setattr(chat_template, "RENDERING", limits)
     with pytest.raises(EngineError, match=why):
         rendered(template)
     assert rendered("{{ messages[0].role }}") == "system"

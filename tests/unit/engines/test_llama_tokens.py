@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier, prompts
-from specmesh.engines.llama.prompts import SHORT, Tokenizer
+from specmesh.engines.llama import LlamaSettings, LlamaVerifier, model
+from specmesh.engines.llama.model import SHORT, Tokenizer
 from specmesh.engines.sandbox import Child, Json, Limits
 from specmesh.errors import RequestError
 
@@ -84,7 +84,7 @@ def test_a_text_that_would_end_the_daemon(make_gguf: Callable[..., Path]):
 
 def test_it_has_limits(verifier: LlamaVerifier, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch):
     """What takes too long is the request's error."""
-    monkeypatch.setattr(prompts, "TOKENIZING", Limits(2**32, 0.05))
+    monkeypatch.setattr(model, "TOKENIZING", Limits(2**32, 0.05))
     tokenizer = Tokenizer(tiny_gguf, verifier.vocabulary.fingerprint())
     with pytest.raises(RequestError, match="failed over this prompt: it took more than"):
         tokenizer.encode("x" * 10 * MEGABYTE)

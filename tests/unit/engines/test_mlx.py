@@ -21,8 +21,8 @@ mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 pytest.importorskip("llama_cpp")
 
-from specmesh.engines import mlx_sequence  # noqa: E402
 from specmesh.engines.mlx import MlxDrafter, MlxSettings  # noqa: E402
+from specmesh.engines.mlx import sequence as mlx_sequence  # noqa: E402
 
 pytestmark = pytest.mark.models
 

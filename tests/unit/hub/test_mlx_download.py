@@ -6,7 +6,7 @@ import pytest
 from hub_command import Models
 from hub_server import HubServer, Repo
 
-from specmesh.engines.mlx_download import download
+from specmesh.engines.mlx.model import download
 from specmesh.errors import EngineError
 
 FILES = {

@@ -1,20 +1,49 @@
-"""llama.cpp's GBNF in the language of llguidance.
+"""Clients' grammars in llguidance's language: llama.cpp's GBNF and JSON schemas, tried in a child process.
 
-GBNF knows characters only; the library has a lexer before its parser, which always takes the longest lexeme. What is
-split differently is a different language: after `[a-z]+` a "b" could never follow. So each character is a lexeme of its
-own here, and the parser does the rest, as llama.cpp's does. Only a grammar without recursion is one lexeme as a whole.
+GBNF knows characters only; llguidance's lexer takes the longest lexeme before its parser sees it, which changes the
+language: after `[a-z]+` a "b" could never follow. So each character is a lexeme, and the parser does the rest, as
+llama.cpp's does. A grammar without recursion is one lexeme as a whole.
 """
 
+import graphlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from specmesh.core.sampling.constraint import GrammarKind
+from specmesh.engines.sandbox import Json
 from specmesh.errors import RequestError
 
 MOST_TIMES = 2000
-"""The largest number in a repetition, which is llama.cpp's too."""
+"""Largest number in a repetition, as in llama.cpp."""
+
+LIMITS = LLParserLimits(max_lexer_states=50_000, max_grammar_size=200_000)
+"""Besides the library's own: a state is 0.35 to 0.85 kilobytes."""
+
+ON_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON as `json.dumps` writes it: a model cannot emit blanks without end, and the schema forces more of the text. A
+schema's own `x-guidance` goes before it."""
+
+_NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+_LISTS_OF_SCHEMAS = frozenset({"prefixItems", "anyOf", "oneOf"})
+_SCHEMAS = frozenset({"items", "additionalProperties"})
+_OPENING = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref"})
+"""Keywords that say something of other properties."""
+
+_TOO_LARGE = f"it is too large: it takes more than {LIMITS.initial_lexer_fuel} steps to compile"
+_IN_OTHER_WORDS = {
+    "NoExtension": "no text fits it: a rule that begins with itself needs another way to begin (left recursion)",
+    "initial lexer configuration": _TOO_LARGE,
+    "relevance of lexemes": _TOO_LARGE,
+    "grammar size": f"it is too large: it has more than {LIMITS.max_grammar_size} symbols",
+    "items": "it is too ambiguous: there are too many ways to read the same text",
+}
+
+_UNFORCED = '%llguidance {"no_forcing": true}\n'
+"""Any spelling of an allowed text may be chosen, not only the library's."""
 
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
@@ -23,6 +52,55 @@ _HEX = {"x": 2, "u": 4, "U": 8}
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _BLANK, _BLANK_LINES = re.compile(r"(?:[ \t]|#[^\r\n]*)*"), re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
 _TIMES = re.compile(r"\{\s*(\d+)\s*(?:(,)\s*(\d+)?\s*)?\}")
+
+
+def answer(request: Json) -> Json:
+    """In the child: return a request's grammar in llguidance's language as `lark`, or the reason as `refused`."""
+    text = str(request["text"])
+    try:
+        lark = _UNFORCED + (_of_schema(text) if request["kind"] == GrammarKind.JSON_SCHEMA else gbnf_to_lark(text))
+    except RequestError as error:
+        return {"refused": str(error)}
+    matcher = LLMatcher(LLTokenizer("byte"), lark, log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return {"refused": describe(matcher.get_error())} if matcher.is_error() else {"lark": lark}
+
+
+def describe(error: str) -> str:
+    """Shorten the library's error: positions are in its own language."""
+    first, _, rest = re.sub(r"^at [0-9()]+: (failed to compile JSON schema: )?", "", error).partition("\n")
+    if (cause := re.search(r"^error: (.+)", rest, re.MULTILINE)) is not None:
+        return f"{first[:200]} {cause[1]}: {rest.partition(chr(10))[0].strip()[:100]}"
+    return next((words for known, words in _IN_OTHER_WORDS.items() if known in first), first[:300])
+
+
+def _of_schema(text: str) -> str:
+    schema = json.loads(text)
+    own = schema.get("x-guidance")
+    options = ON_ONE_LINE | (own if isinstance(own, dict) else {})
+    closed = schema if '"allOf"' in text else _closed(schema)
+    return f"start: %json {json.dumps(closed | {'x-guidance': options})}"
+
+
+def _closed(schema: Any) -> Any:
+    """Forbid properties that an object's schema does not name, unless it says something of others, as llama.cpp does.
+
+    A model asked for two properties would invent more. Not where several schemas hold for one object (allOf).
+    """
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for name, inner in schema.items():
+        if name in _NAMED_SCHEMAS and isinstance(inner, dict):
+            closed[name] = {key: _closed(one) for key, one in inner.items()}
+        elif name in _LISTS_OF_SCHEMAS and isinstance(inner, list):
+            closed[name] = [_closed(one) for one in inner]
+        elif name in _SCHEMAS:
+            closed[name] = _closed(inner)
+    if "properties" in schema and _OPENING.isdisjoint(schema):
+        closed["additionalProperties"] = False
+    return closed
 
 
 class _Chars(NamedTuple):
@@ -57,36 +135,39 @@ _Node = _Chars | _Literal | _Ref | _Sequence | _Choice | _Repeat
 
 
 def gbnf_to_lark(text: str) -> str:
-    """The same language, beginning with `start`. Raises RequestError with the line where it is no GBNF."""
+    """Translate GBNF; the first rule is `start`. Raises RequestError, with the line of a syntax error."""
     try:
-        rules = _Reader(text).rules()
-        _check(rules)
-        return _written(rules, "r" if _recursive(rules) else "R")
+        rules = _GbnfParser(text).rules()
+        if "root" not in rules:
+            raise RequestError("there is no rule named root, with which a text begins")
+        uses = {name: dict.fromkeys(_used(node)) for name, node in rules.items()}
+        for name, used in uses.items():
+            for other in used.keys() - rules.keys():
+                raise RequestError(f"rule {name} uses {other}, which there is none of")
+        return _to_lark(rules, uses)
     except RecursionError:
         raise RequestError("its parts are nested too deeply") from None
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Reads a grammar from its beginning to its end."""
+class _GbnfParser:
+    """A recursive descent parser."""
 
-    text: str
-    at: int = 0
-    _rules: dict[str, _Node] = field(default_factory=dict)
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
 
     def rules(self) -> dict[str, _Node]:
-        """The rules by name."""
+        rules: dict[str, _Node] = {}
         self._skip(lines=True)
         while self.at < len(self.text):
             name = self._name()
             self._skip()
             self._expect("::=")
             self._skip(lines=True)
-            self._rules[name] = self._choice(nested=False)
+            rules[name] = self._choice(nested=False)
             if self.at < len(self.text) and self.text[self.at] not in "\r\n":
                 raise self._wrong(f"unexpected {self.text[self.at]!r}")
             self._skip(lines=True)
-        return self._rules
+        return rules
 
     def _choice(self, *, nested: bool) -> _Node:
         options = [self._sequence(nested=nested)]
@@ -143,7 +224,6 @@ class _Reader:
         return _Chars(tuple(_complement(ranges) if negated else ranges))
 
     def _char(self) -> int:
-        """The code point of the next character, which may be escaped."""
         if self.at >= len(self.text):
             raise self._wrong("unexpected end")
         char = self.text[self.at]
@@ -163,7 +243,6 @@ class _Reader:
         return code
 
     def _times(self) -> tuple[int, int | None] | None:
-        """A repetition, if there is one."""
         for sign, times in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self._next(sign):
                 return times
@@ -172,9 +251,10 @@ class _Reader:
             if self.text[self.at : self.at + 1] == "{":
                 raise self._wrong("give {N}, {N,} or {N,M}")
             return None
-        least = _number(found[1])
-        most = least if found[2] is None else _number(found[3]) if found[3] is not None else None
-        if max(least, most or 0) > MOST_TIMES or (most is not None and most < least):
+        limit = MOST_TIMES + 1  # a number may be absurdly long
+        numbers = [int(digits) if len(digits) < 10 else limit for digits in (found[1], found[3]) if digits]
+        least, most = numbers[0], numbers[-1] if found[3] or not found[2] else None
+        if max(numbers) > MOST_TIMES or (most is not None and most < least):
             raise self._wrong(f"a repetition goes from N to M, {MOST_TIMES} at most")
         self.at = found.end()
         return least, most
@@ -192,7 +272,6 @@ class _Reader:
         self.at = found.end()
 
     def _next(self, sign: str) -> bool:
-        """Whether this comes next; it is read then."""
         there = self.text.startswith(sign, self.at)
         self.at += len(sign) * there
         return there
@@ -205,13 +284,7 @@ class _Reader:
         return RequestError(f"line {self.text.count(chr(10), 0, self.at) + 1}: {what}")
 
 
-def _number(digits: str) -> int:
-    """A number that may be absurdly long."""
-    return int(digits) if len(digits) < 10 else MOST_TIMES + 1
-
-
 def _complement(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What these ranges leave of all code points."""
     begin = 0
     for first, last in sorted(ranges):
         if begin < first:
@@ -221,17 +294,7 @@ def _complement(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield begin, _LAST
 
 
-def _check(rules: Mapping[str, _Node]) -> None:
-    if "root" not in rules:
-        raise RequestError("there is no rule named root, with which a text begins")
-    for name, node in rules.items():
-        for used in _used(node):
-            if used not in rules:
-                raise RequestError(f"rule {name} uses {used}, which there is none of")
-
-
 def _used(node: _Node) -> Iterator[str]:
-    """The names of the rules in a node."""
     match node:
         case _Ref(name):
             yield name
@@ -244,38 +307,22 @@ def _used(node: _Node) -> Iterator[str]:
             pass
 
 
-def _recursive(rules: Mapping[str, _Node]) -> bool:
-    """Whether some rule that a text can come to uses itself."""
-    done: set[str] = set()
-    above: set[str] = set()
-
-    def visit(name: str) -> bool:
-        if name in above:
-            return True
-        if name in done:
-            return False
-        above.add(name)
-        found = any(visit(used) for used in _used(rules[name]))
-        above.remove(name)
-        done.add(name)
-        return found
-
-    return visit("root")
-
-
-def _written(rules: Mapping[str, _Node], letter: str) -> str:
-    """The rules that a text can come to: r1, r2 for the parser, or R1, R2 for the lexer, which takes them as one."""
-    names: dict[str, str] = {"root": f"{letter}0"}
-    lines = [f"start: {names['root']}"]
-    waiting = ["root"]
+def _to_lark(rules: Mapping[str, _Node], uses: Mapping[str, Iterable[str]]) -> str:
+    """Write the rules that root needs: r0, r1 for the parser, or R0, R1 for the lexer, which takes them as one."""
+    numbers, waiting = {"root": 0}, ["root"]
     while waiting:
-        name = waiting.pop()
-        for used in _used(rules[name]):
-            if used not in names:
-                names[used] = f"{letter}{len(names)}"
+        for used in uses[waiting.pop()]:
+            if used not in numbers:
+                numbers[used] = len(numbers)
                 waiting.append(used)
-        lines.append(f"{names[name]}: {_expression(rules[name], names)}")
-    return "\n".join(lines) + "\n"
+    letter = "R"
+    try:
+        graphlib.TopologicalSorter({name: uses[name] for name in numbers}).prepare()
+    except graphlib.CycleError:
+        letter = "r"
+    names = {name: f"{letter}{number}" for name, number in numbers.items()}
+    lines = [f"{short}: {_expression(rules[name], names)}\n" for name, short in names.items()]
+    return f"start: {names['root']}\n{''.join(lines)}"
 
 
 def _expression(node: _Node, names: Mapping[str, str]) -> str:
@@ -297,7 +344,7 @@ def _expression(node: _Node, names: Mapping[str, str]) -> str:
 
 
 def _characters(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The ranges without surrogates, which no text has."""
+    """Leave out surrogates, which no text has."""
     before, after = _SURROGATES
     for first, last in ranges:
         if first < before:

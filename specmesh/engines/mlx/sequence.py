@@ -1,8 +1,7 @@
-"""What an MLX model remembers of one sequence: mlx-lm's caches, and snapshots of those that cannot be cut.
+"""One sequence's memory in MLX: mlx-lm's caches, and snapshots of those that cannot be cut.
 
-A layer that attends to all that came before keeps keys and values, and can be cut anywhere. A recurrent layer keeps one
-state, and a sliding window forgets: neither can go back. MLX arrays are immutable, so keeping an earlier state costs
-its memory and no work.
+Full attention can be cut anywhere. A recurrent layer keeps one state, and a sliding window forgets: neither can go
+back. MLX arrays are immutable, so keeping an earlier state costs memory and no work.
 """
 
 import copy
@@ -15,17 +14,14 @@ import numpy as np
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
 from numpy.typing import NDArray
 
+# Snapshots are kept of the newest RECENT positions, and of those divisible by STRIDE within REACH ids of the newest and
+# one beyond: no draft chain is longer.
 RECENT = 4
-"""Each of the newest so many positions has a snapshot,"""
-
 STRIDE = 8
-"""then each position divisible by this,"""
-
 REACH = 40
-"""down to so many ids before the newest, and one beyond: no draft chain is longer."""
 
 _TOGETHER = 8
-"""Up to so many ids run in one pass with logits; of more, all but the last run without: the output layer is wide."""
+"""Most ids of one pass with logits; of more, all but the last run without: the output layer is wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,7 @@ class _Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class MlxRow:
-    """Logits after the last id fed. Reading a large vocabulary takes a while: `best` is known without it."""
+    """Logits after the last id; `best` is known without reading them from the device."""
 
     logits: Any
     best: int
@@ -49,7 +45,7 @@ class MlxRow:
 
 
 class MlxSequence:
-    """The memory of one sequence. Everything here runs on the model's thread; errors are mlx-lm's own."""
+    """Used from the model's thread; errors are mlx-lm's own."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -77,7 +73,7 @@ class MlxSequence:
         return self._run(ids, logits=True)
 
     def trim(self, length: int) -> int:
-        """Keep at most the first `length` ids; how many are held now, fewer where the model cannot go back so far."""
+        """Keep at most the first `length` ids, fewer where the model must go further back; returns how many."""
         surplus = self.length - length
         if surplus <= 0:
             return self.length
@@ -90,7 +86,7 @@ class MlxSequence:
         rows = self._model(mx.array([ids]), cache=self._caches)
         self.length += len(ids)
         if not logits:  # nothing but the states is evaluated, and the output layer never runs
-            mx.eval(self._states())
+            mx.eval([cache.state for cache in self._caches])
             self._remember()
             return None
         row = rows[0, -1]
@@ -99,11 +95,8 @@ class MlxSequence:
         self._remember()
         return MlxRow(row, int(best.item()))  # type: ignore[arg-type] # an index
 
-    def _states(self) -> list[Any]:
-        return [cache.state for cache in self._caches]
-
     def _cut(self, surplus: int) -> bool:
-        """Cut every layer; whether each really lost `surplus` ids."""
+        """Cut every layer; returns whether each really lost `surplus` ids."""
         trimmed: Any = trim_prompt_cache(self._caches, surplus)  # a count, whatever its annotation says
         if trimmed != surplus:
             return False
@@ -111,7 +104,7 @@ class MlxSequence:
         return all(getattr(cache, "offset", 0) in (0, self.length) for cache in self._caches)  # 0: an unused layer
 
     def _go_back(self, length: int) -> bool:
-        """Return to the newest snapshot of at most `length` ids; whether there was one and every layer went along."""
+        """Return to the newest snapshot of at most `length` ids; False where there is none or a layer stays."""
         snapshot = next((kept for kept in reversed(self._snapshots) if kept.length <= length), None)
         if snapshot is None:
             return False
@@ -125,27 +118,24 @@ class MlxSequence:
         return True
 
     def _remember(self) -> None:
-        """Keep the present state of the layers that cannot be cut, or soon cannot."""
+        """Snapshot the layers that cannot be cut, or soon cannot."""
         states = {i: _handles(self._caches[i].state) for i in self._watched if _loses_its_past(self._caches[i])}
         if not states:
             return
-        self._snapshots.append(_Snapshot(self.length, states))
-        self._snapshots = [kept for kept in self._snapshots if self._is_worth_keeping(kept)]
-        while len(self._snapshots) > 1 and self._snapshots[1].length <= self.length - REACH:
-            del self._snapshots[0]
-
-    def _is_worth_keeping(self, snapshot: _Snapshot) -> bool:
-        oldest = snapshot is self._snapshots[0]
-        return oldest or snapshot.length > self.length - RECENT or snapshot.length % STRIDE == 0
+        oldest, *newer = [*self._snapshots, _Snapshot(self.length, states)]
+        newer = [kept for kept in newer if kept.length > self.length - RECENT or kept.length % STRIDE == 0]
+        while newer and newer[0].length <= self.length - REACH:
+            oldest = newer.pop(0)
+        self._snapshots = [oldest, *newer]
 
 
 def _always_trims(cache: Any) -> bool:
-    """Whether a fresh cache can be cut and stays so: no state, no window, nothing nested that might have one."""
+    """Return whether a cache can be cut however long it gets: no state, no window, nothing nested."""
     return cache.is_trimmable() and not hasattr(cache, "max_size") and not hasattr(cache, "caches")
 
 
 def _loses_its_past(cache: Any) -> bool:
-    """Whether a cache cannot be cut, or is a window so nearly full that drafting may fill it."""
+    """Return whether a cache cannot be cut, or is a window so nearly full that drafting may fill it."""
     nested = getattr(cache, "caches", ())
     if nested:
         return any(_loses_its_past(one) for one in nested)

@@ -1,4 +1,4 @@
-"""MLX as drafter: Apple Silicon natively, and the same code on Linux."""
+"""MLX as drafter, on Apple Silicon and on Linux."""
 
 import threading
 from collections.abc import Sequence
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import Reuse
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import EngineInfo, Progress, Trimming, context_of
-from specmesh.engines.mlx_model import MlxSettings, Report, free, load
-from specmesh.engines.sequences import Sequences
+from specmesh.engines.base import EngineInfo, Progress, Sequences, Trimming, context_of
+from specmesh.engines.mlx.model import MlxSettings, free, load
 from specmesh.errors import EngineError, LocalProtocolError
 
 if TYPE_CHECKING:
-    from specmesh.engines.mlx_sequence import MlxSequence
+    from specmesh.engines.mlx.sequence import MlxSequence
 
 __all__ = ["MlxDrafter", "MlxSettings"]
 
@@ -21,17 +20,21 @@ __all__ = ["MlxDrafter", "MlxSettings"]
 class MlxDrafter:
     """A Hugging Face draft model, `DraftEngine` by mlx-lm's models and caches.
 
-    It belongs to the thread that opened it, which must make every call, the last one included: MLX's streams are a
-    thread's own. A thread kept for MLX would cost two wake-ups a token: 3 to 6 % of a small model's step.
+    The thread that opened it must make every call, `close` included: MLX's streams belong to a thread. A thread of its
+    own would cost two wake-ups a token: 3 to 6 % of a small model's step.
     """
 
     def __init__(self, settings: MlxSettings, progress: Progress | None = None) -> None:
-        """Load the model; raises ConfigError where it cannot be loaded, EngineError when cancelled."""
+        """Load the model. Raises ConfigError, or EngineError when cancelled."""
+
+        def report(share: float, fetched: int = 0, /) -> None:
+            if progress is not None and progress(share, fetched) is False:
+                raise EngineError("loading the model was cancelled")
+
         self._owner = threading.get_ident()
         self._memories: list[MlxSequence] = []
         self._closed = False
         try:
-            report = Report(progress)
             report(0.0)
             self._load(settings, report)
             report(1.0)
@@ -64,11 +67,7 @@ class MlxDrafter:
         return row.best if sampler.greedy else sampler.choose(row.numpy(), self._sequences.held(seq))
 
     def trim(self, seq: int, length: int) -> int:
-        """Keep at most the first `length` ids of a sequence; returns how many are held.
-
-        A model that cannot be cut there goes back to the newest snapshot below, or is emptied. Raises
-        LocalProtocolError for a negative length, EngineError when MLX fails.
-        """
+        """As `DraftEngine.trim`: a model that cannot be cut there goes back to the newest snapshot below."""
         self._check_caller()
         if length < 0:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
@@ -95,31 +94,27 @@ class MlxDrafter:
         if self._closed:
             raise EngineError("the model is closed")
 
-    def _load(self, settings: MlxSettings, report: Report) -> None:
+    def _load(self, settings: MlxSettings, report: Progress) -> None:
         model = load(settings, report)
-        from specmesh.engines.mlx_sequence import MlxSequence  # noqa: PLC0415 - MLX itself, known to be there by now
+        from specmesh.engines.mlx.sequence import MlxSequence  # noqa: PLC0415 - MLX itself, known to be there by now
 
         self._memories = [MlxSequence(model.module) for _ in range(settings.n_seq)]
-        n_vocab = self._warm_up(self._memories[0])
+        first = self._memories[0]
+        try:  # once each way: kernels are compiled before a session waits
+            first.feed([0, 0], logits=False)
+            row = first.feed([0], logits=True)
+        except Exception as error:
+            raise EngineError(f"MLX cannot run this model: {error}") from error
+        first.clear()
+        assert row is not None, "asked for"
+        n_vocab = int(row.logits.size)
         self._vocabulary, self._encode = model.vocabulary(n_vocab), model.encode
         n_ctx = context_of(settings.n_ctx, model.trained_ctx)
-        trimming: Trimming = "removal" if self._memories[0].can_trim else "restore"
-        reuse: Reuse = "cut" if trimming == "removal" else "whole"
+        trimming: Trimming = "removal" if first.can_trim else "restore"
+        reuse: Reuse = "cut" if first.can_trim else "whole"
         sizes = n_ctx, settings.n_batch, settings.n_seq
         self._info = EngineInfo(model.name, *sizes, trimming, model.backend, reuse=reuse)
         self._sequences = Sequences(settings.n_seq, n_ctx, n_vocab)
-
-    @staticmethod
-    def _warm_up(memory: "MlxSequence") -> int:
-        """Run the model once each way, so that kernels are compiled before a session waits; how wide a row is."""
-        try:
-            memory.feed([0, 0], logits=False)
-            row = memory.feed([0], logits=True)
-        except Exception as error:
-            raise EngineError(f"MLX cannot run this model: {error}") from error
-        memory.clear()
-        assert row is not None, "asked for"
-        return int(row.logits.size)
 
     def _empty(self, seq: int) -> None:
         self._memories[seq].clear()

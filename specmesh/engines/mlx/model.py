@@ -1,10 +1,11 @@
-"""A Hugging Face model in MLX: finding and loading it with errors that say what to do, and its vocabulary."""
+"""A Hugging Face model in MLX: its download, its weights and its vocabulary."""
 
 import gc
 import json
 import re
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,6 @@ from typing import Any, Literal
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.hf_vocabulary import padded, token_bytes
-from specmesh.engines.mlx_download import download
 from specmesh.errors import ConfigError, EngineError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -21,6 +21,8 @@ _SMALL = 64 * 2**20
 """Bytes of weights below which half precision saves no time anywhere."""
 _PART = 64 * 2**20
 """Bytes of weights that are read between two reports."""
+_FILES = ("*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja")
+"""What mlx-lm loads of a repository, without its Python code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class MlxModel:
 
     @property
     def trained_ctx(self) -> int:
-        """Ids the model was trained with; a very large number where its config does not say."""
+        """Trained context length; a very large number where the config does not say."""
         texts = self.config.get("text_config") or {}
         for config in (self.config, texts):
             for key in ("max_position_embeddings", "n_positions", "max_seq_len"):
@@ -67,11 +69,10 @@ class MlxModel:
         return _ANY_LENGTH
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, with the special tokens that the tokenizer puts at its start."""
         return list(self.tokenizer.backend_tokenizer.encode(text).ids)
 
     def vocabulary(self, n_vocab: int) -> Vocabulary:
-        """The bytes of each id, `n_vocab` of them. Raises ConfigError where the tokenizer does not tell them."""
+        """Return the vocabulary, `n_vocab` ids long. Raises ConfigError where the tokenizer does not tell it."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ConfigError(f"{self.name} has no tokenizer.json: choose a copy of the model that has one")
@@ -83,25 +84,13 @@ class MlxModel:
         return Vocabulary(known, ends)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Passes progress on; raises EngineError where it is to be given up."""
+def load(settings: MlxSettings, report: Progress) -> MlxModel:
+    """Load the model on this thread, which must make all further calls. Raises ConfigError.
 
-    progress: Progress | None
-
-    def __call__(self, share: float, fetched: int = 0) -> None:
-        if self.progress is not None and self.progress(share, fetched) is False:
-            raise EngineError("loading the model was cancelled")
-
-
-def load(settings: MlxSettings, report: Report) -> MlxModel:
-    """Load the model on this thread, which must make all further calls. Raises ConfigError where that cannot be."""
+    What `report` raises ends the loading.
+    """
     where = check_model(settings.model)
-    try:
-        import mlx.core as mx  # noqa: PLC0415 - seconds, and a missing library is told as a setting that is wrong
-        import mlx_lm  # noqa: PLC0415
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"MLX cannot be used here ({error}): pip install 'specmesh[mlx]'") from error
+    mx, mlx_lm = _library("mlx.core"), _library("mlx_lm")
     device = _device(mx, settings.device)
     try:
         folder = Path(where) if Path(where).is_dir() else download(where, report)
@@ -110,23 +99,30 @@ def load(settings: MlxSettings, report: Report) -> MlxModel:
     except EngineError:
         raise
     except Exception as error:  # mlx-lm, its model classes and the hub have no common error
-        raise ConfigError(f"{settings.model} could not be loaded by mlx-lm ({_told(error)}){_advice(where)}") from error
+        said = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+        advice = "no such directory here, and not on the hub or the hub cannot be reached"
+        if Path(where).is_dir():
+            advice = "is the download complete, and the architecture one that this mlx-lm knows?"
+        raise ConfigError(f"{settings.model} could not be loaded by mlx-lm ({said}): {advice}") from error
     module, tokenizer, config = loaded
     name = Path(where).resolve().name if Path(where).is_dir() else where
     return MlxModel(module, tokenizer, config, name, f"MLX {version('mlx')}, {device}")
 
 
 def default_device() -> str:
-    """Where MLX computes here unless told otherwise; raises ConfigError where it cannot be used."""
+    """Return where MLX computes by default. Raises ConfigError where it cannot be used."""
+    return _device(_library("mlx.core"), "auto")
+
+
+def _library(name: str) -> Any:
     try:
-        import mlx.core as mx  # noqa: PLC0415 - as above
+        return import_module(name)
     except (ImportError, ValueError) as error:
         raise ConfigError(f"MLX cannot be used here ({error}): pip install 'specmesh[mlx]'") from error
-    return _device(mx, "auto")
 
 
 def free() -> None:
-    """Give back the memory MLX keeps; the model must be unreachable by now."""
+    """Free the memory that MLX keeps; the model must be unreachable by now."""
     mx = sys.modules.get("mlx.core")
     if mx is not None:
         gc.collect()  # modules refer to each other
@@ -134,7 +130,7 @@ def free() -> None:
 
 
 def check_model(model: str) -> str:
-    """What to hand to mlx-lm: a directory that looks like a model, or a hub id. Raises ConfigError for neither."""
+    """Return the directory or hub id to load. Raises ConfigError for anything else."""
     path = Path(model).expanduser()
     if path.is_file():
         raise ConfigError(f"{model} is a file: MLX loads a Hugging Face directory (for a .gguf file: --engine llama)")
@@ -148,7 +144,7 @@ def check_model(model: str) -> str:
 
 
 def _device(mx: Any, wanted: str) -> str:
-    """Choose where this thread's arrays live; says where, for people."""
+    """Choose where this thread's arrays live; returns its name."""
     if wanted == "cpu":
         mx.set_default_device(mx.cpu)
     if mx.default_device().type != mx.gpu:
@@ -158,12 +154,15 @@ def _device(mx: Any, wanted: str) -> str:
     return str(mx.device_info().get("device_name", "GPU"))
 
 
-def _evaluate(mx: Any, module: Any, report: Report) -> None:
-    """Read the weights, which MLX has only looked at so far, part after part."""
-    from mlx.utils import tree_flatten  # noqa: PLC0415
-
-    _widen(mx, module)
-    parameters: Any = tree_flatten(module.parameters())
+def _evaluate(mx: Any, module: Any, report: Progress) -> None:
+    """Read the weights, which MLX has only mapped so far, part after part."""
+    tree_flatten: Any = import_module("mlx.utils").tree_flatten
+    size = sum(values.nbytes for _, values in tree_flatten(module.parameters()))
+    # Logits in half precision are rounded so coarsely that the best two of a thousand positions are equal at one or
+    # two. Single precision costs nothing on a CPU, whose half precision is slower, and in small models.
+    if mx.default_device().type != mx.gpu or size < _SMALL:
+        module.set_dtype(mx.float32)
+    parameters = tree_flatten(module.parameters())
     size = sum(values.nbytes for _, values in parameters)
     part: list[Any] = []
     done = held = 0
@@ -177,26 +176,28 @@ def _evaluate(mx: Any, module: Any, report: Report) -> None:
             report(done / size)
 
 
-def _widen(mx: Any, module: Any) -> None:
-    """Compute in single precision where it costs nothing: on a CPU, whose half precision is slower, and small models.
+def download(hub_id: str, report: Progress) -> Path:
+    """Return the model's directory in the hub's cache, after transferring what is missing.
 
-    Logits in half precision are rounded so coarsely that the best two of a thousand positions are equal at one or two.
+    Reports bytes on threads of the hub's library; what `report` raises ends the download. Raises the library's errors.
     """
-    from mlx.utils import tree_flatten  # noqa: PLC0415
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - comes with mlx-lm
 
-    parameters: Any = tree_flatten(module.parameters())
-    size = sum(values.nbytes for _, values in parameters)
-    if mx.default_device().type != mx.gpu or size < _SMALL:
-        module.set_dtype(mx.float32)
+    return Path(snapshot_download(hub_id, allow_patterns=list(_FILES), tqdm_class=_bars(report)))
 
 
-def _told(error: Exception) -> str:
-    """The first line of what a library said."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+def _bars(report: Progress) -> Any:
+    """A class of progress bars that draw nothing and report every byte."""
+    tqdm: Any = import_module("huggingface_hub.utils").tqdm
 
+    class Bar(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self._counts_bytes = options.get("unit") == "B"
+            super().__init__(*args, **options | {"disable": True})
 
-def _advice(where: str) -> str:
-    if Path(where).is_dir():
-        return ": is the download complete, and the architecture one that this mlx-lm knows?"
-    return ": no such directory here, and not on the hub or the hub cannot be reached"
+        def update(self, n: float | None = 1) -> None:
+            if self._counts_bytes:
+                self.n += n or 0
+                report(0.0, int(self.n))
+
+    return Bar

@@ -1,0 +1,168 @@
+"""Chat templates, rendered in a child process.
+
+A template is a program by whoever made the model. Jinja's sandbox keeps it from files and programs; the process limits
+its time and memory.
+"""
+
+import functools
+import json
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import BaseLoader, Template, TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from specmesh.core.session_params import ChatMessage
+from specmesh.engines.sandbox import Child, Json, Limits
+from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
+
+MAX_TEMPLATE = 2**20
+"""Bytes of a template's file."""
+
+MAX_TEXT = 2**22
+"""Characters of the longest text: twice the longest body that the API takes."""
+
+RENDERING = Limits(memory=2**29, seconds=3.0)
+"""The longest chat that the API takes needs a small part of it."""
+
+
+class ChatTemplate:
+    """A Jinja template; `bos` is the text of the token that begins a sequence."""
+
+    def __init__(self, source: str, bos: str, eos: str) -> None:
+        """Compile the template. Raises ConfigError."""
+        self.bos = bos
+        self._request: Json = {"template": source, "bos": bos, "eos": eos}
+        self._child = Child(__name__, RENDERING)
+        try:
+            unusable = self._child.ask({**self._request, "messages": None}).get("unusable")
+        except ChildFailed as error:
+            unusable = str(error)
+        if unusable is not None:
+            self.close()
+            raise ConfigError(f"the chat template cannot be used: {unusable}", "chat_template")
+
+    def render(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
+        """Return the prompt up to the assistant's answer, or to the end of the last message where that is continued.
+
+        Safe from any thread. Raises RequestError where the template refuses the messages, EngineError where it fails.
+        """
+        asked = {"messages": [message.fields() for message in messages], "continued": continued}
+        try:
+            answered = self._child.ask(self._request | asked)
+        except ChildFailed as error:
+            raise EngineError(
+                f"the chat template failed ({error}): give the verifier another --chat-template"
+            ) from error
+        if "text" not in answered:
+            why = answered.get("refused") or answered.get("unusable")
+            raise RequestError(f"the model's chat template refuses these messages: {why}", "messages")
+        return str(answered["text"])
+
+    def close(self) -> None:
+        self._child.close()
+
+
+def read_template(path: Path) -> str:
+    """Read a template's file. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_TEMPLATE + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}): name a readable file", "chat_template") from None
+    if len(raw) > MAX_TEMPLATE:
+        raise ConfigError(f"{path}: longer than {MAX_TEMPLATE} bytes: is this a chat template?", "chat_template")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8: save the template as UTF-8 text", "chat_template") from None
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what a model is trained on; here it stands for its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def answer(request: Json) -> Json:
+    """In the child: render `messages`, or only compile the `template` where they are None.
+
+    The answer has `text`; or `unusable`, why the template does not compile; or `refused`, why it refuses the messages.
+    """
+    fault = "unusable"
+    try:
+        template = _compiled(str(request["template"]))
+        fault = "refused"
+        if request["messages"] is None:
+            return {"text": ""}
+        return {"text": (_continued if request["continued"] else _rendered)(template, request)}
+    except MemoryError:  # the sandbox reports it
+        raise
+    except Exception as error:  # noqa: BLE001 - Jinja and a template may raise anything
+        # The template chooses the words: no more than a line of them.
+        return {fault: " ".join(str(error).split())[:300] or type(error).__name__}
+
+
+@functools.lru_cache(maxsize=1)
+def _compiled(source: str) -> Template:
+    """As transformers compiles them, for which templates are written."""
+    environment = ImmutableSandboxedEnvironment(
+        loader=BaseLoader(), trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}  # noqa: DTZ005 - the user's day
+    return environment.from_string(source)
+
+
+def _continued(template: Template, request: Json) -> str:
+    """Find the end of the last message by a mark after its content: a template may strip it, or append to it."""
+    mark = secrets.token_hex(16)
+    messages: Any = request["messages"]
+    last = {**messages[-1], "content": messages[-1]["content"] + mark}
+    marked = {**request, "messages": [*messages[:-1], last]}
+    text, *after = _rendered(template, marked).split(mark)
+    if len(after) != 1:
+        raise TemplateError(f"the last one stands there {len(after)} times, so it cannot be continued")
+    return text
+
+
+def _rendered(template: Template, request: Json) -> str:
+    nothing = dict.fromkeys(("functions", "function_call", "tools", "tool_choice"))
+    parts, length = [], 0
+    for part in template.generate(
+        messages=request["messages"],
+        bos_token=request["bos"],
+        eos_token=request["eos"],
+        add_generation_prompt=not request["continued"],
+        **nothing,
+    ):
+        parts.append(part)
+        length += len(part)
+        if length > MAX_TEXT:
+            raise TemplateError(f"its text has more than {MAX_TEXT} characters")
+    return "".join(parts)
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as transformers writes it: Jinja's own filter escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
