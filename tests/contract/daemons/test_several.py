@@ -198,40 +198,6 @@ def test_a_text_goes_on_elsewhere(bench: Bench):
     finished(client)
 
 
-def test_also_without_waiting(bench: Bench):
-    """A client that would not wait for its verifier has its text all the same."""
-    two = Two(bench)
-    client = two.ask(reconnect_timeout=0.0)
-    tell(two.a, opened(two.a, two.a.expect(m.Open)), 7)
-    heard(client, 7)
-    two.a.say(m.Bye())
-    whole(two.b, two.b.expect(m.Open))
-    finished(client)
-
-
-def test_what_was_not_opened_yet_goes_elsewhere(bench: Bench):
-    """As it was."""
-    two = Two(bench)
-    client = two.ask()
-    first = two.a.expect(m.Open)
-    two.a.say(m.Bye())
-    again = two.b.expect(m.Open)
-    assert replace(again, ref=first.ref) == first  # type: ignore[arg-type, union-attr]
-    whole(two.b, again)
-    finished(client)
-
-
-def test_a_verifier_that_stops_is_not_asked_again(bench: Bench):
-    """DONE shutdown, before it says BYE."""
-    two = Two(bench)
-    client = two.ask()
-    known = opened(two.a, two.a.expect(m.Open))
-    tell(two.a, known, 7)
-    two.a.say(m.Done(4, "shutdown", len(known), {}))
-    whole(two.b, two.b.expect(m.Open))
-    finished(client)
-
-
 @pytest.mark.parametrize("other", [{"model_hash": ""}, {"model_hash": "e" * 64}, {"n_ctx": 64}], ids=["?", "e", "ctx"])
 def test_another_file_does_not_go_on(bench: Bench, other: dict[str, object]):
     """Of the same name even: two files may have it. One whose hash is not known yet may turn out to be the same. Nor

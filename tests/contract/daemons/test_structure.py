@@ -1,16 +1,14 @@
 """Texts of a given form, through the two loops in this process."""
 
 import json
-import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from harness.loops import Bench, Hearing, attach, request, until
 from structlog.testing import capture_logs
 
 from specmesh.api.requests import Finished, Request
-from specmesh.core.sampling.constraint import Grammar, GrammarKind, GuidedDrafts
-from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.daemons.drafter.draft_session import DraftSession
 from specmesh.daemons.drafter.grammars import DraftGrammars
 from specmesh.engines.grammar import GrammarConstraint, Grammars
@@ -125,38 +123,6 @@ def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(monkeypatch: pytest.M
         guides.close()
 
 
-@dataclass
-class Tiring:
-    """A constraint that runs out after so many looks at what it may say of itself."""
-
-    left: int
-
-    @property
-    def spent(self) -> str | None:
-        self.left -= 1
-        return None if self.left >= 0 else "too many states"
-
-
-def test_a_grammar_that_runs_out_guides_no_more():
-    """Which is in the log once, with what to do; it is not compiled again."""
-    vocabulary, guides = SimVerifier(SimSettings()).vocabulary, DraftGrammars()
-    live = DraftSession(7, None, None, 0, 0, {255}, None, grammar=SCHEMA)  # type: ignore[arg-type]
-    guided = live.guided = GuidedDrafts(Tiring(2), {255})  # type: ignore[arg-type]
-    try:
-        with capture_logs() as said:
-            for _ in range(2):
-                guides.look(live, vocabulary)
-            assert (live.guided, said) == (guided, [])
-            for _ in range(3):
-                guides.look(live, vocabulary)
-    finally:
-        guides.close()
-    assert (live.guided, live.grammar) == (None, None)
-    [line] = said
-    assert (line["event"], line["session"], line["error"]) == ("grammar_spent", 7, "too many states")
-    assert "simpler grammar" in line["hint"]
-
-
 def test_drafts_that_no_grammar_can_be_held_against_are_told_of(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """The verifier says once of a session that none of its drafts is verified any more."""
 
@@ -177,57 +143,3 @@ def test_drafts_that_no_grammar_can_be_held_against_are_told_of(bench: Bench, mo
         ("too many states", "none of its drafts is verified")
     ] * 2
     assert len({line["session"] for line in lines}) == 2
-
-
-def test_guides_come_when_they_are_compiled():
-    """Drafts are made without one until then; a grammar that this side cannot use is given up."""
-    vocabulary = SimVerifier(SimSettings()).vocabulary
-    guides = DraftGrammars()
-    try:
-        good, bad, none = (
-            DraftSession(number, None, None, 0, 0, {255}, None, grammar=grammar)  # type: ignore[arg-type]
-            for number, grammar in enumerate((SCHEMA, Grammar(GrammarKind.GBNF, "no"), None))
-        )
-        for live in (good, bad, none):
-            guides.look(live, None)
-            guides.look(live, vocabulary)
-            assert live.guided is None
-
-        def looked() -> bool:
-            for live in (good, bad, none):
-                guides.look(live, vocabulary)
-            return good.guided is not None and bad.grammar is None
-
-        until(looked, "the grammars are compiled")
-        assert (bad.guided, none.guided) == (None, None)
-        guides.look(good, Vocabulary((b"a",), frozenset()))
-        assert guides._grammars is not None
-        assert guides._grammars[0] is vocabulary
-    finally:
-        guides.close()
-
-
-def test_the_grammar_of_a_session_that_is_over_is_not_compiled(monkeypatch: pytest.MonkeyPatch):
-    """Others need not wait for it."""
-    begun, goes_on, compiled = threading.Event(), threading.Event(), list[Grammar]()
-
-    def compile_(_: Grammars, grammar: Grammar) -> None:
-        compiled.append(grammar)
-        begun.set()
-        goes_on.wait()
-
-    monkeypatch.setattr(Grammars, "compile", compile_)
-    vocabulary, guides = SimVerifier(SimSettings()).vocabulary, DraftGrammars()
-    grammars = [Grammar(GrammarKind.GBNF, f'root ::= "{number}"') for number in range(3)]
-    lives = [DraftSession(at, None, None, 0, 0, {255}, None, grammar=grammar) for at, grammar in enumerate(grammars)]  # type: ignore[arg-type]
-    try:
-        for live in lives:
-            guides.look(live, vocabulary)
-        begun.wait()
-        guides.forget(1)
-        goes_on.set()
-        until(lambda: grammars[2] in compiled, "the last is compiled")
-        assert compiled == [grammars[0], grammars[2]]
-    finally:
-        goes_on.set()
-        guides.close()

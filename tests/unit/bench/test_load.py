@@ -32,18 +32,6 @@ def test_one_text():
     assert (level.identical, level.compared, level.refused) == (0, 0, 0)
 
 
-def test_a_client_that_waits_is_the_slowest():
-    """It begins with the others and ends last: fairness is its rate over the mean of all, throughput that of all."""
-    late = text(1, arrivals=(10.9, 11.0), drafted=4, accepted=1, refused=3)
-    [level] = levels([(2, [text(drafted=4, accepted=3), late])])
-    assert level.tokens_per_second == 8.0
-    assert (level.slowest, level.mean) == (4.0, 6.0)
-    assert level.fairness == pytest.approx(4 / 6, abs=1e-4)
-    assert level.acceptance_rate == 0.5
-    assert level.refused == 3
-    assert level.first_token_ms == Percentiles(100.0, 900.0)
-
-
 class Full:
     """A source that has no place until it was asked so often."""
 

@@ -1,7 +1,6 @@
 """The client against a daemon that answers what the test says, over a real Unix socket."""
 
 import json
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,19 +82,6 @@ def test_nobody_there(fake_daemon: Callable[..., Path], monkeypatch: pytest.Monk
     tried = [folder / "run/specmesh/verifier.sock", folder / "run/specmesh/drafter.sock", "/run/specmesh/drafter.sock:"]
     places = [told.index(str(path)) for path in tried]
     assert places == sorted(places)
-
-
-def test_not_for_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A daemon whose socket is somebody else's is not said to be missing only."""
-
-    def refused(self: socket.socket, address: str) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(socket.socket, "connect", refused)
-    with pytest.raises(errors.DaemonUnreachable, match=f"join the group {tmp_path.group()} and log in again"):
-        Client(tmp_path / "verifier.sock").get("/stats")
-    with pytest.raises(errors.DaemonUnreachable, match=r"gone is closed to this user$"):
-        Client(tmp_path / "gone/verifier.sock").get("/stats")
 
 
 def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):

@@ -7,9 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
-from specmesh.cli import main
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,8 +68,3 @@ def test_fish(environment: dict[str, str]):
     """fish completes by the script."""
     script = "specmesh completion fish | source; complete --do-complete 'specmesh ver'"
     assert [line.split()[0] for line in shell("fish", script, environment).splitlines()] == ["verifier"]
-
-
-def test_other_shells():
-    """One that click does not know is wrong usage."""
-    assert CliRunner().invoke(main, ["completion", "tcsh"]).exit_code == 2

@@ -49,13 +49,3 @@ def test_an_interrupted_text_is_shown_as_far_as_it_came():
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert written.text == "ab"
-
-
-def test_a_reader_that_is_gone():
-    """What writing raises is raised where text is added, or at the end."""
-
-    def broken(_: str) -> None:
-        raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError), PacedOutput(broken) as output:
-        output.add("ab", 1)

@@ -27,54 +27,6 @@ def environment(manager: socket.socket, **more: str) -> dict[str, str]:
     return {"NOTIFY_SOCKET": manager.getsockname(), **more}
 
 
-def heard(manager: socket.socket) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in manager.recv(4096).decode().splitlines())
-
-
-def test_states(manager: socket.socket):
-    """Loading asks for time, ready and stopping are said once each."""
-    notifier = Notifier(environment(manager))
-    notifier.reloading(1.5)
-    notifier.reloaded()  # not yet ready, and not by that
-    notifier.loading(0.43)
-    assert heard(manager) == {"STATUS": "loading 43%", "EXTEND_TIMEOUT_USEC": "300000000"}
-    notifier.loading(0.0, 1_230_000_000)
-    assert heard(manager) == {"STATUS": "downloading, 1230 MB so far", "EXTEND_TIMEOUT_USEC": "300000000"}
-    notifier.ready("a model")
-    assert heard(manager) == {"READY": "1", "STATUS": "a model"}
-    notifier.reloading(2.5)
-    assert heard(manager) == {"RELOADING": "1", "MONOTONIC_USEC": "2500000"}
-    notifier.reloaded()
-    assert heard(manager) == {"READY": "1"}
-    notifier.heartbeat()  # nobody waits for any
-    notifier.stopping(38.0)
-    assert heard(manager) == {"STOPPING": "1", "STATUS": "stopping", "EXTEND_TIMEOUT_USEC": "38000000"}
-    notifier.close()
-    notifier.ready("too late")
-
-
-def test_abstract_address():
-    """systemd in containers uses names that are no files."""
-    name = f"@specmesh-test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.settimeout(PATIENCE)
-        listening.bind("\0" + name[1:])
-        with closing(Notifier({"NOTIFY_SOCKET": name})) as notifier:
-            notifier.ready("here")
-            assert heard(listening)["READY"] == "1"
-
-
-@pytest.mark.parametrize("address", ["", "/no/such/socket", "relative", "vsock:2:1"])
-def test_nobody_listens(address: str):
-    """A daemon does not depend on who looks after it."""
-    notifier = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"})
-    notifier.loading(0.5)
-    notifier.ready("ready")
-    notifier.heartbeat()
-    notifier.close()
-    notifier.close()
-
-
 @pytest.mark.parametrize(
     ("told", "seconds"),
     [

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specmesh.api.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
+from specmesh.api.requests import ClientEvent, Failed, Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.penalties import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
@@ -78,13 +78,6 @@ def decode_one(message):
     return decode(encode(message))
 
 
-def test_start_is_opened_with_ref_and_parameters():
-    """Started becomes OPENED with the ref and the sampling parameters."""
-    begun = Started(3, 12, (), SessionParams(PARAMS, 20, stop=("x",)))
-    told = m.Opened(3, 9, 12, 0.5, 40, 0.9, 7, stop=["x"], max_tokens=20)
-    assert said(begun) == [told] == [replace(opened(3, 9, 12, SessionParams(PARAMS, 20)), stop=["x"], max_tokens=20)]
-
-
 @pytest.mark.parametrize(
     "params",
     [
@@ -99,18 +92,6 @@ def test_sampling_crosses_the_wire(params: SamplingParams):
     assert params_of(decode(encode(order))) == params  # type: ignore[arg-type]
     assert requested(order).params.sampling == params
     assert params_of(opened(3, 9, 12, SessionParams(params, 20))) == params
-
-
-def test_rounds_only_where_asked_for():
-    """Tokens become a ROUND with the drafts, where rounds were asked for; ids travel as TRUTH anyway."""
-    events = (Started(3, 12, (), SessionParams(PARAMS, 20)), Tokens((1, 2), 1, (1, 5)), Tokens((4,), 0, None))
-    assert said(*events)[1:] == [m.Round(3, [1, 5], 1), m.Round(3, [], 0)]
-    assert said(*events, rounds=False)[1:] == []
-
-
-def test_end_says_nothing():
-    """DONE tells the end; the client's own event adds nothing."""
-    assert said(Finished("stop", (), {})) == []
 
 
 def test_failures_are_errors_with_ref():

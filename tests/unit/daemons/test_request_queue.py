@@ -81,48 +81,6 @@ def test_a_lower_priority_goes_first():
         assert queue.begun() == [expected]
 
 
-@pytest.mark.fault(
-    "E5.55", "a thousand requests at once", "as many as there is room for wait, in their order; the others get 75"
-)
-def test_a_thousand_requests():
-    """The sessions and the queue take the first of them; the others are refused at once, with what to do."""
-    queue = Queue(2, 16)
-    asked = [queue.ask() for _ in range(18)]
-    for _ in range(982):
-        with pytest.raises(Busy, match=r"all 2 sessions are taken and 18 requests wait: .*--max-queue") as refusal:
-            queue.ask()
-        assert refusal.value.exit_code == 75
-    begun = []
-    while len(begun) < 18:
-        begun += queue.begun()
-        queue.running.clear()
-    assert begun == asked
-
-
-def test_a_drafter_leaves_sessions_for_others():
-    """Its clients get three quarters of them; more of them wait, and others overtake."""
-    queue = Queue(8, 16)
-    theirs = [queue.ask(b"one") for _ in range(10)]
-    assert queue.begun() == theirs[:6]
-    own, other = queue.ask(), queue.ask(b"two")
-    assert queue.begun() == [own, other]
-    queue.running.remove(b"one")
-    assert queue.begun() == [theirs[6]]
-
-
-def test_a_drafter_leaves_places_for_others():
-    """Its requests that run and wait are bounded together; the queue has room for others then."""
-    queue = Queue(8, 16)
-    for _ in range(14):
-        queue.ask(b"one")
-        queue.begun()
-    with pytest.raises(Busy, match="of this drafter"):
-        queue.ask(b"one")
-    queue.ask(b"two")
-    for _ in range(8):
-        queue.ask()
-
-
 def test_when_to_ask_again():
     """Who is refused is told when those who wait will have begun, as fast as they do; never more than a minute."""
     queue = Queue(1, 4)

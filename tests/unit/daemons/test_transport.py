@@ -10,7 +10,6 @@ import zmq
 
 from specmesh.daemons.link.transport import Route, bind_router, plain
 from specmesh.errors import ConfigError
-from specmesh.wire.codec import MAX_FRAME
 
 
 class Sockets:
@@ -68,24 +67,6 @@ def test_what_is_no_address(sockets: Sockets, address: str, open_: str):
     }
     with pytest.raises(ConfigError, match=f"--{open_}.*tcp://127.0.0.1:7071"):
         opens[open_]()
-
-
-def test_sockets_are_bounded(sockets: Sockets):
-    """Both sockets bound their queues and frames and do not hold up an exit; a router tells who is not there."""
-    router, address = sockets.router()
-    dealer = sockets.dealer(address)
-    for one in (router, dealer):
-        assert one.getsockopt(zmq.LINGER) == 0
-        assert one.getsockopt(zmq.MAXMSGSIZE) == MAX_FRAME
-        assert 0 < one.getsockopt(zmq.SNDHWM) <= 1000
-        assert 0 < one.getsockopt(zmq.RCVHWM) <= 1000
-        assert one.getsockopt(zmq.TCP_KEEPALIVE) == 1
-        assert one.getsockopt(zmq.TCP_MAXRT) == 5000
-        assert 0 < one.getsockopt(zmq.HANDSHAKE_IVL) <= 5000
-        assert one.getsockopt(zmq.HEARTBEAT_IVL) == 0, "it aborts the process where a full queue's connection breaks"
-    with pytest.raises(zmq.ZMQError) as caught:
-        router.send_multipart([b"nobody", b"hello"], zmq.NOBLOCK)
-    assert caught.value.errno == zmq.EHOSTUNREACH
 
 
 UNREAD = """

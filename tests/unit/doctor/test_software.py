@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.doctor.machine import LlamaFacts, MlxFacts, judge_llama, judge_mlx
+from specmesh.doctor.machine import LlamaFacts, judge_llama
 from specmesh.engines.llama.library import PINNED
 
 
@@ -31,21 +31,3 @@ def test_llama(facts: LlamaFacts, status: str, found: str, fix: str | None):
     assert check.status == status
     assert found in check.found
     assert (fix is None and check.fix is None) or (fix is not None and fix in str(check.fix))
-
-
-@pytest.mark.parametrize(
-    ("facts", "status", "found"),
-    [
-        (MlxFacts(None, apple=False), "ok", "not installed"),
-        (MlxFacts(None, apple=True), "warn", "not installed"),
-        (MlxFacts("0.32", apple=True, device="Apple M9"), "ok", "MLX 0.32, Apple M9"),
-        (MlxFacts("0.32", apple=True, device="CPU"), "warn", "GPU is not used"),
-        (MlxFacts("0.32", apple=False, device="CPU"), "ok", "MLX 0.32, CPU"),
-        (MlxFacts("0.32", apple=True, error="cannot be used"), "fail", "cannot be used"),
-    ],
-)
-def test_mlx(facts: MlxFacts, status: str, found: str):
-    """Each state of MLX."""
-    check = judge_mlx(facts)
-    assert check.status == status
-    assert found in check.found

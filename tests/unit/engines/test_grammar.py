@@ -180,31 +180,6 @@ def test_time_is_limited_in_each_text(grammars: Grammars, monkeypatch: pytest.Mo
         text.allowed()
 
 
-def test_drafts_that_a_grammar_forbids_take_nothing(grammars: Grammars):
-    """However many, one after the other; an empty one is none."""
-    constraint = grammars.compile(N)
-    assert constraint.fits([]) == 0
-    assert (constraint.spent, constraint.fits(ids("abc"))) == (None, 3)
-
-
-def test_a_vocabulary_without_ends(grammars: Grammars):
-    """A whole text is known all the same; where nothing of the vocabulary can go on, that is said."""
-    made = Grammars(Vocabulary((b"a", b"b"), frozenset()))
-    try:
-        constraint = made.compile(Grammar(GrammarKind.GBNF, 'root ::= "ab" | "ac"'))
-        constraint.take(0)
-        assert constraint.allowed().tolist() == [False, True]
-        constraint.take(1)
-        assert constraint.complete
-        stuck = made.compile(Grammar(GrammarKind.GBNF, 'root ::= "ac"'))
-        stuck.take(0)
-        with pytest.raises(RequestError, match="no token with which the grammar could go on"):
-            stuck.allowed()
-        assert stuck.spent is None
-    finally:
-        made.close()
-
-
 @pytest.mark.parametrize(
     ("grammar", "why"),
     [

@@ -11,9 +11,8 @@ from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier, rollback
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache
-from specmesh.engines.llama.library import library
 from specmesh.engines.llama.model import LlamaModel
-from specmesh.engines.llama.rollback import CARRY, RENEW, Restore, Rollback
+from specmesh.engines.llama.rollback import RENEW, Restore, Rollback
 from specmesh.errors import EngineError
 
 pytest.importorskip("llama_cpp")
@@ -72,20 +71,6 @@ class TestProbe:
         assert engine._cache.partial
         engine.close()
 
-    @pytest.mark.parametrize(("arch", "way"), WAYS.items())
-    def test_drafter(self, path: Callable[[str], Path], arch: str, way: str) -> None:
-        """A drafter's rows come one by one, which llama.cpp's own states do not reach over."""
-        engine = LlamaDrafter(settings(path(arch)))
-        assert engine.info.trimming == ("removal" if way == "removal" else "restore")
-        engine.close()
-
-    def test_rollback_too_large(self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where llama.cpp's states would take more than a share of the weights the state is saved here."""
-        monkeypatch.setattr(rollback, "LEAST_BUDGET", 0)
-        engine = LlamaVerifier(settings(path("qwen35"), n_seq=200))
-        assert engine.info.trimming == "restore"
-        engine.close()
-
     def test_rollback_that_lies(self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
         """A rollback that says yes and leaves another state is noticed by its logits, and not used."""
         monkeypatch.setattr(LlamaCache, "remove", lambda *_: True)
@@ -94,31 +79,6 @@ class TestProbe:
         assert not isinstance(rewind, Rollback)
         cache.close()
         model.close()
-
-    @pytest.mark.parametrize(("broken", "way", "partial"), [((1,), "restore", False), ((0, 1), "none", False)])
-    def test_partial_state(
-        self,
-        path: Callable[[str], Path],
-        monkeypatch: pytest.MonkeyPatch,
-        broken: tuple[int, ...],
-        way: str,
-        partial: bool,
-    ) -> None:
-        """Where the recurrent part alone does not restore the whole state is tried, then nothing."""
-        lib = library()
-        restore = lib.llama_state_seq_set_data_ext
-        monkeypatch.setattr(
-            lib, "llama_state_seq_set_data_ext", lambda *args: 0 if args[-1] in broken else restore(*args)
-        )
-        engine = LlamaVerifier(settings(path("jamba")))
-        assert (engine.info.trimming, engine._cache.partial) == (way, partial)
-        if way == "restore":
-            expected = last_row(engine, Span(1, 0, IDS[:9], logits=True), Span(1, 9, IDS[9:10], logits=True))
-            engine.decode([Span(0, 0, IDS[:8], logits=False)])
-            engine.decode([Span(0, 8, (IDS[8], 90, 91), logits=True)])
-            engine.trim(0, 9)
-            assert close_to(last_row(engine, Span(0, 9, IDS[9:10], logits=True)), expected)
-        engine.close()
 
 
 def sizes() -> CacheSizes:
@@ -155,28 +115,6 @@ class TestRollback:
         assert cache.remove(0, 9)
         assert close_to(self.run(cache, (0, 9, IDS[9:10])), expected)
 
-    def test_beyond_the_last_step(self, cache: LlamaCache, expected: NDArray[np.float32]) -> None:
-        """llama.cpp says yes to going back over two steps, and has another state than it says."""
-        self.run(cache, (0, 0, IDS[:9]))
-        self.run(cache, (0, 9, (90,)))
-        self.run(cache, (0, 10, (91,)))
-        assert cache.remove(0, 9)
-        assert not close_to(self.run(cache, (0, 9, IDS[9:10])), expected)
-
-    @pytest.mark.parametrize("together", [True, False])
-    def test_states_moved_about(self, cache: LlamaCache, expected: NDArray[np.float32], together: bool) -> None:
-        """llama.cpp says yes after other sequences moved the state about, in the same step or another, and is wrong."""
-        for seq in range(3):
-            self.run(cache, (seq, 0, IDS[:8]))
-        first, others = (1, 8, (IDS[8], 90, 91, 92, 93)), [(seq, 8, IDS[8:11]) for seq in (0, 2)]
-        if together:
-            self.run(cache, first, *others)
-        else:
-            self.run(cache, first)
-            self.run(cache, *others)
-        assert cache.remove(1, 9)
-        assert not close_to(self.run(cache, (1, 9, IDS[9:10])), expected)
-
     @pytest.mark.parametrize("arch", ROLLING)
     def test_unequal_spans(self, path: Callable[[str], Path], arch: str) -> None:
         """The engine has the right state in that same arrangement, beside prompts of others too."""
@@ -210,19 +148,6 @@ class TestRollback:
         engine.decode([Span(0, 0, IDS[:2], logits=True)])
         engine.close()
 
-    def test_full_sequences(self, path: Callable[[str], Path]) -> None:
-        """Rows that fill up a short span have room where every sequence is full."""
-        engine = LlamaVerifier(settings(path("lfm2"), n_ctx=64, n_seq=3))
-        for seq in range(3):
-            engine.decode([Span(seq, 0, IDS[:55], logits=False)])
-        for _ in range(2):
-            engine.decode([Span(0, 55, IDS[:9], logits=True), *(Span(s, 55, IDS[:1], logits=True) for s in (1, 2))])
-            for seq in range(3):
-                engine.trim(seq, 0 if seq == 2 else 56)
-                engine.trim(seq, 0)
-                engine.decode([Span(seq, 0, IDS[:55], logits=False)])
-        engine.close()
-
 
 class TestRestore:
     """States saved here."""
@@ -239,36 +164,6 @@ class TestRestore:
         rewind = engine._rewind
         assert isinstance(rewind, Restore)
         return [(sum(m.state is not None for m in track.marks), len(track.ids)) for track in rewind._tracks]
-
-    def test_one_state_per_sequence(self, engine: LlamaVerifier) -> None:
-        """A state is kept from a step with drafts to the next, one per sequence, and freed with it."""
-        engine.decode([Span(0, 0, IDS[:8], logits=False), Span(1, 0, IDS[:8], logits=False)])
-        assert self.tracks(engine) == [(0, 0), (0, 0)]
-        engine.decode([Span(0, 8, IDS[8:11], logits=True), Span(1, 8, IDS[8:9], logits=True)])
-        assert self.tracks(engine) == [(1, 3), (0, 0)]
-        engine.trim(0, 10)
-        engine.decode([Span(0, 10, IDS[10:13], logits=True)])
-        assert self.tracks(engine) == [(1, 5), (0, 0)]
-        engine.decode([Span(0, 13, IDS[13:14], logits=True)])
-        assert self.tracks(engine) == [(0, 0), (0, 0)]
-        engine.decode([Span(0, 14, IDS[14:17], logits=True)])
-        engine.trim(0, 0)
-        assert self.tracks(engine) == [(0, 0), (0, 0)]
-
-    def test_few_ids_ride_along(self, engine: LlamaVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What stays of a rejected step is the head of the next; when it grows it is decoded alone, once."""
-        engine.decode([Span(0, 0, IDS[:8], logits=False)])
-        expected = last_row(engine, Span(1, 0, IDS[:20], logits=False), Span(1, 20, IDS[20:21], logits=True))
-        counted = Counted(engine._cache, monkeypatch)
-        held, left = 8, 0
-        while held < 20:
-            engine.decode([Span(0, held, (*IDS[held : held + 3], 90), logits=True)])
-            assert counted.runs == ([left, 4] if left > CARRY else [left + 4])
-            counted.runs.clear()
-            left = 3 if left > CARRY else left + 3
-            held += 3
-            engine.trim(0, held)
-        assert close_to(last_row(engine, Span(0, held, IDS[held : held + 1], logits=True)), expected)
 
     def test_a_wide_step_taken_back(self, path: Callable[[str], Path]) -> None:
         """More ids to decode again than a step has rows are decoded in pieces."""

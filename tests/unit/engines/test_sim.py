@@ -8,7 +8,7 @@ import pytest
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Span
-from specmesh.engines.sim import END_ID, SimDrafter, SimSettings, SimVerifier
+from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import ConfigError
 
 GREEDY = Sampler(SamplingParams())
@@ -60,27 +60,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     monkeypatch.undo()
 
 
-def test_text_is_printable_and_repeats() -> None:
-    """Two verifiers continue a prompt alike, with printable text that is no constant."""
-    text = bytes(continuation(SimSettings(), 60))
-    assert text == bytes(continuation(SimSettings(seed=5), 60))
-    assert text.decode("ascii").isprintable()
-    assert len(set(text)) > 20
-
-
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.75, 1.0])
 def test_alpha(alpha: float) -> None:
     """The drafter is right as often as alpha says (600 guesses: within 4 standard errors), and repeats."""
     measured = agreement(SimSettings(alpha=alpha))
     assert measured == pytest.approx(alpha, abs=4 * (alpha * (1 - alpha) / 600) ** 0.5)
     assert agreement(SimSettings(alpha=alpha)) == measured
-
-
-def test_end_after() -> None:
-    """A sequence of end_after ids is followed by the end id, and by default nothing ends."""
-    tokens = continuation(SimSettings(end_after=len(PROMPT) + 5), 6)
-    assert tokens.index(END_ID) == 5
-    assert END_ID not in continuation(SimSettings(), 200)
 
 
 def test_time_of_a_step(clock: Clock) -> None:
@@ -90,13 +75,6 @@ def test_time_of_a_step(clock: Clock) -> None:
     assert clock.now == 0
     engine.decode([Span(0, 0, (40,), True), Span(1, 0, (40, 41, 42), True)])
     assert clock.now == pytest.approx(0.036, abs=2e-6)
-
-
-@pytest.mark.parametrize(("rows", "milliseconds"), [(1, 34), (2, 35.5), (3, 40), (9, 40)])
-def test_time_from_a_table(clock: Clock, rows: int, milliseconds: float) -> None:
-    """steps_ms gives the time of each row count; beyond it the last entry counts."""
-    SimVerifier(SimSettings(step_ms=1, steps_ms=(34, 35.5, 40))).decode([Span(0, 0, (40,) * rows, True)])
-    assert clock.now == pytest.approx(milliseconds / 1000, abs=2e-6)
 
 
 def test_parse() -> None:
