@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh import logs
-from specmesh.core.sampling.proposal import MOST, Offer, proposal_of
+from specmesh.core.sampling.proposal import MAX_PROPOSAL, SampledDraft, proposal_of
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
@@ -68,7 +68,7 @@ def laws(target: LlamaVerifier, drafter: LlamaVerifier, prompt: str, tokens: int
     ids, held = target.encode(prompt), 0
     for _ in range(tokens):
         truth, guess = rows(target, ids, held), rows(drafter, ids, held)
-        yield sampler.law(truth), sampler.law(guess), *sampler.likeliest(guess, MOST)
+        yield sampler.law(truth), sampler.law(guess), *sampler.likeliest(guess, MAX_PROPOSAL)
         held = len(ids)
         ids.append(sampler.choose(truth, len(ids)))
     target.trim(0, 0)
@@ -84,7 +84,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
         sampler = Sampler(replace(params, seed=number))
         for p, q, head, shares in laws(*engines, prompt, args.tokens, sampler):
             proposal = proposal_of(head.tolist(), shares)
-            support, weights = Offer(int(head[0]), proposal).shares()
+            support, weights = SampledDraft(int(head[0]), proposal).shares()
             for name, value in {
                 "best": np.minimum(p, q).sum(),
                 "coupled": coupled(p, q),

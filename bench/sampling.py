@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 WAYS: dict[str, SamplingParams] = {

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fuzz.codec import repaired
 from fuzz.targets import CORPUS
-from specmesh.core.vocabulary.probes import PROBES
+from specmesh.core.vocabulary.match import PROBES
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import HEADER, decode, encode

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.acceptance_strategies import proposes
+from specmesh.core.sampling.acceptance_strategies import uses_proposals
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams
 
@@ -40,7 +40,7 @@ def alone(
     prefix, sampler, shown, text = Prefix(PROMPT), Sampler(params.sampling), list[int](), b""
     reason, before = "", iter(said)
     while not reason:
-        own = sampler.keyed(prefix.crc) if proposes(params.sampling) else sampler
+        own = sampler.keyed(prefix.crc) if uses_proposals(params.sampling) else sampler
         token = next(before, -1)
         token = own.choose(row(prefix.crc), len(prefix)) if token < 0 else token
         prefix.extend([token])

@@ -10,12 +10,12 @@ import numpy as np
 
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.filters import Logits
-from specmesh.core.sampling.noise import Stream, derived, uniform
-from specmesh.core.sampling.proposal import Offer
+from specmesh.core.sampling.noise import NoiseStream, derived, uniform
+from specmesh.core.sampling.proposal import SampledDraft
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 
-def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers: Sequence[Offer]) -> list[int]:
+def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers: Sequence[SampledDraft]) -> list[int]:
     """The drafts that stand and what follows them, after a text `prefix`, whatever ends it.
 
     rows: one for the place after it and one after each draft that was verified. offers: these drafts; one more where
@@ -30,10 +30,10 @@ def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers:
         [max(kept[i] * share - asked[i].get(token, 0.0), 0.0) for token, share in enumerate(laws[i])]
         for i in range(len(offers))
     ]
-    coins = uniform(derived(params.seed, Stream.COINS), len(ids), np.arange(len(offers)))
+    coins = uniform(derived(params.seed, NoiseStream.COINS), len(ids), np.arange(len(offers)))
     stood = max((i for i in range(1, len(offers) + 1) if coins[i - 1] <= _height(kept, left, i)), default=0)
     if stood < len(offers):
-        coin = uniform(derived(params.seed, Stream.CORRECTIONS), len(ids), np.zeros(1, np.int64))[0]
+        coin = uniform(derived(params.seed, NoiseStream.CORRECTIONS), len(ids), np.zeros(1, np.int64))[0]
         below = list(accumulate(left[stood]))
         return [*tokens[:stood], next(token for token, sum_ in enumerate(below) if sum_ > coin * below[-1])]
     if len(offers) == len(rows):
@@ -42,7 +42,7 @@ def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers:
     return [*tokens, own.choose(rows[len(tokens)], len(ids) + len(tokens))]
 
 
-def _shares(offer: Offer) -> dict[int, float]:
+def _shares(offer: SampledDraft) -> dict[int, float]:
     ids, shares = offer.shares()
     return dict(zip(ids.tolist(), shares.tolist(), strict=True))
 

@@ -12,13 +12,12 @@ from fuzz.oracle import END, MAX_TOKENS, N_VOCAB, PIECES, PROMPT, Memory, alone
 from fuzz.referee import said
 from fuzz.tape import Tape
 from specmesh.core import events as ev
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Strategy
-from specmesh.core.sampling.acceptance_strategies import proposes
+from specmesh.core.sampling.acceptance_strategies import uses_proposals
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -183,7 +182,7 @@ class _World:
     def handle(self, event: ev.VerifierEvent) -> None:
         """An event, and its effects."""
         before = len(self.session.prefix)
-        shall = self.refereed(event) if isinstance(event, ev.Stepped) and proposes(self.params.sampling) else []
+        shall = self.refereed(event) if isinstance(event, ev.Stepped) and uses_proposals(self.params.sampling) else []
         effects = self.session.handle(event, self.now)
         committed = self.session.prefix
         assert len(committed) == before or isinstance(event, ev.Stepped), "a peer has moved the text"

@@ -13,7 +13,7 @@ from typing import assert_never
 import structlog
 
 from specmesh.api.requests import Cancel, ClientOrder, Failed, ModelInfo, Peer, PingPeers, Submit, refuse
-from specmesh.core.scheduling.kv_slots import Places
+from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.draft_session import PendingRequest
@@ -70,7 +70,7 @@ class DrafterLoop:
         info = engine.info
         room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
         # With several verifiers nothing is kept: the same ids may mean other tokens.
-        self._places = Places(info.n_seq, "whole" if info.reuse == "whole" else "cut", room if len(routes) == 1 else 0)
+        self._places = KVSlots(info.n_seq, "whole" if info.reuse == "whole" else "cut", room if len(routes) == 1 else 0)
         self._upstreams = tuple(
             Upstream(
                 name,

@@ -8,9 +8,9 @@ from specmesh.core.draft_session import DrafterSession
 from specmesh.core.events import Learned, Predict
 from specmesh.core.report import with_drafting
 from specmesh.core.sampling import Strategy
-from specmesh.core.sampling.acceptance_strategies import proposes
-from specmesh.core.sampling.constraint import Grammar, GuidedDrafts
-from specmesh.core.sampling.proposal import Proposing
+from specmesh.core.sampling.acceptance_strategies import uses_proposals
+from specmesh.core.sampling.constraint import DraftConstraint, Grammar
+from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams
 from specmesh.daemons.drafter.event_buffer import EventBuffer
@@ -120,7 +120,7 @@ class DraftSession:
     bytes_sent: int = 0
     bytes_received: int = 0
     grammar: Grammar | None = None
-    guided: GuidedDrafts | None = None
+    guided: DraftConstraint | None = None
     ref: int = 0
     broken: SpecmeshError | None = None
     undraftable: bool = False
@@ -145,7 +145,7 @@ class DraftSession:
         if self.guided is not None:
             length = self.machine.end(plan) - self.n_prompt
             return self.guided.sampler(sampler, length, lambda count: self.machine.before(plan, count))
-        return Proposing(sampler, self.machine.crc_after(plan)) if proposes(sampler.params) else sampler
+        return ProposalSampler(sampler, self.machine.crc_after(plan)) if uses_proposals(sampler.params) else sampler
 
     def learned(self, news: Learned) -> int:
         """Take truth in; how many of its ids were generated, and are new to its client."""

@@ -14,10 +14,10 @@ import structlog
 from specmesh.api.requests import EventSink, Failed
 from specmesh.core import events as ev
 from specmesh.core.draft_session import DrafterSession
-from specmesh.core.drafting.verifier_choice import Load, PaceMeter
-from specmesh.core.sampling.proposal import Proposing
+from specmesh.core.drafting.verifier_choice import PaceMeter, ReportedLoad
+from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.core.scheduling.kv_slots import Places
+from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.daemons.drafter.draft_session import DraftSession, PendingRequest
 from specmesh.daemons.drafter.grammars import DraftGrammars
 from specmesh.daemons.drafter.retry_queue import same_model
@@ -75,14 +75,14 @@ class DraftSessions:
         stats: DrafterStats,
         address: str,
         desk: RequestOwner,
-        places: Places,
+        places: KVSlots,
         temperature: float | None = None,
     ) -> None:
         self.live: dict[int, DraftSession] = {}
         self._temperature = temperature
         self._dealer, self._engine, self._stats, self._address = dealer, engine, stats, address
         self._desk, self.places = desk, places
-        self.load, self.meter = Load(), PaceMeter()
+        self.load, self.meter = ReportedLoad(), PaceMeter()
         self._seats = DraftSlots(engine, places)
         self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
         self.asked: dict[int, PendingRequest] = {}
@@ -160,7 +160,7 @@ class DraftSessions:
         guesses = 0
         for (live, plan, ask), token in zip(asks, tokens, strict=True):
             drafted = live.machine.drafted
-            proposal = ask.sampler.proposal if isinstance(ask.sampler, Proposing) else None
+            proposal = ask.sampler.proposal if isinstance(ask.sampler, ProposalSampler) else None
             effects = live.machine.handle(ev.Predicted(len(plan.ids), token, started, proposal), ended)
             guesses += live.machine.drafted - drafted
             self._carry_out(live, effects)

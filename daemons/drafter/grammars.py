@@ -4,7 +4,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
 
-from specmesh.core.sampling.constraint import SIMPLER, Constraint, Grammar, GuidedDrafts
+from specmesh.core.sampling.constraint import SIMPLER, Constraint, DraftConstraint, Grammar
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.draft_session import DraftSession
 from specmesh.engines.grammar import Grammars
@@ -34,7 +34,7 @@ class DraftGrammars:
         elif compiling.done():
             del self._compiling[live.id]
             try:
-                live.guided = GuidedDrafts(compiling.result(), live.end_ids)
+                live.guided = DraftConstraint(compiling.result(), live.end_ids)
             except Exception as error:  # noqa: BLE001  (whatever it is, drafts go on without)
                 live.grammar = None
                 log.warning("grammar_unknown", session=live.id, error=str(error), meaning="its drafts go without")

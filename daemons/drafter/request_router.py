@@ -7,7 +7,7 @@ from dataclasses import replace
 import structlog
 
 from specmesh.api.requests import EventSink, Failed
-from specmesh.core.drafting.verifier_choice import ranked
+from specmesh.core.drafting.verifier_choice import rank_verifiers
 from specmesh.daemons.drafter.draft_session import PendingRequest
 from specmesh.daemons.drafter.retry_queue import RetryQueue, same_file, same_model
 from specmesh.daemons.drafter.upstream import Upstream
@@ -172,7 +172,7 @@ class RequestRouter:
         fit = [one for one in self.upstreams if one.address not in asked.tried and self._fits(asked, one)]
         if len(fit) < 2:
             return fit
-        order = ranked([one.outlook(now) for one in fit], asked.request.params.max_tokens)
+        order = rank_verifiers([one.outlook(now) for one in fit], asked.request.params.max_tokens)
         return sorted((fit[index] for index in order), key=lambda one: (one.address != asked.home, one.link.stuck))
 
     def _fits(self, asked: PendingRequest, upstream: Upstream) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from specmesh.core.scheduling.kv_slots import NOTHING, Memory, Places
+from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVSlots
 from specmesh.daemons.drafter.draft_session import DraftSession
 from specmesh.engines.base import DraftEngine
 
@@ -10,7 +10,7 @@ from specmesh.engines.base import DraftEngine
 class DraftSlots:
     """Gives sessions the engine's `places`, which others may share; `DraftSession.seq` is the sequence, or None."""
 
-    def __init__(self, engine: DraftEngine, places: Places) -> None:
+    def __init__(self, engine: DraftEngine, places: KVSlots) -> None:
         self._engine, self._places = engine, places
 
     def take(self, live: DraftSession, others: Iterable[DraftSession]) -> bool:
@@ -41,7 +41,7 @@ class DraftSlots:
         machine, seq = live.machine, live.seq
         keeps = live.cache_prompt and not broken
         held = self._engine.trim(seq, min(machine.held, machine.n_truth) if keeps else 0)
-        memory = Memory(machine.truth[:held], live.n_prompt) if held else NOTHING
+        memory = KVContents(machine.truth[:held], live.n_prompt) if held else NO_CONTENTS
         self._places.give_back(seq, memory)
         self._cut()
         live.seq = None

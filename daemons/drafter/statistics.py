@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from specmesh.core.draft_session import DrafterSession
-from specmesh.core.statistics import SHORT, Histogram, Rolling
-from specmesh.core.vocabulary.match import Comparison
+from specmesh.core.statistics import SHORT, Histogram, RecentSamples
+from specmesh.core.vocabulary.match import VocabularyMatch
 from specmesh.daemons.link.peers import Link
 from specmesh.daemons.link.transport import Traffic
 from specmesh.daemons.verifier.statistics import DaemonStats, merged
@@ -17,7 +17,7 @@ class DrafterStats(DaemonStats):
 
     def __init__(self, now: float) -> None:
         super().__init__(now)
-        self.draft_seconds = Rolling()
+        self.draft_seconds = RecentSamples()
         self.drafts = Histogram(SHORT)
         self.drafted = self.accepted = self.committed = self.rounds = 0
 
@@ -41,7 +41,7 @@ class DrafterStats(DaemonStats):
         self,
         info: EngineInfo,
         welcome: Welcome | None,
-        comparison: Comparison | None,
+        comparison: VocabularyMatch | None,
         link: Link,
         sessions: Sequence[DrafterSession],
         traffic: Traffic,

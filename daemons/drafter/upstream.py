@@ -13,8 +13,8 @@ import structlog
 
 from specmesh.api.requests import ModelInfo, Peer, PingPeers
 from specmesh.core import events as ev
-from specmesh.core.drafting.verifier_choice import Greeting, Load, Outlook, PaceMeter
-from specmesh.core.scheduling.kv_slots import Places
+from specmesh.core.drafting.verifier_choice import HelloTimer, PaceMeter, ReportedLoad, VerifierLoad
+from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.daemons.drafter.draft_sessions import DraftSessions, RequestOwner
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.dealer import FLUSH_INTERVAL, Dealer
@@ -44,7 +44,7 @@ class Upstream:
         stats: DrafterStats,
         traffic: Traffic,
         desk: RequestOwner,
-        places: Places,
+        places: KVSlots,
         turns: Callable[[], int],
         temperature: float | None = None,
     ) -> None:
@@ -56,7 +56,7 @@ class Upstream:
         self.welcome: m.Welcome | None = None
         self.last_model = ""
         self.given_up: SpecmeshError | None = None
-        self._greeting = Greeting(random.random, now)
+        self._greeting = HelloTimer(random.random, now)
         self._stats, self._desk, self._turns = stats, desk, turns
         self._round_trip, self._met, self._refused_version = 0.0, False, False
         self._own_then = 0
@@ -92,11 +92,11 @@ class Upstream:
         silent = f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
         return self.refusal or silent
 
-    def outlook(self, now: float) -> Outlook:
+    def outlook(self, now: float) -> VerifierLoad:
         ours, pace = self.following.own - self._own_then, self.following.meter.pace(now)
         rounds, committed = self._stats.rounds, self._stats.committed
         length = max(committed / rounds, 1.0) if rounds else 1.0
-        return Outlook(self.following.load, ours, self._round_trip, pace, length)
+        return VerifierLoad(self.following.load, ours, self._round_trip, pace, length)
 
     def describe(self, now: float) -> dict[str, object]:
         """This verifier for people and for `stats --json`; `load` is what it told last, sessions are this drafter's."""
@@ -226,7 +226,7 @@ class Upstream:
 
     def _loaded(self, told: m.Ping | m.Pong) -> None:
         step_s, row_s = max(told.step_ms, 0.0) / 1e3, max(told.row_ms, 0.0) / 1e3
-        self.following.load = Load(told.sessions, told.queued, told.places, step_s, row_s)
+        self.following.load = ReportedLoad(told.sessions, told.queued, told.places, step_s, row_s)
         self._own_then = self.following.own
 
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
@@ -289,7 +289,7 @@ class Upstream:
         if self.welcome is not None:
             self._stats.reconnects.lost()
         self.welcome = None
-        self.following.load, self.following.meter = Load(), PaceMeter()
+        self.following.load, self.following.meter = ReportedLoad(), PaceMeter()
         self._stats.unpublished = True
         self.introduction.lost()
         self.following.lost(error, time.monotonic())

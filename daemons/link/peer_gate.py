@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from specmesh.core.peer_limits import BODY_WEIGHT, Allowances, Cost, Verdict
+from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, LimitsByAccount
 from specmesh.daemons.link.auth import BAR, Guard
 from specmesh.daemons.link.curve import Connection, user_of
 from specmesh.daemons.link.transport import Inlet
@@ -53,7 +53,7 @@ class Doorkeeper:
         self._allowed = frozenset[str]() if guard is None else guard.allowed
         if guard is not None:
             guard.introduced = frozenset()
-        self._allowances = Allowances()
+        self._allowances = LimitsByAccount()
         self._cut: dict[bytes, float] = {}
         self._told = -TOLD_ONCE
         self._flooding: list[bytes] = []
@@ -120,13 +120,13 @@ class Doorkeeper:
         amount = max(_ids_in(frame), 1) if cost is Cost.IDS else 1
         size = len(frame) * (BODY_WEIGHT if kind >= Kind.HELLO else 1)
         verdict = self._allowances.of(self._account(identity), now).frame(size, cost, amount, now)
-        if verdict is Verdict.CUT:
+        if verdict is FrameAction.CUT:
             self._cut_off(identity, now)
-        return None if verdict is Verdict.TAKE else "rate"
+        return None if verdict is FrameAction.TAKE else "rate"
 
     def bad(self, identity: bytes, now: float) -> None:
         """What its sender said last was no frame, or none for a verifier."""
-        if self._allowances.of(self._account(identity), now).bad(now) is Verdict.CUT:
+        if self._allowances.of(self._account(identity), now).bad(now) is FrameAction.CUT:
             self._cut_off(identity, now)
 
     def may_open(self, identity: bytes, now: float) -> bool:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from specmesh.api.requests import Peer
-from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.estimates import Arrivals
 from specmesh.core.drafting.drafter_pool import DrafterRecord
-from specmesh.core.statistics import Rolling
+from specmesh.core.statistics import RecentSamples
 from specmesh.wire.messages import Hello, Ping, Pong
 
 PING_INTERVAL = 1.0
@@ -39,7 +39,7 @@ class Link:
     """
 
     last_heard: float
-    round_trips: Rolling = field(default_factory=Rolling)
+    round_trips: RecentSamples = field(default_factory=RecentSamples)
     progress: int = 0
     busy: float = 0.0
     stuck: bool = False

@@ -3,7 +3,7 @@
 from typing import Any
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.wire.messages import WHOLE_WINDOW, Open, Opened
 

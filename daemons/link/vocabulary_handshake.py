@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from specmesh.core.vocabulary.match import LEAST_OVERLAP, Comparison, Verdict, compare
-from specmesh.core.vocabulary.probes import compare_encodings
+from specmesh.core.vocabulary.match import LEAST_OVERLAP, MatchKind, VocabularyMatch, compare, compare_encodings
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.vocabulary_transfer import VocabularyCache, VocabularyDownload
 from specmesh.daemons.runtime.shared_cores import SharedCores
@@ -36,7 +35,7 @@ class _Met:
 
     vocabulary: Vocabulary
     engine: DraftEngine
-    comparison: Comparison | None
+    comparison: VocabularyMatch | None
 
 
 class Introduction:
@@ -61,7 +60,7 @@ class Introduction:
         self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
         self.vocabulary: Vocabulary | None = None
         self.engine: DraftEngine | None = None
-        self.comparison: Comparison | None = None
+        self.comparison: VocabularyMatch | None = None
         self._download: VocabularyDownload | None = None
         self._welcome: Welcome | None = None
         self._wake, self._cores = wake, cores
@@ -158,7 +157,7 @@ class Introduction:
                 f"the vocabulary of the draft model {model} does not suit that of {theirs}, the model of the verifier "
                 f"at {self._address}: {found}. Draft with a model of the same family"
             )
-        say = log.warning if found.verdict is Verdict.PARTIAL else log.info
+        say = log.warning if found.verdict is MatchKind.PARTIAL else log.info
         say(f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=str(found))
         self._compare_encoders(own, vocabulary, welcome)
         engine = self._own if found.remap.identity else RemappedDrafter(self._own, found.remap, vocabulary)

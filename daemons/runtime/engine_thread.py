@@ -11,7 +11,7 @@ from typing import TypeVar, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.scheduling.kv_slots import Copy, Cut, Order
+from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOrder
 from specmesh.engines.base import CpuEngine, Span, VerifyEngine
 from specmesh.errors import EngineError, SpecmeshError
 
@@ -33,7 +33,7 @@ def apart(work: Callable[[], T]) -> T:
 class Job:
     """Carry the orders out, then decode the spans; `threads`: with so many CPU threads from now on."""
 
-    orders: tuple[Order, ...]
+    orders: tuple[KVOrder, ...]
     spans: tuple[Span, ...]
     threads: int | None = None
 
@@ -91,7 +91,7 @@ class EngineThread:
         logits = self._engine.decode(job.spans)
         return Decoded(logits, started, time.monotonic())
 
-    def _prepare(self, orders: tuple[Order, ...]) -> None:
+    def _prepare(self, orders: tuple[KVOrder, ...]) -> None:
         """Carry all of them out, then raise the first error, if any: one sequence's must not stop another's."""
         failed: SpecmeshError | None = None
         for order in orders:
@@ -102,11 +102,11 @@ class EngineThread:
         if failed is not None:
             raise failed
 
-    def _carry_out(self, order: Order) -> None:
+    def _carry_out(self, order: KVOrder) -> None:
         match order:
-            case Cut(seq, length):
+            case KVCut(seq, length):
                 self._engine.trim(seq, length)
-            case Copy(seq, source, length):
+            case KVCopy(seq, source, length):
                 self._engine.copy(seq, source, length)
             case _:
                 assert_never(order)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from specmesh.api.requests import Failed, Request
 from specmesh.core.sampling.constraint import Constraint
-from specmesh.core.scheduling.admission import (
+from specmesh.core.session_params import (
+    TargetLimits,
     check_alternatives,
     check_biases,
     check_continued,
     check_prompt,
     check_strategy,
 )
-from specmesh.core.session_params import TargetLimits
 from specmesh.daemons.runtime.prompts import Encoded, Opening, PromptLine
 from specmesh.errors import Busy, SpecmeshError
 

@@ -13,9 +13,9 @@ import zmq
 from specmesh.api.requests import Cancel, ClientOrder, Failed, PingPeers, Submit, refuse
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.drafting.verifier_choice import Load, load_of
+from specmesh.core.drafting.verifier_choice import ReportedLoad, reported_load
 from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
-from specmesh.core.vocabulary.probes import PROBES
+from specmesh.core.vocabulary.match import PROBES
 from specmesh.daemons.link.auth import Guard
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.router import Router
@@ -331,8 +331,8 @@ class VerifierLoop:
         if threads is not None:
             self._stepper.use_threads(threads)
 
-    def _load(self) -> Load:
-        return load_of(len(self._sessions.owners()), len(self._queue), self._info.n_seq, self._costs)
+    def _load(self) -> ReportedLoad:
+        return reported_load(len(self._sessions.owners()), len(self._queue), self._info.n_seq, self._costs)
 
     def _peer_gone(self, identity: bytes, reason: str) -> None:
         """Forget a drafter: its own sessions are kept for it, the others go on alone or with another drafter."""

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from specmesh.api.requests import PingPeers
-from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.drafting.drafter_pool import DrafterRecord
-from specmesh.core.drafting.verifier_choice import Load
+from specmesh.core.drafting.verifier_choice import ReportedLoad
 from specmesh.core.statistics import Histogram
 from specmesh.daemons.link.peers import U32, DrafterPeer, Link
 from specmesh.daemons.link.router import Router
@@ -29,7 +29,7 @@ class Drafters:
     """DrafterPeers by the identity of their connection, in the order they came; `acceptance` is of all their drafts.
     Each PING and PONG tells them of the `load` here."""
 
-    def __init__(self, router: Router, round_trips: Histogram, load: Callable[[], Load] = Load) -> None:
+    def __init__(self, router: Router, round_trips: Histogram, load: Callable[[], ReportedLoad] = ReportedLoad) -> None:
         self._router, self._round_trips, self._load = router, round_trips, load
         self._peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)

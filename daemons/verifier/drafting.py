@@ -6,8 +6,14 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from specmesh.core import events as ev
-from specmesh.core.drafting.drafter_pool import Change, Offer, Why, choose, usefulness
-from specmesh.core.drafting.standby import Standby
+from specmesh.core.drafting.drafter_pool import (
+    AttachReason,
+    DrafterChange,
+    DrafterOffer,
+    Standby,
+    choose_drafter,
+    drafting_rate,
+)
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.verifier.drafters import Drafters
@@ -36,7 +42,7 @@ class DrafterAssignment:
         router: Router,
         drafters: Drafters,
         policies: PolicySolver,
-        changes: dict[Why, int],
+        changes: dict[AttachReason, int],
         carry_out: Callable[[SessionContext, Effects], None],
     ) -> None:
         self._sessions, self._router, self._drafters = sessions, router, drafters
@@ -46,20 +52,20 @@ class DrafterAssignment:
 
     # --- who drafts
 
-    def find_all(self, now: float, why: Why | None = None) -> None:
+    def find_all(self, now: float, why: AttachReason | None = None) -> None:
         """Have drafters for the sessions that may have one and have none."""
         for live in list(self._sessions.values()):
             if live.drafter is None and live.owner is None and live.machine.may_draft:
                 self.find(live, now, why)
 
-    def find(self, live: SessionContext, now: float, why: Why | None = None) -> None:
+    def find(self, live: SessionContext, now: float, why: AttachReason | None = None) -> None:
         """Have a drafter for a session that has none, if there is any: the one that stands by, or the most useful."""
         alone = live.machine.pacing.alone
-        chosen = choose(self._offers(live, now), 1 / alone if alone > 0 else 0.0, live.casting.standby)
+        chosen = choose_drafter(self._offers(live, now), 1 / alone if alone > 0 else 0.0, live.casting.standby)
         if chosen is not None:
             self.attach(live, chosen, why or live.casting.why, now)
 
-    def attach(self, live: SessionContext, identity: bytes, why: Why, now: float) -> None:
+    def attach(self, live: SessionContext, identity: bytes, why: AttachReason, now: float) -> None:
         """Let this drafter draft for a session, if it is there still; who drafted before knows already that it does
         not, or is to stand by."""
         peer = self._drafters.get(identity)
@@ -168,7 +174,7 @@ class DrafterAssignment:
             case _:
                 pass  # drafts that were on their way when it was relieved
 
-    def _change(self, live: SessionContext, change: Change[bytes], now: float) -> None:
+    def _change(self, live: SessionContext, change: DrafterChange[bytes], now: float) -> None:
         if change.why is None:
             self.dismiss(live)
             self._announce(live, change.drafter)
@@ -199,7 +205,7 @@ class DrafterAssignment:
 
     # --- what they promise
 
-    def _offers(self, live: SessionContext, now: float, most: int | None = None) -> list[Offer[bytes]]:
+    def _offers(self, live: SessionContext, now: float, most: int | None = None) -> list[DrafterOffer[bytes]]:
         """What each drafter that can hold this session's text promises, the present one whatever it holds; of others
         than the session's own at most so many, each in its turn."""
         own = {live.drafter, live.casting.standby}
@@ -222,7 +228,7 @@ class DrafterAssignment:
             rate = self._rate(live, peer, asked[identity] + 1, now)
             peer.record.rate = rate
             offers.append(
-                Offer(
+                DrafterOffer(
                     identity,
                     rate,
                     drafting[identity],
@@ -245,7 +251,7 @@ class DrafterAssignment:
         rates = live.casting.rates(peer.identity, record)
         interval, restart = record.interval_at(load), record.restart_at(load)
         inputs = pacing.inputs_with(rates, interval, restart, record.arrivals.round_trip)
-        return None if inputs is None else usefulness(inputs)
+        return None if inputs is None else drafting_rate(inputs)
 
     def _weigh(self) -> None:
         """Note for how many sessions each drafter drafts: that is what its timing is of."""

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from specmesh.api.requests import EventSink, Finished, Started
-from specmesh.core.drafting.drafter_pool import Casting
-from specmesh.core.drafting.standby import Standby
+from specmesh.core.drafting.drafter_pool import SessionDrafters, Standby
 from specmesh.core.events import SendSync, SendTruth
 from specmesh.core.report import with_drafting
 from specmesh.core.session import VerifierSession
@@ -37,7 +36,7 @@ class SessionContext:
     bytes_received: int = 0
     name: str = ""
     key: str = ""
-    casting: Casting[bytes] = field(default_factory=Casting)
+    casting: SessionDrafters[bytes] = field(default_factory=SessionDrafters)
     standby: Standby | None = None
     asked: bool = False
     unguided: bool = False

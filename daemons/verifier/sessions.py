@@ -17,9 +17,8 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import common_length
 from specmesh.core.report import session_report
 from specmesh.core.sampling.constraint import SIMPLER, Constraint
-from specmesh.core.scheduling.admission import may_adopt
 from specmesh.core.session import VerifierSession
-from specmesh.core.session_params import TargetLimits
+from specmesh.core.session_params import TargetLimits, may_adopt
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.runtime.prompts import Opening

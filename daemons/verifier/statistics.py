@@ -8,7 +8,7 @@ from dataclasses import asdict
 from specmesh import __version__
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.drafting.drafter_pool import WHYS
+from specmesh.core.drafting.drafter_pool import ATTACH_REASONS
 from specmesh.core.report import tokens_per_second
 from specmesh.core.sampling import is_exact
 from specmesh.core.session import VerifierSession
@@ -91,7 +91,7 @@ class VerifierStats(DaemonStats):
         self._recent: deque[tuple[int, int]] = deque(maxlen=ROLLING_ROUNDS)
         self.totals = RoundCounts()
         self.throughput = Throughput()
-        self.drafter_changes = dict.fromkeys(WHYS, 0)
+        self.drafter_changes = dict.fromkeys(ATTACH_REASONS, 0)
         self.stray_frames = self.strangers = 0
         self._prompt_tokens = self._stale_drafts = 0
         self._ended = dict.fromkeys(ENDS, 0)

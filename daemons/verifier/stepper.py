@@ -11,7 +11,7 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import SharedStep
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Idle, Scheduler, Step
-from specmesh.core.scheduling.kv_slots import NOTHING, Cut, Places
+from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVCut, KVSlots
 from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed, EngineThread, Job
 from specmesh.daemons.verifier.session_context import SessionContext
 from specmesh.engines.base import Span, VerifyEngine
@@ -40,7 +40,7 @@ class Stepper:
         self._scheduler = Scheduler(engine.info.n_batch, costs, constant=self._width is not None)
         self._costs = costs
         info, part = engine.info, PREFILL_ROWS if self._width is not None else None
-        self.places = Places(info.n_seq, info.reuse, info.n_ctx * (1 if info.reuse == "whole" else info.n_seq), part)
+        self.places = KVSlots(info.n_seq, info.reuse, info.n_ctx * (1 if info.reuse == "whole" else info.n_seq), part)
         self._step: Step | None = None
         self._behind: set[int] = set()  # sequences whose next step decodes ids again
         self._begun = 0.0  # when the step that runs was handed over
@@ -52,13 +52,13 @@ class Stepper:
     def take(
         self, ids: Sequence[int], prompt: int, sessions: Mapping[int, SessionContext], *, cached: bool
     ) -> tuple[int, int]:
-        """A sequence for a session on these ids, beside those of `sessions`; see `Places.take`."""
+        """A sequence for a session on these ids, beside those of `sessions`; see `KVSlots.take`."""
         live = ((other.seq, other.machine.memory) for other in sessions.values())
         return self.places.take(ids, prompt, live, cached=cached)
 
     def give_back(self, live: SessionContext, *, broken: bool) -> None:
         """A session is over. Nothing is kept of one that is broken."""
-        self.places.give_back(live.seq, NOTHING if broken else live.machine.memory)
+        self.places.give_back(live.seq, NO_CONTENTS if broken else live.machine.memory)
 
     def feed(self, sessions: Mapping[int, SessionContext], now: float) -> float | None:
         """Begin a step if the engine is free and a session ready; when to try again where one waits for drafts."""
@@ -77,7 +77,7 @@ class Stepper:
     def _begin(self, step: Step, sessions: Mapping[int, SessionContext], now: float) -> None:
         spans = list[Span]()
         orders = self.places.orders(sessions[session].seq for session, _ in step.parts)
-        self._behind -= {order.seq for order in orders if order == Cut(order.seq, 0)}
+        self._behind -= {order.seq for order in orders if order == KVCut(order.seq, 0)}
         self._redoes, waited = False, 0.0
         for session, part in step.parts:
             live = sessions[session]

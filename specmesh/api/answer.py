@@ -14,7 +14,7 @@ from specmesh.api.logprobs import Said
 from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import Json, Shape
 from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.sampling.stop import Passage, StoppedText
+from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, SpecmeshError
@@ -55,7 +55,7 @@ class Telling:
     def _begin(self, params: SessionParams) -> None:
         """Begin with the ids that came before; who asked by a name alone learns only now what the text may end with."""
         self.logprobs = params.logprobs is not None
-        self._text = StoppedText(self._vocabulary, params.stop)
+        self._text = StopTextFilter(self._vocabulary, params.stop)
         self._untold = deque[tuple[int, Logprob | None]]()
         before = self._request.generated
         self._skipped = len(before) - len(self._text.feed(before).begins)
@@ -85,7 +85,7 @@ class Telling:
         asked = self._request.prompt
         text = self._vocabulary.text(ids) if asked is None else asked
         self._offset = len(text)
-        begins = StoppedText(self._vocabulary, ()).feed(ids).begins
+        begins = StopTextFilter(self._vocabulary, ()).feed(ids).begins
         said = [
             Said(token, min(begin, len(text)), None, self._vocabulary, echoed=True)
             for token, begin in zip(ids, begins, strict=True)
@@ -101,7 +101,7 @@ class Telling:
         self._untold += zip(event.ids, found, strict=True)
         accepted = self._text.feed(event.ids[: event.accepted])
         own = self._text.feed(event.ids[event.accepted :])
-        part = self._next_part(Passage(accepted.text + own.text, accepted.begins + own.begins))
+        part = self._next_part(ShownText(accepted.text + own.text, accepted.begins + own.begins))
         part.described["accepted"] = event.accepted
         if event.drafts is not None:
             part.described["drafts"] = list(event.drafts)
@@ -114,7 +114,7 @@ class Telling:
         """Its usage; of several answers to one prompt the first has that."""
         return shapes.usage(end, self.generated, repeats=self._request.choice > 0)
 
-    def _next_part(self, passage: Passage) -> Part:
+    def _next_part(self, passage: ShownText) -> Part:
         said = []
         for begin in passage.begins:
             if self._skipped:

@@ -12,7 +12,7 @@ from specmesh.api.messages import continues, parse_messages
 from specmesh.api.requests import Request
 from specmesh.api.structure import grammar_of
 from specmesh.core.sampling import THRESHOLD, Strategy
-from specmesh.core.sampling.penalties import FORBIDDEN, WINDOW, Penalties, forbidding
+from specmesh.core.sampling.filters import FORBIDDEN, WINDOW, Penalties, forbidding
 from specmesh.core.sampling.sampler import MOST, SamplingParams, check_sampling
 from specmesh.core.sampling.stop import check_stops
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, SessionParams

@@ -18,7 +18,7 @@ from statistics import fmean
 from specmesh.bench.steps import costs_of, read_costs
 from specmesh.client import Client, Json
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
-from specmesh.core.simulation import Site, Texts
+from specmesh.core.simulation import Deployment, Workload
 from specmesh.core.simulation import simulate as in_virtual_time
 from specmesh.engines.sim import SimSettings, luck
 from specmesh.errors import EngineError, SpecmeshError
@@ -141,9 +141,11 @@ def ideal(pair: SimPair, tokens: int, policy: Callable[[int], Policy] | None = N
     The prompt is of one token: the daemons' rates leave prompts out.
     """
     costs = costs_of({0: {drafts + 1: seconds * 1e3 for drafts, seconds in enumerate(pair.steps)}})
-    site = Site(costs, pair.draft, pair.round_trip + pair.jitter, solving=0.0)
+    site = Deployment(costs, pair.draft, pair.round_trip + pair.jitter, solving=0.0)
     guesses = luck(SimSettings(alpha=pair.alphas, period=pair.period, n_ctx=len(PROMPT) + tokens), PROMPT, tokens)
-    found = in_virtual_time(site, Texts(1, tokens), 1, lambda position: any(guesses[position - 1 : position]), policy)
+    found = in_virtual_time(
+        site, Workload(1, tokens), 1, lambda position: any(guesses[position - 1 : position]), policy
+    )
     return found.total
 
 

@@ -25,7 +25,7 @@ from specmesh.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from specmesh.core.simulation import Forecast, Site, Texts
+    from specmesh.core.simulation import Deployment, Forecast, Workload
 
 PAYS = 1.02
 """Speed-up from which drafts pay: simulations of the same thing differ by 1 %."""
@@ -81,8 +81,8 @@ def _as_json(one: "Forecast") -> dict[str, object]:
 class Plan:
     """What was simulated, and what came of it, fewest users first."""
 
-    site: "Site"
-    texts: "Texts"
+    site: "Deployment"
+    texts: "Workload"
     alpha: float
     levels: Sequence[Level]
 
@@ -138,7 +138,9 @@ class Plan:
         return f"Drafting pays up to {self.pays_up_to} users, and stops paying by {self.stops_at}."
 
 
-def forecast(site: "Site", texts: "Texts", alpha: float, users: Sequence[int], advance: Callable[[], None]) -> Plan:
+def forecast(
+    site: "Deployment", texts: "Workload", alpha: float, users: Sequence[int], advance: Callable[[], None]
+) -> Plan:
     """Simulate each number of users with drafts and without; `advance` is called after each simulation."""
     from specmesh.core.simulation import simulate
 
@@ -197,10 +199,10 @@ def plan(
     rows than were measured are extrapolated.
     """
     from specmesh.bench.steps import costs_of, measured, read_costs
-    from specmesh.core.simulation import Site, Texts
+    from specmesh.core.simulation import Deployment, Workload
 
     costs = costs_of(measured(daemon.Client(socket_path).get("/stats"))) if steps is None else read_costs(steps)
-    site = Site(costs, draft_ms / 1e3, rtt_ms / 1e3, pause_ms / 1e3, drafters=drafters, places=max_sessions)
+    site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, pause_ms / 1e3, drafters=drafters, places=max_sessions)
     with bar(2 * len(users)) as advance:
-        found = forecast(site, Texts(prompt_tokens, tokens), alpha, tuple(map(int, users)), advance)
+        found = forecast(site, Workload(prompt_tokens, tokens), alpha, tuple(map(int, users)), advance)
     print_result(found, as_json=json)

@@ -7,7 +7,7 @@ from specmesh.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Acceptance:
     """The outcome of one round.
 
     committed: ids that are now truth, in order: the accepted drafts, then the target's own (correction or bonus).
@@ -31,7 +31,7 @@ def accept(
     end_ids: Collection[int],
     room: int,
     stops: Callable[[int], bool] = lambda _: False,
-) -> Verdict:
+) -> Acceptance:
     """Walk the rows of one step in order and accept while the choice equals the draft.
 
     `choose(i)` gives the token after the committed prefix and the first `i` drafts; it is called for i = 0, 1, ...
@@ -50,12 +50,12 @@ def accept(
         except RequestError:
             if not committed:
                 raise
-            return Verdict(tuple(committed), index, index, ended=False)
+            return Acceptance(tuple(committed), index, index, ended=False)
         committed.append(token)
         matches = index < len(drafts) and token == drafts[index]
         ended = token in end_ids
         stopped = not ended and stops(token)
         if not matches or ended or stopped or len(committed) == room:
             tested = min(index + 1, len(drafts))
-            return Verdict(tuple(committed), index + matches, tested, ended, stopped)
+            return Acceptance(tuple(committed), index + matches, tested, ended, stopped)
     raise AssertionError("the row after the last draft always ends the walk")

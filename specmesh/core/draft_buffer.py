@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from itertools import zip_longest
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.controller import Pacing
+from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.prefix import Prefix, common_length, extend_crc
-from specmesh.core.sampling.constraint import Guided
-from specmesh.core.sampling.proposal import Offer
+from specmesh.core.sampling.constraint import SessionConstraint
+from specmesh.core.sampling.proposal import SampledDraft
 
 NACK_INTERVAL = 0.1
 """Seconds between two NACKs, or two answers to NACKs, of one session."""
@@ -16,7 +16,7 @@ MOST_HELD = 192
 """Most drafts in hand, whatever a peer sends."""
 
 
-class HeldDrafts:
+class DraftBuffer:
     """A chain of drafts beyond `prefix`, which is the session's and grows before `moved` is called.
 
     Each place in it is known by the CRC-32 of the whole prefix before it, which is what a DRAFT frame carries: drafts
@@ -26,11 +26,11 @@ class HeldDrafts:
     forbids, until it hears the next truth.
     """
 
-    def __init__(self, prefix: Prefix, n_vocab: int, guided: Guided, pacing: Pacing) -> None:
+    def __init__(self, prefix: Prefix, n_vocab: int, guided: SessionConstraint, pacing: DraftLengthController) -> None:
         self.stale = 0
         self.cut = False
         self._prefix, self._n_vocab, self._guided, self._pacing = prefix, n_vocab, guided, pacing
-        self._chain = list[Offer]()
+        self._chain = list[SampledDraft]()
         self._crcs = [prefix.crc]  # of all ids before each draft, and after the last one
         self._forgotten = False
         self._judged = len(prefix)  # up to here it is known whether drafts stood, or there were none
@@ -50,13 +50,13 @@ class HeldDrafts:
         """The first drafts."""
         return _tokens(self._chain[:most])
 
-    def offers(self, drafts: tuple[int, ...]) -> tuple[Offer, ...]:
+    def offers(self, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
         """These drafts with what they were sampled from, and the one after them if it is here by now; of those that
         are not, or were forgotten since, nothing but what they are."""
         if self._forgotten:
-            return tuple(map(Offer, drafts))
+            return tuple(map(SampledDraft, drafts))
         here = common_length(drafts, _tokens(self._chain))
-        rest = map(Offer, drafts[here:]) if here < len(drafts) else self._chain[here : here + 1]
+        rest = map(SampledDraft, drafts[here:]) if here < len(drafts) else self._chain[here : here + 1]
         return (*self._chain[:here], *rest)
 
     def take(self, event: ev.Drafted | ev.Shadowed, now: float) -> list[ev.VerifierEffect]:
@@ -117,7 +117,7 @@ class HeldDrafts:
         said = self._prefix[event.base : event.base + len(event.ids)]
         if not known or common_length(event.ids, said) < len(said):
             return False
-        told = [Offer(*one) for one in zip_longest(event.ids[len(said) :], event.proposals[len(said) :])]
+        told = [SampledDraft(*one) for one in zip_longest(event.ids[len(said) :], event.proposals[len(said) :])]
         at = max(at, 0)
         agreed = common_length(_tokens(told), _tokens(self._chain[at:]))
         if agreed < len(told):
@@ -178,5 +178,58 @@ class HeldDrafts:
         return [ev.SendNack(len(self._prefix), self._prefix.crc)]
 
 
-def _tokens(offers: Iterable[Offer]) -> tuple[int, ...]:
+def _tokens(offers: Iterable[SampledDraft]) -> tuple[int, ...]:
     return tuple(offer.token for offer in offers)
+
+
+TELL_EVERY, TELL_SELDOM = 16, 64
+"""Ids after which a drafter that is not asked for drafts is told how the text goes on; where the clock has shown that a
+crowd does better without, its work would be for nothing, and may be on the target's own cores."""
+
+SYNC_INTERVAL = 0.01
+"""Seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask for them without end."""
+
+
+class TruthSender:
+    """What one session's drafter knows of `prefix`, which is the session's and grows; `pacing` is the session's too."""
+
+    def __init__(self, prefix: Prefix, pacing: DraftLengthController) -> None:
+        self._prefix, self._pacing = prefix, pacing
+        self._untold: int | None = None  # from where it has not been told yet
+        self._synced = float("-inf")
+
+    @property
+    def told(self) -> int:
+        """How many ids it has been told."""
+        return len(self._prefix) if self._untold is None else self._untold
+
+    def begin(self, known: int) -> ev.SendSync:
+        """What a drafter that knows the first `known` ids is told as it takes the session over."""
+        self._untold = None
+        return self._sync(known)
+
+    def grown(self, base: int, now: float, *, idle: bool) -> list[ev.SendTruth]:
+        """TRUTH from `base` on, where the text has grown from, or from where it was last told.
+
+        idle: nothing is drafted and nobody reads along, so that it may be told some rounds late: a frame costs more
+        than it is worth then.
+        """
+        base = base if self._untold is None else self._untold
+        if idle and len(self._prefix) - base < (TELL_SELDOM if self._pacing.refused else TELL_EVERY):
+            self._untold = base
+            return []
+        self._untold = None
+        self._pacing.told(len(self._prefix), now)
+        draft_n = self._pacing.draft_n
+        return [ev.SendTruth(base, self._prefix.crc_at(base), tuple(self._prefix[base : len(self._prefix)]), draft_n)]
+
+    def nacked(self, base: int, crc: int, now: float) -> list[ev.SendSync]:
+        """It lacks what follows its first `base` ids, or has other ones; nothing where it was told a moment ago."""
+        if now - self._synced < min(NACK_INTERVAL, max(SYNC_INTERVAL, self._pacing.round_trip)):
+            return []
+        self._synced = now
+        return [self._sync(base if self._prefix.holds(base, crc) else 0)]
+
+    def _sync(self, base: int) -> ev.SendSync:
+        ids = tuple(self._prefix[base : len(self._prefix)])
+        return ev.SendSync(base, self._prefix.crc_at(base), ids, self._pacing.draft_n)

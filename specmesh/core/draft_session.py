@@ -8,7 +8,7 @@ from math import ceil, log
 from typing import assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.proposal import Proposal
 

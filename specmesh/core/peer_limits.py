@@ -30,7 +30,7 @@ class Cost(IntEnum):
     """Frames that are none."""
 
 
-class Verdict(Enum):
+class FrameAction(Enum):
     """What is to become of a frame: taken, dropped, or dropped with the connection it came by."""
 
     TAKE = 0
@@ -69,10 +69,10 @@ frame for each draft and for as many ahead of those asked for, one NACK in 0.1 s
 BODY_WEIGHT = 8
 """What a byte of a control frame counts. Decoding was measured at 4 ns a byte for ids and 18 to 32 for JSON."""
 
-PATIENCE = 3.0
+CUT_AFTER_S = 3.0
 """Seconds that a peer may go on beyond a limit before it is cut off."""
 
-QUIET = 1.0
+REST_S = 1.0
 """Seconds without a dropped frame after which a peer counts as back within its limits."""
 
 MAX_ACCOUNTS = 1024
@@ -113,7 +113,7 @@ class _Bucket:
             self._level, self._at = min(grown, self._rate.burst), now
 
 
-class Allowance:
+class PeerLimits:
     """What one peer may still send."""
 
     __slots__ = ("_buckets", "_over", "_rates", "_refused")
@@ -123,19 +123,19 @@ class Allowance:
         self._buckets: dict[Cost, _Bucket] = {}
         self._over = self._refused = float("-inf")  # since when, and when last, something was dropped
 
-    def frame(self, size: int, cost: Cost | None, amount: float, now: float) -> Verdict:
+    def frame(self, size: int, cost: Cost | None, amount: float, now: float) -> FrameAction:
         """Judge a frame of `size` bytes that also costs `amount` of `cost`, before anything of it is read."""
         fits = self.take(Cost.FRAMES, 1, now) and self.take(Cost.BYTES, size, now)
         if fits and (cost is None or self.take(cost, amount, now)):
-            return Verdict.TAKE
-        if now - self._refused > QUIET:
+            return FrameAction.TAKE
+        if now - self._refused > REST_S:
             self._over = now
         self._refused = now
-        return Verdict.CUT if now - self._over >= PATIENCE else Verdict.DROP
+        return FrameAction.CUT if now - self._over >= CUT_AFTER_S else FrameAction.DROP
 
-    def bad(self, now: float) -> Verdict:
+    def bad(self, now: float) -> FrameAction:
         """Judge its sender after a frame that was none."""
-        return Verdict.DROP if self.take(Cost.BAD, 1, now) else Verdict.CUT
+        return FrameAction.DROP if self.take(Cost.BAD, 1, now) else FrameAction.CUT
 
     def take(self, cost: Cost, amount: float, now: float) -> bool:
         """Whether so much more of one cost is within the limits, and counted then."""
@@ -153,27 +153,27 @@ class Allowance:
 
     def rested(self, now: float) -> bool:
         """Whether nothing distinguishes it from a new one."""
-        return now - self._refused > QUIET and all(bucket.full(now) for bucket in self._buckets.values())
+        return now - self._refused > REST_S and all(bucket.full(now) for bucket in self._buckets.values())
 
 
-class Allowances:
+class LimitsByAccount:
     """The allowances of all peers, by account: a key where keys are used, so that more connections bring no more."""
 
     def __init__(self, rates: Mapping[Cost, Rate] = RATES) -> None:
         self._rates = rates
-        self._of: dict[Hashable, Allowance] = {}
+        self._of: dict[Hashable, PeerLimits] = {}
         self._look = min(FEW_ACCOUNTS, MAX_ACCOUNTS)  # accounts at which those that have rested are looked for
 
     def __len__(self) -> int:
         return len(self._of)
 
-    def of(self, account: Hashable, now: float) -> Allowance:
+    def of(self, account: Hashable, now: float) -> PeerLimits:
         """The allowance of an account."""
         found = self._of.get(account)
         if found is None:
             if len(self._of) >= self._look:
                 self._forget(now)
-            found = self._of[account] = Allowance(self._rates)
+            found = self._of[account] = PeerLimits(self._rates)
         return found
 
     def earn(self, account: Hashable, drafts: int = 0) -> None:

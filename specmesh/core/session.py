@@ -8,24 +8,22 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.accept import Verdict, accept
-from specmesh.core.draft_buffer import HeldDrafts
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.allocation import Bid
-from specmesh.core.draft_length.arrival_estimates import Arrivals
-from specmesh.core.draft_length.controller import Pacing
+from specmesh.core.accept import Acceptance, accept
+from specmesh.core.draft_buffer import DraftBuffer, TruthSender
+from specmesh.core.draft_length.controller import DraftLengthController
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
+from specmesh.core.draft_length.gate import DraftBid
 from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix, common_length
-from specmesh.core.sampling.acceptance_strategies import Choose, Rows, proposes, rule_of
-from specmesh.core.sampling.constraint import Constraint, Guided
-from specmesh.core.sampling.logprobs import Logprobs
+from specmesh.core.sampling.acceptance_strategies import TokenChoice, VerifiedRows, strategy_of, uses_proposals
+from specmesh.core.sampling.constraint import Constraint, SessionConstraint
+from specmesh.core.sampling.logprobs import LogprobRecorder
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.sampling.stop import StopScan
-from specmesh.core.scheduling.kv_slots import NOTHING, Memory
+from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics import RoundCounts, SessionTimes
-from specmesh.core.truth_sender import Telling
 from specmesh.errors import RequestError
 
 SESSION_MEMORY = 8.0
@@ -62,18 +60,18 @@ class VerifierSession:
         self.params = params
         self.sampler = Sampler(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
-        self.logprobs = Logprobs(params.logprobs, len(self.prefix))
-        self._guided = Guided(constraint)
+        self.logprobs = LogprobRecorder(params.logprobs, len(self.prefix))
+        self._guided = SessionConstraint(constraint)
         self.counts = RoundCounts()
         self.times = SessionTimes(now)
         self.finished: str | None = None
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
         self._limits, self._costs = limits, costs
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
-        self._pacing = Pacing(params.drafts, limits.max_drafts, costs, own, self.times, company)
-        self._telling = Telling(self.prefix, self._pacing)
-        self._drafts = HeldDrafts(self.prefix, limits.n_vocab, self._guided, self._pacing)
-        self._rule = rule_of(params.sampling)
+        self._pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, own, self.times, company)
+        self._telling = TruthSender(self.prefix, self._pacing)
+        self._drafts = DraftBuffer(self.prefix, limits.n_vocab, self._guided, self._pacing)
+        self._rule = strategy_of(params.sampling)
         self._held = held  # ids in the target's memory
         self._stepping = False
         self.cached = min(held, self.n_prompt)
@@ -127,13 +125,13 @@ class VerifierSession:
         known: int = 0,
         proven: bool = False,
     ) -> list[ev.VerifierEffect]:
-        """Hand the session to a drafter that knows its first `known` ids; it is told the rest. See `Pacing.attach`;
+        """Hand the session to a drafter that knows its first `known` ids; it is told the rest.
         `acceptance` is what others' sessions, or this one's past, saw of it.
 
         Where drafts come with what they were sampled from, those of the one before go: its laws are not those of drafts
         that happen to be the same.
         """
-        if proposes(self.params.sampling):
+        if uses_proposals(self.params.sampling):
             self._drafts.forget(stepping=self._stepping)
         own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self._pacing.attach(arrivals, own, proven=proven)
@@ -145,7 +143,7 @@ class VerifierSession:
         return self._telling.told
 
     @property
-    def pacing(self) -> Pacing:
+    def pacing(self) -> DraftLengthController:
         """The pace of its steps."""
         return self._pacing
 
@@ -160,9 +158,9 @@ class VerifierSession:
         return ids[:-1] if ids and ids[-1] in self._limits.end_ids else ids
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> KVContents:
         """What the target's memory holds for certain, as far as other sessions may have it."""
-        return Memory(self.prefix[: self._held], self.n_prompt - 1) if self.params.cache_prompt else NOTHING
+        return KVContents(self.prefix[: self._held], self.n_prompt - 1) if self.params.cache_prompt else NO_CONTENTS
 
     @property
     def attached(self) -> bool:
@@ -185,7 +183,7 @@ class VerifierSession:
         return self._pacing.draft_n
 
     def unsolved(self, now: float) -> PolicyInputs | None:
-        """What to solve another policy from, to be handed to `Pacing.adopt`; None where nothing has moved."""
+        """What to solve another policy from, for `DraftLengthController.adopt`; None where nothing has moved."""
         return None if self.finished is not None else self._pacing.unsolved(now)
 
     @property
@@ -230,11 +228,11 @@ class VerifierSession:
             drafts = forced
         return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts)
 
-    def bid(self, verify: ev.Verify) -> Bid:
+    def bid(self, verify: ev.Verify) -> DraftBid:
         """What its drafts offer to a step: those of the grammar's own stand for certain."""
         forced = self._guided.of_grammar(verify.drafts)
         stands = (1.0,) * forced + self._pacing.stands(len(verify.drafts) - forced)
-        return Bid(stands, chosen=self.params.drafts is not None)
+        return DraftBid(stands, chosen=self.params.drafts is not None)
 
     def _forced(self) -> tuple[int, ...]:
         """What of the next step's drafts is the grammar's own."""
@@ -295,13 +293,13 @@ class VerifierSession:
         whole = self._guided.took(token)
         return self._stops.completes(token) or whole
 
-    def _choices(self, event: ev.Stepped) -> Choose:
+    def _choices(self, event: ev.Stepped) -> TokenChoice:
         """The token after the first i drafts: by the rule, or out of what the grammar allows."""
         base = len(self.prefix)
         if self._guided:
             return lambda i: self._guided.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
         offers = self._drafts.offers(event.drafts)
-        rows = Rows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
+        rows = VerifiedRows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
         return self._rule.choices(rows)
 
     def _after(self, drafts: tuple[int, ...]) -> Sampler:
@@ -312,7 +310,7 @@ class VerifierSession:
         begin = 0 if back < 0 else max(len(self.prefix) - back, 0)
         return self.sampler.after((*self.prefix[begin : len(self.prefix)], *drafts))
 
-    def _commit(self, verdict: Verdict, forced: int, event: ev.Stepped, now: float) -> None:
+    def _commit(self, verdict: Acceptance, forced: int, event: ev.Stepped, now: float) -> None:
         """Let the text grow."""
         tested, accepted = verdict.tested, verdict.accepted
         self._held = len(self.prefix) + len(event.drafts)

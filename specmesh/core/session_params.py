@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specmesh.core.sampling import Strategy
-from specmesh.core.sampling.constraint import Grammar
+from specmesh.core.sampling.constraint import Constraint, Grammar
+from specmesh.core.sampling.logprobs import MOST_ALTERNATIVES, USUAL
 from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.errors import PromptTooLong, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +69,60 @@ class TargetLimits:
     max_drafts: int = MAX_DRAFTS
     pieces: Sequence[bytes] = ()
     width: int | None = None
+
+
+def check_prompt(ids: Sequence[int], limits: TargetLimits, n_prompt: int | None = None) -> None:
+    """Raise RequestError for an empty prompt or foreign ids, PromptTooLong where not one token would fit after it.
+
+    n_prompt: so many of the ids are the prompt, None for all; the others were generated before, and fill the context.
+    """
+    n_prompt = len(ids) if n_prompt is None else n_prompt
+    if not ids:
+        raise RequestError("the prompt is empty: give at least one token")
+    if not 0 < n_prompt <= len(ids) or len(ids) > max(limits.n_ctx, n_prompt):
+        raise RequestError(f"{len(ids)} ids are no text that began with {n_prompt} and has {limits.n_ctx} at most")
+    if not all(0 <= token < limits.n_vocab for token in ids):
+        raise RequestError(f"a prompt id is outside the model's vocabulary of {limits.n_vocab}")
+    if n_prompt >= limits.n_ctx:
+        raise PromptTooLong.of(n_prompt, limits.n_ctx)
+
+
+def check_biases(params: SamplingParams, limits: TargetLimits) -> None:
+    """Raise RequestError where a bias is for a token that the model does not have."""
+    foreign = [token for token, _ in params.logit_bias if token >= limits.n_vocab]
+    if foreign:
+        raise RequestError(f"logit_bias names token {foreign[0]}, and the model has {limits.n_vocab}", "logit_bias")
+
+
+def check_alternatives(params: SessionParams, n_prompt: int, limits: TargetLimits) -> None:
+    """Raise RequestError where more log-probabilities than anybody reads would fill memory."""
+    tokens, top = min(params.max_tokens, limits.n_ctx - n_prompt), params.logprobs or 0
+    if top > USUAL and tokens * top > MOST_ALTERNATIVES:
+        raise RequestError(
+            f"{top} logprobs of {tokens} tokens are too many: give max_tokens, {MOST_ALTERNATIVES // top} at most",
+            "max_tokens",
+        )
+
+
+def check_continued(ids: Sequence[int], constraint: Constraint | None, limits: TargetLimits) -> None:
+    """Raise RequestError where a text that is gone on with is not what its grammar allows, from its beginning on."""
+    said = [token for token in ids if token not in limits.end_ids]
+    if constraint is not None and constraint.fits(said) < len(said):
+        raise RequestError("the text so far is not what its grammar allows: it cannot be gone on with", "resume")
+
+
+def check_strategy(params: SessionParams) -> None:
+    """Raise RequestError for a grammar with a strategy that looks at the laws of whole rows, which it does not mask."""
+    if params.grammar is not None and params.sampling.strategy in (Strategy.PROBABILISTIC, Strategy.THRESHOLD):
+        raise RequestError(
+            f"strategy {params.sampling.strategy} does not go with a grammar or schema: use deterministic", "strategy"
+        )
+
+
+def may_adopt(first: str, asker: str | None) -> bool:
+    """Whether a session that was opened with the key `first` (empty: none) may be given to whoever has shown `asker`.
+
+    None is a client of the daemon's own, who may: it could read the daemon's memory as well. Which session is meant is
+    known by a name that nobody can guess.
+    """
+    return asker is None or asker == first

@@ -18,8 +18,7 @@ from typing import assert_never
 import numpy as np
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.draft_session import DrafterSession
@@ -42,7 +41,7 @@ ROWS = np.tile(np.array([1.0, 0.0], np.float32), (MAX_DRAFTS + 1, 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class Deployment:
     """A verifier, its drafters and the network between them; times in seconds.
 
     costs:    step times, as measured; n_batch: most rows of a step. pause: between two steps.
@@ -63,7 +62,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class Workload:
     """What every user asks for, one text after the other: tokens of prompt and text. draft_n: None adapts."""
 
     prompt: int
@@ -91,8 +90,8 @@ class Forecast:
 
 
 def simulate(
-    site: Site,
-    texts: Texts,
+    site: Deployment,
+    texts: Workload,
     users: int,
     right: Callable[[int], bool],
     policy: Callable[[int], Policy] | None = None,
@@ -130,8 +129,8 @@ class _Counts:
 class _Simulation:
     def __init__(
         self,
-        site: Site,
-        texts: Texts,
+        site: Deployment,
+        texts: Workload,
         users: int,
         right: Callable[[int], bool],
         policy: Callable[[int], Policy] | None,

@@ -93,7 +93,7 @@ class SessionTimes:
         return 0.0 if self.decoding is None else end - self.decoding
 
 
-class Rolling:
+class RecentSamples:
     """The newest samples, for medians and percentiles over a recent window."""
 
     def __init__(self, window: int = 256) -> None:
@@ -227,7 +227,7 @@ class Throughput:
     def __init__(self) -> None:
         self._steps: deque[tuple[int, float]] = deque(maxlen=256)
         self._last_end: float | None = None
-        self.gaps = Rolling(1024)
+        self.gaps = RecentSamples(1024)
 
     def record(self, tokens: int, start: float, end: float) -> None:
         """Count a step that committed `tokens`; what lies between it and the step before counts as its time.

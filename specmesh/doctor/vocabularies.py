@@ -3,8 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from specmesh.core.vocabulary.match import Comparison, Verdict, compare, percent
-from specmesh.core.vocabulary.probes import PROBES, Probed, compare_encodings
+from specmesh.core.vocabulary.match import (
+    PROBES,
+    EncodingMatch,
+    MatchKind,
+    VocabularyMatch,
+    compare,
+    compare_encodings,
+    percent,
+)
 from specmesh.engines.hf_vocabulary import TokenizerFile
 from specmesh.engines.load import load_tokenizer
 
@@ -17,13 +24,13 @@ class Diagnosis:
 
     model: Path
     against: Path
-    comparison: Comparison
-    probed: Probed | None
+    comparison: VocabularyMatch
+    probed: EncodingMatch | None
 
     @property
     def usable(self) -> bool:
         """Whether a drafter with `model` would run for a verifier with `against`."""
-        return self.comparison.verdict is not Verdict.DIFFERENT
+        return self.comparison.verdict is not MatchKind.DIFFERENT
 
     def lines(self) -> list[str]:
         """For people."""
@@ -42,7 +49,7 @@ class Diagnosis:
             return "this drafter would be refused: take a model of the same family"
         if self.probed is not None and self.probed.agreed < self.probed.compared:
             return "these can work together; texts are cut differently, so fewer drafts will be accepted"
-        if self.comparison.verdict is Verdict.PARTIAL:
+        if self.comparison.verdict is MatchKind.PARTIAL:
             share = percent(1 - self.comparison.overlap)
             return f"these can work together; drafts end where one of the {share} without a counterpart would be next"
         return "these can work together"
@@ -78,7 +85,7 @@ def diagnose(model: Path, against: Path, least: float) -> Diagnosis:
     return Diagnosis(model, against, found, _probe(draft, verifier))
 
 
-def _probe(draft: TokenizerFile, verifier: TokenizerFile) -> Probed | None:
+def _probe(draft: TokenizerFile, verifier: TokenizerFile) -> EncodingMatch | None:
     mine, theirs = draft.encode, verifier.encode
     if mine is None or theirs is None:
         return None

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.core.scheduling.kv_slots import Reuse
+from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import LocalProtocolError
@@ -80,7 +80,7 @@ class EngineInfo:
     trimming: Trimming
     backend: str
     width: int | None = None
-    reuse: Reuse = "whole"
+    reuse: KVReuse = "whole"
     batches: bool = False
     n_outputs: int | None = None
     threads: int = 0

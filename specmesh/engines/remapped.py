@@ -7,8 +7,7 @@ verifier's ids, so a drafter agrees as often through a table as without one.
 from collections.abc import Sequence
 
 from specmesh.core.sampling.sampler import Logits, Sampler
-from specmesh.core.vocabulary.remap import Remap
-from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.core.vocabulary.vocabulary import Remap, Vocabulary
 from specmesh.engines.base import Ask, BatchDraftEngine, DraftEngine, EngineInfo
 from specmesh.errors import LocalProtocolError
 

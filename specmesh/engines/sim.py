@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.core.scheduling.kv_slots import Reuse
+from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, EngineInfo, Sequences, Span, Trimming
@@ -107,7 +107,7 @@ class _SimEngine:
         self.settings = settings
         trimming: Trimming = "removal" if settings.can_trim else "none"
         sizes = settings.n_ctx, settings.n_batch, settings.n_seq
-        reuse: Reuse = "copied" if settings.can_trim else "whole"
+        reuse: KVReuse = "copied" if settings.can_trim else "whole"
         self._info = EngineInfo(model, *sizes, trimming, backend="simulation", reuse=reuse, batches=batches)
         pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
         pieces[END_ID] = b""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from processes import SPECMESH, Daemon, Done, Mesh, Running, Stream, body, command, generate, sim_ids, sim_text, until
 
-from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 
 JSON_FIELDS = {

@@ -13,7 +13,7 @@ from processes import Daemon, Mesh, Stream, body, complete, sim_ids, sim_text, u
 from usage import Usage
 
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.vocabulary.probes import PROBES
+from specmesh.core.vocabulary.match import PROBES
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 

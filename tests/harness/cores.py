@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.draft_session import DrafterSession
-from specmesh.core.drafting.standby import Standby
+from specmesh.core.drafting.drafter_pool import Standby
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.proposal import Offer, Proposal
+from specmesh.core.sampling.proposal import Proposal, SampledDraft
 from specmesh.core.scheduling.batch import Idle, Scheduler
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -314,7 +313,7 @@ class Verifier:
         prefix = self._sessions[number].machine.prefix
         return prefix[0 : len(prefix)]
 
-    def in_hand(self, number: int, drafts: tuple[int, ...]) -> tuple[Offer, ...]:
+    def in_hand(self, number: int, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
         """The drafts in hand that begin with those of a step, each with its token and what it was sampled from."""
         return self._sessions[number].machine._drafts.offers(drafts)
 

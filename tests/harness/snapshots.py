@@ -3,8 +3,7 @@
 import numpy as np
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.sampling.sampler import SamplingParams

@@ -8,8 +8,8 @@ from harness import cores as core
 from simulated_models import N_VOCAB, Memory, target_logits
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.acceptance_strategies import proposes
-from specmesh.core.sampling.proposal import Proposal, Proposing
+from specmesh.core.sampling.acceptance_strategies import uses_proposals
+from specmesh.core.sampling.proposal import Proposal, ProposalSampler
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
@@ -38,7 +38,7 @@ class HonestDrafter:
         self.core = core.Drafter(
             session, N_VOCAB, setup.n_ctx, setup.n_batch, world.round_trip, can_trim=setup.can_trim
         )
-        self.proposes = proposes(params.sampling)
+        self.proposes = uses_proposals(params.sampling)
         self.memory = Memory(setup.n_ctx, world.end_bias)
         self.sampler = Sampler(params.sampling)
         self.inbox, self.busy, self.learned = [], False, []
@@ -94,7 +94,7 @@ class HonestDrafter:
         sampler, luck = self.sampler.after(ids), random.Random(prefix.crc ^ self.world.seed)
         form = luck.randrange(8)
         if form > 1:
-            sampler = Proposing(sampler, prefix.crc)
+            sampler = ProposalSampler(sampler, prefix.crc)
             return sampler.choose(logits, len(prefix)), sampler.proposal
         likeliest = sampler.likeliest(logits, 2)[0].tolist()
         if form == 0 or len(likeliest) < 2:

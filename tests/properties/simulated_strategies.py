@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from simulated_drafters import Drafter
 from simulated_link import Faults
 
-from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 

@@ -7,10 +7,9 @@ A client's own draft_n is taken in every step, waited for as long as the drafter
 from itertools import accumulate
 from operator import mul
 
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.allocation import even_drafts
-from specmesh.core.draft_length.arrival_estimates import Arrivals, Outlook
-from specmesh.core.draft_length.drafter_backoff import Bench, Silence
+from specmesh.core.draft_length.drafter_backoff import DrafterBackoff, SilenceTimer
+from specmesh.core.draft_length.estimates import ArrivalEstimate, Arrivals, RollingAcceptance
+from specmesh.core.draft_length.gate import drafts_per_session
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics import SessionTimes
@@ -35,7 +34,7 @@ FAR = 3.0
 """Times as much, and the new policy is not put off."""
 
 
-class Pacing:
+class DraftLengthController:
     """The pace of one session. `draft_n` is what its drafter is asked for.
 
     fixed: the client's own draft_n, None to adapt; most: drafts a step may have at most. `costs` are the verifier's,
@@ -60,25 +59,25 @@ class Pacing:
         self._frontier = 0
         self._accepted = 0
         self._company = float(company)
-        self._outlook: Outlook | None = None  # of the newest drafter
+        self._outlook: ArrivalEstimate | None = None  # of the newest drafter
         self._drafting = False  # the drafter has shown that it drafts on our truth
         self._deadline: float | None = None
         self._waiting_since: float | None = None
         self._rounds_off = 0
         self._probing = False
-        self._bench = Bench()
+        self._bench = DrafterBackoff()
         self.draft_n = self._first()
         self._solved = float("-inf")  # when a policy was last asked for
         self._patience = SOLVE_INTERVAL
-        self._silence = Silence()
+        self._silence = SilenceTimer()
 
     def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None, *, proven: bool = False) -> None:
         """Another drafter, whose timing is learned in `arrivals`, and how often its drafts stand in `acceptance`; None:
         as before. proven: it has shown that it is better, so that trials which others failed do not count for it."""
         self.arrivals = arrivals
         self._drafting = False
-        self._outlook = Outlook(arrivals, self._times)
-        self._silence = Silence()
+        self._outlook = ArrivalEstimate(arrivals, self._times)
+        self._silence = SilenceTimer()
         if acceptance is not None:
             self.acceptance, self.policy = acceptance, None
             self._bench.another(proven=proven)
@@ -311,7 +310,7 @@ class Pacing:
             self.draft_n = 0
             return
         if self._crowd > 1:
-            self.draft_n = even_drafts(self.acceptance.rates(), self._crowd, self._most, self._crowded)
+            self.draft_n = drafts_per_session(self.acceptance.rates(), self._crowd, self._most, self._crowded)
         else:
             self.draft_n = FIRST_DRAFT_N if self.policy is None else self.policy.wanted
         self._rounds_off = 0 if self.draft_n else self._rounds_off + 1

@@ -10,7 +10,7 @@ PATIENCE, FIRST_PATIENCE, RESTARTS = 0.25, 5.0, 8
 """Seconds, and so many restarts, of such rounds; seconds before its first drafts, when it has all the text to read."""
 
 
-class Silence:
+class SilenceTimer:
     """One drafter of one session, from when it came."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ COMPARISON = 8
 
 
 @dataclass(slots=True)
-class Trial:
+class _Trial:
     """Rounds with drafts: how many, their seconds, their tokens, and the sum of the squares of these.
 
     `since` is when the newest of them ended; None where the rounds after it had no drafts, or do not count.
@@ -76,13 +76,13 @@ class Trial:
         return (self.tokens + spread) * alone < self.seconds
 
 
-class Bench:
+class DrafterBackoff:
     """Where a drafter sits that has failed a trial: not asked for anything for so many more `rounds`."""
 
     def __init__(self) -> None:
         self.rounds = 0
         self._next = BENCHED  # how many after the next trial that it fails
-        self._trial = Trial()
+        self._trial = _Trial()
 
     @property
     def believed(self) -> bool:
@@ -92,7 +92,7 @@ class Bench:
     def another(self, *, proven: bool) -> None:
         """Another drafter takes the place. proven: it has shown that it is better, so that trials which others failed
         do not count for it."""
-        self._trial, self.rounds = Trial(), 0 if proven else min(self.rounds, BENCHED)
+        self._trial, self.rounds = _Trial(), 0 if proven else min(self.rounds, BENCHED)
         if proven:
             self._next = 2 * BENCHED  # what it showed may have been copied: it is not believed before it has passed one
 
@@ -116,7 +116,7 @@ class Bench:
         trial.add(tokens, now)
         if trial.rounds < TRIAL:
             return
-        self._trial = Trial()
+        self._trial = _Trial()
         if alone is None:
             self.rounds = COMPARISON
         elif trial.slower(alone):

@@ -5,9 +5,68 @@ takes from a step which runs meanwhile, shows in tokens per second only. So thes
 in turn, and what was faster goes on until the next comparison.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import accumulate
+from operator import mul
 
-from specmesh.core.draft_length.allocation import LEAST_GAIN
+LEAST_GAIN = 1.01
+"""Times the rate without drafts that drafts must promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBid:
+    """What a session could bring to a step, besides its own row.
+
+    stands: the probability that its first 1, 2, ... drafts are all committed, one for each draft in hand, falling.
+    chosen: how many is decided already, so they all come if there is room.
+    """
+
+    stands: tuple[float, ...]
+    chosen: bool = False
+
+
+def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int], float], first: int = 0) -> list[int]:
+    """How many of its drafts each bidder brings, at most `room` together. Of drafts that are as likely to stand, those
+    of bidder number `first` and of the ones after it come before others'.
+
+    seconds: what a step of so many rows is expected to take, everything between two steps included.
+    """
+    counts = [0] * len(bids)
+    for bidder, bid in enumerate(bids):
+        if bid.chosen:
+            counts[bidder] = min(len(bid.stands), room)
+            room -= counts[bidder]
+    tokens = len(bids) + sum(sum(bid.stands[:count]) for bid, count in zip(bids, counts, strict=True))
+    size = max(len(bids), 1)
+    offered = sorted(
+        (-p, (bidder - first) % size, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.stands
+    )
+    del offered[room:]
+    rows = len(bids) + sum(counts)
+    best, taken = LEAST_GAIN * tokens / max(seconds(rows), 1e-9), 0
+    for number, (minus, *_) in enumerate(offered, 1):
+        tokens -= minus
+        rate = tokens / max(seconds(rows + number), 1e-9)
+        if rate > best:
+            best, taken = rate, number
+    for *_, bidder in offered[:taken]:
+        counts[bidder] += 1
+    return counts
+
+
+def drafts_per_session(rates: Sequence[float], sessions: int, most: int, seconds: Callable[[int], float]) -> int:
+    """How many drafts each of so many sessions should bring if all did as this one, whose drafts stand at `rates` given
+    that those before them did: what its drafter is worth asking for."""
+    stands = tuple(accumulate(rates[:most], mul))
+    tokens, best, drafts = 1.0, LEAST_GAIN / max(seconds(sessions), 1e-9), 0
+    for count, stand in enumerate(stands, 1):
+        tokens += stand
+        rate = tokens / max(seconds(sessions * (count + 1)), 1e-9)
+        if rate > best:
+            best, drafts = rate, count
+    return drafts
+
 
 SETTLE = 4
 """Steps after a change that count for nothing: drafts are in hand still, or on their way."""
@@ -65,7 +124,7 @@ class _Rate:
         return self.tokens * other.seconds >= LEAST_GAIN * other.tokens * self.seconds
 
 
-class Contest:
+class SpeculationGate:
     """Drafting against the target alone, in steps that about as many sessions share.
 
     `drafts` is what is to be done; `verdict` whether it was found to pay, None before that was found.
@@ -127,11 +186,11 @@ class Contest:
             self._begin()
 
 
-class Contests:
+class SpeculationGates:
     """One for each size of crowd: 2 or 3 sessions, 4 to 7, and so on."""
 
     def __init__(self) -> None:
-        self._of: dict[int, Contest] = {}
+        self._of: dict[int, SpeculationGate] = {}
         self._seen: dict[int, int] = {}  # by size, steps of late
         self._lasting: set[int] = set()
 
@@ -159,7 +218,7 @@ class Contests:
 
     def stepped(self, step: SharedStep) -> None:
         """A shared step was measured: the contest of its size hears of it."""
-        contest = self._of.setdefault(step.sessions.bit_length(), Contest())
+        contest = self._of.setdefault(step.sessions.bit_length(), SpeculationGate())
         if not (contest.drafts and self._passes(step.sessions)):
             contest.stepped(step)
 
@@ -170,7 +229,7 @@ class Contests:
         return (contest is None or contest.drafts) and not self._passes(sessions)
 
     def refuse(self, sessions: int) -> bool:
-        """Whether so many do better without, as far as is known; see `Contest.refuses`."""
+        """Whether so many do better without, as far as is known; see `SpeculationGate.refuses`."""
         contest = self._of.get(sessions.bit_length())
         return (contest is not None and contest.refuses) or self._passes(sessions)
 

@@ -5,7 +5,7 @@ from collections import deque
 from copy import deepcopy
 from statistics import fmean, median
 
-from specmesh.core.draft_length.gate import Contests
+from specmesh.core.draft_length.gate import SpeculationGates
 
 SHORT_CONTEXT = 1024
 """Ids; steps over fewer are of one kind, then each doubling is another."""
@@ -27,7 +27,7 @@ class StepCosts:
     """
 
     def __init__(self, window: int = 31) -> None:
-        self.crowds = Contests()
+        self.crowds = SpeculationGates()
         self._window = window
         self._curves: dict[int, _Curve] = {}
         self._dearer: dict[int, float] = {}

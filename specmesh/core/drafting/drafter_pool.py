@@ -3,7 +3,7 @@
 The **standby** of a session follows it without being asked for drafts (standby.py). So a drafter is measured
 before anything depends on it, takes over without reading the text first, and is there when the other one dies. What
 counts is the rate of tokens that a drafter promises for this session, by its measured acceptance, speed and distance
-(`usefulness`). Nothing that a drafter says of itself is used.
+(`drafting_rate`). Nothing that a drafter says of itself is used.
 """
 
 from collections import deque
@@ -13,16 +13,18 @@ from math import exp, log
 from statistics import median
 from typing import Generic, Literal, TypeVar, get_args
 
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.arrival_estimates import LEAST_INTERVAL, Arrivals
+from specmesh.core import events as ev
+from specmesh.core.draft_buffer import TELL_EVERY
+from specmesh.core.draft_length.estimates import LEAST_INTERVAL, Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import PolicyInputs
+from specmesh.core.prefix import Prefix
 
 D = TypeVar("D", bound=Hashable)
-Why = Literal["first", "alone", "gone", "silent", "better"]
+AttachReason = Literal["first", "alone", "gone", "silent", "better"]
 """Why a session got its drafter: it was its first; there was none for a while; the one before has gone, or says
 nothing; or this one promises more."""
 
-WHYS: tuple[Why, ...] = get_args(Why)
+ATTACH_REASONS: tuple[AttachReason, ...] = get_args(AttachReason)
 
 LOOK_ROUNDS, LOOK_SECONDS = 8, 0.25
 """Rounds of a session, and seconds, between two looks at its drafters, at least."""
@@ -112,7 +114,7 @@ class DrafterRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer(Generic[D]):
+class DrafterOffer(Generic[D]):
     """A drafter that could draft for a session.
 
     rate: tokens per second that it promises, None while that is unknown. sessions, standbys: how many it drafts and
@@ -128,14 +130,14 @@ class Offer(Generic[D]):
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[D]):
+class DrafterChange(Generic[D]):
     """A drafter is to draft for the session from now on, for this reason; or to stand by, where there is none."""
 
     drafter: D
-    why: Why | None = None
+    why: AttachReason | None = None
 
 
-def choose(offers: Sequence[Offer[D]], alone: float, standby: D | None = None) -> D | None:
+def choose_drafter(offers: Sequence[DrafterOffer[D]], alone: float, standby: D | None = None) -> D | None:
     """The drafter for a session that has none, of those attached in the order they came; None without any. The one that
     stands by has read the text, and is taken unless another promises much more. `alone` is the target's own rate."""
     free = [offer for offer in offers if not offer.barred] or list(offers)
@@ -158,7 +160,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class Casting(Generic[D]):
+class SessionDrafters(Generic[D]):
     """The drafters of one session: who drafts, who stands by, and what was seen of each."""
 
     drafter: D | None = None
@@ -211,7 +213,7 @@ class Casting(Generic[D]):
             self._seen[self.drafter].record.broke(now)
 
     @property
-    def why(self) -> Why:
+    def why(self) -> AttachReason:
         """Why a session without a drafter gets one."""
         return "alone" if self._begun else "first"
 
@@ -248,17 +250,19 @@ class Casting(Generic[D]):
         self._looked = (self._rounds, now)
         return True
 
-    def look(self, offers: Sequence[Offer[D]], shown: int, now: float, *, silent: bool) -> Change[D] | None:
+    def look(
+        self, offers: Sequence[DrafterOffer[D]], shown: int, now: float, *, silent: bool
+    ) -> DrafterChange[D] | None:
         """What should change, if anything. `offers` are of all that could draft, the present one's too; `shown` is how
         many guesses the standby has shown; silent: the drafter was asked and says nothing."""
         of = {offer.drafter: offer for offer in offers}
         standby = of.get(self.standby) if self.standby is not None else None
         drafter = of.get(self.drafter) if self.drafter is not None else None
         if standby is not None and drafter is not None and self._is_better(standby, drafter, shown, silent=silent):
-            return Change(standby.drafter, "silent" if silent else "better")
+            return DrafterChange(standby.drafter, "silent" if silent else "better")
         return self._successor(of, standby, shown, now)
 
-    def _is_better(self, standby: Offer[D], drafter: Offer[D], shown: int, *, silent: bool) -> bool:
+    def _is_better(self, standby: DrafterOffer[D], drafter: DrafterOffer[D], shown: int, *, silent: bool) -> bool:
         """Whether the standby is to draft, by this look and the one before."""
         able = shown >= SHOWN and standby.rate is not None and not standby.barred
         offered, present = standby.rate or 0.0, drafter.rate or 0.0
@@ -266,7 +270,9 @@ class Casting(Generic[D]):
         stint = SHORT_STINT if offered > FAR * present else STINT
         return (able and silent) or (self._better >= 2 and self._rounds >= stint)
 
-    def _successor(self, of: dict[D, Offer[D]], standby: Offer[D] | None, shown: int, now: float) -> Change[D] | None:
+    def _successor(
+        self, of: dict[D, DrafterOffer[D]], standby: DrafterOffer[D] | None, shown: int, now: float
+    ) -> DrafterChange[D] | None:
         """Another standby, where there is none, or a drafter that was not measured for long or promises more."""
         free = [offer for offer in of.values() if offer.drafter not in (self.drafter, self.standby)]
         free = [offer for offer in free if offer.standbys < MOST_STANDBYS]
@@ -275,17 +281,17 @@ class Casting(Generic[D]):
         unknown = [offer for offer in free if offer.rate is None]
         best = unknown[0] if unknown else max(free, key=lambda offer: offer.rate or 0.0)
         if standby is None:
-            return Change(best.drafter)
+            return DrafterChange(best.drafter)
         if shown < SHOWN or self._standby_rounds < STINT:
             # Without guesses for so long, although others could have its place, it has none.
-            return Change(best.drafter) if not shown and self._standby_rounds >= 2 * PROOF else None
+            return DrafterChange(best.drafter) if not shown and self._standby_rounds >= 2 * PROOF else None
         oldest = min(free, key=lambda offer: offer.measured)
         if unknown or (best.rate or 0.0) > GAIN * (standby.rate or 0.0):
-            return Change(best.drafter)
-        return Change(oldest.drafter) if now - oldest.measured >= RECHECK else None
+            return DrafterChange(best.drafter)
+        return DrafterChange(oldest.drafter) if now - oldest.measured >= RECHECK else None
 
 
-def usefulness(inputs: PolicyInputs) -> float:
+def drafting_rate(inputs: PolicyInputs) -> float:
     """Expected tokens per second with such a drafter, at least those of the target alone.
 
     A closed form: solving the step policy (policy.py) takes milliseconds, this takes microseconds. It looks
@@ -322,3 +328,73 @@ def _rates(inputs: PolicyInputs, drafts: int, tokens: float, stands: float) -> t
 def _log_odds(rate: float) -> float:
     bounded = min(max(rate, 0.01), 0.99)
     return log(bounded / (1 - bounded))
+
+
+SYNC_INTERVAL = 0.1
+"""Seconds between two SYNCs, at least."""
+
+
+class Standby:
+    """One drafter beside the one that drafts, following `prefix`, which is the session's and grows.
+
+    `known` ids it knows already, as it has drafted for this session. `told` is how many it has been told; `shown` how
+    many of its guesses have been compared.
+    """
+
+    def __init__(self, prefix: Prefix, now: float, known: int = 0) -> None:
+        self.told = known
+        self.shown = 0
+        self._prefix = prefix
+        self._sent_at = now  # when it was told last
+        self._judged = len(prefix)  # guesses before this count for nothing: judged, or of what it was told at first
+        self._synced = float("-inf")
+
+    def begin(self, now: float) -> ev.SendSync | ev.SendTruth:
+        """What it is told first."""
+        if self.told:
+            return self._truth(now)
+        return self._sync(0, now)
+
+    def follow(self, now: float) -> ev.SendTruth | None:
+        """What to tell it now that the text has grown, if there is enough of it."""
+        return self._truth(now) if len(self._prefix) - self.told >= TELL_EVERY else None
+
+    def rest(self, now: float) -> ev.SendTruth | None:
+        """What it has not been told yet, as the text has ended; None for nothing."""
+        return self._truth(now) if len(self._prefix) > self.told else None
+
+    def nacked(self, base: int, crc: int, now: float) -> ev.SendSync | None:
+        """It lacks what follows its first `base` ids."""
+        if now - self._synced < SYNC_INTERVAL:
+            return None
+        self._synced = now
+        return self._sync(base if self._prefix.holds(base, crc) else 0, now)
+
+    def shadowed(self, event: ev.Shadowed, round_trip: float, now: float) -> tuple[tuple[bool, ...], float | None]:
+        """Compare its guesses with the text; returns of each whether it was right, and the seconds from one to the
+        next. Those of ids that were compared before, or that do not fit, are left out.
+
+        The seconds are known where they end with what it was told last: it has read some ids and guessed these since.
+        The first guesses tell none, as it has read all of the text before them.
+        """
+        if not self._prefix.holds(event.base, event.crc):
+            return (), None
+        new = max(self._judged - event.base, 0)
+        end = event.base + len(event.ids)
+        truth = self._prefix[event.base + new : end]
+        right = tuple(guess == true for guess, true in zip(event.ids[new:], truth, strict=False))
+        if not right:
+            return (), None
+        timed = self.shown > 0 and end == self.told
+        self._judged = event.base + new + len(right)
+        self.shown += len(right)
+        seconds = max(now - self._sent_at - round_trip, 0.0) / (len(right) + 1)
+        return right, seconds if timed else None
+
+    def _truth(self, now: float) -> ev.SendTruth:
+        base, self.told, self._sent_at = self.told, len(self._prefix), now
+        return ev.SendTruth(base, self._prefix.crc_at(base), tuple(self._prefix[base : self.told]), 0)
+
+    def _sync(self, base: int, now: float) -> ev.SendSync:
+        self.told, self._sent_at = len(self._prefix), now
+        return ev.SendSync(base, self._prefix.crc_at(base), tuple(self._prefix[base : self.told]), 0)

@@ -26,7 +26,7 @@ RENEW = 30.0
 """Seconds without an answer after which the connection itself is in doubt."""
 
 
-class Greeting:
+class HelloTimer:
     """The pauses between HELLOs, doubled each time and shortened by `luck`, a number from 0 to below 1: the drafters of
     one verifier must not speak in chorus."""
 
@@ -95,7 +95,7 @@ FORGOTTEN = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ReportedLoad:
     """What a verifier told of its work.
 
     sessions: those it generates for; queued: requests that wait; places: sessions it holds at once, 0 where it does not
@@ -113,14 +113,14 @@ class Load:
         return (self.step_s or UNKNOWN_STEP) + self.row_s * ROWS * others
 
 
-def load_of(sessions: int, queued: int, places: int, costs: StepCosts) -> Load:
+def reported_load(sessions: int, queued: int, places: int, costs: StepCosts) -> ReportedLoad:
     """What a verifier tells of itself."""
     step_s = costs.seconds(1)
-    return Load(sessions, queued, places, step_s, max(costs.seconds(1 + ROWS) - step_s, 0.0) / ROWS)
+    return ReportedLoad(sessions, queued, places, step_s, max(costs.seconds(1 + ROWS) - step_s, 0.0) / ROWS)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TokenPace:
     """Measured: seconds from a token of a session to the next, with so many other sessions beside it."""
 
     token_s: float
@@ -128,21 +128,21 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class VerifierLoad:
     """A verifier, as far as it matters for a new text.
 
     ours: sessions of this drafter's clients that `load` does not have yet. round_trip: seconds. length: tokens that a
     round is expected to bring where no pace was measured.
     """
 
-    load: Load
+    load: ReportedLoad
     ours: int = 0
     round_trip: float = 0.0
-    pace: Pace | None = None
+    pace: TokenPace | None = None
     length: float = 1.0
 
 
-def expected_seconds(outlook: Outlook, max_tokens: int) -> float:
+def expected_seconds(outlook: VerifierLoad, max_tokens: int) -> float:
     """Seconds until a text of at most so many tokens would be finished there."""
     load, tokens = outlook.load, min(max_tokens, TYPICAL)
     there = max(load.sessions + load.queued + outlook.ours, 0)
@@ -155,7 +155,7 @@ def expected_seconds(outlook: Outlook, max_tokens: int) -> float:
     return outlook.round_trip + (ahead / max(load.places, 1) + 1) * tokens * token_s
 
 
-def ranked(outlooks: Sequence[Outlook], max_tokens: int) -> list[int]:
+def rank_verifiers(outlooks: Sequence[VerifierLoad], max_tokens: int) -> list[int]:
     """The verifiers by their index, the one to ask first in front; of those that are NEAR the best, the first given."""
     expected = [expected_seconds(outlook, max_tokens) for outlook in outlooks]
     left, order = list(range(len(outlooks))), list[int]()
@@ -190,8 +190,8 @@ class PaceMeter:
         """A session is over."""
         self._heard.pop(session, None)
 
-    def pace(self, now: float) -> Pace | None:
+    def pace(self, now: float) -> TokenPace | None:
         """The pace lately; None where none was measured lately."""
         if not self._tokens or now - self._newest > FORGOTTEN:
             return None
-        return Pace(self._seconds / self._tokens, self._others / self._weight)
+        return TokenPace(self._seconds / self._tokens, self._others / self._weight)

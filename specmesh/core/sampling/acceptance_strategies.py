@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from specmesh.core.prefix import extend_crc
 from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.block_verification import Block, sample
-from specmesh.core.sampling.noise import Stream, derived, uniform
-from specmesh.core.sampling.proposal import Offer
+from specmesh.core.sampling.noise import NoiseStream, derived, uniform
+from specmesh.core.sampling.proposal import SampledDraft
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
-Choose = Callable[[int], int]
+TokenChoice = Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class VerifiedRows:
     """What a step has shown.
 
     base, crc: how many ids are committed, and their CRC. logits: one row for the place after them and one after each
@@ -32,21 +32,21 @@ class Rows:
     base: int
     crc: int
     logits: NDArray[np.float32]
-    offers: Sequence[Offer]
+    offers: Sequence[SampledDraft]
     sampler: Callable[[int], Sampler]
 
 
-class Rule(Protocol):
+class AcceptanceStrategy(Protocol):
     """A strategy at work."""
 
-    def choices(self, rows: Rows) -> Choose:
+    def choices(self, rows: VerifiedRows) -> TokenChoice:
         """What gives the token after the first i drafts, called for i = 0, 1, ... as long as these are what it gave."""
 
 
 class Deterministic:
     """The target's own choice, whatever was drafted."""
 
-    def choices(self, rows: Rows) -> Choose:
+    def choices(self, rows: VerifiedRows) -> TokenChoice:
         """The choice of each row's sampler."""
         return lambda i: rows.sampler(i).choose(rows.logits[i], rows.base + i)
 
@@ -57,7 +57,7 @@ class Threshold:
     def __init__(self, least: float) -> None:
         self._least = least
 
-    def choices(self, rows: Rows) -> Choose:
+    def choices(self, rows: VerifiedRows) -> TokenChoice:
         """Drafts that are likely enough, or choices."""
 
         def choose(i: int) -> int:
@@ -81,9 +81,9 @@ class Probabilistic:
     """
 
     def __init__(self, seed: int) -> None:
-        self._coins, self._corrections = derived(seed, Stream.COINS), derived(seed, Stream.CORRECTIONS)
+        self._coins, self._corrections = derived(seed, NoiseStream.COINS), derived(seed, NoiseStream.CORRECTIONS)
 
-    def choices(self, rows: Rows) -> Choose:
+    def choices(self, rows: VerifiedRows) -> TokenChoice:
         """What stands of the block, then its correction or, where no draft was left, a choice."""
         offers = rows.offers
         chosen = [offer.token for offer in offers]
@@ -95,22 +95,22 @@ class Probabilistic:
                 chosen[stood:] = [sample(weights, coin)]
         return lambda i: chosen[i] if i < len(chosen) else self._own(rows, i)
 
-    def _own(self, rows: Rows, i: int) -> int:
+    def _own(self, rows: VerifiedRows, i: int) -> int:
         crc = rows.crc
         for offer in rows.offers[:i]:
             crc = extend_crc(crc, offer.token)
         return rows.sampler(i).keyed(crc).choose(rows.logits[i], rows.base + i)
 
 
-def rule_of(params: SamplingParams) -> Rule:
+def strategy_of(params: SamplingParams) -> AcceptanceStrategy:
     """The rule of a session."""
     if params.strategy == Strategy.THRESHOLD:
         return Threshold(params.threshold)
-    if proposes(params):
+    if uses_proposals(params):
         return Probabilistic(params.seed)
     return Deterministic()
 
 
-def proposes(params: SamplingParams) -> bool:
+def uses_proposals(params: SamplingParams) -> bool:
     """Whether drafts are to be sampled, and sent with what they were sampled from."""
     return params.strategy == Strategy.PROBABILISTIC and params.temperature > 0

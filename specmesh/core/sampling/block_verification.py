@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specmesh.core.sampling.filters import Floats
-from specmesh.core.sampling.proposal import Offer
+from specmesh.core.sampling.proposal import SampledDraft
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Block:
     taken in. kept and heights are those of the module's text; heights[i] is height_(i+1)."""
 
     laws: Sequence[Floats]
-    offers: Sequence[Offer]
+    offers: Sequence[SampledDraft]
     kept: tuple[float, ...]
     heights: tuple[float, ...]
 
     @classmethod
-    def of(cls, laws: Sequence[Floats], offers: Sequence[Offer]) -> "Block":
+    def of(cls, laws: Sequence[Floats], offers: Sequence[SampledDraft]) -> "Block":
         """The block of as many drafts as there are laws."""
         kept = [1.0]
         left = []

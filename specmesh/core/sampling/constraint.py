@@ -119,7 +119,7 @@ BACK = 64
 """Ids at the end of a drafter's text that may have changed since its last guess: a chain is shorter."""
 
 
-class Guided:
+class SessionConstraint:
     """The constraint of one session at the verifier, or None; it moves on with the committed ids."""
 
     def __init__(self, constraint: Constraint | None) -> None:
@@ -165,7 +165,7 @@ class Guided:
         return common_length(drafts, self._constraint.forced()) if self._constraint is not None and drafts else 0
 
 
-class GuidedDrafts:
+class DraftConstraint:
     """The constraint of one session at its drafter: it goes on with the guesses, and back where they did not stand.
 
     Guesses that the grammar forbids would be dropped, and those of the target are masked alike.

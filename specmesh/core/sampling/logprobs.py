@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from specmesh.core.sampling.filters import Logits, largest
 from specmesh.errors import RequestError
 
-MOST, USUAL = 4096, 20
+MAX_LOGPROBS, USUAL = 4096, 20
 """Most alternatives that are told of a token, and how many are never too many."""
 
 MOST_ALTERNATIVES = 2**17
@@ -38,8 +38,8 @@ class Logprob:
 
 def check_logprobs(top: int) -> int:
     """How many alternatives are to be told of a token; raises RequestError where those are too many."""
-    if not 0 <= top <= MOST:
-        raise RequestError(f"logprobs must be a whole number from 0 to {MOST}", "logprobs")
+    if not 0 <= top <= MAX_LOGPROBS:
+        raise RequestError(f"logprobs must be a whole number from 0 to {MAX_LOGPROBS}", "logprobs")
     return top
 
 
@@ -54,7 +54,7 @@ def logprobs_of(logits: Logits, token: int, top: int) -> Logprob:
     return Logprob(chosen, tuple(likeliest.tolist()), tuple(others))
 
 
-class Logprobs:
+class LogprobRecorder:
     """Those of a text, by absolute position from `begin` on; `top` is None where nobody asked, and nothing is kept."""
 
     __slots__ = ("_found", "_top", "begin")

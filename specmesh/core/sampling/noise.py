@@ -13,7 +13,7 @@ _PART = 8192
 """Tokens at once, so that what is computed of them stays in the processor's cache."""
 
 
-class Stream(IntEnum):
+class NoiseStream(IntEnum):
     """What noise is for. Coupled sampling has the seed's own; each of these has another, which shows nothing of it."""
 
     CHOICES = 1
@@ -22,7 +22,7 @@ class Stream(IntEnum):
     CORRECTIONS = 3
 
 
-def derived(seed: int, stream: Stream, number: int = 0) -> int:
+def derived(seed: int, stream: NoiseStream, number: int = 0) -> int:
     """The 64-bit seed of another stream of noise, or of the one of this number (up to 32 bits) among many."""
     with np.errstate(over="ignore"):
         key = _mix(np.array(np.uint64(seed & 0xFFFFFFFFFFFFFFFF) + _MIX_1 * np.uint64(stream)))

@@ -14,7 +14,7 @@ from specmesh.core.sampling.filters import Floats, Ids, Logits
 from specmesh.core.sampling.noise import gumbel
 from specmesh.core.sampling.sampler import Sampler
 
-MOST = 128
+MAX_PROPOSAL = 128
 """Most tokens of a proposal."""
 
 MASS = 0.97
@@ -39,7 +39,7 @@ class Proposal:
 
     def fits(self, token: int, n_vocab: int) -> bool:
         """Whether `token` can have been sampled from it, and it is one; for what a peer sends."""
-        if not 0 < len(self.ids) == len(self.weights) <= MOST or token not in self.ids:
+        if not 0 < len(self.ids) == len(self.weights) <= MAX_PROPOSAL or token not in self.ids:
             return False
         distinct = len(set(self.ids)) == len(self.ids)
         known = min(self.ids) >= 0 and max(self.ids) < n_vocab
@@ -47,7 +47,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class SampledDraft:
     """A draft, and what it was sampled from; None for one that is certain, or of which that is not known."""
 
     token: int
@@ -68,7 +68,7 @@ def proposal_of(ids: Iterable[int], shares: Floats) -> Proposal:
     return Proposal(tuple(token for token, _ in kept), tuple(weight for _, weight in kept))
 
 
-class Proposing(Sampler):
+class ProposalSampler(Sampler):
     """A drafter's sampler for one position of a probabilistic session: chooses from a proposal, and keeps that.
 
     Its noise is the prefix's own. The target's own choice there has the same, so both agree as often as in coupled
@@ -86,7 +86,7 @@ class Proposing(Sampler):
 
     def choose(self, logits: Logits, position: int) -> int:
         """A sample of the proposal, for absolute `position`."""
-        ids, shares = self.likeliest(logits, MOST)
+        ids, shares = self.likeliest(logits, MAX_PROPOSAL)
         self.proposal = proposal_of(ids.tolist(), shares)
         kept = np.array(self.proposal.ids, dtype=np.int64)
         noise = gumbel(np.uint64(self.params.seed), position, kept)

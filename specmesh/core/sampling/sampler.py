@@ -15,20 +15,24 @@ from numpy.typing import NDArray
 
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.filters import (
+    MAX_BIASES,
+    NONE,
     Candidates,
     Floats,
     Ids,
     Logits,
+    Penalties,
     at_least,
+    biased,
     largest,
     min_p,
     nucleus,
+    penalised,
     top_p,
     typical,
     typical_of_row,
 )
-from specmesh.core.sampling.noise import Stream, derived, gumbel, reaching
-from specmesh.core.sampling.penalties import MAX_BIASES, NONE, Penalties, biased, penalised
+from specmesh.core.sampling.noise import NoiseStream, derived, gumbel, reaching
 from specmesh.errors import RequestError
 
 __all__ = ["Logits", "Sampler", "SamplingParams"]
@@ -111,7 +115,7 @@ class Sampler:
 
     def keyed(self, crc: int) -> "Sampler":
         """The sampler for the position after a prefix with this CRC, with noise that belongs to that prefix alone."""
-        return Sampler(replace(self.params, seed=derived(self.params.seed, Stream.CHOICES, crc)), self.before)
+        return Sampler(replace(self.params, seed=derived(self.params.seed, NoiseStream.CHOICES, crc)), self.before)
 
     @property
     def looks_back(self) -> int:

@@ -48,14 +48,14 @@ class StopScan:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class ShownText:
     """Text that can be shown, and the ids that are told with it: where the text of each begins in the whole."""
 
     text: str
     begins: tuple[int, ...]
 
 
-class StoppedText:
+class StopTextFilter:
     """Text of ids as they come, up to the first stop string; what may be the start of one is kept back.
 
     The ids that are told are as few as have the whole text that is shown. So an id in which a stop string begins is one
@@ -70,7 +70,7 @@ class StoppedText:
         self._come = self._shown = 0  # characters
         self._begins: deque[int] = deque()  # of the ids that are not told yet
 
-    def feed(self, ids: Iterable[int]) -> Passage:
+    def feed(self, ids: Iterable[int]) -> ShownText:
         """What can be shown since these ids."""
         text = ""
         for token in ids:
@@ -80,19 +80,19 @@ class StoppedText:
             text += piece
         return self._passage(self._show(text), rest=not self._stops)
 
-    def finish(self) -> Passage:
+    def finish(self) -> ShownText:
         """What is left when the text ends."""
         text = self._show(self._stream.finish()) + self._kept
         self._kept = ""
         return self._passage(text, rest=not self._over)
 
-    def _passage(self, text: str, *, rest: bool) -> Passage:
+    def _passage(self, text: str, *, rest: bool) -> ShownText:
         """This text with its ids, or with the rest of them."""
         self._shown += len(text)
         told = []
         while self._begins and (rest or self._begins[0] < self._shown):
             told.append(self._begins.popleft())
-        return Passage(text, tuple(told))
+        return ShownText(text, tuple(told))
 
     def _show(self, text: str) -> str:
         if self._over:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.allocation import share_rows
+from specmesh.core.draft_length.gate import allocate_drafts
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.session import VerifierSession
 
@@ -145,7 +145,7 @@ class Scheduler:
             bids = [sessions[key].bid(want) for key, want in wants.items()]
             first = self._turn % len(wants)
             pause = self._costs.pause(drafting=True)
-            counts = share_rows(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
+            counts = allocate_drafts(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
         return [
             (key, want if count == len(want.drafts) else replace(want, drafts=want.drafts[:count]))
             for (key, want), count in zip(wants.items(), counts, strict=True)

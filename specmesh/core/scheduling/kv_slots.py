@@ -11,7 +11,7 @@ from typing import Literal
 
 from specmesh.core.prefix import common_length
 
-Reuse = Literal["copied", "cut", "whole"]
+KVReuse = Literal["copied", "cut", "whole"]
 """What another session may have of what a sequence holds: any beginning of it, also as a copy in another sequence; any
 beginning, what follows being cut off; or only all of it."""
 
@@ -21,18 +21,18 @@ takes one small step."""
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class KVContents:
     """What a sequence holds. The first `prompt` ids were read as a prompt, in its parts; those behind them by steps."""
 
     ids: Sequence[int]
     prompt: int
 
 
-NOTHING = Memory((), 0)
+NO_CONTENTS = KVContents((), 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class KVCut:
     """An engine is to keep the first `length` ids of a sequence."""
 
     seq: int
@@ -40,7 +40,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class KVCopy:
     """An engine is to let an empty sequence begin with the first `length` ids of the sequence `source`."""
 
     seq: int
@@ -48,7 +48,7 @@ class Copy:
     length: int
 
 
-Order = Cut | Copy
+KVOrder = KVCut | KVCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Way:
     lost: int
 
 
-class Places:
+class KVSlots:
     """The sequences 0 .. n_seq - 1 of one engine, and what it is to do with them before its next step.
 
     room: ids that sequences without a session may hold together; the least recently used are emptied first.
@@ -69,12 +69,12 @@ class Places:
           would read in just the same way is left to it. None where that does not matter.
     """
 
-    def __init__(self, n_seq: int, reuse: Reuse, room: int, part: int | None = None) -> None:
+    def __init__(self, n_seq: int, reuse: KVReuse, room: int, part: int | None = None) -> None:
         self._reuse, self._room, self._part = reuse, room, part
-        self._free = dict.fromkeys(range(n_seq), NOTHING)  # the least recently used first
+        self._free = dict.fromkeys(range(n_seq), NO_CONTENTS)  # the least recently used first
         self._step: frozenset[int] = frozenset()  # the sequences of the step that runs
         self._unsettled: set[int] = set()  # those of them that are free again
-        self._orders: list[Order] = []
+        self._orders: list[KVOrder] = []
         self._hits = self._saved = 0
 
     def __bool__(self) -> bool:
@@ -89,7 +89,7 @@ class Places:
     # --- a session begins
 
     def take(
-        self, ids: Sequence[int], prompt: int, live: Iterable[tuple[int, Memory]] = (), *, cached: bool = True
+        self, ids: Sequence[int], prompt: int, live: Iterable[tuple[int, KVContents]] = (), *, cached: bool = True
     ) -> tuple[int, int]:
         """A sequence for a session that begins with these ids, the first `prompt` of them to be read as a prompt, and
         how many of them it holds by the next step; never the last one, as its logits are needed.
@@ -109,9 +109,9 @@ class Places:
         self._unsettled.discard(way.seq)
         itself = way.source == way.seq
         if way.lost:
-            self._orders.append(Cut(way.seq, way.held if itself else 0))
+            self._orders.append(KVCut(way.seq, way.held if itself else 0))
         if not itself:
-            self._orders.append(Copy(way.seq, way.source, way.held))
+            self._orders.append(KVCopy(way.seq, way.source, way.held))
         return way.seq, way.held
 
     def _next(self) -> int:
@@ -120,7 +120,7 @@ class Places:
         return min(empty, default=next(iter(self._free)))
 
     def _ways(
-        self, before: Sequence[int], prompt: int, live: Iterable[tuple[int, Memory]], victim: int
+        self, before: Sequence[int], prompt: int, live: Iterable[tuple[int, KVContents]], victim: int
     ) -> Iterator[_Way]:
         """Ways to begin with ids that are in memory, before the last one of a session."""
         settled = {seq: memory for seq, memory in self._free.items() if seq not in self._unsettled}
@@ -136,7 +136,7 @@ class Places:
         if held.get(source):
             yield _Way(victim, source, held[source], len(self._free[victim].ids))
 
-    def _usable(self, memory: Memory, before: Sequence[int], prompt: int) -> int:
+    def _usable(self, memory: KVContents, before: Sequence[int], prompt: int) -> int:
         """How many ids of a sequence a session can go on from."""
         held = common_length(memory.ids, before)
         if self._part is not None and not (memory.prompt == prompt <= held):
@@ -148,7 +148,7 @@ class Places:
 
     # --- a session ends
 
-    def give_back(self, seq: int, memory: Memory) -> None:
+    def give_back(self, seq: int, memory: KVContents) -> None:
         """A session has ended: its sequence holds this, and what the step that runs adds to it. NOTHING where that is
         not to be used again."""
         self._free[seq] = memory
@@ -170,17 +170,17 @@ class Places:
 
     def _forget(self, seq: int) -> None:
         """Empty a free sequence."""
-        self._free[seq] = NOTHING
+        self._free[seq] = NO_CONTENTS
         self._unsettled.discard(seq)
-        self._orders.append(Cut(seq, 0))
+        self._orders.append(KVCut(seq, 0))
 
     # --- the engine
 
     def cut(self, seq: int, length: int) -> None:
         """A session wants its sequence cut."""
-        self._orders.append(Cut(seq, length))
+        self._orders.append(KVCut(seq, length))
 
-    def orders(self, step: Iterable[int] = ()) -> tuple[Order, ...]:
+    def orders(self, step: Iterable[int] = ()) -> tuple[KVOrder, ...]:
         """What is to be carried out now, in this order, before a step of these sequences."""
         due, self._orders = tuple(self._orders), []
         self._step = frozenset(step)
@@ -193,7 +193,7 @@ class Places:
             if self._reuse == "whole":
                 self._forget(seq)
             else:
-                self._orders.append(Cut(seq, len(self._free[seq].ids)))
+                self._orders.append(KVCut(seq, len(self._free[seq].ids)))
         self._unsettled.clear()
 
     def fail(self) -> set[int]:
@@ -201,9 +201,9 @@ class Places:
         copy of one that did. Those that are free are to be emptied."""
         doubtful, self._step = set(self._step), frozenset()
         for order in self._orders:
-            if isinstance(order, Cut) and not order.length:
+            if isinstance(order, KVCut) and not order.length:
                 doubtful.discard(order.seq)  # what follows is of a session that has begun since
-            elif isinstance(order, Copy) and order.source in doubtful:
+            elif isinstance(order, KVCopy) and order.source in doubtful:
                 doubtful.add(order.seq)
         self._orders = [order for order in self._orders if order.seq not in doubtful]
         for seq in sorted(doubtful.intersection(self._free)):

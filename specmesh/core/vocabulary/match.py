@@ -12,7 +12,7 @@ A wrong verdict could waste time but never change a text: the verifier takes onl
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -20,8 +20,7 @@ from math import floor
 
 import numpy as np
 
-from specmesh.core.vocabulary.remap import NONE, Remap
-from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
 
 LEAST_OVERLAP = 0.9
 """Share of tokens with a counterpart below which a drafter is refused, unless told otherwise."""
@@ -40,7 +39,7 @@ _SPARE = re.compile(rb"<\|[^\s]{0,60}\|>|[<\[](?:pad|unused|reserved|extra_id|du
 """How special tokens are spelt where a file does not mark them as such."""
 
 
-class Verdict(StrEnum):
+class MatchKind(StrEnum):
     """What a comparison found."""
 
     SAME = "same"
@@ -62,7 +61,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class VocabularyMatch:
     """A drafter's vocabulary against a verifier's.
 
     overlap:        share of tokens with a counterpart; of the two sides' shares the lower.
@@ -71,7 +70,7 @@ class Comparison:
     remap:          translates the ids; None where the verdict is different.
     """
 
-    verdict: Verdict
+    verdict: MatchKind
     n_draft: int
     n_verifier: int
     overlap: float
@@ -86,11 +85,11 @@ class Comparison:
         """One sentence for people, the first differing ids with it where the drafter cannot say everything."""
         sizes = f"{self.n_draft} tokens" if self.n_draft == self.n_verifier else self._sizes()
         match self.verdict:
-            case Verdict.SAME:
+            case MatchKind.SAME:
                 return f"the same vocabulary, {sizes}"
-            case Verdict.PERMUTED:
+            case MatchKind.PERMUTED:
                 return f"the same tokens, {self.moved} of them under other ids ({sizes}): ids are translated"
-            case Verdict.PARTIAL:
+            case MatchKind.PARTIAL:
                 without = f"{self.only_verifier} of the verifier's and {self.only_draft} of the drafter's"
                 share = f"{percent(self.overlap)} of the tokens have a counterpart ({sizes})"
                 return f"{share}; {without} have none and are never drafted; the first: {self._first()}"
@@ -104,7 +103,7 @@ class Comparison:
         return "; ".join(map(str, self.differences)) or "none, for there is no text in them"
 
 
-def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLAP) -> Comparison:
+def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLAP) -> VocabularyMatch:
     """Compare two vocabularies; `least` is the share of tokens with a counterpart below which they are different."""
     if _is_same(draft.pieces, verifier.pieces):
         return _same(draft, verifier, least)
@@ -115,14 +114,14 @@ def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLA
     moved = sum(v != d for v, d in pairs.fed.items())
     first: Iterable[int]
     if overlap < least or not pairs.fed:
-        verdict, remap, first = Verdict.DIFFERENT, None, _differing(draft, verifier)
+        verdict, remap, first = MatchKind.DIFFERENT, None, _differing(draft, verifier)
     elif only_draft or only_verifier:
-        verdict, remap, first = Verdict.PARTIAL, pairs.remap(), _foreign(pairs, draft, verifier)
+        verdict, remap, first = MatchKind.PARTIAL, pairs.remap(), _foreign(pairs, draft, verifier)
     else:
-        verdict, remap, first = Verdict.PERMUTED, pairs.remap(), _differing(draft, verifier)
+        verdict, remap, first = MatchKind.PERMUTED, pairs.remap(), _differing(draft, verifier)
     named = tuple(Difference(i, _spelt(draft, i), _spelt(verifier, i)) for i in islice(first, SHOWN))
     sizes = len(draft), len(verifier)
-    return Comparison(verdict, *sizes, overlap, least, moved, only_draft, only_verifier, named, remap)
+    return VocabularyMatch(verdict, *sizes, overlap, least, moved, only_draft, only_verifier, named, remap)
 
 
 def percent(share: float) -> str:
@@ -155,12 +154,12 @@ def _is_same(a: tuple[bytes, ...], b: tuple[bytes, ...]) -> bool:
     return any(a) and all(x == y or (not (x and y) and _spare(x) and _spare(y)) for x, y in pairs)
 
 
-def _same(draft: Vocabulary, verifier: Vocabulary, least: float) -> Comparison:
+def _same(draft: Vocabulary, verifier: Vocabulary, least: float) -> VocabularyMatch:
     n = min(len(draft), len(verifier))
     fed = np.full(len(verifier), _filler(draft), np.int64)
     said = np.full(len(draft), NONE, np.int64)
     fed[:n] = said[:n] = np.arange(n)
-    return Comparison(Verdict.SAME, len(draft), len(verifier), 1.0, least, 0, 0, 0, (), Remap(fed, said))
+    return VocabularyMatch(MatchKind.SAME, len(draft), len(verifier), 1.0, least, 0, 0, 0, (), Remap(fed, said))
 
 
 def _spare(piece: bytes) -> bool:
@@ -277,3 +276,62 @@ def _foreign(pairs: _Pairs, draft: Vocabulary, verifier: Vocabulary) -> Iterable
 
 def _spelt(vocabulary: Vocabulary, token: int) -> str:
     return spelling(vocabulary.pieces[token]) if token < len(vocabulary) else "no id"
+
+
+PROBES = (
+    "The quick brown fox jumps over the lazy dog.",
+    "it's, they're; WE'LL (don't) -- \"quoted\"... e.g. $3.50?",
+    "def f(x: int) -> str:\n    return f'{x!r}'\n\n\nclass A:\n\tpass\n",
+    "if (a != b && c->d[0] == 0x1F) { i++; } // TODO",
+    "https://example.org/a_b-c?d=1&e=%20#f user@example.org",
+    "3.14159 1000000 2026-11-21 12:30:45 1e-9 007",
+    "  two    four        eight\t\ttabs \n\n \r\n end ",
+    "Grüße, naïve café, Ελληνικά, Русский, עברית, العربية, हिन्दी",
+    "cafe\u0301 \ufb01 \u2460 \u00a0\u3000 \u200b",
+    "日本語のテキスト、中文字符。한국어 문장",
+    "😀👩‍👩‍👧‍👦🇩🇪 ✓ → ∑",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa ________________________________",
+)
+"""What is tried: words, punctuation, code, addresses, digits, runs of white space, scripts, emoji."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingMatch:
+    """How many of the texts that were compared came out alike, and in words the first that did not."""
+
+    agreed: int
+    compared: int
+    first: str = ""
+
+
+def compare_encodings(
+    draft: Vocabulary, verifier: Vocabulary, encodings: Iterable[tuple[str, Sequence[int], Sequence[int]]]
+) -> EncodingMatch:
+    """Compare (text, draft's ids, verifier's ids). Ids must lie in their vocabularies.
+
+    Tokens without text, which models want around a prompt, are left out. A text in which the verifier uses a token
+    that the drafter lacks must come out differently, and is not compared.
+    """
+    known = frozenset(draft.pieces)
+    agreed = compared = 0
+    first = ""
+    for text, mine, theirs in encodings:
+        own = [draft.pieces[token] for token in mine if draft.pieces[token]]
+        expected = [verifier.pieces[token] for token in theirs if verifier.pieces[token]]
+        if not known.issuperset(expected):
+            continue
+        compared += 1
+        if own == expected:
+            agreed += 1
+        elif not first:
+            first = _difference(text, own, expected)
+    return EncodingMatch(agreed, compared, first)
+
+
+def _difference(text: str, own: list[bytes], expected: list[bytes]) -> str:
+    """The first place where two encodings part."""
+    same = next(
+        (i for i, (a, b) in enumerate(zip(own, expected, strict=False)) if a != b), min(len(own), len(expected))
+    )
+    shown = [" ".join(map(spelling, pieces[same : same + 4])) or "the end" for pieces in (own, expected)]
+    return f"{spelling(text.encode())}: from token {same} on {shown[0]} for the drafter, {shown[1]} for the verifier"

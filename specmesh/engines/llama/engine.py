@@ -9,7 +9,7 @@ import structlog
 from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.core.scheduling.kv_slots import Reuse
+from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, Span, context_of, physical_cores
@@ -83,7 +83,7 @@ class LlamaEngine:
             threads=0 if model.on_gpu else threads,
         )
 
-    def _reuse(self, width: int | None) -> Reuse:
+    def _reuse(self, width: int | None) -> KVReuse:
         """What is left of a sequence long after its steps.
 
         With a sliding window llama.cpp gives the cells that have left it to other sequences: a sequence can only be

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.core.scheduling.kv_slots import Reuse
+from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import EngineInfo, Progress, Sequences, Trimming, context_of
 from specmesh.engines.mlx.model import MlxSettings, free, load
@@ -111,7 +111,7 @@ class MlxDrafter:
         self._vocabulary, self._encode = model.vocabulary(n_vocab), model.encode
         n_ctx = context_of(settings.n_ctx, model.trained_ctx)
         trimming: Trimming = "removal" if first.can_trim else "restore"
-        reuse: Reuse = "cut" if first.can_trim else "whole"
+        reuse: KVReuse = "cut" if first.can_trim else "whole"
         sizes = n_ctx, settings.n_batch, settings.n_seq
         self._info = EngineInfo(model.name, *sizes, trimming, model.backend, reuse=reuse)
         self._sequences = Sequences(settings.n_seq, n_ctx, n_vocab)

@@ -4,7 +4,7 @@ import pytest
 from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, request, truth, until
 
 from specmesh.api.requests import Finished
-from specmesh.core.draft_length.gate import Contests
+from specmesh.core.draft_length.gate import SpeculationGates
 from specmesh.core.drafting.drafter_pool import PROOF
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
@@ -152,7 +152,7 @@ def test_sessions_are_shared_out(bench: Bench):
 
 def test_a_session_that_joins_a_crowd_asks_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Where the clock says that drafts do not pay for so many, its drafter hears so with the first that it is told."""
-    monkeypatch.setattr(Contests, "drafts", lambda _, sessions: sessions < 3)
+    monkeypatch.setattr(SpeculationGates, "drafts", lambda _, sessions: sessions < 3)
     verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
     drafter = bench.dealer()
     clients, asked = list[Hearing](), list[int]()

@@ -14,7 +14,7 @@ from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import Places
+from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import SessionParams
 from specmesh.daemons.drafter.draft_sessions import DraftSessions
 from specmesh.daemons.drafter.statistics import DrafterStats
@@ -160,7 +160,7 @@ def test_the_same_ids_of_another_model():
     dealer = SimpleNamespace(send=lambda _: 1)
     engine = SimDrafter(SimSettings())
     home = SimpleNamespace(learned=lambda *_: None, over=lambda *_: None)
-    places = Places(engine.info.n_seq, "cut", engine.info.n_ctx)
+    places = KVSlots(engine.info.n_seq, "cut", engine.info.n_ctx)
     following = DraftSessions(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, places)  # type: ignore[arg-type]
 
     def session(number: int) -> int:

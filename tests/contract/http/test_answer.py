@@ -9,7 +9,7 @@ from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, call, post
 
 from specmesh.api.requests import Finished, Started, Submit, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.core.sampling.penalties import FORBIDDEN, Penalties
+from specmesh.core.sampling.filters import FORBIDDEN, Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
 

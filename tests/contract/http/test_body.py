@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specmesh.api.body import MAX_TOKENS, parse_chat, parse_completion
 from specmesh.api.requests import Request
-from specmesh.core.sampling.penalties import FORBIDDEN, Penalties
+from specmesh.core.sampling.filters import FORBIDDEN, Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage
 from specmesh.errors import RequestError

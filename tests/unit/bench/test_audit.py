@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from specmesh.bench.audit import AuditPlan, AuditResult, audit
 from specmesh.client import Client, Json
+from specmesh.core.sampling.filters import biased
 from specmesh.core.sampling.logprobs import logprobs_of
-from specmesh.core.sampling.penalties import biased
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 N_VOCAB, END = 24, 0

@@ -4,9 +4,9 @@ import pytest
 
 from specmesh.bench.steps import costs_of
 from specmesh.cli.plan import Level, Plan
-from specmesh.core.simulation import Forecast, Site, Texts
+from specmesh.core.simulation import Deployment, Forecast, Workload
 
-SITE = Site(costs_of({0: {1: 30.0, 9: 40.0}}), draft=0.005, round_trip=0.005)
+SITE = Deployment(costs_of({0: {1: 30.0, 9: 40.0}}), draft=0.005, round_trip=0.005)
 
 
 def told(users: int, total: float) -> Forecast:
@@ -16,7 +16,7 @@ def told(users: int, total: float) -> Forecast:
 def plan(*speedups: float) -> Plan:
     """2, 4, 8, ... users with these speed-ups."""
     levels = [Level(told(2**n, 100 * speedup), told(2**n, 100)) for n, speedup in enumerate(speedups, 1)]
-    return Plan(SITE, Texts(64, 128), 0.75, levels)
+    return Plan(SITE, Workload(64, 128), 0.75, levels)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import settings
 
-from specmesh.core.accept import Verdict, accept
+from specmesh.core.accept import Acceptance, accept
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 END = 0
@@ -38,19 +38,19 @@ def test_every_small_case():
                 for room in (1, 2, 9):
                     verdict, asked = judged(drafts, target, room)
                     committed, accepted, tested = one_by_one(drafts, target, room)
-                    assert verdict == Verdict(committed, accepted, tested, committed[-1] == END)
+                    assert verdict == Acceptance(committed, accepted, tested, committed[-1] == END)
                     assert asked == list(range(len(committed)))
 
 
 @pytest.mark.parametrize(
     ("drafts", "target", "room", "verdict"),
     [
-        ((), (5,), 9, Verdict((5,), 0, 0, False)),
-        ((5, 6), (5, 6, 7), 9, Verdict((5, 6, 7), 2, 2, False)),
-        ((5, 6), (5, 8, 7), 9, Verdict((5, 8), 1, 2, False)),
-        ((5, END, 6), (5, END, 6, 7), 9, Verdict((5, END), 2, 2, True)),
-        ((5, 6), (END, 6, 7), 9, Verdict((END,), 0, 1, True)),
-        ((5, 6), (5, 6, 7), 2, Verdict((5, 6), 2, 2, False)),
+        ((), (5,), 9, Acceptance((5,), 0, 0, False)),
+        ((5, 6), (5, 6, 7), 9, Acceptance((5, 6, 7), 2, 2, False)),
+        ((5, 6), (5, 8, 7), 9, Acceptance((5, 8), 1, 2, False)),
+        ((5, END, 6), (5, END, 6, 7), 9, Acceptance((5, END), 2, 2, True)),
+        ((5, 6), (END, 6, 7), 9, Acceptance((END,), 0, 1, True)),
+        ((5, 6), (5, 6, 7), 2, Acceptance((5, 6), 2, 2, False)),
     ],
     ids=["no draft", "bonus", "correction", "accepted end", "end as correction", "no room for the bonus"],
 )

@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import settings
 
-from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.estimates import RollingAcceptance
 
 PROFILE = settings(derandomize=True, deadline=None)
 

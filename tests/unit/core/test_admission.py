@@ -3,8 +3,7 @@
 import pytest
 
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.admission import check_alternatives, check_biases, check_prompt
-from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.session_params import SessionParams, TargetLimits, check_alternatives, check_biases, check_prompt
 from specmesh.errors import PromptTooLong, RequestError
 
 LIMITS = TargetLimits(n_ctx=4, n_vocab=10, end_ids=frozenset())

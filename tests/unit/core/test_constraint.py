@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar, masked
-from specmesh.core.sampling.penalties import FORBIDDEN, Penalties
+from specmesh.core.sampling.filters import FORBIDDEN, Penalties
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.errors import RequestError
 

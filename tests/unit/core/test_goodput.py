@@ -6,14 +6,14 @@ from operator import mul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.draft_length.allocation import LEAST_GAIN, Bid, even_drafts, share_rows
+from specmesh.core.draft_length.gate import LEAST_GAIN, DraftBid, allocate_drafts, drafts_per_session
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
 
 def bid(*rates, chosen=False):
     """Drafts that stand at these rates, given those before."""
-    return Bid(tuple(accumulate(rates, mul)), chosen)
+    return DraftBid(tuple(accumulate(rates, mul)), chosen)
 
 
 bids = st.lists(st.builds(lambda rates: bid(*rates), st.lists(st.floats(0, 1), max_size=3)), min_size=1, max_size=3)
@@ -27,7 +27,7 @@ def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
         gained = sum(sum(one.stands[:count]) for one, count in zip(bids, counts, strict=True))
         return (len(bids) + gained) / steps[len(bids) + sum(counts) - 1]
 
-    counts = share_rows(bids, room, lambda rows: steps[rows - 1])
+    counts = allocate_drafts(bids, room, lambda rows: steps[rows - 1])
     ways = [way for way in product(*(range(len(one.stands) + 1) for one in bids)) if sum(way) <= room]
     assert tuple(counts) in ways
     best, none = max(map(rate, ways)), rate([0] * len(bids))
@@ -36,11 +36,11 @@ def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
 
 def test_the_fuller_a_step_the_fewer_drafts():
     cliff = lambda rows: 1.0 if rows <= 8 else 4.0  # noqa: E731
-    drafts = [sum(share_rows([bid(0.9, 0.9, 0.9)] * sessions, 99, cliff)) for sessions in (2, 4, 8)]
+    drafts = [sum(allocate_drafts([bid(0.9, 0.9, 0.9)] * sessions, 99, cliff)) for sessions in (2, 4, 8)]
     assert drafts == [6, 4, 0]
-    assert [even_drafts([0.9] * 3, sessions, 3, cliff) for sessions in (2, 4, 8)] == [3, 1, 0]
+    assert [drafts_per_session([0.9] * 3, sessions, 3, cliff) for sessions in (2, 4, 8)] == [3, 1, 0]
 
 
 def test_what_a_client_has_chosen_comes_first():
-    assert share_rows([bid(0.1, 0.1, chosen=True), bid(0.9)], 9, lambda rows: float(rows) ** 3) == [2, 0]
-    assert share_rows([bid(0.1, 0.1, chosen=True), bid(0.9, chosen=True)], 2, lambda _: 1.0) == [2, 0]
+    assert allocate_drafts([bid(0.1, 0.1, chosen=True), bid(0.9)], 9, lambda rows: float(rows) ** 3) == [2, 0]
+    assert allocate_drafts([bid(0.1, 0.1, chosen=True), bid(0.9, chosen=True)], 2, lambda _: 1.0) == [2, 0]

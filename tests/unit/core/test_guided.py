@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.constraint import GuidedDrafts
+from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.errors import RequestError
@@ -249,7 +249,7 @@ def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(most,
 def test_guided_guesses_are_what_the_target_would_say(texts, seed):
     luck, sampling = random.Random(seed), SamplingParams(1.0, seed=seed)
     whole, _ = finish(session(Texts(*texts), sampling=sampling))
-    drafts, plain = GuidedDrafts(Texts(*texts), {END}), Sampler(sampling)
+    drafts, plain = DraftConstraint(Texts(*texts), {END}), Sampler(sampling)
     for _ in range(12):
         at = luck.randrange(len(whole))
         said = [*whole[:at]]

@@ -18,10 +18,10 @@ import pytest
 from specmesh.core.accept import accept
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Strategy
-from specmesh.core.sampling.acceptance_strategies import Rows, rule_of
+from specmesh.core.sampling.acceptance_strategies import VerifiedRows, strategy_of
 from specmesh.core.sampling.block_verification import Block
-from specmesh.core.sampling.penalties import Penalties
-from specmesh.core.sampling.proposal import Offer, Proposal, Proposing, proposal_of
+from specmesh.core.sampling.filters import Penalties
+from specmesh.core.sampling.proposal import Proposal, ProposalSampler, SampledDraft, proposal_of
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 PROMPT = (2, 1)
@@ -80,16 +80,18 @@ class Drafter:
             case "coarse":  # two tokens, in thirds
                 proposal = Proposal(tuple(ids[:2].tolist()), (2, 1))
             case "certain":
-                return [(Offer(int(ids[0])), 1.0)]
+                return [(SampledDraft(int(ids[0])), 1.0)]
             case "unlikely":  # what it finds least likely, for certain
-                return [(Offer(int(ids[-1])), 1.0)]
+                return [(SampledDraft(int(ids[-1])), 1.0)]
             case _:  # now and then without telling from what
                 sampled = len(said) % 2 == 0
                 proposal = proposal_of(ids.tolist(), shares) if sampled else None
                 if proposal is None:
-                    return [(Offer(int(token)), float(share)) for token, share in zip(ids, shares, strict=True)]
+                    return [(SampledDraft(int(token)), float(share)) for token, share in zip(ids, shares, strict=True)]
         tokens, weights = proposal.shares()
-        return [(Offer(int(token), proposal), float(share)) for token, share in zip(tokens, weights, strict=True)]
+        return [
+            (SampledDraft(int(token), proposal), float(share)) for token, share in zip(tokens, weights, strict=True)
+        ]
 
     def chains(self, said, hand, count):
         """Every chain of `count` drafts that begins with those in hand, and its probability."""
@@ -211,7 +213,7 @@ def test_deterministic_texts_have_the_targets_law(strategy):
     """Every draft whatever, chosen with what the target will say in mind: the text is made of its choices, so it has
     their law."""
     target, found = Target(SAMPLING["plain"], 3), defaultdict(float)
-    assert type(rule_of(replace(SAMPLING["plain"], strategy=strategy))) is type(rule_of(SAMPLING["plain"]))
+    assert type(strategy_of(replace(SAMPLING["plain"], strategy=strategy))) is type(strategy_of(SAMPLING["plain"]))
     for choices in itertools.product(range(3), repeat=LENGTH):
         share = prod(float(target.law(choices[:i])[choices[i]]) for i in range(LENGTH))
         said = ()
@@ -232,23 +234,25 @@ def played(params, seed, form):
     """A text as a session makes it, with a drafter that samples; some drafts come late, or not before the next step."""
     rng = np.random.default_rng(seed)
     params = replace(params, seed=seed)
-    rule, mine = rule_of(params), Sampler(replace(params, temperature=0.8))
-    said, made = Prefix(PROMPT), list[Offer]()
+    rule, mine = strategy_of(params), Sampler(replace(params, temperature=0.8))
+    said, made = Prefix(PROMPT), list[SampledDraft]()
     while len(said) < len(PROMPT) + LENGTH:
         ids = said[0 : len(said)]
         while len(made) < 3:  # the drafter goes on from what it has
             prefix = Prefix([*ids, *(one.token for one in made)])
-            sampler = Proposing(mine.after(prefix[0 : len(prefix)]), prefix.crc)
+            sampler = ProposalSampler(mine.after(prefix[0 : len(prefix)]), prefix.crc)
             logits = row(tuple(prefix[0 : len(prefix)]), "drafter", 3)
             token = sampler.choose(logits, len(prefix))
-            made.append(Offer(token, sampler.proposal if form == "told" else None))
+            made.append(SampledDraft(token, sampler.proposal if form == "told" else None))
         here = int(rng.integers(0, 4))
         drafts = int(rng.integers(0, here + 1))
         offers = made[: min(drafts + 1, here)]
         tokens = [one.token for one in offers]
         rows = np.stack([row((*ids, *tokens[:i]), "target", 3) for i in range(drafts + 1)])
         own = Sampler(params)
-        shown = Rows(len(said), said.crc, rows, offers, lambda i, own=own, ids=ids, t=tokens: own.after([*ids, *t[:i]]))
+        shown = VerifiedRows(
+            len(said), said.crc, rows, offers, lambda i, own=own, ids=ids, t=tokens: own.after([*ids, *t[:i]])
+        )
         verdict = accept(tokens[:drafts], rule.choices(shown), end_ids=(), room=9)
         said.extend(verdict.committed)
         agree = [one.token for one in made[: len(verdict.committed)]] == list(verdict.committed)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specmesh.core import peer_limits as limits
-from specmesh.core.peer_limits import PATIENCE, QUIET, RATES, Allowance, Allowances, Cost, Rate, Verdict
+from specmesh.core.peer_limits import CUT_AFTER_S, RATES, REST_S, Cost, FrameAction, LimitsByAccount, PeerLimits, Rate
 
 FRAME = 36
 
@@ -15,31 +15,31 @@ def test_an_honest_drafter_never_meets_them():
     """A chain of 32 and a step's 17 for each TRUTH, a draft a millisecond, for a minute: all is taken, however fast the
     rounds are."""
     for rounds in (3, 30, 300, 2000):
-        one, left = Allowance(), 0.0
+        one, left = PeerLimits(), 0.0
         for turn in range(60 * rounds):
             now, left = turn / rounds, left + 1000 / rounds
             one.earn()
-            assert one.frame(24, Cost.IDS, 0, now) is Verdict.TAKE
+            assert one.frame(24, Cost.IDS, 0, now) is FrameAction.TAKE
             for _ in range(min(int(left), 49)):
-                assert one.frame(24, Cost.IDS, 1, now) is Verdict.TAKE
+                assert one.frame(24, Cost.IDS, 1, now) is FrameAction.TAKE
             left -= int(left)
 
 
 def test_a_burst_is_slowed_and_forgiven():
-    one, burst = Allowance(), int(RATES[Cost.FRAMES].burst)
+    one, burst = PeerLimits(), int(RATES[Cost.FRAMES].burst)
     for again in range(5):
-        start = again * (PATIENCE + QUIET)
+        start = again * (CUT_AFTER_S + REST_S)
         told = [one.frame(FRAME, None, 1, start) for _ in range(burst + 500)]
-        assert told == [Verdict.TAKE] * burst + [Verdict.DROP] * 500
+        assert told == [FrameAction.TAKE] * burst + [FrameAction.DROP] * 500
 
 
 @pytest.mark.fault("E2.28")
 def test_a_flood_is_bounded_and_then_cut():
-    one, rate = Allowance(), RATES[Cost.FRAMES]
+    one, rate = PeerLimits(), RATES[Cost.FRAMES]
     told = [one.frame(FRAME, None, 1, n / 10_000) for n in range(60_000)]
-    assert told.count(Verdict.TAKE) <= rate.burst + 6 * rate.per_second + 1
-    first = told.index(Verdict.DROP)
-    assert told.index(Verdict.CUT) == pytest.approx(first + PATIENCE * 10_000, abs=2)
+    assert told.count(FrameAction.TAKE) <= rate.burst + 6 * rate.per_second + 1
+    first = told.index(FrameAction.DROP)
+    assert told.index(FrameAction.CUT) == pytest.approx(first + CUT_AFTER_S * 10_000, abs=2)
 
 
 @pytest.mark.parametrize(
@@ -47,38 +47,38 @@ def test_a_flood_is_bounded_and_then_cut():
     [(Cost.IDS, 8192), (Cost.NACKS, 1), (Cost.HELLOS, 1), (Cost.VOCABS, 1), (Cost.PINGS, 1)],
 )
 def test_each_cost_has_a_bound_of_its_own(cost: Cost, amount: int):
-    one = Allowance()
+    one = PeerLimits()
     told = [one.frame(20, cost, amount, n / 900) for n in range(9_000)]
     rate = RATES[cost]
-    assert told.count(Verdict.TAKE) * amount <= rate.burst + 10 * rate.per_second + amount
-    assert Verdict.CUT in told
-    assert one.frame(20, None, 1, 10.0) is Verdict.TAKE
+    assert told.count(FrameAction.TAKE) * amount <= rate.burst + 10 * rate.per_second + amount
+    assert FrameAction.CUT in told
+    assert one.frame(20, None, 1, 10.0) is FrameAction.TAKE
 
 
 def test_drafts_are_earned_by_rounds():
-    one = Allowance()
-    assert one.frame(FRAME, Cost.IDS, RATES[Cost.IDS].burst, 0.0) is Verdict.TAKE
-    assert one.frame(FRAME, Cost.IDS, 64, 0.0) is Verdict.DROP
+    one = PeerLimits()
+    assert one.frame(FRAME, Cost.IDS, RATES[Cost.IDS].burst, 0.0) is FrameAction.TAKE
+    assert one.frame(FRAME, Cost.IDS, 64, 0.0) is FrameAction.DROP
     one.earn()
-    assert one.frame(FRAME, Cost.IDS, 64, 0.0) is Verdict.TAKE
-    assert one.frame(FRAME, Cost.IDS, 1, 0.0) is Verdict.DROP
+    assert one.frame(FRAME, Cost.IDS, 64, 0.0) is FrameAction.TAKE
+    assert one.frame(FRAME, Cost.IDS, 1, 0.0) is FrameAction.DROP
 
 
 @pytest.mark.fault("E2.28")
 def test_frames_that_are_none():
-    one = Allowance()
-    assert {one.bad(float(n)) for n in range(200)} == {Verdict.DROP}
-    other = Allowance()
-    assert [other.bad(0.0) for _ in range(61)] == [Verdict.DROP] * 60 + [Verdict.CUT]
+    one = PeerLimits()
+    assert {one.bad(float(n)) for n in range(200)} == {FrameAction.DROP}
+    other = PeerLimits()
+    assert [other.bad(0.0) for _ in range(61)] == [FrameAction.DROP] * 60 + [FrameAction.CUT]
 
 
 def test_accounts_are_apart_and_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "MAX_ACCOUNTS", 8)
-    all_of = Allowances({cost: Rate(1, 1) for cost in Cost})
+    all_of = LimitsByAccount({cost: Rate(1, 1) for cost in Cost})
     flooding = all_of.of(b"flood", 0.0)
-    assert [flooding.frame(1, None, 1, 0.0) for _ in range(2)] == [Verdict.TAKE, Verdict.DROP]
+    assert [flooding.frame(1, None, 1, 0.0) for _ in range(2)] == [FrameAction.TAKE, FrameAction.DROP]
     assert all_of.of(b"flood", 0.0) is flooding
-    assert all_of.of("good", 0.0).frame(1, None, 1, 0.0) is Verdict.TAKE
+    assert all_of.of("good", 0.0).frame(1, None, 1, 0.0) is FrameAction.TAKE
     for number in range(100):
         all_of.of(number, 100.0 + number).take(Cost.PINGS, 1, 100.0 + number)
         assert len(all_of) <= 8

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.logprobs import LEAST, MOST, Logprob, Logprobs, logprobs_of
+from specmesh.core.sampling.logprobs import LEAST, MAX_LOGPROBS, Logprob, LogprobRecorder, logprobs_of
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 
@@ -20,7 +20,7 @@ N_VOCAB, END, PROMPT = 12, 0, (3, 1, 4)
 
 
 @PROFILE
-@given(ROWS, st.integers(0, MOST), st.data())
+@given(ROWS, st.integers(0, MAX_LOGPROBS), st.data())
 def test_they_are_those_of_the_softmax(row, top, data):
     token = data.draw(st.integers(0, len(row) - 1))
     exact = row.astype(np.float64) - np.logaddexp.reduce(row.astype(np.float64))
@@ -41,7 +41,7 @@ def test_rows_that_are_none(row):
 
 
 def test_positions_before_the_first_have_none():
-    found = Logprobs(1, 5)
+    found = LogprobRecorder(1, 5)
     found.take(np.zeros((3, 2), np.float32), (0, 1))
     half = Logprob(-0.693147, (0,), (-0.693147,))
     assert found.between(3, 7) == (None, None, half, half)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.penalties import FORBIDDEN, Penalties, forbidding, penalised
+from specmesh.core.sampling.filters import FORBIDDEN, Penalties, forbidding, penalised
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 rows = st.lists(st.integers(-40, 40), min_size=1, max_size=24).map(lambda values: np.array(values, np.float32) / 4)

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from specmesh.core.scheduling.kv_slots import LEAST, NOTHING, Copy, Cut, Memory, Places
+from specmesh.core.scheduling.kv_slots import LEAST, NO_CONTENTS, KVContents, KVCopy, KVCut, KVSlots
 
 SYSTEM = tuple(range(100, 100 + 2 * LEAST))
 CHAT = (*SYSTEM, *range(200, 200 + 3 * LEAST))
@@ -13,13 +13,13 @@ ANYTHING = 10_000
 
 
 def places(n_seq=3, reuse="copied", room=ANYTHING, part=None):
-    return Places(n_seq, reuse, room, part)
+    return KVSlots(n_seq, reuse, room, part)
 
 
 def had(made, ids, prompt=0, live=()):
     """Let a session on these ids come and go; which sequence it had."""
     seq, _ = made.take((*ids, 1), prompt, live)
-    made.give_back(seq, Memory(ids, prompt))
+    made.give_back(seq, KVContents(ids, prompt))
     made.orders()
     return seq
 
@@ -40,10 +40,10 @@ def test_a_system_prompt_is_copied_as_long_as_that_loses_less():
     second = had(made, (*SYSTEM, 1, 2, 3))
     assert made.take((*SYSTEM, 7, 7), 0)[1] == len(SYSTEM)
     [copied] = made.orders()
-    assert isinstance(copied, Copy)
+    assert isinstance(copied, KVCopy)
     assert copied.seq not in {first, second}
     assert made.take((*SYSTEM, 8, 8), 0) == (second, len(SYSTEM))
-    assert made.orders() == (Cut(second, len(SYSTEM)),)
+    assert made.orders() == (KVCut(second, len(SYSTEM)),)
 
 
 def test_the_least_recently_used_goes():
@@ -102,12 +102,12 @@ def test_the_step_that_runs():
         made = places(n_seq=2, reuse=reuse)
         seq, _ = made.take(CHAT, 0)
         made.orders([seq])
-        made.give_back(seq, Memory(CHAT, 0))
+        made.give_back(seq, KVContents(CHAT, 0))
         other, held = made.take((*CHAT, 1), 0)
         assert (other == seq, held) == (False, 0)
-        made.give_back(other, NOTHING)
+        made.give_back(other, NO_CONTENTS)
         assert getattr(made, ends)() in (None, set())
-        assert made.orders()[-1] == Cut(seq, len(CHAT) if kept else 0)
+        assert made.orders()[-1] == KVCut(seq, len(CHAT) if kept else 0)
         assert made.take((*CHAT, 1), 0)[1] == (len(CHAT) if kept else 0)
 
 
@@ -122,7 +122,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.places = Places(3, self.reuse, self.room, self.part)
+        self.places = KVSlots(3, self.reuse, self.room, self.part)
         self.engine = [[] for _ in range(3)]
         self.sessions = {}  # seq: [ids, held]
         self.running = None  # seq: what the step adds
@@ -130,7 +130,7 @@ class Machine(RuleBasedStateMachine):
     def _orders(self, step):
         for order in self.places.orders(step):
             held = self.engine[order.seq]
-            if isinstance(order, Copy):
+            if isinstance(order, KVCopy):
                 assert self.reuse == "copied"
                 assert not held
                 assert 0 < order.length <= len(self.engine[order.source])
@@ -145,7 +145,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self, blocks, cached):
         """Prompts of blocks, so that many begin alike."""
         ids = [token for token in blocks for _ in range(BLOCK)]
-        live = [(seq, Memory(ids[:held], 0)) for seq, (ids, held) in self.sessions.items()]
+        live = [(seq, KVContents(ids[:held], 0)) for seq, (ids, held) in self.sessions.items()]
         seq, held = self.places.take(ids, len(ids) - 1, live, cached=cached)
         assert seq not in self.sessions
         assert held < len(ids)
@@ -191,7 +191,7 @@ class Machine(RuleBasedStateMachine):
         assert stepping <= doubtful <= set(self.sessions)
         for seq in doubtful:
             del self.sessions[seq]
-            self.places.give_back(seq, NOTHING)
+            self.places.give_back(seq, NO_CONTENTS)
         self.running = None
 
     @precondition(lambda self: self.sessions)
@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
         """A session ends, perhaps in the middle of a step."""
         seq = data.draw(st.sampled_from(sorted(self.sessions)))
         ids, held = self.sessions.pop(seq)
-        self.places.give_back(seq, Memory(ids[:held], len(ids) - 1) if keeps else NOTHING)
+        self.places.give_back(seq, KVContents(ids[:held], len(ids) - 1) if keeps else NO_CONTENTS)
 
     @rule()
     def clear(self):

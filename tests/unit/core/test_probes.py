@@ -1,6 +1,6 @@
 """Texts through two encoders."""
 
-from specmesh.core.vocabulary.probes import PROBES, Probed, compare_encodings
+from specmesh.core.vocabulary.match import PROBES, EncodingMatch, compare_encodings
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 
 MINE = Vocabulary((b"", b"a", b"b", b"ab", b" "), frozenset())
@@ -8,7 +8,7 @@ THEIRS = Vocabulary((b"ab", b" ", b"a", b"b", b"", b"x"), frozenset())
 
 
 def test_alike_under_other_ids():
-    assert compare_encodings(MINE, THEIRS, [("ab a", [0, 3, 4, 1], [0, 1, 2, 4])]) == Probed(1, 1)
+    assert compare_encodings(MINE, THEIRS, [("ab a", [0, 3, 4, 1], [0, 1, 2, 4])]) == EncodingMatch(1, 1)
 
 
 def test_other_cuts_are_named():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.proposal import HEAVIEST, MASS, MOST, Proposal, Proposing
+from specmesh.core.sampling.proposal import HEAVIEST, MASS, MAX_PROPOSAL, Proposal, ProposalSampler
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=100)
@@ -19,14 +19,14 @@ scores = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=200)
 def test_a_proposal_is_the_likeliest_of_the_law(scores, top_k, temperature):
     logits = np.array(scores, np.float32)
     sampler = Sampler(SamplingParams(temperature, top_k))
-    proposing = Proposing(sampler, 7)
+    proposing = ProposalSampler(sampler, 7)
     token = proposing.choose(logits, 3)
     made, law = proposing.proposal, sampler.law(logits)
     assert made.fits(token, len(logits))
     assert made.weights[0] == HEAVIEST
     ids, shares = made.shares()
     carried = law[ids].sum()
-    assert carried >= MASS - MOST / HEAVIEST or len(ids) == MOST
+    assert carried >= MASS - MAX_PROPOSAL / HEAVIEST or len(ids) == MAX_PROPOSAL
     assert carried - law[ids[-1]] < MASS
     assert np.abs(shares - law[ids] / carried).max() < 2 / HEAVIEST
 
@@ -35,7 +35,7 @@ def test_choices_are_samples_of_the_proposal():
     logits = np.array([2.0, 1.0, 0.0, -8.0], np.float32)
     counts = Counter[int]()
     for crc in range(1500):
-        proposing = Proposing(Sampler(SamplingParams(1.0, seed=5)), crc)
+        proposing = ProposalSampler(Sampler(SamplingParams(1.0, seed=5)), crc)
         counts[proposing.choose(logits, 9)] += 1
     ids, shares = proposing.proposal.shares()
     assert set(counts) == set(ids.tolist()) == {0, 1, 2}
@@ -45,8 +45,8 @@ def test_choices_are_samples_of_the_proposal():
 
 def test_the_same_prefix_has_the_same_draft():
     logits = np.zeros(50, np.float32)
-    drafts = {Proposing(Sampler(SamplingParams(1.0, seed=1)), 77).choose(logits, 4) for _ in range(3)}
-    others = {Proposing(Sampler(SamplingParams(1.0, seed=1)), crc).choose(logits, 4) for crc in range(20)}
+    drafts = {ProposalSampler(Sampler(SamplingParams(1.0, seed=1)), 77).choose(logits, 4) for _ in range(3)}
+    others = {ProposalSampler(Sampler(SamplingParams(1.0, seed=1)), crc).choose(logits, 4) for crc in range(20)}
     assert (len(drafts), len(others) > 5) == (1, True)
 
 
@@ -63,9 +63,9 @@ def test_the_same_prefix_has_the_same_draft():
         (Proposal((2, 10), (3, 4)), False),
         (Proposal((2, -1), (3, 4)), False),
         (Proposal((2, 1), (3,)), False),
-        (Proposal((2, *range(10, 10 + MOST)), (1,) * (MOST + 1)), False),
+        (Proposal((2, *range(10, 10 + MAX_PROPOSAL)), (1,) * (MAX_PROPOSAL + 1)), False),
     ],
     ids=str,
 )
 def test_what_a_peer_may_say(proposal, fits):
-    assert proposal.fits(2, 10 if len(proposal.ids) < MOST else 1000) == fits
+    assert proposal.fits(2, 10 if len(proposal.ids) < MAX_PROPOSAL else 1000) == fits

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.report import session_report, with_drafting
 from specmesh.core.sampling.sampler import SamplingParams

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from specmesh.core import events as ev
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.admission import check_prompt, may_adopt
-from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.session_params import SessionParams, TargetLimits, check_prompt, may_adopt
 from specmesh.errors import PromptTooLong, RequestError
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=150)

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.accept import Verdict, accept
+from specmesh.core.accept import Acceptance, accept
 from specmesh.core.sampling.acceptance_strategies import (
     Deterministic,
     Probabilistic,
-    Rows,
     Threshold,
-    proposes,
-    rule_of,
+    VerifiedRows,
+    strategy_of,
+    uses_proposals,
 )
-from specmesh.core.sampling.proposal import HEAVIEST, Offer, Proposal
+from specmesh.core.sampling.proposal import HEAVIEST, Proposal, SampledDraft
 from specmesh.core.sampling.sampler import Sampler, SamplingParams, check_sampling
 from specmesh.errors import RequestError
 
@@ -27,9 +27,9 @@ LAW = Sampler(HOT).law(LOGITS[0])
 
 def judged(params, offers, drafts, room=9, end_ids=()):
     """A step that verifies the first `drafts` of the offers."""
-    rows = Rows(10, 77, LOGITS, offers, lambda _: Sampler(params))
+    rows = VerifiedRows(10, 77, LOGITS, offers, lambda _: Sampler(params))
     tokens = [offer.token for offer in offers[:drafts]]
-    return accept(tokens, rule_of(params).choices(rows), end_ids=end_ids, room=room)
+    return accept(tokens, strategy_of(params).choices(rows), end_ids=end_ids, room=room)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def judged(params, offers, drafts, room=9, end_ids=()):
 )
 def test_rule_of_a_strategy(strategy, temperature, rule):
     params = SamplingParams(temperature, strategy=strategy)
-    assert type(rule_of(params)) is rule
-    assert proposes(params) == (rule is Probabilistic)
+    assert type(strategy_of(params)) is rule
+    assert uses_proposals(params) == (rule is Probabilistic)
 
 
 @pytest.mark.parametrize(("least", "stands"), [(LAW[1] - 1e-9, True), (LAW[1] + 1e-9, False)])
@@ -54,22 +54,23 @@ def test_threshold_is_the_least_probability(least, stands):
     for seed in range(5):
         params = replace(HOT, seed=seed, strategy="threshold", threshold=float(least))
         own = Sampler(params).choose(LOGITS[0], 10)
-        verdict = judged(params, (Offer(1),), 1)
+        verdict = judged(params, (SampledDraft(1),), 1)
         assert verdict.committed[0] == (1 if stands else own)
 
 
 def test_threshold_takes_a_draft_in_hand_for_the_last_row():
     params = replace(HOT, strategy="threshold", threshold=0.2)
-    assert judged(params, (Offer(1), Offer(1), Offer(0)), 2) == Verdict((1, 1, 0), 2, 2, False)
+    assert judged(params, (SampledDraft(1), SampledDraft(1), SampledDraft(0)), 2) == Acceptance((1, 1, 0), 2, 2, False)
 
 
 def test_probabilistic_ends_where_the_text_does():
     law = Proposal((0, 1), (1, 1))
-    seeds = [s for s in range(40) if judged(replace(HOT, seed=s, strategy="probabilistic"), (Offer(0, law),) * 3, 2)
-             .accepted == 2]  # fmt: skip
+    drafts = (SampledDraft(0, law),) * 3
+    hot = [replace(HOT, seed=s, strategy="probabilistic") for s in range(40)]
+    seeds = [params.seed for params in hot if judged(params, drafts, 2).accepted == 2]
     params = replace(HOT, seed=seeds[0], strategy="probabilistic")
-    assert judged(params, (Offer(0, law),) * 3, 2, end_ids={0}) == Verdict((0,), 1, 1, True)
-    assert judged(params, (Offer(0, law),) * 3, 2, room=1) == Verdict((0,), 1, 1, False)
+    assert judged(params, (SampledDraft(0, law),) * 3, 2, end_ids={0}) == Acceptance((0,), 1, 1, True)
+    assert judged(params, (SampledDraft(0, law),) * 3, 2, room=1) == Acceptance((0,), 1, 1, False)
 
 
 def test_equal_laws_accept_everything():
@@ -77,8 +78,8 @@ def test_equal_laws_accept_everything():
     law = Proposal((0, 1), (7, 7))
     for seed in range(30):
         params = SamplingParams(1.0, seed=seed, strategy="probabilistic")
-        rows = Rows(seed, 5, logits, (Offer(1, law),) * 4, lambda _, p=params: Sampler(p))
-        assert accept([1, 1, 1], rule_of(params).choices(rows), end_ids=(), room=9).committed == (1, 1, 1, 1)
+        rows = VerifiedRows(seed, 5, logits, (SampledDraft(1, law),) * 4, lambda _, p=params: Sampler(p))
+        assert accept([1, 1, 1], strategy_of(params).choices(rows), end_ids=(), room=9).committed == (1, 1, 1, 1)
 
 
 @st.composite
@@ -87,7 +88,7 @@ def offered(draw):
     ids = draw(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True))
     weights = draw(st.lists(st.sampled_from([1, 2, 300, HEAVIEST]), min_size=len(ids), max_size=len(ids)))
     law = draw(st.sampled_from([Proposal(tuple(ids), tuple(weights)), None]))
-    return Offer(draw(st.sampled_from(ids)), law)
+    return SampledDraft(draw(st.sampled_from(ids)), law)
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -104,7 +105,7 @@ def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters
     params = replace(HOT, seed=seed, strategy="probabilistic", **filters)
     drafts = max(len(offers) - more, 0)
     rows = np.array([[1.0, *logits]] * (drafts + 1), np.float32)
-    choose = rule_of(params).choices(Rows(3, 9, rows, offers, lambda _: Sampler(params)))
+    choose = strategy_of(params).choices(VerifiedRows(3, 9, rows, offers, lambda _: Sampler(params)))
     tokens = [offer.token for offer in offers]
     verdict = accept(tokens[:drafts], choose, end_ids=(), room=9)
     assert list(verdict.committed[: verdict.accepted]) == tokens[: verdict.accepted]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.noise import gumbel
-from specmesh.core.sampling.penalties import Penalties
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)

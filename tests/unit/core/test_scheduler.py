@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.allocation import Bid
+from specmesh.core.draft_length.gate import DraftBid
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.scheduling.batch import Idle, Scheduler, Step
 
@@ -26,7 +26,7 @@ class Scripted:
         return ev.Verify(5, 1, self.in_hand)
 
     def bid(self, verify):
-        return Bid((1.0,) * len(verify.drafts))
+        return DraftBid((1.0,) * len(verify.drafts))
 
 
 def verifying(drafts=0):

@@ -7,9 +7,9 @@ import pytest
 
 from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.simulation import Forecast, Site, Texts, simulate
+from specmesh.core.simulation import Deployment, Forecast, Workload, simulate
 
-TEXTS = Texts(prompt=1, tokens=60)
+TEXTS = Workload(prompt=1, tokens=60)
 ALONE = replace(TEXTS, draft_n=0)
 
 
@@ -22,10 +22,10 @@ def costs(first: float = 0.030, each: float = 0.001, most: int = 33) -> StepCost
     return found
 
 
-SITE = Site(costs(), draft=0.005, round_trip=0.004)
+SITE = Deployment(costs(), draft=0.005, round_trip=0.004)
 
 
-def run(site: Site, texts: Texts, users: int, seed: int = 1, alpha: float = 0.75) -> Forecast:
+def run(site: Deployment, texts: Workload, users: int, seed: int = 1, alpha: float = 0.75) -> Forecast:
     chance = random.Random(seed)
     return simulate(site, texts, users, lambda _: chance.random() < alpha)
 
@@ -52,7 +52,7 @@ def test_the_promise_is_kept(alpha: float, round_trip: float):
     def rate(known: bool, draft_n: int | None = None) -> float:
         chance = random.Random(3)
         luck = [chance.random() < alpha for _ in range(2100)]
-        texts = Texts(1, 2000, draft_n)
+        texts = Workload(1, 2000, draft_n)
         return simulate(site, texts, 1, luck.__getitem__, (lambda _: policy) if known else None).total
 
     adaptive = rate(True)
@@ -76,7 +76,7 @@ def test_places():
 
 def test_the_same_luck_is_the_same_forecast():
     before = SITE.costs.table()
-    short = Texts(1, 16)
+    short = Workload(1, 16)
     assert run(SITE, short, 2) == run(SITE, short, 2)
     assert run(SITE, short, 2) != run(SITE, short, 2, seed=2)
     assert SITE.costs.table() == before

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.statistics import Histogram, LastMinute, Rolling, RoundCounts
+from specmesh.core.statistics import Histogram, LastMinute, RecentSamples, RoundCounts
 
 PROFILE = settings(derandomize=True, deadline=None)
 
@@ -42,7 +42,7 @@ def test_counts_and_rates_follow_from_the_rounds(history):
 @PROFILE
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.floats(0, 1))
 def test_percentile_is_a_sample_with_that_share_below(samples, share):
-    rolling = Rolling(window=16)
+    rolling = RecentSamples(window=16)
     for sample in samples:
         rolling.record(sample)
     window = samples[-16:]

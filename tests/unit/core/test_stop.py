@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.stop import StoppedText, StopScan, check_stops
+from specmesh.core.sampling.stop import StopScan, StopTextFilter, check_stops
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
@@ -39,7 +39,7 @@ def test_the_scan_notices_the_first_id_that_completes_one(stops, ids):
 @given(STOPS, IDS, st.data())
 @pytest.mark.fault("E7.83")
 def test_what_is_shown_is_the_text_before_it(stops, ids, data):
-    shown, feed = "", StoppedText(VOCABULARY, stops)
+    shown, feed = "", StopTextFilter(VOCABULARY, stops)
     whole = b"".join(PIECES[token] for token in ids).decode("utf-8", "replace")
     end = first_stop(whole, stops)
     expected = whole if end is None else whole[:end]
@@ -61,7 +61,7 @@ def test_stops_that_cannot_be(stops):
 
 @pytest.mark.parametrize(("stop", "shown"), [("abb", ["", "", "ab", ""]), ("bb", ["a", "", "ba", ""])])
 def test_what_may_be_the_beginning_waits(stop, shown):
-    feed = StoppedText(VOCABULARY, [stop])
+    feed = StopTextFilter(VOCABULARY, [stop])
     assert [feed.feed([token]).text for token in (0, 1, 0, 1)] == shown
 
 
@@ -70,7 +70,7 @@ def test_what_may_be_the_beginning_waits(stop, shown):
 def test_the_ids_told_are_as_few_as_have_the_text(stops, ids, data):
     """However they come: at the end exactly those whose text begins before the end of what is shown; all without a stop
     string. No id is told of which a stop string may be made alone."""
-    feed, told, shown, left = StoppedText(VOCABULARY, stops), [], "", list(ids)
+    feed, told, shown, left = StopTextFilter(VOCABULARY, stops), [], "", list(ids)
     whole = b"".join(PIECES[token] for token in ids).decode("utf-8", "replace")
     starts = [len(decoded_so_far(ids[:count])) for count in range(len(ids))]
     while left:

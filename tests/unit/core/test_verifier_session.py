@@ -7,13 +7,12 @@ from harness.sessions import session as session_of
 
 from specmesh.core import events as ev
 from specmesh.core.draft_buffer import NACK_INTERVAL
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.arrival_estimates import Arrivals
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.proposal import Proposal
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import Memory
+from specmesh.core.scheduling.kv_slots import KVContents
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 
@@ -56,7 +55,7 @@ def test_what_is_in_memory_is_not_read_again():
         made = VerifierSession(PROMPT, params, limits, StepCosts(), RollingAcceptance(), 0.0, held=held)
         assert made.plan(0.0) == plan
         assert made.cached == held
-        assert made.memory == Memory([5, 6][:held], 2)
+        assert made.memory == KVContents([5, 6][:held], 2)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.vocabulary.match import MAX_PADDING, Verdict, compare, spelling
+from specmesh.core.vocabulary.match import MAX_PADDING, MatchKind, compare, spelling
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=40)
@@ -55,7 +55,7 @@ def check_table(found, draft, verifier):
 @pytest.mark.fault("E7.78")
 def test_end_ids_may_differ_between_the_same_tokens():
     found = compare(Vocabulary(BASE.pieces, frozenset({0})), BASE)
-    assert found.verdict is Verdict.SAME
+    assert found.verdict is MatchKind.SAME
     assert found.remap.identity
 
 
@@ -65,7 +65,7 @@ def test_padding_is_the_same(extra, longer):
     padded = changed(BASE, {}, extra)
     draft, verifier = (padded, BASE) if longer == "draft" else (BASE, padded)
     found = compare(draft, verifier)
-    assert found.verdict is Verdict.SAME
+    assert found.verdict is MatchKind.SAME
     assert not found.remap.identity
     assert found.remap.feed(range(len(BASE))) == tuple(range(len(BASE)))
     assert [found.remap.say(token) for token in range(len(BASE))] == list(range(len(BASE)))
@@ -76,12 +76,12 @@ def test_padding_is_the_same(extra, longer):
 @pytest.mark.parametrize("text", [b"<unused12>", b"<|tool|>", b"[PAD3]", b"<reserved_4>"])
 def test_unused_specials_may_differ(text):
     for draft, verifier in ((changed(BASE, {993: text}), BASE), (BASE, changed(BASE, {993: text}))):
-        assert compare(draft, verifier).verdict is Verdict.SAME
+        assert compare(draft, verifier).verdict is MatchKind.SAME
 
 
 @pytest.mark.parametrize("text", [b"<br>", b"word", b"<", b"[1]"])
 def test_a_text_against_none_is_a_difference(text):
-    assert compare(changed(BASE, {993: text}), BASE).verdict is Verdict.PARTIAL
+    assert compare(changed(BASE, {993: text}), BASE).verdict is MatchKind.PARTIAL
 
 
 @PROFILE
@@ -91,9 +91,9 @@ def test_permuted_ids(order):
     """Any permutation: permuted, every text has its counterpart, and end ids are matched by their role."""
     draft = permuted(BASE, order)
     found = compare(draft, BASE)
-    assert found.verdict is (Verdict.SAME if draft.pieces == BASE.pieces else Verdict.PERMUTED)
+    assert found.verdict is (MatchKind.SAME if draft.pieces == BASE.pieces else MatchKind.PERMUTED)
     check_table(found, draft, BASE)
-    if found.verdict is Verdict.PERMUTED:
+    if found.verdict is MatchKind.PERMUTED:
         [end] = draft.end_ids
         assert found.remap.say(end) == 500
         assert found.remap.feed([500]) == (end,)
@@ -106,7 +106,7 @@ def test_one_per_cent_foreign(order, tokens, swapped):
     foreign = permuted(changed(BASE, {token: b"foreign%d" % token for token in tokens}), order)
     draft, verifier = (BASE, foreign) if swapped else (foreign, BASE)
     found = compare(draft, verifier)
-    assert found.verdict is Verdict.PARTIAL
+    assert found.verdict is MatchKind.PARTIAL
     assert found.overlap == pytest.approx(1 - len(tokens) / 991)
     assert (found.only_draft, found.only_verifier) == (len(tokens), len(tokens))
     check_table(found, draft, verifier)
@@ -118,7 +118,7 @@ def test_one_token_changed():
     """One changed text: partial, and the id is named in both spellings; control tokens keep their ids."""
     draft = changed(BASE, {7: b"other"})
     found = compare(draft, BASE)
-    assert (found.verdict, found.only_draft, found.only_verifier, found.moved) == (Verdict.PARTIAL, 1, 1, 0)
+    assert (found.verdict, found.only_draft, found.only_verifier, found.moved) == (MatchKind.PARTIAL, 1, 1, 0)
     [difference] = found.differences
     assert (difference.id, difference.draft, difference.verifier) == (7, "'other'", "'w6'")
     assert found.remap.say(7) is None
@@ -131,7 +131,7 @@ def test_overlap_counts_on_both_sides(side):
     large = changed(BASE, {}, [b"more%d" % number for number in range(3000)])
     draft, verifier = (large, BASE) if side == "draft" else (BASE, large)
     found = compare(draft, verifier)
-    assert found.verdict is Verdict.DIFFERENT
+    assert found.verdict is MatchKind.DIFFERENT
     assert found.overlap == pytest.approx(991 / 3991)
 
 
@@ -139,7 +139,7 @@ def test_duplicates_are_matched_in_order():
     draft = Vocabulary((b"a", b"b", b"a", b"c", b"a"), frozenset())
     verifier = Vocabulary((b"b", b"a", b"a", b"c"), frozenset())
     found = compare(draft, verifier)
-    assert found.verdict is Verdict.PERMUTED
+    assert found.verdict is MatchKind.PERMUTED
     assert found.remap.feed(range(4)) == (1, 0, 2, 3)
     assert [found.remap.say(token) for token in range(5)] == [1, 0, 2, 3, 1]
     back = compare(verifier, draft)
@@ -155,7 +155,7 @@ def test_stand_in_is_the_longest_known_end():
 
 def test_end_ids_out_of_range_are_ignored():
     verifier = Vocabulary(BASE.pieces[::-1], frozenset({10**6}))
-    assert compare(BASE, verifier).verdict is Verdict.PERMUTED
+    assert compare(BASE, verifier).verdict is MatchKind.PERMUTED
 
 
 def test_scatter_orders_logits_by_the_verifiers_ids():

@@ -6,7 +6,7 @@ import pytest
 
 from specmesh.api.requests import ClientEvent, Failed, Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.core.sampling.penalties import Penalties
+from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams
 from specmesh.daemons.drafter.draft_session import PendingRequest

@@ -1,7 +1,7 @@
 """Finished sessions between their end and their report."""
 
 from specmesh.api.requests import ClientEvent
-from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import SendSync
 from specmesh.core.sampling.sampler import SamplingParams

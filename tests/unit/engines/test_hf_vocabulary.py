@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specmesh.core.vocabulary.match import Verdict, compare
+from specmesh.core.vocabulary.match import MatchKind, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import hf_vocabulary as module
 from specmesh.engines.hf_vocabulary import (
@@ -228,4 +228,4 @@ def test_gguf_and_directory_of_one_model_agree(tiny_gguf: Path, tmp_path: Path):
     folder = written(tmp_path, tokenizer, config={"vocab_size": len(tokens)})
     mine, theirs = module.hf_vocabulary(tokenizer, folder), load_tokenizer(tiny_gguf).vocabulary
     assert mine == theirs
-    assert compare(mine, theirs).verdict is Verdict.SAME
+    assert compare(mine, theirs).verdict is MatchKind.SAME

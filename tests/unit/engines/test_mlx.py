@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.core.vocabulary.probes import PROBES
+from specmesh.core.vocabulary.match import PROBES
 from specmesh.engines.base import Encoder, Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 

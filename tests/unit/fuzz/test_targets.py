@@ -12,7 +12,7 @@ from fuzz.tape import Tape
 from fuzz.targets import corpus
 from specmesh.core import draft_buffer as held_drafts
 from specmesh.core import session as core_verifier
-from specmesh.core.accept import Verdict
+from specmesh.core.accept import Acceptance
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.acceptance_strategies import Probabilistic
@@ -68,8 +68,8 @@ def notices(target: str) -> bool:
 def believing(drafts, choose, **_):
     """An accept rule that takes a peer's word for it."""
     if drafts:
-        return Verdict(drafts[:1], 1, 1, ended=False)
-    return Verdict((choose(0),), 0, 0, ended=False)
+        return Acceptance(drafts[:1], 1, 1, ended=False)
+    return Acceptance((choose(0),), 0, 0, ended=False)
 
 
 def untrimmed(self, event, now, stepped=core_verifier.VerifierSession._stepped):
