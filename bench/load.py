@@ -33,8 +33,7 @@ from held_out import prompts
 from live import LOADING_S, daemons, start, until
 
 from specmesh import logs
-from specmesh.bench.load import LoadLevel, LoadPlan, LoadText, Source, crowd, levels, lines
-from specmesh.bench.server import Server
+from specmesh.bench.load import LoadLevel, LoadPlan, LoadText, Server, Source, crowd, levels, lines
 from specmesh.errors import SpecmeshError
 from specmesh.paths import bundled
 

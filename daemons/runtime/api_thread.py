@@ -17,8 +17,8 @@ from starlette.types import ASGIApp
 
 from specmesh.api.app import create_app
 from specmesh.api.guard import guarded
-from specmesh.api.port import Port
 from specmesh.api.requests import Backend
+from specmesh.config import Port
 from specmesh.daemons.runtime.connections import Bounds, Connection, bounded, most_connections
 from specmesh.errors import ConfigError
 from specmesh.paths import SYSTEM_DIR

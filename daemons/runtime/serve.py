@@ -10,9 +10,8 @@ from pathlib import Path
 
 import structlog
 
-from specmesh.api.port import Port
 from specmesh.api.requests import ClientOrder
-from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
+from specmesh.config import DrafterSettings, ModelSettings, Port, VerifierSettings
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.auth import Guard

@@ -1,47 +1,63 @@
-"""A session's events as an answer: all at once, or as server-sent events."""
+"""A session's events as an answer: all at once or as server-sent events, with one choice or several."""
 
 import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from starlette.requests import ClientDisconnect
 
-from specmesh.api import shapes, structure
-from specmesh.api.logprobs import Said
+from specmesh.api import fields, shapes
+from specmesh.api.body import Prompt
 from specmesh.api.requests import Finished, Request, Started, Tokens
-from specmesh.api.shapes import Json, Shape
+from specmesh.api.shapes import AnswerToken, Json, Shape, new_id
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 
-LOOK = 0.25
-"""Seconds between two looks whether a client that waits for a whole answer is still there."""
+DISCONNECT_POLL_S = 0.25
+"""Between two checks that a client which waits for a whole answer is still there."""
 
 Event = Started | Tokens | Finished
 Batches = AsyncGenerator[list[Event], None]
 Merged = AsyncGenerator[tuple[int, list[Event]], None]
 """Batches of one or more answers, each with the number of its own."""
 
+_SEEDS = 2**32
+
+
+def choices(request: Request, count: int, prompts: Sequence[Prompt] = (), *, chat: bool) -> list[Request]:
+    """Return `count` requests for each prompt, with consecutive seeds and names of their own; the first is `request`'s
+    own."""
+    each = [replace(request, prompt=text, prompt_ids=ids) for text, ids in prompts[1:]]
+    numbered = [_numbered(one, number) for one in (request, *each) for number in range(count)]
+    return [numbered[0], *(replace(one, id=new_id(chat)) for one in numbered[1:])]
+
+
+def _numbered(request: Request, number: int) -> Request:
+    sampling = request.params.sampling
+    sampling = replace(sampling, seed=(sampling.seed + number) % _SEEDS)
+    return replace(request, params=replace(request.params, sampling=sampling), choice=number)
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is told at once: text, its ids, and specmesh's words about it."""
+    """Text, its tokens, and specmesh's own part of the chunk."""
 
     text: str
-    said: tuple[Said, ...]
-    described: Json
+    tokens: tuple[AnswerToken, ...]
+    extra: Json
 
 
-class Telling:
-    """What is told of a request's events: the text after what its client knows, up to a stop string, and its ids.
+class ChoiceStream:
+    """Turns one request's events into parts of its answer: the text after what its client knows, up to a stop string.
 
-    chat: by which API it was asked. resumable: also what is needed to go on with the text. echo: the prompt's text
-    first. generated: how many ids the client knows by now.
+    resumable: also say what is needed to go on with the text. echo: begin with the prompt's text. generated: how many
+    ids the client knows by now. end: the last event, once it came.
     """
 
     def __init__(
@@ -50,13 +66,14 @@ class Telling:
         self._vocabulary, self._request, self._chat, self._resumable = vocabulary, request, chat, resumable
         self._echo, self._offset = echo, 0
         self.generated = request.known
+        self.end: Finished | None = None
         self._begin(request.params)
 
     def _begin(self, params: SessionParams) -> None:
         """Begin with the ids that came before; who asked by a name alone learns only now what the text may end with."""
         self.logprobs = params.logprobs is not None
         self._text = StopTextFilter(self._vocabulary, params.stop)
-        self._untold = deque[tuple[int, Logprob | None]]()
+        self._pending = deque[tuple[int, Logprob | None]]()
         before = self._request.generated
         self._skipped = len(before) - len(self._text.feed(before).begins)
 
@@ -67,129 +84,129 @@ class Telling:
             case Tokens():
                 return self._tokens(event)
             case Finished():
+                self.end = event
                 part = self._next_part(self._text.finish())
-                return part if part.said else Part(part.text, (), {})
+                return part if part.tokens else Part(part.text, (), {})
 
     def _started(self, event: Started) -> Part:
         if event.params is not None:
             self._begin(event.params)
-        described: Json = {"session": event.session, "prompt_tokens": event.prompt_tokens}
+        extra: Json = {"session": event.session, "prompt_tokens": event.prompt_tokens}
         if self._request.known:
-            described["known_tokens"] = self._request.known
+            extra["known_tokens"] = self._request.known
         if self._resumable and event.params is not None:
-            described |= {"prompt_token_ids": list(event.prompt_ids), "request": _params(event.params, chat=self._chat)}
-        return self._echoed(event.prompt_ids, described) if self._echo else Part("", (), described)
+            extra |= {"prompt_token_ids": list(event.prompt_ids), "request": _params(event.params, chat=self._chat)}
+        return self._echoed(event.prompt_ids, extra) if self._echo else Part("", (), extra)
 
-    def _echoed(self, ids: tuple[int, ...], described: Json) -> Part:
-        """The prompt as it was given, or the text of its ids; how likely they were is not known."""
-        asked = self._request.prompt
-        text = self._vocabulary.text(ids) if asked is None else asked
+    def _echoed(self, ids: tuple[int, ...], extra: Json) -> Part:
+        """The prompt as it was given, or the text of its ids; their log-probabilities are not known."""
+        prompt = self._request.prompt
+        text = self._vocabulary.text(ids) if prompt is None else prompt
         self._offset = len(text)
         begins = StopTextFilter(self._vocabulary, ()).feed(ids).begins
-        said = [
-            Said(token, min(begin, len(text)), None, self._vocabulary, echoed=True)
+        tokens = [
+            AnswerToken(token, min(begin, len(text)), None, self._vocabulary, echoed=True)
             for token, begin in zip(ids, begins, strict=True)
         ]
-        return Part(text, tuple(said), described)
+        return Part(text, tuple(tokens), extra)
 
     def _tokens(self, event: Tokens) -> Part:
-        """What is said of ids: which, how many of them were drafted, and the round where it was asked for.
-
-        What may be the beginning of a stop string waits, ids and text; a round is told as it was.
-        """
+        """What may be the beginning of a stop string waits, ids and text; a round is told as it was."""
         found = event.logprobs or (None,) * len(event.ids)
-        self._untold += zip(event.ids, found, strict=True)
+        self._pending += zip(event.ids, found, strict=True)
         accepted = self._text.feed(event.ids[: event.accepted])
         own = self._text.feed(event.ids[event.accepted :])
         part = self._next_part(ShownText(accepted.text + own.text, accepted.begins + own.begins))
-        part.described["accepted"] = event.accepted
+        part.extra["accepted"] = event.accepted
         if event.drafts is not None:
-            part.described["drafts"] = list(event.drafts)
-            part.described["drafted_text"] = self._vocabulary.text(event.drafts)
-            part.described["pieces"] = [self._vocabulary.text([token]) for token in event.ids]
-            part.described["accepted_text"] = accepted.text
+            part.extra["drafts"] = list(event.drafts)
+            part.extra["drafted_text"] = self._vocabulary.text(event.drafts)
+            part.extra["pieces"] = [self._vocabulary.text([token]) for token in event.ids]
+            part.extra["accepted_text"] = accepted.text
         return part
 
-    def usage(self, end: Finished) -> shapes.Usage:
-        """Its usage; of several answers to one prompt the first has that."""
-        return shapes.usage(end, self.generated, repeats=self._request.choice > 0)
-
     def _next_part(self, passage: ShownText) -> Part:
-        said = []
+        tokens = []
         for begin in passage.begins:
             if self._skipped:
                 self._skipped -= 1  # its client knows the id, but not yet all of its text
             else:
-                token, logprob = self._untold.popleft()
-                said.append(Said(token, self._offset + begin, logprob, self._vocabulary))
-        self.generated += len(said)
-        return Part(passage.text, tuple(said), {"token_ids": [one.id for one in said]})
+                token, logprob = self._pending.popleft()
+                tokens.append(AnswerToken(token, self._offset + begin, logprob, self._vocabulary))
+        self.generated += len(tokens)
+        return Part(passage.text, tuple(tokens), {"token_ids": [one.id for one in tokens]})
+
+    def result(self) -> Json:
+        assert self.end is not None
+        return shapes.result(self.end, self.generated)
+
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """(prompt, cached, generated, drafted, accepted) tokens; of several answers to one prompt the first has it."""
+        assert self.end is not None
+        found = (self.end.report.get(name) for name in ("cached_tokens", "drafted", "accepted"))
+        cached, drafted, accepted = (value if isinstance(value, int) else 0 for value in found)
+        prompt, cached = (0, 0) if self._request.choice else (len(self.end.prompt_ids), cached)
+        return prompt, cached, self.generated, drafted, accepted
 
 
 def _params(params: SessionParams, *, chat: bool) -> Json:
     """The fields of a body that decide how a text goes on."""
+    top = params.logprobs
+    logprobs: Json = {"logprobs": True, "top_logprobs": top} if chat else {"logprobs": top}
     return {
         "max_tokens": params.max_tokens,
         **params.sampling.named(),
         "logit_bias": [list(pair) for pair in params.sampling.logit_bias],
         "stop": list(params.stop),
-        **_logprob_fields(params.logprobs, chat=chat),
-        **structure.fields_of(params.grammar),
+        **(logprobs if top is not None else {}),
+        **fields.fields_of(params.grammar),
         "cache_prompt": params.cache_prompt,
     }
 
 
-def _logprob_fields(top: int | None, *, chat: bool) -> Json:
-    if top is None:
-        return {}
-    return {"logprobs": True, "top_logprobs": top} if chat else {"logprobs": top}
-
-
-@dataclass(slots=True)
-class _Whole:
-    """An answer that is told at its end."""
-
-    telling: Telling
-    parts: list[Part] = field(default_factory=list)
-    end: Finished | None = None
-
-    def take(self, event: Event) -> None:
-        self.parts.append(self.telling.part(event))
-        if isinstance(event, Finished):
-            self.end = event
-
-    def answer(self, shape: Shape, index: int) -> tuple[Json, shapes.Usage]:
-        if self.end is None:
-            raise DaemonUnreachable("the session ended without a result")
-        said = [one for part in self.parts for one in part.said]
-        extra = shapes.result(self.end, self.telling.generated)
-        extra |= {"token_ids": [one.id for one in said if not one.echoed]}
-        text = "".join(part.text for part in self.parts)
-        answer = shape.whole(text, self.end.reason, extra, said if self.telling.logprobs else None, index)
-        return answer, self.telling.usage(self.end)
+def _usage(streams: Sequence[ChoiceStream]) -> Json:
+    """The usage of all; drafts count as OpenAI's predicted tokens."""
+    found = zip(*(one.counts() for one in streams), strict=True)
+    prompt, cached, generated, drafted, accepted = map(sum, found)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        },
+    }
 
 
 async def whole(
-    batches: Merged, shape: Shape, tellings: Sequence[Telling], gone: Callable[[], Awaitable[bool]]
+    batches: Merged, shape: Shape, streams: Sequence[ChoiceStream], gone: Callable[[], Awaitable[bool]]
 ) -> Json:
-    """The whole answer; raises the daemon's error, and ClientDisconnect once `gone()` says that nobody waits."""
-    choices = [_Whole(telling) for telling in tellings]
+    """Return the whole answer. Raise the daemon's error, and ClientDisconnect once `gone()` says that nobody waits."""
+    parts: list[list[Part]] = [[] for _ in streams]
     async with aclosing(batches), aclosing(_while_heard(batches, gone)) as heard:
         async for number, batch in heard:
-            for event in batch:
-                choices[number].take(event)
-    answers = [choice.answer(shape, number) for number, choice in enumerate(choices)]
-    answer, usage = answers[0]
-    for other, more in answers[1:]:
-        usage += more
-        answer["choices"] += other["choices"]  # type: ignore[operator]
+            parts[number] += map(streams[number].part, batch)
+    answers = [_whole(shape, stream, parts[number], number) for number, stream in enumerate(streams)]
+    answer = answers[0]
     if len(answers) > 1:
-        answer["specmesh"] = {"choices": [one["specmesh"] for one, _ in answers]}
-    return answer | {"usage": usage.as_json()}
+        answer["choices"] = [choice for one in answers for choice in one["choices"]]  # type: ignore[attr-defined]
+        answer["specmesh"] = {"choices": [one["specmesh"] for one in answers]}
+    return answer | {"usage": _usage(streams)}
+
+
+def _whole(shape: Shape, stream: ChoiceStream, parts: list[Part], number: int) -> Json:
+    if stream.end is None:
+        raise DaemonUnreachable("the session ended without a result")
+    tokens = [one for part in parts for one in part.tokens]
+    extra = stream.result() | {"token_ids": [one.id for one in tokens if not one.echoed]}
+    text = "".join(part.text for part in parts)
+    return shape.whole(text, stream.end.reason, extra, tokens if stream.logprobs else None, number)
 
 
 async def beginning(batches: Merged, gone: Callable[[], Awaitable[bool]]) -> tuple[int, list[Event]]:
-    """The first batch, which may take as long as a queue; raises as `whole` does, and then leaves the session."""
+    """Return the first batch, which may take as long as a queue. Raise as `whole` does, and then leave the session."""
     async with aclosing(_while_heard(batches, gone)) as heard:
         try:
             return await anext(heard)
@@ -224,57 +241,45 @@ async def _next(batches: Merged) -> tuple[int, list[Event]] | None:
 
 async def _until(gone: Callable[[], Awaitable[bool]]) -> None:
     while not await gone():
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(DISCONNECT_POLL_S)
 
 
-class Stream:
+async def streamed(
+    first: tuple[int, list[Event]], batches: Merged, shape: Shape, streams: Sequence[ChoiceStream], *, usage_apart: bool
+) -> AsyncIterator[str]:
     """Server-sent events: a chunk at the start, one per round or batch of rounds, one with finish_reason, [DONE].
 
     The usage is in the last chunk of the answer that ends last; with `usage_apart` it comes in one of its own before
-    [DONE] (`stream_options.include_usage`).
+    [DONE] (`stream_options.include_usage`). An error in mid-stream ends it as an event of its own.
     """
 
-    def __init__(self, shape: Shape, tellings: Sequence[Telling], usage_apart: bool) -> None:
-        self._shape, self._tellings, self._usage_apart = shape, tellings, usage_apart
-        self._running, self._usage = len(tellings), shapes.NO_USAGE
+    def chunks(number: int, batch: list[Event]) -> str:
+        return "".join(server_sent(chunk) for event in batch for chunk in _chunks(number, event))
 
-    async def events(self, first: tuple[int, list[Event]], batches: Merged) -> AsyncIterator[str]:
-        """The body; an error in mid-stream ends it as an event of its own."""
-        try:
-            async with aclosing(batches):
-                yield self._chunks(*first)
-                async for number, batch in batches:
-                    yield self._chunks(number, batch)
-        except SpecmeshError as error:
-            yield server_sent(error_body(error))
-            return
-        yield "data: [DONE]\n\n"
-
-    def _chunks(self, number: int, batch: list[Event]) -> str:
-        return "".join(server_sent(chunk) for event in batch for chunk in self._chunk(number, event))
-
-    def _chunk(self, number: int, event: Event) -> list[Json]:
-        telling = self._tellings[number]
-        part = telling.part(event)
-        said = part.said if telling.logprobs else ()
+    def _chunks(number: int, event: Event) -> list[Json]:
+        stream = streams[number]
+        part = stream.part(event)
+        tokens = part.tokens if stream.logprobs else ()
         if not isinstance(event, Finished):
-            return [self._shape.chunk(part.text, None, part.described, said, number)]
-        described = part.described | shapes.result(event, telling.generated)
-        self._running -= 1
-        self._usage += telling.usage(event)
-        return self._last(self._shape.chunk(part.text, event.reason, described, said, number))
-
-    def _last(self, chunk: Json) -> list[Json]:
-        """The last chunk of an answer, and the usage after that of the last."""
-        if self._running:
+            return [shape.chunk(part.text, None, part.extra, tokens, number)]
+        chunk = shape.chunk(part.text, event.reason, part.extra | stream.result(), tokens, number)
+        if any(one.end is None for one in streams):
             return [chunk]
-        usage = {"usage": self._usage.as_json()}
-        if not self._usage_apart:
-            return [chunk | usage]
-        return [chunk, self._shape.chunk("", None, {}) | {"choices": []} | usage]
+        usage = {"usage": _usage(streams)}
+        return [chunk, shape.chunk("", None, {}) | {"choices": []} | usage] if usage_apart else [chunk | usage]
+
+    try:
+        async with aclosing(batches):
+            yield chunks(*first)
+            async for number, batch in batches:
+                yield chunks(number, batch)
+    except SpecmeshError as error:
+        yield server_sent(error_body(error))
+        return
+    yield "data: [DONE]\n\n"
 
 
-async def told(first: Json, others: AsyncGenerator[Json, None]) -> AsyncIterator[str]:
+async def as_events(first: Json, others: AsyncGenerator[Json, None]) -> AsyncIterator[str]:
     """Values as server-sent events, then [DONE]."""
     async with aclosing(others):
         yield server_sent(first)
@@ -301,3 +306,45 @@ def error_body(error: SpecmeshError) -> Json:
 
 def server_sent(value: Json) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+
+
+def merged(sources: Sequence[Batches]) -> Merged:
+    """The batches of all, each with its choice's number. Raises what one of them raises; the others are left then, as
+    all are by whoever closes this."""
+    return _several(sources) if len(sources) > 1 else _only(sources[0])
+
+
+async def _only(batches: Batches) -> Merged:
+    async with aclosing(batches):
+        async for batch in batches:
+            yield 0, batch
+
+
+async def _several(sources: Sequence[Batches]) -> Merged:
+    come: asyncio.Queue[tuple[int, list[Event] | None] | Exception] = asyncio.Queue(len(sources))
+
+    async def pass_on(number: int, batches: Batches) -> None:
+        try:
+            async with aclosing(batches):
+                async for batch in batches:
+                    await come.put((number, batch))
+            await come.put((number, None))
+        except Exception as error:  # noqa: BLE001  (raised again where the batches are merged)
+            await come.put(error)
+
+    tasks = [asyncio.ensure_future(pass_on(number, batches)) for number, batches in enumerate(sources)]
+    left = len(sources)
+    try:
+        while left:
+            what = await come.get()
+            if isinstance(what, Exception):
+                raise what
+            number, batch = what
+            if batch is None:
+                left -= 1
+            else:
+                yield number, batch
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -20,15 +20,25 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from specmesh.api import shapes
-from specmesh.api.answer import Batches, Event, Stream, Telling, append, beginning, error_body, told, whole
-from specmesh.api.body import Body, endless, parse_chat, parse_completion
-from specmesh.api.choices import choices, merged
-from specmesh.api.defaults import filled
+from specmesh.api.answer import (
+    Batches,
+    ChoiceStream,
+    Event,
+    append,
+    as_events,
+    beginning,
+    choices,
+    error_body,
+    merged,
+    streamed,
+    whole,
+)
+from specmesh.api.body import Body, endless, filled, parse_chat, parse_completion
 from specmesh.api.fields import shown
 from specmesh.api.metrics import Exposition
 from specmesh.api.ping import parse_ping, pinged
 from specmesh.api.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
-from specmesh.api.snapshot import Fields
+from specmesh.client import Fields
 from specmesh.errors import (
     Busy,
     DaemonUnreachable,
@@ -116,17 +126,14 @@ class _Api:
         if reason is not None:
             raise reason
         results = pinged(self._backend, wanted)
-        first = await anext(results)  # a refusal becomes a status code, not a broken stream
-        return StreamingResponse(told(first, results), media_type="text/event-stream")
+        first = await anext(results)
+        return StreamingResponse(as_events(first, results), media_type="text/event-stream")
 
     async def completions(self, http: HttpRequest) -> Response:
-        return await self._answer(http, parse_completion(await self._body(http)), chat=False)
+        return await self._answer(http, parse_completion(filled(await _json(http), self._defaults)), chat=False)
 
     async def chat(self, http: HttpRequest) -> Response:
-        return await self._answer(http, parse_chat(await self._body(http)), chat=True)
-
-    async def _body(self, http: HttpRequest) -> object:
-        return filled(await _json(http), self._defaults)
+        return await self._answer(http, parse_chat(filled(await _json(http), self._defaults)), chat=True)
 
     async def _answer(self, http: HttpRequest, body: Body, *, chat: bool) -> Response:
         reason = self._backend.not_ready()
@@ -146,13 +153,15 @@ class _Api:
             headers["X-Specmesh-Ignored"] = shown(body.ignored)
             log.info("fields_ignored", request=request.label, fields=headers["X-Specmesh-Ignored"])
         batches = merged([self._events(one) for one in requests])
-        tellings = [Telling(vocabulary, one, chat=chat, resumable=body.resumable, echo=body.echo) for one in requests]
+        streams = [
+            ChoiceStream(vocabulary, one, chat=chat, resumable=body.resumable, echo=body.echo) for one in requests
+        ]
         if not body.stream:
-            answer = await whole(batches, shape, tellings, http.is_disconnected)
+            answer = await whole(batches, shape, streams, http.is_disconnected)
             return JSONResponse(answer, headers=headers)
-        begun = await beginning(batches, http.is_disconnected)  # likewise
-        stream = Stream(shape, tellings, body.usage_apart)
-        return StreamingResponse(stream.events(begun, batches), headers=headers, media_type="text/event-stream")
+        first = await beginning(batches, http.is_disconnected)  # a refusal becomes a status code, not a broken stream
+        chunks = streamed(first, batches, shape, streams, usage_apart=body.usage_apart)
+        return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
 
     async def _events(self, request: Request) -> Batches:
         """A session's events, as many as came together; leaving early cancels it. Raises the daemon's refusal."""
@@ -228,14 +237,10 @@ async def _json(http: HttpRequest) -> object:
 
 
 _STATUS: dict[type[SpecmeshError], int] = {
-    RequestError: 400,
-    PromptTooLong: 400,
-    NoSuchModel: 404,
-    NoSuchText: 404,
-    Busy: 503,
-    Starting: 503,
+    **dict.fromkeys((RequestError, PromptTooLong), 400),
+    **dict.fromkeys((NoSuchModel, NoSuchText), 404),
+    **dict.fromkeys((Busy, Starting, WentAway), 503),
     DaemonUnreachable: 502,
-    WentAway: 503,
 }
 
 
@@ -262,4 +267,4 @@ async def _defect(_: HttpRequest, error: Exception) -> Response:
 
 
 async def _gone(_: HttpRequest, __: Exception) -> Response:
-    return Response(status_code=499)
+    return Response(status_code=499)  # the client has closed the request, as nginx logs it

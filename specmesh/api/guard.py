@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh.api import shapes
-from specmesh.api.port import Keys, Port
+from specmesh.config import Keys, Port
 from specmesh.errors import Refused
 from specmesh.security.addresses import Way, way
 

@@ -15,7 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 from specmesh import __version__
 from specmesh.api.requests import Backend
-from specmesh.api.snapshot import Fields
+from specmesh.client import Fields
 
 PREFIX = "specmesh_"
 

@@ -1,29 +1,79 @@
-"""What OpenAI's clients expect answers to look like: a completion, a chat, and their chunks."""
+"""What OpenAI's clients expect answers to look like: a completion, a chat, their chunks and log-probabilities."""
 
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specmesh import __version__
-from specmesh.api.logprobs import Said, chat_logprobs, completion_logprobs
 from specmesh.api.requests import Finished
+from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
 
 Json = dict[str, object]
 
 SCHEMA_VERSION = 1
-FINGERPRINT = f"specmesh-{__version__}"
-"""What answered, as OpenAI's clients log it."""
 
-_COUNTS = ("drafted", "accepted", "cached_tokens")
+
+@dataclass(frozen=True, slots=True)
+class AnswerToken:
+    """A token of an answer. begin: where its text begins there. logprob: None if unknown. echoed: of the prompt."""
+
+    id: int
+    begin: int
+    logprob: Logprob | None
+    vocabulary: Vocabulary
+    echoed: bool = False
+
+    def entry(self) -> Json:
+        """Return the token and the likeliest ones in its place: llama-server's form, which is OpenAI's with ids."""
+        chosen = self.logprob.chosen if self.logprob is not None else None
+        return self._one(self.id, chosen) | {"top_logprobs": [self._one(token, value) for token, value in self._top()]}
+
+    def by_text(self) -> dict[str, float] | None:
+        """Return log-probabilities by text, the chosen token's among them; the likeliest of ids with the same text."""
+        if self.logprob is None:
+            return None
+        top: dict[str, float] = {}
+        for token, value in (*self._top(), (self.id, self.logprob.chosen)):
+            top.setdefault(self.spelled(token), value)
+        return top
+
+    def spelled(self, token: int) -> str:
+        """Return a token's text, or its bytes if it is a part of a character, as OpenAI's completions have them."""
+        piece = self.vocabulary.pieces[token]
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+    def _top(self) -> list[tuple[int, float]]:
+        return list(zip(self.logprob.ids, self.logprob.top, strict=True)) if self.logprob is not None else []
+
+    def _one(self, token: int, value: float | None) -> Json:
+        piece = self.vocabulary.pieces[token]
+        return {"id": token, "token": piece.decode("utf-8", "replace"), "logprob": value, "bytes": list(piece)}
+
+
+def _chat_logprobs(tokens: Sequence[AnswerToken]) -> Json:
+    return {"content": [one.entry() for one in tokens], "refusal": None}
+
+
+def _completion_logprobs(tokens: Sequence[AnswerToken]) -> Json:
+    return {
+        "tokens": [one.spelled(one.id) for one in tokens],
+        "token_logprobs": [one.logprob.chosen if one.logprob is not None else None for one in tokens],
+        "top_logprobs": [one.by_text() for one in tokens],
+        "text_offset": [one.begin for one in tokens],
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The form of one answer, of a chat or a completion, under the id of its request.
 
-    `extra` is specmesh's own part, `index` the choice's, `said` the ids of which more is to be told. Log-probabilities
-    of a completion are also told as those of chats are, under `specmesh`.
+    `extra` is specmesh's own part, `index` the choice's, `tokens` those whose log-probabilities are wanted. A
+    completion's are also given as a chat's are, under `specmesh`.
     """
 
     chat: bool
@@ -31,28 +81,34 @@ class Shape:
     created: int
     model: str
 
-    def chunk(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] = (), index: int = 0) -> Json:
+    def chunk(
+        self, text: str, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] = (), index: int = 0
+    ) -> Json:
         """A part of a streamed answer; the last one has a reason to `finish`, a chat's first says who speaks."""
         if not self.chat:
-            return self._completion(text, finish, extra, said or None, index)
+            return self._completion(text, finish, extra, tokens or None, index)
         begins = "session" in extra and not extra.get("known_tokens")
         delta: Json = {"role": "assistant", "content": ""} if begins else {"content": text} if text else {}
-        choice: Json = {"delta": delta, "logprobs": chat_logprobs(said) if said else None}
+        choice: Json = {"delta": delta, "logprobs": _chat_logprobs(tokens) if tokens else None}
         return self._answer("chat.completion.chunk", choice, finish, extra, index)
 
-    def whole(self, text: str, finish: str, extra: Json, said: Sequence[Said] | None = None, index: int = 0) -> Json:
-        """The answer at once; said: None where that was not asked for."""
+    def whole(
+        self, text: str, finish: str, extra: Json, tokens: Sequence[AnswerToken] | None = None, index: int = 0
+    ) -> Json:
+        """The answer at once; tokens: None if no log-probabilities are wanted."""
         if not self.chat:
-            return self._completion(text, finish, extra, said, index)
+            return self._completion(text, finish, extra, tokens, index)
         message = {"role": "assistant", "content": text, "refusal": None}
-        choice: Json = {"message": message, "logprobs": None if said is None else chat_logprobs(said)}
+        choice: Json = {"message": message, "logprobs": None if tokens is None else _chat_logprobs(tokens)}
         return self._answer("chat.completion", choice, finish, extra, index)
 
-    def _completion(self, text: str, finish: str | None, extra: Json, said: Sequence[Said] | None, index: int) -> Json:
+    def _completion(
+        self, text: str, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] | None, index: int
+    ) -> Json:
         choice: Json = {"text": text, "logprobs": None}
-        if said is not None:
-            choice["logprobs"] = completion_logprobs(said)
-            extra = extra | {"logprobs": [one.entry() for one in said if not one.echoed]}
+        if tokens is not None:
+            choice["logprobs"] = _completion_logprobs(tokens)
+            extra = extra | {"logprobs": [one.entry() for one in tokens if not one.echoed]}
         return self._answer("text_completion", choice, finish, extra, index)
 
     def _answer(self, kind: str, choice: Json, finish: str | None, extra: Json, index: int) -> Json:
@@ -61,55 +117,15 @@ class Shape:
             "object": kind,
             "created": self.created,
             "model": self.model,
-            "system_fingerprint": FINGERPRINT,
+            "system_fingerprint": f"specmesh-{__version__}",
             "choices": [{"index": index, **choice, "finish_reason": finish}],
             "specmesh": extra,
         }
 
 
 def new_id(chat: bool) -> str:
-    """A name for a request, which cannot be guessed: who has it can have the text."""
+    """Return a request's name, which cannot be guessed: who has it can have the text."""
     return ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(16)
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of prompt and answer; drafts that stood and that did not, where OpenAI has predicted ones; tokens of the
-    prompt that were in memory."""
-
-    prompt: int
-    generated: int
-    accepted: int
-    rejected: int
-    cached: int = 0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        accepted, rejected = self.accepted + other.accepted, self.rejected + other.rejected
-        generated, cached = self.generated + other.generated, self.cached + other.cached
-        return Usage(self.prompt + other.prompt, generated, accepted, rejected, cached)
-
-    def as_json(self) -> Json:
-        return {
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.generated,
-            "total_tokens": self.prompt + self.generated,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
-            "completion_tokens_details": {
-                "accepted_prediction_tokens": self.accepted,
-                "rejected_prediction_tokens": self.rejected,
-            },
-        }
-
-
-NO_USAGE = Usage(0, 0, 0, 0)
-
-
-def usage(end: Finished, generated: int, *, repeats: bool = False) -> Usage:
-    """The usage of an answer with so many ids; without its prompt where that of another has it (`repeats`)."""
-    counts = (value if isinstance(value := end.report.get(name), int) else 0 for name in _COUNTS)
-    drafted, accepted, cached = counts
-    prompt, cached = (0, 0) if repeats else (len(end.prompt_ids), cached)
-    return Usage(prompt, generated, accepted, drafted - accepted, cached)
 
 
 def result(end: Finished, generated: int) -> Json:

@@ -1,14 +1,17 @@
 """`specmesh bench run`: the same prompts on a live pair, alone and with drafts in several ways."""
 
+import json
+import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple, cast
 
 from specmesh.client import Client, Json
-from specmesh.errors import Busy, EngineError
+from specmesh.errors import Busy, ConfigError, EngineError
 
 WARM_UP_TOKENS = 32
 _TIMES = ("verify_ms", "wait_ms", "draft_ms", "network_ms", "restart_ms")
@@ -262,3 +265,63 @@ def lines(outcomes: list[Outcome]) -> list[str]:
         )
     told.append("latency and its parts: ms per text; drafts: verified per step; same: texts equal to the first alone")
     return told
+
+
+@contextmanager
+def bar(texts: int) -> Iterator[Callable[[], None]]:
+    """A bar for `texts` texts; the function it gives is called after each."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("texts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("texts", total=texts)
+        yield lambda: progress.advance(task)
+
+
+BUILT_IN = (
+    "The lighthouse keeper climbed the stairs every evening, and one night he found that",
+    "def merge_sort(items: list[int]) -> list[int]:\n",
+    "Photosynthesis is the process by which plants",
+    "import json\nfrom pathlib import Path\n\n\nclass Settings:\n    def __init__(self, path: Path) -> None:\n",
+    "Ingredients: 500 g flour, 300 ml water, 10 g salt, 5 g yeast.\nMethod:\n1.",
+    "Question: Why is the sky blue?\nAnswer:",
+    "Dear Sir or Madam,\n\nI am writing to you about",
+    "The capitals of Europe: France - Paris, Italy - Rome, Spain - Madrid,",
+)
+
+
+def read_prompts(path: Path) -> list[str]:
+    """One prompt per line, or, where the first line is a JSON object, JSON lines with "prompt"; empty lines left out.
+
+    Raises ConfigError that names the file, and the line where one is wrong.
+    """
+    try:
+        lines = [line for line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if line[1].strip()]
+    except OSError as error:
+        raise ConfigError(f"--prompts: {path} cannot be read ({error.strerror}): name a text file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--prompts: {path} is not UTF-8: name a text file") from None
+    if not lines:
+        raise ConfigError(f"--prompts: {path} has no prompts: write one on each line")
+    if not isinstance(_parsed(lines[0][1]), dict):
+        return [line for _, line in lines]
+    return [_prompt(line, f"--prompts: {path}, line {number}") for number, line in lines]
+
+
+def _prompt(line: str, where: str) -> str:
+    record = _parsed(line)
+    prompt = record.get("prompt") if isinstance(record, dict) else None
+    if not isinstance(prompt, str) or not prompt:
+        raise ConfigError(f'{where} is no JSON object with a text as "prompt": correct it')
+    return prompt
+
+
+def _parsed(line: str) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None

@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from specmesh import client as daemon
-from specmesh.bench.progress import bar
-from specmesh.bench.prompts import BUILT_IN, read_prompts
+from specmesh.bench.run import BUILT_IN, bar, read_prompts
 from specmesh.cli.options import (
     COUNT,
     MAX_DRAFT_N,
@@ -129,8 +128,7 @@ def load(
     Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
     equally long.
     """
-    from specmesh.bench.load import LoadPlan, LoadResult, Source, measure
-    from specmesh.bench.server import Server
+    from specmesh.bench.load import LoadPlan, LoadResult, Server, Source, measure
 
     if url is not None:
         server = Server(url)

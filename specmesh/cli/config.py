@@ -24,7 +24,7 @@ from specmesh.cli.options import FILE, json_option, path_option, print_json
 from specmesh.errors import BadVariable, ConfigError
 
 if TYPE_CHECKING:
-    from specmesh.api.port import Port
+    from specmesh.config import Port
 
 SOURCES = "specmesh.config"
 """Where a daemon's context keeps its `_Sources`."""
@@ -211,7 +211,7 @@ def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
 
     def reread() -> str:
         from specmesh import logs
-        from specmesh.api.port import read_keys
+        from specmesh.config import read_keys
 
         known: _Sources = ctx.meta[SOURCES]
         file = read(known.file.path, ctx.command) if known.file is not None else None

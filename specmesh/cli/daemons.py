@@ -25,8 +25,7 @@ from specmesh.errors import ConfigError, about
 from specmesh.security.addresses import check_rpc
 
 if TYPE_CHECKING:
-    from specmesh.api.port import Port
-    from specmesh.config import ModelSettings
+    from specmesh.config import ModelSettings, Port
     from specmesh.daemons.runtime.instance import Instance
 
 _LIMITS = ((resource.RLIMIT_NOFILE, 64, "open files", "-n"), (resource.RLIMIT_AS, 2**28, "bytes of memory", "-v"))
@@ -130,7 +129,7 @@ class _Shared:
 
     def api(self, role: str) -> "tuple[Path, Port | None]":
         """Return where the API listens: its socket, and its port if there is one. Raises ConfigError."""
-        from specmesh.api.port import parse_port
+        from specmesh.config import parse_port
 
         port = parse_port(self.http, self.api_key_file, self.allow_origin)
         return self.socket or paths.default_socket(role), port

@@ -36,7 +36,7 @@ _folder_options = combined(
 def folder_of(path: Path | None, system: bool) -> "KeyFolder":
     """The folder that these options mean, with the key that the machine's own service is given, if it is given one."""
     from specmesh.security.keys import KeyFolder, key_folders
-    from specmesh.service.credential import service_credential
+    from specmesh.service.systemd import service_credential
 
     given = service_credential() if system and path is None else None
     return KeyFolder(path or key_folders()[int(system)], given)

@@ -106,14 +106,14 @@ def inspect(model: str, json: bool, folder: Path) -> None:
     be removed.
     """
     from specmesh import logs
-    from specmesh.models import inspect
-    from specmesh.models.store import resolve
+    from specmesh.models import store as model_store
 
     logs.configure("error", "auto")
-    report = inspect.inspect(Path(bundled("target.gguf") if model == "bundled" else resolve(model, folder)))
+    path = bundled("target.gguf") if model == "bundled" else model_store.resolve(model, folder)
+    report = model_store.inspect(Path(path))
     if model == "bundled":
         report = replace(report, notes=(*report.notes, f"the drafter's: {bundled('drafter.gguf')} and drafter-hf"))
     if json:
-        print_json(inspect.as_json(report))
+        print_json(report.as_json())
     else:
-        click.echo("\n".join(inspect.lines(report)))
+        click.echo("\n".join(report.lines()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specmesh import client as daemon
-from specmesh.bench.progress import bar
+from specmesh.bench.run import bar
 from specmesh.cli.options import (
     COUNT,
     SHARE,

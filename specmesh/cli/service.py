@@ -11,7 +11,7 @@ import click
 from specmesh.cli.config import ROLE, template
 
 if TYPE_CHECKING:
-    from specmesh.service.plan import Hand, Service
+    from specmesh.service import Hand, Service
 
 
 @click.group()
@@ -29,7 +29,7 @@ def _command(run: "Callable[[Service, Hand], None]") -> click.Command:
     @click.option("--root", type=click.Path(path_type=Path), hidden=True)
     @click.pass_context
     def command(ctx: click.Context, role: str, system: bool, dry_run: bool, root: Path | None) -> None:
-        from specmesh.service.plan import Hand, Scope
+        from specmesh.service import Hand, Scope
 
         if sys.platform == "darwin":
             from specmesh.service.launchd import launchd_service as planned

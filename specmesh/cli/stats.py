@@ -10,9 +10,8 @@ import click
 from click.core import ParameterSource
 
 from specmesh import client as daemon
-from specmesh.api.snapshot import Fields, printable
 from specmesh.cli.options import json_option, number, print_json, socket_option
-from specmesh.client import Client, Json
+from specmesh.client import Client, Fields, Json, printable
 from specmesh.errors import SpecmeshError
 
 if TYPE_CHECKING:

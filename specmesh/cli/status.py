@@ -9,9 +9,8 @@ from statistics import median
 import click
 
 from specmesh import client as daemon
-from specmesh.api.snapshot import Fields, printable
 from specmesh.cli.options import json_option, number, print_json, socket_option
-from specmesh.client import Json, known_sockets, listens, starting
+from specmesh.client import Fields, Json, known_sockets, listens, printable, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.security.addresses import endpoint, way
 

@@ -25,8 +25,8 @@ from specmesh.models.directory import read_directory
 from specmesh.models.gguf_header import parts, read_headers
 from specmesh.models.store import entries, human_bytes
 from specmesh.paths import MAX_SOCKET_PATH, ROLES, SYSTEM_DIR
+from specmesh.service import Command, Scope, Service
 from specmesh.service.launchd import launchd_service
-from specmesh.service.plan import Command, Scope, Service
 from specmesh.service.systemd import systemd_service
 
 LEAST_PYTHON = (3, 11)

@@ -12,11 +12,10 @@ from pathlib import Path
 import click
 
 from specmesh import __version__, paths
-from specmesh.api.port import parse_port
-from specmesh.api.snapshot import Fields, printable
 from specmesh.cli.config import command_of, effective, read
 from specmesh.cli.status import Found
-from specmesh.client import Json
+from specmesh.client import Fields, Json, printable
+from specmesh.config import parse_port
 from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.doctor.check import Check, fail, ok, warn

@@ -19,9 +19,8 @@ from urllib.parse import quote
 from specmesh.errors import Busy, ConfigError, HubUnreachable, PullError, RequestError
 from specmesh.models.directory import is_model, needed
 from specmesh.models.gguf_header import parts
-from specmesh.models.hub import Hub, RemoteFile
+from specmesh.models.hub import Advance, Hub, RemoteFile, fetch, matches
 from specmesh.models.store import human_bytes, is_gguf
-from specmesh.models.transfer import Advance, fetch, matches
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _COMPANIONS = ("mmproj", "imatrix")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specmesh.paths import config_folders
-from specmesh.service.plan import Command, File, Scope, Service
+from specmesh.service import Command, File, Scope, Service
 
 TEMPLATE = resources.files("specmesh.launchd") / "job.plist"
 

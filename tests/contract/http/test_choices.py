@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from specmesh.api.answer import Event, Merged, Stream, Telling, whole
-from specmesh.api.choices import choices, merged
+from specmesh.api.answer import ChoiceStream, Event, Merged, choices, merged, streamed, whole
 from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import Shape
 from specmesh.core.sampling.sampler import SamplingParams
@@ -48,8 +47,8 @@ async def never() -> bool:
     return False
 
 
-def tellings(count: int, **options: bool) -> list[Telling]:
-    return [Telling(BYTES, one, resumable=False, **options) for one in choices(REQUEST, count, chat=False)]
+def tellings(count: int, **options: bool) -> list[ChoiceStream]:
+    return [ChoiceStream(BYTES, one, resumable=False, **options) for one in choices(REQUEST, count, chat=False)]
 
 
 def test_each_has_a_seed_and_a_name_of_its_own():
@@ -79,15 +78,15 @@ def test_they_are_told_as_one_answer():
     }
 
 
-async def streamed(batches: Merged, count: int, *, apart: bool) -> list[str]:
+async def events_of(batches: Merged, count: int, *, apart: bool) -> list[str]:
     first = await anext(batches)
-    return [event async for event in Stream(SHAPE, tellings(count), apart).events(first, batches)]
+    return [event async for event in streamed(first, batches, SHAPE, tellings(count), usage_apart=apart)]
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_stream_says_whose_a_chunk_is(apart: bool):
     """Each ends once, and the usage of all comes at the end of the last."""
-    events = asyncio.run(streamed(merged([text(number).batches() for number in range(2)]), 2, apart=apart))
+    events = asyncio.run(events_of(merged([text(number).batches() for number in range(2)]), 2, apart=apart))
     whole_text = "".join(events)
     assert [whole_text.count(f'"index": {n}, "text": "{letter}"') for n, letter in ((0, "A"), (1, "B"))] == [1, 1]
     assert whole_text.count('"finish_reason": "length"') == 2
@@ -128,7 +127,7 @@ def test_an_echo_is_the_prompt(prompt: str | None, shown: str):
     """As it was given, or the text of its ids; how likely they were is not told, and they are no ids of the answer."""
     params = SessionParams(SamplingParams(), 9, logprobs=0)
     ids = None if prompt else (104, 105)
-    told = Telling(BYTES, Request(prompt, ids, params), resumable=False, echo=True)
+    told = ChoiceStream(BYTES, Request(prompt, ids, params), resumable=False, echo=True)
 
     async def answer() -> dict[str, object]:
         return await whole(merged([text(0).batches()]), SHAPE, [told], never)

@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message
 
 from specmesh.api.guard import Guard
-from specmesh.api.port import Keys
+from specmesh.config import Keys
 
 
 def asked(keys: tuple[str, ...] | Keys, path: str = "/stats", **headers: str) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.api.answer import Telling
+from specmesh.api.answer import ChoiceStream
 from specmesh.api.body import parse_chat, parse_completion
 from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import Shape
@@ -21,16 +21,16 @@ def likely(chosen: float, *top: tuple[int, float]) -> Logprob:
     return Logprob(chosen, tuple(token for token, _ in top), tuple(value for _, value in top))
 
 
-def telling(params: SessionParams = PARAMS, *, chat: bool = False, said: tuple[int, ...] = ()) -> Telling:
+def telling(params: SessionParams = PARAMS, *, chat: bool = False, said: tuple[int, ...] = ()) -> ChoiceStream:
     request = Request("x", None, params, generated=said, known=len(said))
-    return Telling(BYTES, request, chat=chat, resumable=True)
+    return ChoiceStream(BYTES, request, chat=chat, resumable=True)
 
 
 def test_a_completion_has_four_lists():
     """Tokens, theirs, the likeliest with the one that was said, and where each begins; specmesh's with ids."""
     told = telling()
     part = told.part(Tokens((65, 66), 1, None, (likely(-0.5, (65, -0.5)), likely(-3.0, (90, -0.1)))))
-    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.described, part.said)
+    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.extra, part.tokens)
     assert chunk["choices"][0]["logprobs"] == {  # type: ignore[index]
         "tokens": ["A", "B"],
         "token_logprobs": [-0.5, -3.0],
@@ -46,7 +46,7 @@ def test_a_chat_has_one_object_each():
     """With the bytes of the token; content alone, as nothing is refused."""
     told = telling(chat=True)
     part = told.part(Tokens((65,), 0, None, (likely(-3.0, (90, -0.1)),)))
-    whole = Shape(True, "id", 0, "m").whole(part.text, "stop", part.described, part.said)
+    whole = Shape(True, "id", 0, "m").whole(part.text, "stop", part.extra, part.tokens)
     assert whole["choices"][0]["logprobs"] == {  # type: ignore[index]
         "content": [
             {
@@ -66,7 +66,7 @@ def test_parts_of_a_character_are_told_as_bytes():
     """Each token has its own; the text comes with the last of them."""
     told = telling()
     part = told.part(Tokens((65, *EURO, 66), 0, None, tuple(likely(-1.0) for _ in range(5))))
-    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.described, part.said)
+    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.extra, part.tokens)
     logprobs = chunk["choices"][0]["logprobs"]  # type: ignore[index]
     assert (part.text, logprobs["text_offset"]) == ("A€B", [0, 1, 1, 1, 2])
     assert logprobs["tokens"] == ["A", "bytes:\\xe2", "bytes:\\x82", "bytes:\\xac", "B"]
@@ -87,20 +87,22 @@ def test_nothing_is_told_unless_asked_for():
 def test_who_goes_on_with_a_text_asks_for_them_again(chat: bool):
     """What is needed to go on says so, in the words of its API; of what was told before nothing is told again."""
     told = telling(chat=chat, said=(65, 66))
-    fields = told.part(Started(1, 1, (9,), PARAMS)).described["request"]
+    fields = told.part(Started(1, 1, (9,), PARAMS)).extra["request"]
     wanted = {"logprobs": True, "top_logprobs": 1} if chat else {"logprobs": 1}
     assert fields.items() >= wanted.items()  # type: ignore[attr-defined]
     part = told.part(Tokens((67,), 0, None, (likely(-1.0),)))
-    assert [(one.id, one.begin) for one in part.said] == [(67, 2)]
+    assert [(one.id, one.begin) for one in part.tokens] == [(67, 2)]
 
 
 def test_who_asks_by_name_has_what_the_text_has():
     """Ids from before it was last gone on with have null."""
-    told = Telling(BYTES, Request(None, None, SessionParams(SamplingParams(), 9), named_only=True), resumable=False)
+    told = ChoiceStream(
+        BYTES, Request(None, None, SessionParams(SamplingParams(), 9), named_only=True), resumable=False
+    )
     told.part(Started(1, 1, (9,), PARAMS))
     assert told.logprobs
     part = told.part(Tokens((65, 66), 0, None, (None, likely(-1.0))))
-    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.described, part.said)
+    chunk = Shape(False, "id", 0, "m").chunk(part.text, None, part.extra, part.tokens)
     logprobs = chunk["choices"][0]["logprobs"]  # type: ignore[index]
     assert (logprobs["token_logprobs"], logprobs["top_logprobs"]) == ([None, -1.0], [None, {"B": -1.0}])
 
@@ -109,11 +111,11 @@ def test_ids_text_and_logprobs_end_together():
     """At a stop string that begins in an id and ends in another: what is told is as little as has the text."""
     pieces = (b"ab", b"c#", b"#", b"#d")
     request = Request("x", None, SessionParams(SamplingParams(), 9, stop=("##",), logprobs=0))
-    told = Telling(Vocabulary(pieces, frozenset()), request, resumable=False)
+    told = ChoiceStream(Vocabulary(pieces, frozenset()), request, resumable=False)
     parts = [told.part(Tokens((token,), 0, None, (likely(-float(token)),))) for token in (0, 2, 1, 3)]
     parts.append(told.part(Finished("stop", (), {})))
     assert [part.text for part in parts] == ["ab", "", "#c", "", ""]
-    said = [(one.id, one.begin) for part in parts for one in part.said]
+    said = [(one.id, one.begin) for part in parts for one in part.tokens]
     assert (said, told.generated) == ([(0, 0), (2, 2), (1, 3)], 3)
 
 

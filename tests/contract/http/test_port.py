@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.api.port import Keys, Port, parse_port, read_keys
+from specmesh.config import Keys, Port, parse_port, read_keys
 from specmesh.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specmesh.api.body import parse_chat, parse_completion
-from specmesh.api.structure import fields_of
+from specmesh.api.fields import fields_of
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.errors import RequestError
 

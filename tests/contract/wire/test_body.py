@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
-from specmesh.wire.body import MAX_DEPTH, MAX_NAME, decode_body, encode_body
+from specmesh.wire.codec import MAX_DEPTH, MAX_NAME, decode_body, encode_body
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 

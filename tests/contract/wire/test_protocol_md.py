@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from specmesh.errors import FrameError
-from specmesh.wire import body, codec
+from specmesh.wire import codec
 from specmesh.wire import messages as m
 
 TEXT = (Path(__file__).parents[3] / "wire" / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -80,8 +80,8 @@ def test_limits_are_the_codes():
         "MAX_TOKENS": m.MAX_TOKENS,
         "MAX_SUPPORT": m.MAX_SUPPORT,
         "MAX_BODY": m.MAX_BODY,
-        "MAX_NAME": body.MAX_NAME,
-        "MAX_DEPTH": body.MAX_DEPTH,
+        "MAX_NAME": codec.MAX_NAME,
+        "MAX_DEPTH": codec.MAX_DEPTH,
     }
     assert f"longer than {codec.MAX_FRAME} bytes" in section("2. Topology").replace("\n", " ")
     assert f"; {m.DRAFT_N_AUTO}: as many as pay" in section("OPEN")
@@ -107,7 +107,7 @@ def test_field_table_is_the_dataclass(name):
     rows = list(field_rows(name))
     assert [row[0] for row in rows] == [field.name for field in fields(CONTROL[name])]
     for (title, kind, default), field in zip(rows, fields(CONTROL[name]), strict=True):
-        expected = "text" if title in body._LONG_TEXT else TYPES[hints[title]]
+        expected = "text" if title in codec._LONG_TEXT else TYPES[hints[title]]
         assert kind == expected, title
         if field.default is not MISSING:
             assert ast.literal_eval(default.capitalize()) == field.default

@@ -8,8 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from specmesh.bench import load
-from specmesh.bench.load import LoadPlan, LoadText, Percentiles, levels
-from specmesh.bench.server import Server
+from specmesh.bench.load import LoadPlan, LoadText, Percentiles, Server, levels
 from specmesh.client import Json
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, SpecmeshError
 

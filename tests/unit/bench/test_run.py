@@ -11,8 +11,7 @@ from samples import TOKENS, drafted, text
 
 from specmesh import client as client_module
 from specmesh.bench import steps
-from specmesh.bench.prompts import BUILT_IN, read_prompts
-from specmesh.bench.run import VARIANTS, aggregate
+from specmesh.bench.run import BUILT_IN, VARIANTS, aggregate, read_prompts
 from specmesh.bench.sim import steps_of
 from specmesh.bench.steps import as_json, step_tables
 from specmesh.cli import main

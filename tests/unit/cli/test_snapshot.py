@@ -1,6 +1,6 @@
 """Fields of a snapshot, whatever is there."""
 
-from specmesh.api.snapshot import Fields
+from specmesh.client import Fields
 
 SNAPSHOT = Fields(
     {

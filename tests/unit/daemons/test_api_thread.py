@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.api.port import Port
 from specmesh.api.requests import ModelInfo
 from specmesh.client import Client
+from specmesh.config import Port
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.runtime import api_thread
 from specmesh.daemons.runtime.api_thread import ApiThread

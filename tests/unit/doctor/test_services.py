@@ -3,7 +3,7 @@
 import pytest
 
 from specmesh.doctor.machine import judge_service, parse_launchctl, parse_systemctl
-from specmesh.service.plan import Scope
+from specmesh.service import Scope
 
 ENABLE, LOGS = "systemctl --user enable x", "journalctl --user --unit x"
 

@@ -10,7 +10,7 @@ import pytest
 from hub_command import Models
 from hub_server import HubServer, Repo
 
-from specmesh.models import transfer as model_transfer
+from specmesh.models import hub as model_transfer
 
 pytest.importorskip("huggingface_hub")
 

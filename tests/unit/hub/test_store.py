@@ -10,7 +10,7 @@ from hub_command import Models
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings
 from specmesh.errors import ConfigError
-from specmesh.models import gguf_header, inspect
+from specmesh.models import gguf_header, store
 from specmesh.models.directory import read_directory
 from specmesh.models.gguf_header import read_header
 from specmesh.models.store import resolve
@@ -177,7 +177,7 @@ class TestInspect:
         engine = LlamaDrafter(LlamaSettings(tiny_gguf, n_ctx=16, gpu_layers=0))
         vocabulary: Vocabulary = engine.vocabulary
         engine.close()
-        report = inspect.inspect(tiny_gguf)
+        report = store.inspect(tiny_gguf)
         assert (report.architecture, report.quantisation, report.context) == ("llama", "F32", 512)
         assert (report.vocabulary_size, report.vocabulary_fingerprint) == (320, vocabulary.fingerprint())
         assert (report.can_trim, report.notes, report.size_bytes) == (True, (), tiny_gguf.stat().st_size)
@@ -185,7 +185,7 @@ class TestInspect:
     def test_recurrent(self, tiny_recurrent_gguf: Path) -> None:
         """A recurrent model's rows can be taken back too, found out by trying."""
         pytest.importorskip("llama_cpp")
-        report = inspect.inspect(tiny_recurrent_gguf)
+        report = store.inspect(tiny_recurrent_gguf)
         assert (report.architecture, report.can_trim) == ("mamba", True)
 
     def test_weights_missing(self, tiny_gguf: Path, tmp_path: Path) -> None:
@@ -194,24 +194,24 @@ class TestInspect:
         path = tmp_path / "half.gguf"
         raw = tiny_gguf.read_bytes()
         path.write_bytes(raw[: len(raw) // 2])
-        report = inspect.inspect(path)
+        report = store.inspect(path)
         assert (report.architecture, report.can_trim) == ("llama", None)
         (note,) = report.notes
         assert "half.gguf" in note
 
     def test_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
         """What configuration and headers tell."""
-        report = inspect.inspect(make_directory(tmp_path / "dir"))
+        report = store.inspect(make_directory(tmp_path / "dir"))
         assert report.vocabulary_fingerprint is None
         assert "fingerprint is unknown" in report.notes[0]
         assert (report.kind, report.architecture, report.parameters, report.context) == ("hf", "llama", 256, 64)
         assert (report.vocabulary_size, report.quantisation, report.can_trim) == (32, "F16", True)
-        assert any("unknown" not in line for line in inspect.lines(report))
+        assert any("unknown" not in line for line in report.lines())
 
     def test_one_fingerprint_for_one_vocabulary(self) -> None:
         """The bundled drafter's file and its directory have the same."""
         pytest.importorskip("llama_cpp")
-        models = Path(inspect.__file__).parent
-        found = {inspect.inspect(models / name).vocabulary_fingerprint for name in ("drafter.gguf", "drafter-hf")}
+        models = Path(store.__file__).parent
+        found = {store.inspect(models / name).vocabulary_fingerprint for name in ("drafter.gguf", "drafter-hf")}
         assert len(found) == 1
         assert None not in found

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from specmesh.errors import ConfigError
-from specmesh.service.credential import parse_units, service_credential
+from specmesh.service.systemd import parse_units, service_credential
 
 UNIT = "# /etc/systemd/system/specmesh-verifier.service\n[Service]\nType=notify\nUser=specmesh\n"
 KEY = "LoadCredential=specmesh.key:/etc/specmesh/secret.key\n"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from specmesh.service import Scope
 from specmesh.service.launchd import launchd_service, plist
-from specmesh.service.plan import Scope
 
 # launchd.plist(5): the keys that may be used, and the type of each value
 KEYS: dict[str, type | tuple[type, ...]] = {

@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from specmesh.cli import main
 from specmesh.errors import ConfigError, EngineError
+from specmesh.service import Hand, Scope, Service
 from specmesh.service.launchd import launchd_service
-from specmesh.service.plan import Hand, Scope, Service
 from specmesh.service.systemd import systemd_service
 
 

@@ -13,8 +13,7 @@ from click.testing import CliRunner
 
 from specmesh.cli import main
 from specmesh.cli.config import keys
-from specmesh.service import systemd
-from specmesh.service.plan import Scope
+from specmesh.service import Scope, systemd
 from specmesh.service.systemd import systemd_service, unit
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
