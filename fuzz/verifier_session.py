@@ -21,7 +21,7 @@ from specmesh.core.sampling.acceptance_strategies import uses_proposals
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons.link.transport import drafted
+from specmesh.daemons.link.frames import drafted
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode

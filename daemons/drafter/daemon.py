@@ -21,7 +21,7 @@ from specmesh.daemons.drafter.request_router import RequestRouter
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.drafter.upstream import Upstream
 from specmesh.daemons.link.transport import Route, Traffic, wait_for_any
-from specmesh.daemons.link.vocabulary_handshake import Introduction
+from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.link.vocabulary_transfer import VocabularyCache
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE
@@ -76,7 +76,7 @@ class DrafterLoop:
                 name,
                 route,
                 engine,
-                Introduction(engine, route.address, least_overlap, cache, mailbox.wake, self._cores),
+                VocabularyHandshake(engine, route.address, least_overlap, cache, mailbox.wake, self._cores),
                 self.stats,
                 self._traffic,
                 self._dispatch,

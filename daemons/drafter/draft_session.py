@@ -14,7 +14,7 @@ from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams
 from specmesh.daemons.drafter.event_buffer import EventBuffer
-from specmesh.daemons.link.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
+from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
 from specmesh.errors import SpecmeshError
 from specmesh.wire.messages import DRAFT_N_AUTO, NO_LOGPROBS, Done, Logprobs, Open, Opened, Round, Welcome
 
@@ -55,8 +55,7 @@ class PendingRequest:
             adopt=request.named_only,
             priority=request.priority,
             logprobs=NO_LOGPROBS if params.logprobs is None else params.logprobs,
-            **fields_of(params.sampling),
-            **grammar_fields_of(params.grammar),
+            **fields_of(params.sampling, params.grammar),
             cache_prompt=params.cache_prompt,
             continued=request.continued,
         )

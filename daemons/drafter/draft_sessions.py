@@ -24,9 +24,8 @@ from specmesh.daemons.drafter.retry_queue import same_model
 from specmesh.daemons.drafter.sequences import DraftSlots
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.dealer import Dealer
+from specmesh.daemons.link.frames import frame_of, grammar_of, params_of
 from specmesh.daemons.link.peers import U32
-from specmesh.daemons.link.sampling_fields import grammar_of, params_of
-from specmesh.daemons.link.transport import frame_of
 from specmesh.engines.base import Ask, DraftEngine, predict_all
 from specmesh.errors import (
     Busy,

@@ -11,7 +11,7 @@ from specmesh.core.drafting.verifier_choice import rank_verifiers
 from specmesh.daemons.drafter.draft_session import PendingRequest
 from specmesh.daemons.drafter.retry_queue import RetryQueue, same_file, same_model
 from specmesh.daemons.drafter.upstream import Upstream
-from specmesh.daemons.runtime.request_queue import MAX_QUEUE, Room
+from specmesh.daemons.runtime.request_queue import MAX_QUEUE, QueueLimits
 from specmesh.errors import Busy, DaemonUnreachable, NoSuchText, SpecmeshError
 from specmesh.wire.messages import Welcome
 
@@ -33,7 +33,7 @@ class RequestRouter:
         self.upstreams: Sequence[Upstream] = ()
         self._interrupted = RetryQueue()
         self._queue: list[PendingRequest] = []
-        self._room = Room(max_queue)
+        self._room = QueueLimits(max_queue)
 
     @property
     def interrupted(self) -> int:

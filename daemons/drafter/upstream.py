@@ -20,7 +20,7 @@ from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.dealer import FLUSH_INTERVAL, Dealer
 from specmesh.daemons.link.peers import U32, Link
 from specmesh.daemons.link.transport import UPDATE, Route, Traffic
-from specmesh.daemons.link.vocabulary_handshake import Introduction
+from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.engines.base import DraftEngine
 from specmesh.errors import ConfigError, DaemonUnreachable, SpecmeshError
 from specmesh.wire import messages as m
@@ -40,7 +40,7 @@ class Upstream:
         name: str,
         route: Route,
         engine: DraftEngine,
-        introduction: Introduction,
+        introduction: VocabularyHandshake,
         stats: DrafterStats,
         traffic: Traffic,
         desk: RequestOwner,

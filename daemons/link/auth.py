@@ -8,7 +8,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import structlog
 import zmq
@@ -19,9 +19,9 @@ from specmesh.daemons.link.curve import (
     CONNECTIONS,
     DOMAIN,
     HANDSHAKES,
-    Connection,
-    Event,
     Handshake,
+    MonitorEvent,
+    TcpConnection,
     handshake,
     next_event,
     next_handshake,
@@ -30,26 +30,60 @@ from specmesh.daemons.link.curve import (
     unwatch,
     watch,
 )
-from specmesh.daemons.link.pending_handshakes import Lobby
 from specmesh.errors import ConfigError, InsecureKeys
 from specmesh.security.keys import SECRET, Identity, KeyFolder, Listing, new_identity
 
 log = structlog.get_logger("specmesh.auth")
 
-LOOK_INTERVAL = 0.2
+CHECK_INTERVAL = 0.2
 """Seconds between two looks at the list of drafters."""
 
-PATIENCE = 5.0
+HANDSHAKE_TIMEOUT = 5.0
 """Seconds that a handshake of the self-test may take."""
 
 STUCK = 10.0
 """Seconds without a turn after which the handler counts as dead."""
 
-BAR = 30.0
+HELLO_TIMEOUT = 10.0
+"""Seconds without a HELLO after which a connection is cut. A handshake ends within half of it; a drafter says HELLO as
+soon as it is connected."""
+
+BAN_SECONDS = 30.0
 """Seconds that a key stays out after a connection of its was cut because it sent too much."""
 
-NAMED = 16
+MAX_KEYS_LOGGED = 16
 """Most refused keys that the log names in a minute: whoever invents keys must not fill a disk."""
+
+
+class PendingHandshakes:
+    """All connections, each with the time from which on it has not been a drafter's."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, tuple[TcpConnection, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def came(self, descriptor: int, now: float) -> None:
+        connection = TcpConnection.at(descriptor)
+        if connection is not None:
+            self._since[descriptor] = connection, now
+
+    def left(self, descriptor: int) -> None:
+        self._since.pop(descriptor, None)
+
+    def clear_out(self, introduced: Collection[TcpConnection] | None, now: float) -> int:
+        """Cut those that are no drafter's and have waited too long; how many. None: whose they are is not known."""
+        overdue: list[TcpConnection] = []
+        for descriptor, (connection, since) in self._since.items():
+            if introduced is None or connection in introduced:
+                self._since[descriptor] = connection, now
+            elif now - since > HELLO_TIMEOUT:
+                overdue.append(connection)
+        for connection in overdue:
+            connection.cut()
+            self.left(connection.descriptor)
+        return len(overdue)
 
 
 class _Zap(Authenticator):
@@ -59,7 +93,7 @@ class _Zap(Authenticator):
         return client_public_key.hex()
 
 
-class Guard:
+class ZapGuard:
     """Lets in whose key is on the list of drafters, and this machine's own. Answers libzmq on a thread of its own.
 
     `allowed` is replaced as a whole where the list has changed, after which `wake` is called. `failures` counts
@@ -77,8 +111,8 @@ class Guard:
         self.allowed = self._read()
         self.failures: Counter[str] = Counter()
         self._named: dict[str, float] = {}
-        self.introduced: frozenset[Connection] | None = None
-        self._lobby = Lobby()
+        self.introduced: frozenset[TcpConnection] | None = None
+        self._pending = PendingHandshakes()
         self._barred: dict[str, float] = {}
         self._listening = self._serving = False
         self._proving = ""
@@ -98,7 +132,7 @@ class Guard:
     def bar(self, key: str) -> None:
         """Keep a key out for a while, although it is on the list."""
         now = time.monotonic()
-        self._barred = {other: until for other, until in self._barred.items() if until > now} | {key: now + BAR}
+        self._barred = {other: until for other, until in self._barred.items() if until > now} | {key: now + BAN_SECONDS}
 
     def protect(self, socket: zmq.Socket[bytes]) -> None:
         """Guard this socket, which is not bound yet, from now on. Raises InsecureKeys where it would not hold."""
@@ -112,7 +146,7 @@ class Guard:
             socket.disable_monitor()  # while it is read
             self._closing.set()
             self._unwatched.set()
-            thread.join(PATIENCE)
+            thread.join(HANDSHAKE_TIMEOUT)
             if not thread.is_alive():  # else they are in use, and the process ends without them
                 monitor.close(linger=0)
                 zap.stop()
@@ -148,7 +182,7 @@ class Guard:
             log.critical("keys_not_asked", error=f"{type(error).__name__}: {error}", meaning="nobody gets in any more")
         self._serving = False
         while not self._unwatched.is_set():  # libzmq waits for who reads its monitor, also for being closed
-            next_event(monitor, LOOK_INTERVAL)
+            next_event(monitor, CHECK_INTERVAL)
 
     def _serve(self, zap: _Zap, monitor: zmq.Socket[bytes]) -> None:
         """Answer libzmq, and follow what the monitor and the list tell, until closed."""
@@ -158,7 +192,7 @@ class Guard:
         with asyncio.Runner() as runner:  # pyzmq's handler is a coroutine, which waits for nothing
             while not self._closing.is_set():
                 self._turned = time.monotonic()
-                for ready, _ in poller.poll(int(LOOK_INTERVAL * 1e3)):
+                for ready, _ in poller.poll(int(CHECK_INTERVAL * 1e3)):
                     if ready is monitor:
                         self._note(next_event(monitor))
                     else:
@@ -166,24 +200,24 @@ class Guard:
                 self._look()
                 self._clear_out(time.monotonic())
 
-    def _note(self, event: Event | None) -> None:
+    def _note(self, event: MonitorEvent | None) -> None:
         """Follow connections and count handshakes; those of the self-test, which may be told late, are neither."""
         if event is None or event.endpoint.rpartition(":")[2] == self._proving:
             return
         match event.kind:
             case zmq.EVENT_ACCEPTED:
-                self._lobby.came(event.value, time.monotonic())
+                self._pending.came(event.value, time.monotonic())
             case zmq.EVENT_DISCONNECTED:
-                self._lobby.left(event.value)
+                self._pending.left(event.value)
             case _ if (ended := handshake(event)) is not Handshake.DONE:
                 self.failures[ended] += 1
 
     def _clear_out(self, now: float) -> None:
         """Cut connections that nobody introduces; at most so often, as each look goes through all of them."""
-        if now - self._cleared < LOOK_INTERVAL:
+        if now - self._cleared < CHECK_INTERVAL:
             return
         self._cleared = now
-        cut = self._lobby.clear_out(self.introduced, now)
+        cut = self._pending.clear_out(self.introduced, now)
         if cut:
             log.info("strangers_cut", connections=cut, meaning="no HELLO came over them")
 
@@ -219,7 +253,7 @@ class Guard:
         """Log a refused key, each once a minute, and not too many."""
         now = time.monotonic()
         self._named = {known: told for known, told in self._named.items() if now - told < 60.0}
-        if self._listening and key not in self._named and len(self._named) < NAMED:
+        if self._listening and key not in self._named and len(self._named) < MAX_KEYS_LOGGED:
             self._named[key] = now
             log.warning("drafter_refused", key=key, meaning="to let it in: specmesh keys allow KEY --name NAME")
 
@@ -251,7 +285,7 @@ class Guard:
         monitor = watch(client)
         try:
             client.connect(endpoint)
-            return next_handshake(monitor, PATIENCE)
+            return next_handshake(monitor, HANDSHAKE_TIMEOUT)
         finally:
             unwatch(client, monitor)
             client.close()

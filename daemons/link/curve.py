@@ -72,7 +72,7 @@ def unwatch(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class MonitorEvent:
     """What a monitor told. value: of a connection its descriptor. endpoint: where a listening socket listens."""
 
     kind: int
@@ -80,12 +80,12 @@ class Event:
     endpoint: str
 
 
-def next_event(monitor: zmq.Socket[bytes], patience: float = 0.0) -> Event | None:
+def next_event(monitor: zmq.Socket[bytes], patience: float = 0.0) -> MonitorEvent | None:
     """The next event that was told, waiting for it at most `patience` seconds; None where there is none."""
     if not monitor.poll(int(patience * 1e3)):
         return None
     told = parse_monitor_message(monitor.recv_multipart())
-    return Event(int(told["event"]), int(told["value"]), told["endpoint"].decode(errors="replace"))
+    return MonitorEvent(int(told["event"]), int(told["value"]), told["endpoint"].decode(errors="replace"))
 
 
 def next_handshake(monitor: zmq.Socket[bytes], patience: float = 0.0) -> Handshake | None:
@@ -94,7 +94,7 @@ def next_handshake(monitor: zmq.Socket[bytes], patience: float = 0.0) -> Handsha
     return None if event is None else handshake(event)
 
 
-def handshake(event: Event) -> Handshake:
+def handshake(event: MonitorEvent) -> Handshake:
     match event.kind, event.value:
         case zmq.EVENT_HANDSHAKE_SUCCEEDED, _:
             return Handshake.DONE
@@ -108,7 +108,7 @@ def handshake(event: Event) -> Handshake:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class TcpConnection:
     """A TCP connection of libzmq's, by its descriptor and where it leads."""
 
     descriptor: int

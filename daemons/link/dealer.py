@@ -14,7 +14,7 @@ from specmesh.wire.codec import decode, encode, may_be_control
 
 MAX_FRAMES_PER_TURN = 64
 
-LOOK_INTERVAL = 0.2
+CHECK_INTERVAL = 0.2
 """Seconds between two looks at how handshakes ended; also until a refused connection is tried again, because somebody
 may be allowing this drafter's key just now."""
 
@@ -58,7 +58,7 @@ class Dealer:
         self.cut = False
         self.next_look = 0.0
         self._retry: float | None = None
-        self._pause = LOOK_INTERVAL
+        self._pause = CHECK_INTERVAL
         self._backlog = deque[bytes]()
         self._kept = 0  # bytes in it
 
@@ -69,7 +69,7 @@ class Dealer:
         """
         if now < self.next_look:
             return None
-        self.next_look = now + LOOK_INTERVAL
+        self.next_look = now + CHECK_INTERVAL
         if self._route.changed():
             self.reconnect()
             return f"the key known for the verifier at {self._route.address} was changed or revoked here"
@@ -81,7 +81,7 @@ class Dealer:
         if ended is None or (ended is Handshake.BROKEN and not self.encrypted):
             return None  # without keys a broken handshake is a broken connection, and libzmq connects again
         if ended is Handshake.DONE:
-            self.refusal, self._pause = None, LOOK_INTERVAL
+            self.refusal, self._pause = None, CHECK_INTERVAL
             return None
         self.traffic.refused[ended] += 1
         self._leave()
@@ -89,7 +89,7 @@ class Dealer:
             self._retry = now
             return None
         self._retry = now + self._pause
-        self._pause = LOOK_INTERVAL if ended is Handshake.KEY else min(2 * self._pause, LONGEST_RETRY)
+        self._pause = CHECK_INTERVAL if ended is Handshake.KEY else min(2 * self._pause, LONGEST_RETRY)
         before, self.refusal = self.refusal, f"no way into the verifier at {self._route.address}: {_MEANINGS[ended]}"
         return self.refusal if self.refusal != before else None
 

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 import structlog
 
 from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, LimitsByAccount
-from specmesh.daemons.link.auth import BAR, Guard
-from specmesh.daemons.link.curve import Connection, user_of
+from specmesh.daemons.link.auth import BAN_SECONDS, ZapGuard
+from specmesh.daemons.link.curve import TcpConnection, user_of
 from specmesh.daemons.link.transport import Inlet
 from specmesh.wire.codec import CRC, HEADER
 from specmesh.wire.messages import Kind
 
 log = structlog.get_logger("specmesh.verifier")
 
-CUT_ONCE = 1.0
+CUT_INTERVAL = 1.0
 """Seconds in which a peer is not cut again. What it had sent is still read for a while, and says that it came by a
 descriptor that may be another's by then."""
 
-TOLD_ONCE = 1.0
+LOG_INTERVAL = 1.0
 """Seconds between two lines of the log about peers that were cut off: they must not fill a disk."""
 
 _COSTS: dict[int, Cost] = {
@@ -37,17 +37,17 @@ class _End:
     known."""
 
     key: str
-    connection: Connection | None
+    connection: TcpConnection | None
 
 
-class Doorkeeper:
+class PeerGate:
     """Judges the messages of an inlet by their sender, the newest of which is meant where no other is named.
 
     With a guard, a frame counts only where its sender's key is allowed now, whatever its handshake has proved before.
     Who sends more than core.limits allows is not heard, and who goes on is cut off, with keys for some time.
     """
 
-    def __init__(self, inlet: Inlet, guard: Guard | None) -> None:
+    def __init__(self, inlet: Inlet, guard: ZapGuard | None) -> None:
         self._inlet, self._guard = inlet, guard
         self._ends: dict[bytes, _End] = {}
         self._allowed = frozenset[str]() if guard is None else guard.allowed
@@ -55,7 +55,7 @@ class Doorkeeper:
             guard.introduced = frozenset()
         self._allowances = LimitsByAccount()
         self._cut: dict[bytes, float] = {}
-        self._told = -TOLD_ONCE
+        self._told = -LOG_INTERVAL
         self._flooding: list[bytes] = []
 
     # --- drafters
@@ -63,7 +63,7 @@ class Doorkeeper:
     def attach(self, identity: bytes) -> str:
         """Remember the sender as a drafter; what its key is called, if it has a name."""
         frame = self._inlet.last()
-        self._ends[identity] = end = _End(user_of(frame) if self._guard is not None else "", Connection.of(frame))
+        self._ends[identity] = end = _End(user_of(frame) if self._guard is not None else "", TcpConnection.of(frame))
         if self._guard is None:
             return ""
         self._tell_introduced(self._guard)
@@ -140,7 +140,7 @@ class Doorkeeper:
 
     # --- inside
 
-    def _admitted(self, identity: bytes, guard: Guard, now: float) -> bool:
+    def _admitted(self, identity: bytes, guard: ZapGuard, now: float) -> bool:
         """Whether the sender may speak, and as this drafter: identities are the peers' own choice."""
         key = user_of(self._inlet.last())
         if not guard.admits(key):
@@ -157,18 +157,18 @@ class Doorkeeper:
         key, told = self._sender(identity), dict[str, object]()
         if self._guard is not None:
             self._guard.bar(key)
-            told = {"key": self._guard.names.get(key, key), "barred_s": BAR}
-        if now - self._told >= TOLD_ONCE:
+            told = {"key": self._guard.names.get(key, key), "barred_s": BAN_SECONDS}
+        if now - self._told >= LOG_INTERVAL:
             self._told = now
             log.warning("peer_cut_off", address=self._inlet.sender(), meaning="it sent too much", **told)
 
     def _cut_once(self, identity: bytes, now: float) -> bool:
         """Cut the sender's connection, unless that was just done."""
-        if now - self._cut.get(identity, -CUT_ONCE) < CUT_ONCE:
+        if now - self._cut.get(identity, -CUT_INTERVAL) < CUT_INTERVAL:
             return False
-        self._cut = {other: at for other, at in self._cut.items() if now - at < CUT_ONCE} | {identity: now}
+        self._cut = {other: at for other, at in self._cut.items() if now - at < CUT_INTERVAL} | {identity: now}
         end = self._ends.get(identity)
-        connection = end.connection if end is not None else Connection.of(self._inlet.last())
+        connection = end.connection if end is not None else TcpConnection.of(self._inlet.last())
         if connection is not None:
             connection.cut()
         return True
@@ -184,7 +184,7 @@ class Doorkeeper:
         """Whose allowance a peer uses: its key's, so that more connections bring no more, or else its own."""
         return self._sender(identity) or identity
 
-    def _tell_introduced(self, guard: Guard) -> None:
+    def _tell_introduced(self, guard: ZapGuard) -> None:
         connections = [end.connection for end in self._ends.values()]
         known = frozenset(connection for connection in connections if connection is not None)
         guard.introduced = known if None not in connections else None

@@ -9,8 +9,8 @@ from typing import TypeVar
 import structlog
 import zmq
 
-from specmesh.daemons.link.auth import Guard
-from specmesh.daemons.link.peer_gate import Doorkeeper
+from specmesh.daemons.link.auth import ZapGuard
+from specmesh.daemons.link.peer_gate import PeerGate
 from specmesh.daemons.link.transport import UPDATE, Inlet, Traffic, plain, wait_for_any
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.errors import FrameError
@@ -26,10 +26,10 @@ MAX_FRAMES_PER_TURN = 64
 MAX_REFUSED_PER_TURN = 16
 """Frames dropped for being too many after which a turn reads no more, and the next ones do not for RESPITE."""
 
-TOLD_ONCE = 60.0
+LOG_INTERVAL = 60.0
 """Seconds between two lines of the log about drafters of another version: they must not fill a disk."""
 
-RESPITE = 4e-3
+PAUSE = 4e-3
 """Seconds in which the wire is not read after such a turn. ZeroMQ takes from its peers in turn, so a drafter's frames
 wait no longer than that for those of one that floods."""
 
@@ -48,15 +48,15 @@ class _Backlog:
 class Router:
     """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same.
 
-    `doors` says who is heard. What a drafter cannot take at once is kept for it, in order: ZeroMQ would drop it, and a
+    `gate` says who is heard. What a drafter cannot take at once is kept for it, in order: ZeroMQ would drop it, and a
     lost DONE is for ever.
     """
 
-    def __init__(self, socket: "zmq.Socket[bytes]", guard: Guard | None = None) -> None:
+    def __init__(self, socket: "zmq.Socket[bytes]", guard: ZapGuard | None = None) -> None:
         self.socket, self.inlet = socket, Inlet(socket)
         self.address = plain(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
         self.traffic = Traffic()
-        self.doors = Doorkeeper(self.inlet, guard)
+        self.gate = PeerGate(self.inlet, guard)
         self._guard = guard
         if guard is not None:
             self.traffic.refused = guard.failures
@@ -68,7 +68,7 @@ class Router:
         """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""
         frame = encode(message)
         if isinstance(message, m.Truth | m.Sync):
-            self.doors.earn(identity, message.draft_n)
+            self.gate.earn(identity, message.draft_n)
         if identity not in self._backlogs and self._hand_over(identity, frame):
             return len(frame)
         if identity in self._unreachable:
@@ -139,12 +139,12 @@ class Router:
             parts = self.inlet.receive()
             if parts is None:
                 return
-            reason = self.doors.objection(parts, now)
+            reason = self.gate.objection(parts, now)
             if reason is not None:
                 self.traffic.rejected[reason] += 1
                 refused += 1
                 if refused == MAX_REFUSED_PER_TURN:
-                    self._respite = now + RESPITE
+                    self._respite = now + PAUSE
                     return
                 continue
             identity, frame = parts
@@ -154,7 +154,7 @@ class Router:
     def misdirected(self, identity: bytes, now: float) -> None:
         """What its sender said last was no message to a verifier."""
         self.traffic.rejected["direction"] += 1
-        self.doors.bad(identity, now)
+        self.gate.bad(identity, now)
 
     def unreachable(self) -> list[bytes]:
         """Drafters found gone while sending, since the last call."""
@@ -166,12 +166,12 @@ class Router:
             return decode(frame)
         except FrameError as error:
             self.traffic.rejected[error.reason] += 1
-            self.doors.bad(identity, now)
+            self.gate.bad(identity, now)
             if error.reason == "version":
                 text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
                 self.send(identity, m.Error("version", text))
                 if now >= self._tell_version:
-                    self._tell_version = now + TOLD_ONCE
+                    self._tell_version = now + LOG_INTERVAL
                     log.warning("other_version", address=self.inlet.sender(), error=text, meaning=UPDATE)
             elif may_be_control(frame, error):
                 self.send(identity, m.Error("hello", "a frame came damaged: begin anew, with HELLO"))

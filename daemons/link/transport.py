@@ -1,4 +1,4 @@
-"""Drafts as frames, and frames as drafts: DRAFT, or DRAFT_PROBS where it is told what they were sampled from."""
+"""ZeroMQ sockets of both ends: their options, how they are opened, received from and waited for."""
 
 import re
 import select
@@ -8,15 +8,12 @@ from typing import TypeVar
 
 import zmq
 
-from specmesh.core import events as ev
-from specmesh.core.sampling.proposal import Proposal
-from specmesh.daemons.link.auth import Guard
+from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.curve import HANDSHAKES, protect_client, unwatch, watch
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.errors import ConfigError
 from specmesh.security.addresses import check_bind, check_connect
 from specmesh.security.keys import KeyFolder, Listing
-from specmesh.wire import messages as m
 from specmesh.wire.codec import MAX_FRAME
 
 T = TypeVar("T")
@@ -73,7 +70,7 @@ class Traffic:
 
 
 def bind_router(
-    context: zmq.Context[zmq.Socket[bytes]], address: str, insecure: bool, guard: Guard | None = None
+    context: zmq.Context[zmq.Socket[bytes]], address: str, insecure: bool, guard: ZapGuard | None = None
 ) -> zmq.Socket[bytes]:
     """A ROUTER bound to one address, beyond loopback only with a guard or where `insecure`; raises ConfigError."""
     check_bind(address, keyed=guard is not None, insecure=insecure)
@@ -236,27 +233,3 @@ def plain(address: str) -> str:
 def _configure(socket: zmq.Socket[bytes]) -> None:
     for option, value in _OPTIONS.items():
         socket.setsockopt(option, value)
-
-
-def frame_of(session: int, drafts: ev.SendDraft) -> m.Draft | m.DraftProbs:
-    if not any(drafts.proposals):
-        return m.Draft(session, drafts.base, drafts.crc, drafts.ids)
-    laws = [one or Proposal((), ()) for one in drafts.proposals]
-    return m.DraftProbs(
-        session,
-        drafts.base,
-        drafts.crc,
-        drafts.ids,
-        tuple(len(law.ids) for law in laws),
-        tuple(token for law in laws for token in law.ids),
-        tuple(weight for law in laws for weight in law.weights),
-    )
-
-
-def drafted(frame: m.DraftProbs) -> ev.Drafted:
-    """What DRAFT_PROBS tells, unchecked."""
-    proposals, end = list[Proposal | None](), 0
-    for size in frame.sizes:
-        begin, end = end, end + size
-        proposals.append(Proposal(frame.support[begin:end], frame.weights[begin:end]) if size else None)
-    return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, tuple(proposals))

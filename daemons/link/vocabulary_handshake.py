@@ -38,7 +38,7 @@ class _Met:
     comparison: VocabularyMatch | None
 
 
-class Introduction:
+class VocabularyHandshake:
     """A drafter getting to know its verifier.
 
     `vocabulary` is the verifier's and `engine` the draft engine in its ids; None until they are known. `address`, the

@@ -76,7 +76,7 @@ class VocabularyDownload:
 
 log = structlog.get_logger("specmesh.drafter")
 
-KEPT = 16
+MAX_FILES = 16
 """Most files kept; the ones longest unused go first."""
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
@@ -141,7 +141,7 @@ class VocabularyCache:
 
     def _drop_oldest(self) -> None:
         files = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime, reverse=True)
-        for file in files[KEPT:]:
+        for file in files[MAX_FILES:]:
             file.unlink(missing_ok=True)
 
     def _touch(self, path: Path) -> None:

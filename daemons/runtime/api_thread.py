@@ -3,36 +3,142 @@
 import asyncio
 import errno
 import os
+import resource
 import socket
 import stat
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
+import h11
 import structlog
 import uvicorn
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from specmesh.api.answer import error_body
 from specmesh.api.app import create_app
 from specmesh.api.guard import guarded
 from specmesh.api.requests import Backend
 from specmesh.config import Port
-from specmesh.daemons.runtime.connections import Bounds, Connection, bounded, most_connections
-from specmesh.errors import ConfigError
+from specmesh.errors import Busy, ConfigError
 from specmesh.paths import SYSTEM_DIR
 
 log = structlog.get_logger("specmesh.api")
 
-BACKLOG = 2048
-"""Connections that wait to be taken."""
+BACKLOG = 2048  # connections that wait to be accepted
+SEND_BUFFER = 64 * 1024  # bytes of an answer in the kernel: a slow reader is noticed beyond them
+ANSWERS_END = 2.0  # seconds that answers get to end once the daemon has
 
-SEND_BUFFER = 64 * 1024
-"""Bytes of an answer in the system's hands: what a reader does not take is noticed beyond them."""
+_FULL = JSONResponse(
+    error_body(Busy("the API has as many connections as may be, all with requests: try again")),
+    503,
+    {"Retry-After": "1", "Connection": "close"},
+)
 
-ANSWERS_END = 2.0
-"""Seconds that answers get to end once the daemon has."""
+
+def _most_connections() -> int:
+    """A third of the descriptors for the port and for the socket each; the rest is for drafters, models, logs. Beyond
+    1024 select() takes none."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max((min(soft, 1024) if soft > 0 else 1024) // 3, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of the connections of one listener.
+
+    most: so many at once. patience: seconds for a request to come whole, to the next one after an answer, and for a
+    reader to take some of what waits for it. crowded: for a stream's reader while others wait for a session.
+    """
+
+    most: int
+    patience: float = 30.0
+    crowded: float = 2.0
+
+
+class ApiConnection(H11Protocol):
+    """One connection, closed once its time is over. Beyond `bounds.most` the one that has waited longest for a request
+    gives way; where all have one, the newest is refused."""
+
+    bounds: ClassVar[Bounds]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.fine, self.left = self.loop.time(), 0
+        there = [one for one in self.connections if isinstance(one, ApiConnection) and not one.transport.is_closing()]
+        beyond = len(there) - self.bounds.most
+        if beyond > 0:
+            oldest = min((one for one in there if not one.asked), key=lambda one: one.fine)
+            if oldest is not self:
+                oldest.transport.abort()
+                beyond -= 1
+            if beyond > 0:
+                self.app = _FULL
+
+    def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            self.fine = self.loop.time()
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        self.fine = self.loop.time()
+        super().on_response_complete()
+
+    @property
+    def asked(self) -> bool:
+        """The request has come whole, and is not answered to the end."""
+        return self.conn.their_state in (h11.DONE, h11.MUST_CLOSE) and not self.cycle.response_complete
+
+    def check(self) -> None:
+        """Close the connection if for too long it has neither waited for an answer nor read some of one."""
+        left, now = self.transport.get_write_buffer_size(), self.loop.time()
+        if left < self.left or (self.asked and not left):
+            self.fine = now
+        self.left = left
+        if now - self.fine >= self.bounds.patience:
+            self.transport.abort()
+
+
+class _Server(uvicorn.Server):
+    """Serves one listener. At the end it cuts connections whose answers do not end."""
+
+    def __init__(self, app: ASGIApp, bounds: Bounds) -> None:
+        config = uvicorn.Config(
+            app,
+            http=type("BoundedConnection", (ApiConnection,), {"bounds": bounds}),
+            ws="none",
+            log_config=None,
+            log_level="error",  # its warnings are about what strangers send
+            access_log=False,
+            lifespan="off",
+            backlog=1,  # as often asyncio tries, and logs, where there is no descriptor for a connection
+            timeout_keep_alive=3600,  # `bounds` say when
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
+
+    async def on_tick(self, counter: int) -> bool:
+        for connection in list(self.server_state.connections) if counter % 10 == 0 else ():
+            if isinstance(connection, ApiConnection):
+                connection.check()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(ANSWERS_END, self._cut)
+        await super().shutdown(sockets)
+
+    def _cut(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 class ApiThread:
@@ -50,13 +156,13 @@ class ApiThread:
         bounds: Bounds | None = None,
     ) -> None:
         self._path = path
-        bounds = bounds or Bounds(most_connections())
+        bounds = bounds or Bounds(_most_connections())
         app = create_app(backend, defaults, bounds.crowded)
         over_tcp = [(_Server(guarded(app, port), bounds), _listen_tcp(port))] if port is not None else []
         self._listeners = [(_Server(app, bounds), _listen(path)), *over_tcp]
         for _, listener in self._listeners:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # theirs too
-        self._quiet = 0.0
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
+        self._quiet_until = 0.0
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve_all()), name="api", daemon=True)
 
     def __enter__(self) -> Self:
@@ -72,52 +178,14 @@ class ApiThread:
         self._path.unlink(missing_ok=True)
 
     async def _serve_all(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(self._trouble)
+        asyncio.get_running_loop().set_exception_handler(self._log_error)
         await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in self._listeners))
 
-    def _trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """What asyncio cannot do, such as take a connection without a descriptor: a line a second at most."""
-        if loop.time() >= self._quiet:
-            self._quiet = loop.time() + 1.0
+    def _log_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """Log what asyncio cannot do, such as accept a connection without a descriptor: a line a second at most."""
+        if loop.time() >= self._quiet_until:
+            self._quiet_until = loop.time() + 1.0
             log.error("api_trouble", what=context["message"], error=repr(context.get("exception")))
-
-
-class _Server(uvicorn.Server):
-    """Serves one listener. At the end it cuts connections whose answers do not end."""
-
-    def __init__(self, app: ASGIApp, bounds: Bounds) -> None:
-        config = uvicorn.Config(
-            app,
-            http=bounded(bounds),
-            ws="none",
-            log_config=None,
-            log_level="error",  # its warnings are about what strangers send
-            access_log=False,
-            lifespan="off",
-            backlog=1,  # as often asyncio tries, and logs, where there is no descriptor for a connection
-            timeout_keep_alive=3600,  # `bounds` say when
-        )
-        super().__init__(config)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listener in sockets or ():
-            listener.listen(BACKLOG)
-
-    async def on_tick(self, counter: int) -> bool:
-        """Look after connections, once in ten."""
-        for connection in list(self.server_state.connections) if counter % 10 == 0 else ():
-            if isinstance(connection, Connection):
-                connection.look()
-        return await super().on_tick(counter)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().call_later(ANSWERS_END, self._cut)
-        await super().shutdown(sockets)
-
-    def _cut(self) -> None:
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
 
 
 def _listen_tcp(port: Port) -> socket.socket:

@@ -23,7 +23,7 @@ REPEATS = 3
 BUDGET = 2.0
 """Seconds after which no further measurement is begun."""
 
-CHECKED, SAME = (1, 3, 5), 0.2
+CHECK_WIDTHS, SAME = (1, 3, 5), 0.2
 """Steps of so many rows may be so far from what is remembered of them for the rest of it to hold."""
 
 
@@ -54,7 +54,7 @@ def calibrate(engine: VerifyEngine, costs: StepCosts, remembered: dict[int, floa
 
 def _still(engine: VerifyEngine, held: int, remembered: dict[int, float]) -> bool:
     """Whether steps of a few widths take as long as they did, the quickest of three each."""
-    checked = [rows for rows in CHECKED if rows in remembered] or list(remembered)[:1]
+    checked = [rows for rows in CHECK_WIDTHS if rows in remembered] or list(remembered)[:1]
     quickest = {rows: min(_step(engine, held, rows) for _ in range(3)) for rows in checked}
     return all(abs(seconds - remembered[rows]) <= SAME * remembered[rows] for rows, seconds in quickest.items())
 

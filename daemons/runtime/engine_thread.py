@@ -18,7 +18,7 @@ from specmesh.errors import EngineError, SpecmeshError
 T = TypeVar("T")
 
 
-def apart(work: Callable[[], T]) -> T:
+def on_own_thread(work: Callable[[], T]) -> T:
     """What `work` returns, done on a thread that ends with it; raises what it raises. For what an engine does before it
     serves.
 
@@ -30,7 +30,7 @@ def apart(work: Callable[[], T]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EngineJob:
     """Carry the orders out, then decode the spans; `threads`: with so many CPU threads from now on."""
 
     orders: tuple[KVOrder, ...]
@@ -60,11 +60,11 @@ class EngineThread:
     def __init__(self, engine: VerifyEngine, deliver: Callable[[Decoded | DecodeFailed], None]) -> None:
         self._engine = engine
         self._deliver = deliver
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[EngineJob | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: EngineJob) -> None:
         """Start a job; the one before must have been delivered."""
         self._jobs.put(job)
 
@@ -83,7 +83,7 @@ class EngineThread:
             except Exception as error:  # noqa: BLE001  (whatever it is, the loop waits for an answer)
                 self._deliver(DecodeFailed(EngineError(f"{type(error).__name__}: {error}")))
 
-    def _do(self, job: Job) -> Decoded:
+    def _do(self, job: EngineJob) -> Decoded:
         if job.threads is not None and isinstance(self._engine, CpuEngine):
             self._engine.use_threads(job.threads)
         self._prepare(job.orders)

@@ -16,7 +16,7 @@ PAUSE = 0.02
 """Seconds between two tries: a client that looks whether a daemon is starting holds the lock for a moment too."""
 
 
-class Instance:
+class InstanceLock:
     """Holds the lock beside a socket: one daemon per socket path, also after a crash (flock, not a pid file).
 
     From then on clients know that a daemon is starting there, see `specmesh.client`. Raises Busy where another one

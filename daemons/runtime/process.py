@@ -17,9 +17,9 @@ from typing import Protocol, Self, TypeVar
 import structlog
 import zmq
 
-from specmesh.daemons.runtime.backends import Loading
+from specmesh import __version__
 from specmesh.daemons.runtime.notify import Notifier, Watchdog
-from specmesh.errors import SpecmeshError, about
+from specmesh.errors import Busy, SpecmeshError, Starting, about
 from specmesh.logs import flush, leave
 
 log = structlog.get_logger("specmesh")
@@ -43,6 +43,37 @@ MARGIN = 20.0
 T = TypeVar("T")
 
 
+class Loading:
+    """What the API shows before the loop exists. `goes_on` hears of the progress, and says whether to go on."""
+
+    def __init__(self, role: str, goes_on: Callable[[float, int], bool]) -> None:
+        self.role = role
+        self.share, self.fetched = 0.0, 0
+        self._goes_on = goes_on
+        self._begun = time.monotonic()
+
+    def progress(self, share: float, fetched: int = 0, /) -> bool:
+        """An engine tells how much of its model is loaded, or of the bytes it has downloaded; False asks it to stop."""
+        self.share, self.fetched = share, fetched
+        return self._goes_on(share, fetched)
+
+    def error(self) -> SpecmeshError:
+        if self.fetched:
+            so_far = f"{self.fetched / 1e6:.0f} MB so far"
+            return Busy(f"the {self.role} is downloading its model ({so_far}): try again when it is here")
+        return Starting(f"the {self.role} is loading its model ({self.share:.0%}): try again in a moment")
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "schema_version": 1,
+            "role": self.role,
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._begun, 1),
+            "loading": round(self.share, 3),
+        }
+
+
 class Loop(Protocol):
     """A daemon's loop, as its process sees it."""
 
@@ -54,11 +85,11 @@ class Loop(Protocol):
         """End soon; a signal handler may call this."""
 
 
-class Process:
+class DaemonProcess:
     """This process as a daemon of that role, while the context is open.
 
-    The caller holds the `Instance` of its socket. reread: called on SIGHUP; reads the settings again and says what of
-    them holds now. drain: seconds that its texts get after SIGTERM.
+    The caller holds the `InstanceLock` of its socket. reread: called on SIGHUP; reads the settings again and says what
+    of them holds now. drain: seconds that its texts get after SIGTERM.
     """
 
     def __init__(self, role: str, reread: Callable[[], str], drain: float) -> None:
@@ -66,7 +97,7 @@ class Process:
         faulthandler.enable()  # where a library ends the process, its last lines say in which call of ours
         self.notifier = Notifier()
         on_hangup(reread, self.notifier)
-        self.stop = Stop(lambda: self.notifier.stopping(drain + MARGIN))
+        self.stop = StopSignals(lambda: self.notifier.stopping(drain + MARGIN))
         self.context = zmq.Context[zmq.Socket[bytes]]()
         self.loading = Loading(role, self._told)
 
@@ -135,7 +166,7 @@ def on_hangup(reread: Callable[[], str], notifier: Notifier) -> None:
     signal.signal(signal.SIGHUP, lambda number, _: heard.put(number))
 
 
-class Stop:
+class StopSignals:
     """SIGTERM and SIGINT: the first asks for a clean end, the second ends at once."""
 
     def __init__(self, tell: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedPrompt:
     """What became of an opening's prompt: its ids, or why it has none; and its grammar where it asked for one."""
 
     opening: Opening
@@ -32,13 +32,13 @@ class Encoded:
     constraint: Constraint | None = None
 
 
-class PromptLine:
+class PromptEncoder:
     """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread.
 
     How many there may be is the request queue's affair.
     """
 
-    def __init__(self, engine: VerifyEngine, deliver: Callable[[Encoded], None]) -> None:
+    def __init__(self, engine: VerifyEngine, deliver: Callable[[EncodedPrompt], None]) -> None:
         self._engine, self._deliver = engine, deliver
         self._grammars = Grammars(engine.vocabulary)
         self._waiting: list[Opening] = []
@@ -80,15 +80,17 @@ class PromptLine:
                 return None
             return self._waiting.pop(0)
 
-    def _encoded(self, opening: Opening) -> Encoded:
+    def _encoded(self, opening: Opening) -> EncodedPrompt:
         request = opening.request
         try:
             ids, grammar = prompt_ids(self._engine, request), request.params.grammar
-            return Encoded(opening, ids, self._grammars.compile(grammar) if grammar is not None else None)
+            return EncodedPrompt(opening, ids, self._grammars.compile(grammar) if grammar is not None else None)
         except SpecmeshError as error:
-            return Encoded(opening, error)
+            return EncodedPrompt(opening, error)
         except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
-            return Encoded(opening, EngineError(f"the prompt could not be encoded ({type(error).__name__}: {error})"))
+            return EncodedPrompt(
+                opening, EngineError(f"the prompt could not be encoded ({type(error).__name__}: {error})")
+            )
 
 
 def prompt_ids(engine: VerifyEngine, request: Request) -> Sequence[int]:

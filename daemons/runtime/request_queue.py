@@ -14,7 +14,7 @@ from specmesh.core.session_params import (
     check_prompt,
     check_strategy,
 )
-from specmesh.daemons.runtime.prompts import Encoded, Opening, PromptLine
+from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening, PromptEncoder
 from specmesh.errors import Busy, SpecmeshError
 
 MAX_QUEUE = 256
@@ -27,7 +27,7 @@ LONGEST_RETRY = 60.0
 """Seconds that a client is told to wait at most: clients ignore more."""
 
 
-class Room:
+class QueueLimits:
     """How much may wait, `most` at once, and how fast it moves."""
 
     def __init__(self, most: int = MAX_QUEUE) -> None:
@@ -57,7 +57,7 @@ class Room:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _QueuedRequest:
     """A request and, once they are known, the ids of its prompt, and with them its grammar's constraint."""
 
     opening: Opening
@@ -74,13 +74,13 @@ class RequestQueue:
     """
 
     def __init__(
-        self, prompts: PromptLine, guided: PromptLine, limits: TargetLimits, sessions: int, most: int = MAX_QUEUE
+        self, prompts: PromptEncoder, guided: PromptEncoder, limits: TargetLimits, sessions: int, most: int = MAX_QUEUE
     ) -> None:
         self._prompts, self._guided, self._limits = prompts, guided, limits
         self._sessions, self._most = sessions, most
         self._share = sessions - sessions // 4
-        self._room = Room(most)
-        self._waiting: list[_Waiting] = []
+        self._room = QueueLimits(most)
+        self._waiting: list[_QueuedRequest] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -95,15 +95,15 @@ class RequestQueue:
                 told = f"{theirs} requests of this drafter run or wait, half of --max-queue: try again, or start the "
                 retry_after = self._room.retry_after(len(self._waiting), now)
                 raise Busy(f"{told}verifier with a larger one", retry_after)
-        self._waiting.append(_Waiting(opening))
+        self._waiting.append(_QueuedRequest(opening))
         if opening.request.params.grammar is not None:
             self._guided.add(opening)
         elif opening.request.prompt_ids is None:
             self._prompts.add(opening)
         else:
-            self.encoded(Encoded(opening, opening.request.prompt_ids))
+            self.encoded(EncodedPrompt(opening, opening.request.prompt_ids))
 
-    def encoded(self, encoded: Encoded) -> None:
+    def encoded(self, encoded: EncodedPrompt) -> None:
         """A prompt is ids now, or never will be, which its client is told; withdrawn ones are nobody's any more."""
         try:
             if isinstance(encoded.ids, SpecmeshError):

@@ -16,14 +16,14 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.verifier_choice import ReportedLoad, reported_load
 from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
 from specmesh.core.vocabulary.match import PROBES
-from specmesh.daemons.link.auth import Guard
+from specmesh.daemons.link.auth import ZapGuard
+from specmesh.daemons.link.frames import drafted
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.router import Router
-from specmesh.daemons.link.transport import drafted
 from specmesh.daemons.link.vocabulary_transfer import vocabulary_chunk
 from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.runtime.mailbox import Mailbox
-from specmesh.daemons.runtime.prompts import Encoded, Opening, PromptLine
+from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening, PromptEncoder
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE, RequestQueue
 from specmesh.daemons.runtime.shared_cores import SharedCores
 from specmesh.daemons.verifier.detached_sessions import GRACE
@@ -48,7 +48,7 @@ FLUSH_INTERVAL = 0.005
 PATIENCE = 1.0
 """Seconds that a prompt being encoded, or a step, which nobody waits for any more, may hold up the end."""
 
-Order = ClientOrder | Encoded | Decoded | DecodeFailed | Solved
+Order = ClientOrder | EncodedPrompt | Decoded | DecodeFailed | Solved
 
 
 class VerifierLoop:
@@ -65,7 +65,7 @@ class VerifierLoop:
         engine: VerifyEngine,
         mailbox: Mailbox[Order],
         costs: StepCosts,
-        guard: Guard | None = None,
+        guard: ZapGuard | None = None,
         grace: float = GRACE,
         max_queue: int = MAX_QUEUE,
         *,
@@ -78,7 +78,7 @@ class VerifierLoop:
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
         self._stepper = Stepper(engine, mailbox.put, costs)
         self._limits = _limits(engine)
-        prompts, guided = (PromptLine(engine, mailbox.put) for _ in range(2))
+        prompts, guided = (PromptEncoder(engine, mailbox.put) for _ in range(2))
         self._queue = RequestQueue(prompts, guided, self._limits, engine.info.n_seq, max_queue)
         self._costs = costs
         self._policies = PolicySolver(mailbox.put)
@@ -161,7 +161,7 @@ class VerifierLoop:
         match order:
             case Submit(request, client):
                 self._open(Opening(request, client, None), now)
-            case Encoded():
+            case EncodedPrompt():
                 self._queue.encoded(order)
             case Cancel(client):
                 self._queue.withdraw(lambda opening: opening.client is client)
@@ -184,12 +184,12 @@ class VerifierLoop:
         self._router.flush()
         for identity in self._router.unreachable():
             self._peer_gone(identity, "unreachable")
-        for identity in self._router.doors.expelled():
+        for identity in self._router.gate.expelled():
             self._peer_gone(identity, "revoked")
-        for identity in self._router.doors.flooding():
+        for identity in self._router.gate.flooding():
             self._peer_gone(identity, "flooding")
         for identity in self._drafters.silent(now):
-            self._router.doors.hang_up(identity)
+            self._router.gate.hang_up(identity)
             self._peer_gone(identity, "silent")
         for peer in self._drafters.turned():
             self._peer_turned(peer)
@@ -359,7 +359,7 @@ class VerifierLoop:
         identity = peer.identity
         client = RemoteClient(lambda message: self._router.send(identity, message), order)
         try:
-            if not self._router.doors.may_open(identity, now):
+            if not self._router.gate.may_open(identity, now):
                 raise Busy("requests come too fast: try again in a moment")
             request = requested(order)
         except SpecmeshError as error:

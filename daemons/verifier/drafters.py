@@ -46,9 +46,9 @@ class Drafters:
 
     def add(self, identity: bytes, hello: m.Hello, now: float) -> None:
         """Attach the drafter whose HELLO was just received; raises Busy where there are too many."""
-        if len(self._peers) >= MOST or self._router.doors.same_key(identity) >= MOST_OF_A_KEY:
+        if len(self._peers) >= MOST or self._router.gate.same_key(identity) >= MOST_OF_A_KEY:
             raise Busy(f"too many drafters are attached ({len(self._peers)}): stop one")
-        key = self._router.doors.attach(identity)
+        key = self._router.gate.attach(identity)
         self._peers[identity] = DrafterPeer(
             identity,
             hello,
@@ -61,7 +61,7 @@ class Drafters:
 
     def remove(self, identity: bytes) -> DrafterPeer | None:
         """Forget a drafter, and what is kept for it; None where there was none."""
-        self._router.doors.detach(identity)
+        self._router.gate.detach(identity)
         self._router.forget(identity)
         return self._peers.pop(identity, None)
 

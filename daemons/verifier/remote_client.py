@@ -10,7 +10,7 @@ from specmesh.core.sampling.logprobs import check_logprobs
 from specmesh.core.sampling.sampler import check_sampling
 from specmesh.core.sampling.stop import check_stops
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage, SessionParams
-from specmesh.daemons.link.sampling_fields import fields_of, grammar_fields_of, grammar_of, params_of
+from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
 from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
@@ -96,5 +96,5 @@ def _code(error: SpecmeshError) -> str:
 
 def opened(session: int, ref: int, prompt_tokens: int, params: SessionParams) -> m.Opened:
     """The OPENED message for a session, as a drafter needs it that did not ask for it."""
-    fields, grammar = fields_of(params.sampling), grammar_fields_of(params.grammar)
-    return m.Opened(session, ref, prompt_tokens, **fields, **grammar, cache_prompt=params.cache_prompt)
+    fields = fields_of(params.sampling, params.grammar)
+    return m.Opened(session, ref, prompt_tokens, **fields, cache_prompt=params.cache_prompt)

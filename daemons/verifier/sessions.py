@@ -119,7 +119,7 @@ class Sessions:
         machine = VerifierSession(
             known, params, self._limits, self._costs, shared, now, len(ids), constraint, held, company
         )
-        key = self._router.doors.key_of(owner) if owner is not None else ""
+        key = self._router.gate.key_of(owner) if owner is not None else ""
         return SessionContext(next(self._ids), seq, machine, opening.client, owner, name=request.id, key=key)
 
     def adopted(self, opening: Opening, now: float) -> bool:
@@ -130,7 +130,7 @@ class Sessions:
             if request.named_only:
                 raise NoSuchText
             return False
-        if not may_adopt(live.key, self._router.doors.key_of(owner) if owner is not None else None):
+        if not may_adopt(live.key, self._router.gate.key_of(owner) if owner is not None else None):
             raise NoSuchText
         said = live.machine.said()
         if common_length(request.generated, said) < min(len(request.generated), len(said)):

@@ -12,7 +12,7 @@ from specmesh.core.draft_length.gate import SharedStep
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Idle, Scheduler, Step
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVCut, KVSlots
-from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed, EngineThread, Job
+from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed, EngineJob, EngineThread
 from specmesh.daemons.verifier.session_context import SessionContext
 from specmesh.engines.base import Span, VerifyEngine
 
@@ -90,7 +90,7 @@ class Stepper:
                 spans.append(Span(live.seq, part.position, part.ids, logits=part.stepwise))
         self._step, self._begun = step, now
         self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
-        self._engine.submit(Job(orders, tuple(spans), self._threads))
+        self._engine.submit(EngineJob(orders, tuple(spans), self._threads))
         self._threads = None
 
     def use_threads(self, threads: int) -> None:

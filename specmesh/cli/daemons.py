@@ -26,7 +26,7 @@ from specmesh.security.addresses import check_rpc
 
 if TYPE_CHECKING:
     from specmesh.config import ModelSettings, Port
-    from specmesh.daemons.runtime.instance import Instance
+    from specmesh.daemons.runtime.instance import InstanceLock
 
 _LIMITS = ((resource.RLIMIT_NOFILE, 64, "open files", "-n"), (resource.RLIMIT_AS, 2**28, "bytes of memory", "-v"))
 """What a daemon and a few clients need; libraries crash where they have less."""
@@ -248,7 +248,7 @@ def verifier(
         reread = rereader(click.get_current_context(), port)
         common = shared.settings(defaults, model=target, socket=where, port=port)
         settings = VerifierSettings(bind=bind, grace=grace, **common)
-        from specmesh.daemons.runtime.serve import serve_verifier  # not before: what is wrong so far is told at once
+        from specmesh.daemons.serve import serve_verifier  # not before: what is wrong so far is told at once
 
         serve_verifier(settings, reread)
 
@@ -315,21 +315,21 @@ def drafter(
         settings = DrafterSettings(
             connect=connect, min_vocab_overlap=min_vocab_overlap, draft_temperature=draft_temperature, **common
         )
-        from specmesh.daemons.runtime.serve import serve_drafter  # as above
+        from specmesh.daemons.serve import serve_drafter  # as above
 
         serve_drafter(settings, reread)
 
 
-def _instance(path: Path) -> "Instance":
+def _instance(path: Path) -> "InstanceLock":
     """The only daemon at this socket, known to clients before the rest is imported. Raises Busy, ConfigError."""
-    from specmesh.daemons.runtime.instance import Instance
+    from specmesh.daemons.runtime.instance import InstanceLock
 
     for limit, least, what, flag in _LIMITS:
         allowed = resource.getrlimit(limit)[0]
         if allowed != resource.RLIM_INFINITY and allowed < least:
             raise ConfigError(f"the limit is {allowed} {what}, a daemon needs {least}: raise it (ulimit {flag})")
     with about("socket"):
-        return Instance(path)
+        return InstanceLock(path)
 
 
 @click.command("rpc-server")

@@ -250,7 +250,7 @@ def edited(change: str) -> list[str]:
 def test_a_dead_handler_lets_nobody_in(mesh: Mesh, keys: Keys):
     """The thread that answers libzmq has ended: an allowed key, an unknown one and none are all kept out, and the text
     goes on."""
-    dies = "prove = auth.Guard._prove\nauth.Guard._prove = lambda *both: (prove(*both), both[0]._closing.set())"
+    dies = "prove = auth.ZapGuard._prove\nauth.ZapGuard._prove = lambda *both: (prove(*both), both[0]._closing.set())"
     options = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address, "--keys", keys.verifier.path)
     verifier = mesh.start("verifier", *options, program=edited(dies)).ready()
     kinds = {
@@ -270,7 +270,7 @@ def test_a_dead_handler_lets_nobody_in(mesh: Mesh, keys: Keys):
     "change",
     [
         "auth.protect_server = lambda socket, identity: None",
-        "auth.Guard.callback = lambda guard, domain, key: True",
+        "auth.ZapGuard.callback = lambda guard, domain, key: True",
         "auth.DOMAIN = '*'",
     ],
 )

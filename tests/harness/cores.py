@@ -22,7 +22,7 @@ from specmesh.core.sampling.proposal import Proposal, SampledDraft
 from specmesh.core.scheduling.batch import Idle, Scheduler
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons.link.transport import drafted, frame_of
+from specmesh.daemons.link.frames import drafted, frame_of
 from specmesh.engines.base import Span
 from specmesh.wire import messages as m
 

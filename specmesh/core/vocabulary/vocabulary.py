@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.sampling.sampler import Logits
-
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -92,12 +90,12 @@ class Remap:
         meant = int(self._said[token]) if 0 <= token < self.n_draft else NONE
         return meant if meant != NONE else None
 
-    def scatter(self, logits: Logits) -> Logits:
+    def scatter(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """A draft model's row of logits in the order of the verifier's ids; -inf for those it cannot say."""
         own = np.full(self.n_draft + 1, -np.inf, np.float32)
         count = min(self.n_draft, len(logits))
         own[:count] = logits[:count]
-        row: Logits = own[self._source]
+        row: NDArray[np.float32] = own[self._source]
         if len(self._extra):
             np.maximum.at(row, self._said[self._extra], own[self._extra])
         return row

@@ -102,7 +102,7 @@ def test_requests_that_come_too_fast(bench: Bench):
 def test_a_flood_beside_a_good_drafter(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """A peer sends all it can: a turn of the loop takes no more of it than ever, the text is the target's, drafts are
     accepted, and it is cut off; it comes back, and that goes on."""
-    monkeypatch.setattr(limits, "PATIENCE", 0.2)
+    monkeypatch.setattr(limits, "CUT_AFTER_S", 0.2)
     verifier, drafter = bench.verifier(Flaky(SimSettings(step_ms=1))), bench.drafter()
     attach(verifier, drafter)
     taken = verifier.frames_taken()

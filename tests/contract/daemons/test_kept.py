@@ -8,7 +8,7 @@ from harness.loops import PROMPT, Bench, Flaky, ask_for, request, truth, until
 from named_texts import LONG, NAME, asked, by_name, followed, kept, named, sessions, slow, wanted
 
 from specmesh.api.requests import Finished, Started
-from specmesh.daemons.link.peer_gate import Doorkeeper
+from specmesh.daemons.link.peer_gate import PeerGate
 from specmesh.daemons.verifier.detached_sessions import MOST, DetachedSessions
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import NoSuchText, RequestError
@@ -220,7 +220,7 @@ def test_texts_that_cannot_be_are_refused(bench: Bench, order: m.Open):
 def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Another key has neither it nor a session of that name; its own has it, and so has the verifier's own client."""
     keys: dict[bytes, str] = {}
-    monkeypatch.setattr(Doorkeeper, "key_of", lambda _, identity: keys.setdefault(identity, "abcdef"[len(keys)]))
+    monkeypatch.setattr(PeerGate, "key_of", lambda _, identity: keys.setdefault(identity, "abcdef"[len(keys)]))
     verifier, first = bench.verifier(slow()), bench.dealer()
     first.say(named(1))
     first.expect(m.Truth)

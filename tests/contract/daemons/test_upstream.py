@@ -20,13 +20,13 @@ def test_a_verifier_that_dies_is_missed_at_once(bench: Bench, monkeypatch: pytes
 
 def test_a_verifier_that_comes_back_between_two_looks_is_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """That its connection had ended is what the last look found, and true no more."""
-    monkeypatch.setattr(dealer, "LOOK_INTERVAL", 0.0)
+    monkeypatch.setattr(dealer, "CHECK_INTERVAL", 0.0)
     router, drafter = bench.router(), bench.drafter()
     [upstream] = drafter._loop._upstreams
     router.expect(m.Hello)
     router.socket.close(linger=0)
     until(lambda: upstream.dealer.cut, "the end was seen")
-    monkeypatch.setattr(dealer, "LOOK_INTERVAL", 1e9)
+    monkeypatch.setattr(dealer, "CHECK_INTERVAL", 1e9)
     until(lambda: upstream.dealer.next_look > 1e9, "it was the last look for long")
     again = bench.router()
     again.expect(m.Hello)

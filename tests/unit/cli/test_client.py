@@ -8,7 +8,7 @@ import pytest
 
 from specmesh import client, errors
 from specmesh.client import Client
-from specmesh.daemons.runtime.instance import Instance
+from specmesh.daemons.runtime.instance import InstanceLock
 from specmesh.paths import lock_of
 
 CHUNK = {"choices": [{"text": "A", "finish_reason": None}], "specmesh": {}}
@@ -94,7 +94,7 @@ def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch
     }
     listening = fake_daemon(answers)
     path = listening.with_name("late.sock")
-    instance, heard = Instance(path), list[str]()
+    instance, heard = InstanceLock(path), list[str]()
     later = [
         lambda: path.symlink_to(listening),
         lambda: answers.update({"/v1/completions": (200, sse(CHUNK, "[DONE]"))}),
@@ -108,7 +108,7 @@ def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch
 def test_a_daemon_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Without waiting, and at the end of it, it is told that it starts; where it has gone, that nobody is there."""
     path = tmp_path / "s"
-    with Instance(path):
+    with InstanceLock(path):
         with pytest.raises(errors.Starting, match="is starting: try again"):
             Client(path).get("/stats")
         with pytest.raises(errors.Starting):

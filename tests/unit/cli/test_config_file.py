@@ -16,7 +16,7 @@ from specmesh import paths
 from specmesh.cli import config as config_file
 from specmesh.cli import main
 from specmesh.config import DrafterSettings, VerifierSettings
-from specmesh.daemons.runtime import serve
+from specmesh.daemons import serve
 from specmesh.errors import ConfigError
 
 VERIFIER, DRAFTER = main.commands["verifier"], main.commands["drafter"]

@@ -14,8 +14,7 @@ from specmesh.client import Client
 from specmesh.config import Port
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.runtime import api_thread
-from specmesh.daemons.runtime.api_thread import ApiThread
-from specmesh.daemons.runtime.connections import Bounds
+from specmesh.daemons.runtime.api_thread import ApiThread, Bounds
 from specmesh.errors import ConfigError
 
 

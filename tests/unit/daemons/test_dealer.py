@@ -7,7 +7,7 @@ import pytest
 import zmq
 from harness.loops import free_address
 
-from specmesh.daemons.link.dealer import LOOK_INTERVAL, MAX_BACKLOG, Dealer
+from specmesh.daemons.link.dealer import CHECK_INTERVAL, MAX_BACKLOG, Dealer
 from specmesh.daemons.link.transport import Route, bind_router
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode
@@ -29,7 +29,7 @@ class Clock:
         end = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < end, self.told
-            self.now += LOOK_INTERVAL
+            self.now += CHECK_INTERVAL
             told = self.dealer.look(self.now)
             self.told += [told] if told else []
             time.sleep(0.002)

@@ -2,7 +2,7 @@
 
 from specmesh.core import events as ev
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal
-from specmesh.daemons.link.transport import drafted, frame_of
+from specmesh.daemons.link.frames import drafted, frame_of
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 

@@ -5,23 +5,23 @@ from pathlib import Path
 import pytest
 
 from specmesh.daemons.runtime import instance
-from specmesh.daemons.runtime.instance import Instance
+from specmesh.daemons.runtime.instance import InstanceLock
 from specmesh.errors import Busy
 
 
 def test_one_instance_per_socket(tmp_path: Path):
     """The second is told the pid of the first."""
-    first = Instance(tmp_path / "s")
+    first = InstanceLock(tmp_path / "s")
     with pytest.raises(Busy, match=r"pid \d+"):
-        Instance(tmp_path / "s")
+        InstanceLock(tmp_path / "s")
     first.close()
     assert not list(tmp_path.iterdir())
-    Instance(tmp_path / "s").close()
+    InstanceLock(tmp_path / "s").close()
 
 
 def test_a_lock_whose_file_was_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Who waited for the lock of an instance that has just ended locks the new file, not the one nobody sees."""
-    first = Instance(tmp_path / "s")
+    first = InstanceLock(tmp_path / "s")
     real, tries = instance._locked, []
 
     def slow(lock: Path, path: Path) -> object:
@@ -34,9 +34,9 @@ def test_a_lock_whose_file_was_taken_away(tmp_path: Path, monkeypatch: pytest.Mo
         return file
 
     monkeypatch.setattr(instance, "_locked", slow)
-    second = Instance(tmp_path / "s")
+    second = InstanceLock(tmp_path / "s")
     assert tries[0].closed
     monkeypatch.undo()
     with pytest.raises(Busy):
-        Instance(tmp_path / "s")
+        InstanceLock(tmp_path / "s")
     second.close()

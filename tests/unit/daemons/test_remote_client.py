@@ -10,7 +10,7 @@ from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams
 from specmesh.daemons.drafter.draft_session import PendingRequest
-from specmesh.daemons.link.sampling_fields import fields_of, grammar_of, params_of
+from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
 from specmesh.daemons.verifier.remote_client import RemoteClient, opened, requested
 from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError
 from specmesh.wire import messages as m
@@ -88,7 +88,7 @@ def decode_one(message):
 )
 def test_sampling_crosses_the_wire(params: SamplingParams):
     """Parameters as the fields of OPEN, through bytes, and of the OPENED that answers, are what they were."""
-    order = m.Open(9, "hi", 20, draft_n=0, **fields_of(params))
+    order = m.Open(9, "hi", 20, draft_n=0, **fields_of(params, None))
     assert params_of(decode(encode(order))) == params  # type: ignore[arg-type]
     assert requested(order).params.sampling == params
     assert params_of(opened(3, 9, 12, SessionParams(params, 20))) == params

@@ -10,7 +10,7 @@ import zmq
 
 from specmesh.core.peer_limits import BODY_WEIGHT, RATES, Cost
 from specmesh.daemons.link import router
-from specmesh.daemons.link.router import MAX_BACKLOG, MAX_REFUSED_PER_TURN, RESPITE, Router
+from specmesh.daemons.link.router import MAX_BACKLOG, MAX_REFUSED_PER_TURN, PAUSE, Router
 from specmesh.daemons.link.transport import Route, bind_router, close_dealer
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
@@ -106,7 +106,7 @@ def use_up(ends: Ends) -> None:
 
 def test_what_is_too_much_is_dropped_unread(ends: Ends, monkeypatch: pytest.MonkeyPatch):
     """It is counted, not decoded, and so many in a turn; then the wire is left alone for a moment."""
-    monkeypatch.setattr(router, "RESPITE", 1e-6)  # so short that nothing more is allowed by then
+    monkeypatch.setattr(router, "PAUSE", 1e-6)  # so short that nothing more is allowed by then
     use_up(ends)
     rejected = ends.router.traffic.rejected
     for _ in range(3 * MAX_REFUSED_PER_TURN):
@@ -121,7 +121,7 @@ def test_what_is_too_much_is_dropped_unread(ends: Ends, monkeypatch: pytest.Monk
             assert rejected["rate"] == before
         ends.now += 2e-6
     assert rejected["body"] == 0
-    assert ends.router.doors.flooding() == []
+    assert ends.router.gate.flooding() == []
 
 
 def test_another_peer_is_heard_beside_a_flood(ends: Ends):
@@ -137,7 +137,7 @@ def test_another_peer_is_heard_beside_a_flood(ends: Ends):
         deadline = time.monotonic() + PATIENCE
         heard: list[m.Message | None] = []
         while not heard:
-            ends.now += 2 * RESPITE
+            ends.now += 2 * PAUSE
             heard = [message for message in ends.turn() if not isinstance(message, m.Ping)]
             assert time.monotonic() < deadline
         assert heard == [m.Nack(number, 0, 0)]
@@ -148,7 +148,7 @@ def test_bytes_of_json_count_more(ends: Ends):
     """Large control frames, which take long to read, are dropped unread while as many bytes of ids would be taken."""
     order = encode(m.Open(1, "x" * 200_000, 1, 0.0, 0, 1.0, 1, 0))
     fit = int(RATES[Cost.BYTES].burst) // (BODY_WEIGHT * len(order))
-    objections = [ends.router.doors.objection([ends.identity, order], 0.0) for _ in range(fit + 1)]
+    objections = [ends.router.gate.objection([ends.identity, order], 0.0) for _ in range(fit + 1)]
     assert objections == [None] * fit + ["rate"]
     ids = encode(m.Draft(1, 0, 0, (1,) * 512))
-    assert ends.router.doors.objection([ends.identity, ids], 0.0) is None
+    assert ends.router.gate.objection([ends.identity, ids], 0.0) is None

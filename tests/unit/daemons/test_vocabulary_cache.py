@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.link.vocabulary_transfer import KEPT, VocabularyCache
+from specmesh.daemons.link.vocabulary_transfer import MAX_FILES, VocabularyCache
 
 PIECES = (b"a", b"", b"\x00\xff", "ü".encode() * 100)
 PRINT = Vocabulary(PIECES, frozenset()).fingerprint()
@@ -70,14 +70,14 @@ def test_the_longest_unused_go_first(folder: Path):
     """No more files than KEPT; one that was used lately stays."""
     cache = VocabularyCache(folder)
     prints = []
-    for number in range(KEPT + 3):
+    for number in range(MAX_FILES + 3):
         pieces = (b"%d" % number,)
         prints.append(Vocabulary(pieces, frozenset()).fingerprint())
         cache.store(prints[-1], pieces)
         os.utime(folder / f"{prints[-1]}.vocabulary", (number, number))
-        if number == KEPT - 1:
+        if number == MAX_FILES - 1:
             assert cache.load(prints[0], 1) == (b"0",)
-    assert len(list(folder.iterdir())) <= KEPT
+    assert len(list(folder.iterdir())) <= MAX_FILES
     assert cache.load(prints[0], 1) == (b"0",)
     assert cache.load(prints[1], 1) is None
 

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,51 @@ def test_wire_is_pure(path):
 def test_engines_know_nothing_above_them(path):
     """Engines import neither daemons nor API nor command line nor the wire."""
     assert not {name for name in imports(path) if within(name, *UPPER, "specmesh.wire")}
+
+
+LAYERS = {
+    "specmesh/core": ("specmesh.core", {"vocabulary", "sampling", "draft_length", "scheduling", "drafting"}),
+    "daemons": ("specmesh.daemons", {"runtime", "link", "verifier", "drafter"}),
+}
+
+
+def module(path):
+    """The name a file is imported by."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts if parts[0] == "specmesh" else ("specmesh", *parts)).removesuffix(".__init__")
+
+
+def test_no_circle():
+    """No module of the product needs itself at import, at any remove."""
+    files = {module(path): path for path in sources("specmesh", "wire", "daemons")}
+    graph = {}
+    for name, path in files.items():
+        known = {one if one in files else one.rpartition(".")[0] for one in imports(path, everywhere=False)}
+        graph[name] = (known & files.keys()) - {name}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_no_circle_of_subpackages(folder):
+    """Nor do two subpackages of the core, or of the daemons, need each other."""
+    package, subpackages = LAYERS[folder]
+    graph = {
+        one: {
+            other
+            for path in sources(f"{folder}/{one}")
+            for name in imports(path)
+            for other in subpackages - {one}
+            if within(name, f"{package}.{other}")
+        }
+        for one in subpackages
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+
+
+@pytest.mark.parametrize("path", sources("daemons/link", "daemons/runtime"), ids=named)
+def test_neither_daemon_is_known_below(path):
+    """Link and runtime serve both daemons; only daemons/serve.py knows these."""
+    assert not {name for name in imports(path) if within(name, "specmesh.daemons.verifier", "specmesh.daemons.drafter")}
 
 
 @pytest.mark.parametrize("name", ["cli", "client", "errors"])

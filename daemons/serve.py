@@ -10,39 +10,42 @@ from pathlib import Path
 
 import structlog
 
-from specmesh.api.requests import ClientOrder
+from specmesh.api.requests import ClientOrder, ModelInfo
 from specmesh.config import DrafterSettings, ModelSettings, Port, VerifierSettings
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.daemons.drafter.daemon import DrafterLoop
-from specmesh.daemons.link.auth import Guard
+from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.transport import Route, bind_router, close_dealer
 from specmesh.daemons.link.vocabulary_transfer import VocabularyCache, default_folder
 from specmesh.daemons.runtime.api_thread import ApiThread
-from specmesh.daemons.runtime.backends import DrafterBackend, VerifierBackend
 from specmesh.daemons.runtime.calibration import CostCache, calibrate, steps_folder
-from specmesh.daemons.runtime.engine_thread import apart
+from specmesh.daemons.runtime.engine_thread import on_own_thread
 from specmesh.daemons.runtime.mailbox import Mailbox
-from specmesh.daemons.runtime.process import Process
+from specmesh.daemons.runtime.process import DaemonProcess, Loading
 from specmesh.daemons.verifier.daemon import Order, VerifierLoop
+from specmesh.engines.base import VerifyEngine
 from specmesh.engines.load import load_drafter, load_verifier
-from specmesh.errors import about
+from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting, about
 from specmesh.logs import leave
 from specmesh.security.keys import KeyFolder, find_keys
 
 log = structlog.get_logger("specmesh")
 
 
+GRACE = 1.0  # seconds after its start in which a drafter's verifier counts as not found yet
+
+
 def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> None:
     """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start.
 
-    The caller holds the `Instance` of its socket.
+    The caller holds the `InstanceLock` of its socket.
     reread: called on SIGHUP; reads the settings again and says what of them holds now.
     """
-    with Process("verifier", reread, settings.drain) as process, ExitStack() as ends:
+    with DaemonProcess("verifier", reread, settings.drain) as process, ExitStack() as ends:
         mailbox: Mailbox[Order] = Mailbox()
         keys = _keys(settings)
         with about("keys"):
-            guard = Guard(process.context, keys, mailbox.wake) if keys is not None else None
+            guard = ZapGuard(process.context, keys, mailbox.wake) if keys is not None else None
         with about("bind"):
             socket = bind_router(process.context, settings.bind, settings.insecure, guard)
         ends.callback(socket.close, linger=100)
@@ -50,12 +53,12 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
             ends.callback(guard.close)
         backend = VerifierBackend(process.loading, mailbox)
         ends.enter_context(ApiThread(settings.socket, backend, settings.port, settings.defaults))
-        engine = process.loaded(lambda: apart(lambda: load_verifier(settings.model, process.loading.progress)))
+        engine = process.loaded(lambda: on_own_thread(lambda: load_verifier(settings.model, process.loading.progress)))
         if engine is None:
             return
         costs = StepCosts()
         cache = CostCache(steps_folder(), Path(settings.model.model or ""), f"{engine.info} {settings.model}")
-        apart(partial(calibrate, engine, costs, cache.load()))
+        on_own_thread(partial(calibrate, engine, costs, cache.load()))
         cache.store(costs.table())
         loop = VerifierLoop(
             process.name,
@@ -100,7 +103,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
 
     reread: as for a verifier.
     """
-    with Process("drafter", reread, settings.drain) as process, ExitStack() as ends:
+    with DaemonProcess("drafter", reread, settings.drain) as process, ExitStack() as ends:
         keys = _keys(settings)
         routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
         with about("connect"):
@@ -143,6 +146,77 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         with process.watched(loop, f"{engine.info.model} for {addresses}"):
             loop.run()
     log.info("stopped", role="drafter")
+
+
+class VerifierBackend:
+    """The API's view of a verifier."""
+
+    role = "verifier"
+
+    def __init__(self, loading: Loading, mailbox: Mailbox[Order]) -> None:
+        self._loading, self._mailbox = loading, mailbox
+        self._served: ModelInfo | None = None
+        self._loop: VerifierLoop | None = None
+
+    def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
+        self._served = ModelInfo(engine.info.model, engine.vocabulary)
+        self._loop = loop
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self._served.model,) if self._served is not None else ()
+
+    def not_ready(self) -> SpecmeshError | None:
+        return self._loading.error() if self._loop is None else None
+
+    def served(self, name: str) -> ModelInfo:  # noqa: ARG002  (the one model has any name)
+        assert self._served is not None, "asked only once ready"
+        return self._served
+
+    def submit(self, order: ClientOrder) -> None:
+        self._mailbox.put(order)
+
+    def stats(self) -> dict[str, object]:
+        return self._loading.stats() if self._loop is None else self._loop.stats.latest
+
+
+class DrafterBackend:
+    """The API's view of a drafter: ready while a verifier is there. `address` says where they are expected."""
+
+    role = "drafter"
+
+    def __init__(self, loading: Loading, mailbox: Mailbox[ClientOrder], address: str) -> None:
+        self._loading, self._mailbox, self._address = loading, mailbox, address
+        self._loop: DrafterLoop | None = None
+        self._ready = 0.0
+
+    def ready(self, loop: DrafterLoop) -> None:
+        self._loop, self._ready = loop, time.monotonic()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self._loop.models if self._loop is not None else ()
+
+    def not_ready(self) -> SpecmeshError | None:
+        if self._loop is None:
+            return self._loading.error()
+        if self._loop.verifier is None:
+            if self._loop.refusal is None and time.monotonic() < self._ready + GRACE:
+                return Starting(f"the drafter is connecting to {self._address}: try again in a moment")
+            return DaemonUnreachable(self._loop.trouble)
+        if self._loop.vocabulary is None:
+            return Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
+        return None
+
+    def served(self, name: str) -> ModelInfo:
+        assert self._loop is not None, "asked only once ready"
+        return self._loop.served(name)
+
+    def submit(self, order: ClientOrder) -> None:
+        self._mailbox.put(order)
+
+    def stats(self) -> dict[str, object]:
+        return self._loading.stats() if self._loop is None else self._loop.stats.latest
 
 
 def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:

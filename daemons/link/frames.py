@@ -1,0 +1,68 @@
+"""What the core has, as fields of messages, and back: drafts, sampling options, grammars."""
+
+from typing import Any
+
+from specmesh.core import events as ev
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.filters import Penalties
+from specmesh.core.sampling.proposal import Proposal
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.wire.messages import WHOLE_WINDOW, Draft, DraftProbs, Open, Opened
+
+
+def frame_of(session: int, drafts: ev.SendDraft) -> Draft | DraftProbs:
+    """DRAFT_PROBS where the distributions are known that the drafts were sampled from, else DRAFT."""
+    if not any(drafts.proposals):
+        return Draft(session, drafts.base, drafts.crc, drafts.ids)
+    proposals = [proposal or Proposal((), ()) for proposal in drafts.proposals]
+    return DraftProbs(
+        session,
+        drafts.base,
+        drafts.crc,
+        drafts.ids,
+        tuple(len(proposal.ids) for proposal in proposals),
+        tuple(token for proposal in proposals for token in proposal.ids),
+        tuple(weight for proposal in proposals for weight in proposal.weights),
+    )
+
+
+def drafted(frame: DraftProbs) -> ev.Drafted:
+    """What DRAFT_PROBS says, unchecked."""
+    proposals, end = list[Proposal | None](), 0
+    for size in frame.sizes:
+        begin, end = end, end + size
+        proposals.append(Proposal(frame.support[begin:end], frame.weights[begin:end]) if size else None)
+    return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, tuple(proposals))
+
+
+def fields_of(params: SamplingParams, grammar: Grammar | None) -> dict[str, Any]:
+    """How a session samples and what its output must match, as fields of OPEN and OPENED."""
+    return params.named() | {
+        "repeat_last_n": WHOLE_WINDOW if params.penalties.window < 0 else params.penalties.window,
+        "biased_ids": [token for token, _ in params.logit_bias],
+        "biases": [bias for _, bias in params.logit_bias],
+        "grammar": grammar.text if grammar is not None else "",
+        "grammar_kind": grammar.kind.value if grammar is not None else "",
+    }
+
+
+def params_of(message: Open | Opened) -> SamplingParams:
+    window = -1 if message.repeat_last_n == WHOLE_WINDOW else message.repeat_last_n
+    return SamplingParams(
+        message.temperature,
+        message.top_k,
+        message.top_p,
+        message.seed,
+        message.min_p,
+        message.typical_p,
+        Penalties(message.repeat_penalty, message.frequency_penalty, message.presence_penalty, window),
+        tuple(zip(message.biased_ids, message.biases, strict=False)),
+        message.strategy,
+        message.threshold,
+    )
+
+
+def grammar_of(message: Open | Opened) -> Grammar | None:
+    """None without a grammar, or for one of a kind that is unknown here."""
+    known = message.grammar_kind in set(GrammarKind)
+    return Grammar(GrammarKind(message.grammar_kind), message.grammar) if known else None
