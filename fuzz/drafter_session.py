@@ -141,7 +141,7 @@ class _World:
         for effect in effects:
             self.seen[type(effect).__name__] += 1
             match effect:
-                case ev.SendDraft(base, crc, ids, proposals):
+                case ev.Drafted(base, crc, ids, proposals):
                     assert ids
                     assert len(proposals) in (0, len(ids) * self.samples)
                     for at, one in enumerate(proposals, base):
@@ -149,11 +149,11 @@ class _World:
                     self.seen["sampled"] += any(proposals)
                     assert self.session.n_truth <= base
                     assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])
-                case ev.SendShadow(base, crc, ids):
+                case ev.Shadowed(base, crc, ids):
                     assert ids
                     assert base + len(ids) <= self.session.n_truth
                     assert crc == known.crc_at(base)
-                case ev.SendNack(base, crc):
+                case ev.Nacked(base, crc):
                     assert (base, crc) == (self.session.n_truth, known.crc_at(base))
                 case ev.Trim(length):
                     self.memory.trim(length if self.can_trim else 0)

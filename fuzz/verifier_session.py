@@ -221,10 +221,10 @@ class _World:
         for effect in effects:
             self.seen[type(effect).__name__] += 1
             match effect:
-                case ev.SendTruth(base, crc, ids) | ev.SendSync(base, crc, ids):
+                case ev.Told(base, crc, ids):
                     assert crc == self.truth.crc_at(base)
                     assert list(ids) == self.truth[base : len(self.session.prefix)]
-                case ev.SendNack(base, crc):
+                case ev.Nacked(base, crc):
                     assert (base, crc) == (len(self.session.prefix), self.session.prefix.crc)
                 case ev.Trim(length):
                     self.memory.trim(length)

@@ -201,11 +201,11 @@ class DraftSessions:
     def _carry_out(self, live: DraftSession, effects: list[ev.DrafterEffect]) -> None:
         for effect in effects:
             match effect:
-                case ev.SendDraft():
+                case ev.Drafted():
                     live.bytes_sent += self._dealer.send(frame_of(live.id, effect))
-                case ev.SendShadow(base, crc, ids):
+                case ev.Shadowed(base, crc, ids):
                     live.bytes_sent += self._dealer.send(m.Shadow(live.id, base, crc, ids))
-                case ev.SendNack(base, crc):
+                case ev.Nacked(base, crc):
                     live.bytes_sent += self._dealer.send(m.Nack(live.id, base, crc))
                 case ev.Trim(length):
                     if live.seq is not None:

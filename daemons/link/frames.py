@@ -10,7 +10,7 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.wire.messages import WHOLE_WINDOW, Draft, DraftProbs, Open, Opened
 
 
-def frame_of(session: int, drafts: ev.SendDraft) -> Draft | DraftProbs:
+def frame_of(session: int, drafts: ev.Drafted) -> Draft | DraftProbs:
     """DRAFT_PROBS where the distributions are known that the drafts were sampled from, else DRAFT."""
     if not any(drafts.proposals):
         return Draft(session, drafts.base, drafts.crc, drafts.ids)

@@ -199,7 +199,7 @@ class DrafterAssignment:
         machine = live.machine
         live.bytes_sent += self._router.send(identity, opened(live.id, 0, machine.n_prompt, machine.params))
 
-    def _tell(self, live: SessionContext, identity: bytes, effect: ev.SendTruth | ev.SendSync | None) -> None:
+    def _tell(self, live: SessionContext, identity: bytes, effect: ev.Told | None) -> None:
         for frame in live.frames(effect) if effect is not None else ():
             live.bytes_sent += self._router.send(identity, frame)
 

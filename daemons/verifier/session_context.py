@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from specmesh.api.requests import EventSink, Finished, Started
 from specmesh.core.drafting.drafter_pool import SessionDrafters, Standby
-from specmesh.core.events import SendSync, SendTruth
+from specmesh.core.events import Told
 from specmesh.core.report import with_drafting
 from specmesh.core.session import VerifierSession
 from specmesh.wire.messages import MAX_ALTERNATIVES, MAX_LOGPROBS, MAX_TOKENS, Logprobs, Sync, Truth
@@ -45,9 +45,9 @@ class SessionContext:
         machine = self.machine
         return Started(self.id, machine.n_prompt, tuple(machine.prefix[: machine.n_prompt]), machine.params)
 
-    def frames(self, effect: SendTruth | SendSync) -> Iterator[Truth | Sync]:
+    def frames(self, effect: Told) -> Iterator[Truth | Sync]:
         """TRUTH, or SYNC in as many frames as its ids need, each placed by its own base and CRC."""
-        if isinstance(effect, SendTruth):
+        if not effect.sync:
             yield Truth(self.id, effect.base, effect.crc, effect.ids, effect.draft_n)
             return
         for at in range(0, max(len(effect.ids), 1), MAX_TOKENS):

@@ -257,11 +257,11 @@ class Sessions:
     def carry_out(self, live: SessionContext, effects: list[ev.VerifierEffect]) -> None:
         for effect in effects:
             match effect:
-                case ev.SendTruth() | ev.SendSync():
+                case ev.Told():
                     for frame in live.frames(effect):
                         self._tell(live, frame)
                     self._tell_logprobs(live, effect.base, len(effect.ids))
-                case ev.SendNack(base, crc):
+                case ev.Nacked(base, crc):
                     self._tell(live, m.Nack(live.id, base, crc))
                 case ev.Trim():
                     pass  # the engine has it already

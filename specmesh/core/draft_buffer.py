@@ -9,11 +9,8 @@ from specmesh.core.prefix import Prefix, common_length, extend_crc
 from specmesh.core.sampling.constraint import SessionConstraint
 from specmesh.core.sampling.proposal import SampledDraft
 
-NACK_INTERVAL = 0.1
-"""Seconds between two NACKs, or two answers to NACKs, of one session."""
-
-MOST_HELD = 192
-"""Most drafts in hand, whatever a peer sends."""
+NACK_INTERVAL = 0.1  # seconds between two NACKs, or two answers to NACKs, of one session
+MOST_HELD = 192  # most drafts in hand, whatever a peer sends
 
 
 class DraftBuffer:
@@ -47,7 +44,6 @@ class DraftBuffer:
         self._forgotten = stepping
 
     def chain(self, most: int) -> tuple[int, ...]:
-        """The first drafts."""
         return _tokens(self._chain[:most])
 
     def offers(self, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
@@ -60,7 +56,6 @@ class DraftBuffer:
         return (*self._chain[:here], *rest)
 
     def take(self, event: ev.Drafted | ev.Shadowed, now: float) -> list[ev.VerifierEffect]:
-        """Take in what the session's own drafter has said."""
         if isinstance(event, ev.Drafted):
             return self._drafted(event, now)
         self._shadowed(event, now)
@@ -175,7 +170,7 @@ class DraftBuffer:
         if now - max(self._orphaned, self._nacked) < quiet:
             return []
         self._nacked = now
-        return [ev.SendNack(len(self._prefix), self._prefix.crc)]
+        return [ev.Nacked(len(self._prefix), self._prefix.crc)]
 
 
 def _tokens(offers: Iterable[SampledDraft]) -> tuple[int, ...]:
@@ -200,15 +195,14 @@ class TruthSender:
 
     @property
     def told(self) -> int:
-        """How many ids it has been told."""
         return len(self._prefix) if self._untold is None else self._untold
 
-    def begin(self, known: int) -> ev.SendSync:
+    def begin(self, known: int) -> ev.Told:
         """What a drafter that knows the first `known` ids is told as it takes the session over."""
         self._untold = None
         return self._sync(known)
 
-    def grown(self, base: int, now: float, *, idle: bool) -> list[ev.SendTruth]:
+    def grown(self, base: int, now: float, *, idle: bool) -> list[ev.Told]:
         """TRUTH from `base` on, where the text has grown from, or from where it was last told.
 
         idle: nothing is drafted and nobody reads along, so that it may be told some rounds late: a frame costs more
@@ -221,15 +215,15 @@ class TruthSender:
         self._untold = None
         self._pacing.told(len(self._prefix), now)
         draft_n = self._pacing.draft_n
-        return [ev.SendTruth(base, self._prefix.crc_at(base), tuple(self._prefix[base : len(self._prefix)]), draft_n)]
+        return [ev.Told(base, self._prefix.crc_at(base), tuple(self._prefix[base : len(self._prefix)]), draft_n)]
 
-    def nacked(self, base: int, crc: int, now: float) -> list[ev.SendSync]:
+    def nacked(self, base: int, crc: int, now: float) -> list[ev.Told]:
         """It lacks what follows its first `base` ids, or has other ones; nothing where it was told a moment ago."""
         if now - self._synced < min(NACK_INTERVAL, max(SYNC_INTERVAL, self._pacing.round_trip)):
             return []
         self._synced = now
         return [self._sync(base if self._prefix.holds(base, crc) else 0)]
 
-    def _sync(self, base: int) -> ev.SendSync:
+    def _sync(self, base: int) -> ev.Told:
         ids = tuple(self._prefix[base : len(self._prefix)])
-        return ev.SendSync(base, self._prefix.crc_at(base), ids, self._pacing.draft_n)
+        return ev.Told(base, self._prefix.crc_at(base), ids, self._pacing.draft_n, sync=True)

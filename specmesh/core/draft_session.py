@@ -12,18 +12,10 @@ from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.proposal import Proposal
 
-MAX_CREDIT = 32
-"""Most drafts beyond the truth, whatever the verifier asks for."""
-
-COALESCE = 1e-3
-"""Seconds a finished draft may wait for company before it is sent: frames cost more than ids."""
-
-GROUP = 2
-"""Drafts beyond what was asked for go out together by so many: nobody waits for the first of them."""
-
-LEAST_USE = 0.01
-"""Drafts that would stand less often than this are not worth their bytes."""
-
+MAX_CREDIT = 32  # most drafts beyond the truth, whatever the verifier asks for
+COALESCE = 1e-3  # seconds a finished draft may wait for company before it is sent: frames cost more than ids
+GROUP = 2  # drafts beyond what was asked for go out together by so many: nobody waits for the first of them
+LEAST_USE = 0.01  # drafts that would stand less often than this are not worth their bytes
 FIRST_CHUNK = 8
 CHUNK_SECONDS = 0.1
 """A long prompt is taken in by chunks of about this long, begun with FIRST_CHUNK ids: between them the drafter listens,
@@ -37,11 +29,8 @@ LONGEST_GAP = 24
 """Most ids between two shadows that are not guessed. The first follow each other; while no drafts are asked for
 nevertheless, they cost a machine that has other work more than they tell."""
 
-FOLLOW = 32
-"""Ids that are taken in at once where nothing is drafted: one by one each would cost what a draft does."""
-
-NACK_INTERVAL = 0.1
-"""Seconds between two NACKs for the same gap."""
+FOLLOW = 32  # ids that are taken in at once where nothing is drafted: one by one each would cost what a draft does
+NACK_INTERVAL = 0.1  # seconds between two NACKs for the same gap
 
 
 class DrafterSession:
@@ -77,26 +66,21 @@ class DrafterSession:
 
     @property
     def n_truth(self) -> int:
-        """How many ids are known to be committed."""
         return self._n_truth
 
     @property
     def truth(self) -> tuple[int, ...]:
-        """The ids that are known to be committed."""
         return tuple(self._known[: self._n_truth])
 
     @property
     def held(self) -> int:
-        """How many ids of truth and chain the model holds."""
         return self._held
 
     @property
     def chain(self) -> tuple[int, ...]:
-        """Drafts beyond the truth."""
         return tuple(self._known[self._n_truth : len(self._known)])
 
     def handle(self, event: ev.DrafterEvent, now: float) -> list[ev.DrafterEffect]:
-        """Take an event in and say what follows."""
         match event:
             case ev.Told():
                 return self._told(event, now)
@@ -130,12 +114,10 @@ class DrafterSession:
         return self._held + len(plan.ids)
 
     def before(self, plan: ev.Predict, most: int) -> list[int]:
-        """The ids before the guess of a plan, the last `most` of them; -1: all."""
         end = self.end(plan)
         return self._known[0 if most < 0 else max(end - most, 0) : end]
 
     def crc_after(self, plan: ev.Predict) -> int:
-        """CRC-32 of the ids before the guess of a plan."""
         return self._known.crc_at(self.end(plan))
 
     def plan_shadow(self) -> ev.Predict | None:
@@ -217,7 +199,7 @@ class DrafterSession:
         if self._nacked[1] == self._n_truth and now - self._nacked[0] < NACK_INTERVAL:
             return []
         self._nacked = (now, self._n_truth)
-        return [ev.SendNack(self._n_truth, self._known.crc_at(self._n_truth))]
+        return [ev.Nacked(self._n_truth, self._known.crc_at(self._n_truth))]
 
     def _asked(self, base: int, crc: int, now: float) -> list[ev.DrafterEffect]:
         """The verifier holds `base` ids and misses what this side sent beyond them."""
@@ -280,7 +262,7 @@ class DrafterSession:
         if not self._guesses:
             return []
         ids, self._guesses = tuple(self._guesses), []
-        return [ev.SendShadow(end - len(ids), self._known.crc_at(end - len(ids)), ids)]
+        return [ev.Shadowed(end - len(ids), self._known.crc_at(end - len(ids)), ids)]
 
     def _next_chunk(self, seconds: float) -> int:
         """Ids to take in at once after a whole chunk took `seconds`: twice, half or as many."""
@@ -310,4 +292,4 @@ class DrafterSession:
             return []
         end = self._sent = len(self._known)
         sampled = tuple(self._proposals.get(at) for at in range(base, end)) if self._proposals else ()
-        return [ev.SendDraft(base, self._known.crc_at(base), tuple(self._known[base:end]), sampled)]
+        return [ev.Drafted(base, self._known.crc_at(base), tuple(self._known[base:end]), sampled)]

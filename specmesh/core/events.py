@@ -1,4 +1,7 @@
-"""Events into the session machines and effects out of them. Frozen values; the shells carry effects out."""
+"""Events into the session machines, effects out of them, and what they want of an engine.
+
+What one machine says is an event at the other: the shells carry `Told`, `Drafted`, `Shadowed` and `Nacked` across.
+"""
 
 from dataclasses import dataclass
 
@@ -9,12 +12,23 @@ from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.proposal import Proposal
 from specmesh.errors import SpecmeshError
 
-# --- events of a verifier session
+# --- between the machines; `crc` is the CRC-32 of all ids before `base`
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The verifier has committed `ids` from `base`. With `sync` this replaces what is believed beyond `base`."""
+
+    base: int
+    crc: int
+    ids: tuple[int, ...]
+    draft_n: int
+    sync: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """Drafts arrived: `ids` from `base`, built on the prefix with this CRC; sampled from `proposals`, all or none."""
+    """Drafts from `base`, sampled from `proposals`: one for each, or none at all."""
 
     base: int
     crc: int
@@ -24,7 +38,7 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Shadowed:
-    """What the drafter would have said at positions from `base` on, each after the true ids before it."""
+    """What the drafter would have drafted at positions from `base` on, each after the true ids before it."""
 
     base: int
     crc: int
@@ -33,10 +47,20 @@ class Shadowed:
 
 @dataclass(frozen=True, slots=True)
 class Nacked:
-    """The drafter holds `base` ids with this CRC and wants what follows."""
+    """The sender holds `base` ids with this CRC and wants what follows."""
 
     base: int
     crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Keep the first `length` ids in the model's memory."""
+
+    length: int
+
+
+# --- the verifier's session
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,42 +90,9 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The client is gone, or the daemon stops: end with this reason."""
+    """End with this reason: the client is gone, or the daemon stops."""
 
     reason: str
-
-
-VerifierEvent = Drafted | Shadowed | Nacked | Detached | Prefilled | Stepped | Cancelled
-
-# --- effects of a verifier session
-
-
-@dataclass(frozen=True, slots=True)
-class SendTruth:
-    """Tell the drafter: committed ids from `base`."""
-
-    base: int
-    crc: int
-    ids: tuple[int, ...]
-    draft_n: int
-
-
-@dataclass(frozen=True, slots=True)
-class SendSync:
-    """Tell the drafter what the prefix is from `base` on, whatever it believes."""
-
-    base: int
-    crc: int
-    ids: tuple[int, ...]
-    draft_n: int
-
-
-@dataclass(frozen=True, slots=True)
-class SendNack:
-    """Tell the peer: I hold `base` ids with this CRC, continue from there."""
-
-    base: int
-    crc: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +110,11 @@ class Emit:
 
 
 @dataclass(frozen=True, slots=True)
-class Trim:
-    """Keep the first `length` ids in the model's memory."""
-
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
 class Finish:
     """The session is over: stop, length or the reason of its cancellation; `error` where its own request broke it."""
 
     reason: str
     error: SpecmeshError | None = None
-
-
-VerifierEffect = SendTruth | SendSync | SendNack | Emit | Trim | Finish
-
-# --- what a verifier session wants of the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,25 +140,24 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing before time `until`, unless an event comes first."""
+    """Do nothing before time `until`, unless an event comes first."""
 
     until: float
 
 
+VerifierEvent = Drafted | Shadowed | Nacked | Detached | Prefilled | Stepped | Cancelled
+VerifierEffect = Told | Nacked | Emit | Trim | Finish
 Plan = Prefill | Verify | Wait
 
-# --- events of a drafter session
+# --- the drafter's session
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The verifier has committed `ids` from `base`. With `sync` this replaces what is believed beyond `base`."""
+class Predict:
+    """Take in `ids`; guess the next id where `guess`."""
 
-    base: int
-    crc: int
     ids: tuple[int, ...]
-    draft_n: int
-    sync: bool
+    guess: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,21 +173,6 @@ class Predicted:
     proposal: Proposal | None = None
 
 
-DrafterEvent = Told | Nacked | Predicted
-
-# --- effects of a drafter session
-
-
-@dataclass(frozen=True, slots=True)
-class SendDraft:
-    """Tell the verifier: drafts from `base`, sampled from `proposals`, where any were."""
-
-    base: int
-    crc: int
-    ids: tuple[int, ...]
-    proposals: tuple[Proposal | None, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Learned:
     """Truth grew by `ids`; `accepted` of them were in this drafter's own chain. sync: SYNC told so, of any rounds."""
@@ -219,23 +182,5 @@ class Learned:
     sync: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SendShadow:
-    """Tell the verifier what would have been drafted from `base` on, each id after the true ones before it."""
-
-    base: int
-    crc: int
-    ids: tuple[int, ...]
-
-
-DrafterEffect = SendDraft | SendShadow | SendNack | Trim | Learned
-
-# --- what a drafter session wants of the engine
-
-
-@dataclass(frozen=True, slots=True)
-class Predict:
-    """Take in `ids`; guess the next id where `guess`."""
-
-    ids: tuple[int, ...]
-    guess: bool
+DrafterEvent = Told | Nacked | Predicted
+DrafterEffect = Drafted | Shadowed | Nacked | Trim | Learned

@@ -69,17 +69,10 @@ frame for each draft and for as many ahead of those asked for, one NACK in 0.1 s
 BODY_WEIGHT = 8
 """What a byte of a control frame counts. Decoding was measured at 4 ns a byte for ids and 18 to 32 for JSON."""
 
-CUT_AFTER_S = 3.0
-"""Seconds that a peer may go on beyond a limit before it is cut off."""
-
-REST_S = 1.0
-"""Seconds without a dropped frame after which a peer counts as back within its limits."""
-
-MAX_ACCOUNTS = 1024
-"""Most peers whose use is remembered. Beyond them the oldest are forgotten, who then begin anew."""
-
-FEW_ACCOUNTS = 32
-"""So many are remembered without a look at who has rested: each connection without keys is one."""
+CUT_AFTER_S = 3.0  # seconds that a peer may go on beyond a limit before it is cut off
+REST_S = 1.0  # seconds without a dropped frame after which a peer counts as back within its limits
+MAX_ACCOUNTS = 1024  # most peers whose use is remembered. Beyond them the oldest are forgotten, who then begin anew
+FEW_ACCOUNTS = 32  # so many are remembered without a look at who has rested: each connection without keys is one
 
 
 class _Bucket:
@@ -103,7 +96,6 @@ class _Bucket:
         self._level = min(self._level + self._rate.earned + self._rate.asked * drafts, self._rate.burst)
 
     def full(self, now: float) -> bool:
-        """Whether it is as a new one."""
         self._fill(now)
         return self._level >= self._rate.burst
 
@@ -114,8 +106,6 @@ class _Bucket:
 
 
 class PeerLimits:
-    """What one peer may still send."""
-
     __slots__ = ("_buckets", "_over", "_rates", "_refused")
 
     def __init__(self, rates: Mapping[Cost, Rate] = RATES) -> None:
@@ -168,7 +158,6 @@ class LimitsByAccount:
         return len(self._of)
 
     def of(self, account: Hashable, now: float) -> PeerLimits:
-        """The allowance of an account."""
         found = self._of.get(account)
         if found is None:
             if len(self._of) >= self._look:

@@ -8,7 +8,7 @@ _ID = struct.Struct("<i")
 
 
 def extend_crc(crc: int, token: int) -> int:
-    """CRC-32 of a prefix with CRC `crc` after `token` (int32, little-endian) is appended."""
+    """Return the CRC-32 of a prefix with CRC `crc` after `token` (int32, little-endian) is appended."""
     return crc32(_ID.pack(token), crc)
 
 
@@ -30,16 +30,13 @@ class Prefix:
 
     @property
     def crc(self) -> int:
-        """CRC-32 of all ids."""
         return self._crcs[-1]
 
     @property
     def last(self) -> int:
-        """The newest id; the prefix must not be empty."""
         return self._ids[-1]
 
     def crc_at(self, length: int) -> int:
-        """CRC-32 of the first `length` ids."""
         return self._crcs[length]
 
     def holds(self, base: int, crc: int) -> bool:
@@ -47,19 +44,16 @@ class Prefix:
         return base <= len(self._ids) and self._crcs[base] == crc
 
     def extend(self, ids: Iterable[int]) -> None:
-        """Append ids."""
         for token in ids:
             self._ids.append(token)
             self._crcs.append(extend_crc(self._crcs[-1], token))
 
     def truncate(self, length: int) -> None:
-        """Keep the first `length` ids."""
         del self._ids[length:]
         del self._crcs[length + 1 :]
 
 
 def common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many leading ids two sequences share."""
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return index

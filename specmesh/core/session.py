@@ -89,7 +89,6 @@ class VerifierSession:
     # --- what happened
 
     def handle(self, event: ev.VerifierEvent, now: float) -> list[ev.VerifierEffect]:
-        """Take an event in and say what follows. A finished session answers with nothing."""
         if self.finished is not None:
             return []
         match event:
@@ -139,12 +138,10 @@ class VerifierSession:
 
     @property
     def told(self) -> int:
-        """How many ids the drafter has been told."""
         return self._telling.told
 
     @property
     def pacing(self) -> DraftLengthController:
-        """The pace of its steps."""
         return self._pacing
 
     @property
@@ -164,7 +161,6 @@ class VerifierSession:
 
     @property
     def attached(self) -> bool:
-        """Whether a drafter drafts for this session."""
         return self._pacing.arrivals is not None
 
     @property
@@ -179,7 +175,6 @@ class VerifierSession:
 
     @property
     def draft_n(self) -> int:
-        """How many drafts the drafter is asked for."""
         return self._pacing.draft_n
 
     def unsolved(self, now: float) -> PolicyInputs | None:
@@ -188,7 +183,6 @@ class VerifierSession:
 
     @property
     def lead(self) -> int:
-        """Drafts in hand beyond the committed ids."""
         return len(self._drafts)
 
     @property
@@ -221,7 +215,6 @@ class VerifierSession:
         return ev.Prefill(self._held, tuple(self.prefix[self._held : end]), stepwise)
 
     def verify(self, wanted: int | None = None) -> ev.Verify:
-        """A step with the drafts in hand, at most `wanted` of them."""
         limit = self._max_drafts() if wanted is None else min(wanted, self._max_drafts())
         drafts, forced = self._drafts.chain(limit), self._forced()
         if common_length(drafts, forced) < len(forced):
@@ -311,7 +304,6 @@ class VerifierSession:
         return self.sampler.after((*self.prefix[begin : len(self.prefix)], *drafts))
 
     def _commit(self, verdict: Acceptance, forced: int, event: ev.Stepped, now: float) -> None:
-        """Let the text grow."""
         tested, accepted = verdict.tested, verdict.accepted
         self._held = len(self.prefix) + len(event.drafts)
         self.prefix.extend(verdict.committed)

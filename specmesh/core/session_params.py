@@ -24,11 +24,8 @@ class ChatMessage:
         return {"role": self.role, "content": self.content} | ({"name": self.name} if self.name else {})
 
 
-MAX_DRAFTS = 16
-"""Most drafts of one step."""
-
-MAX_TOKENS = 2**31 - 1
-"""The largest max_tokens of a request; the least is 0, the prompt only."""
+MAX_DRAFTS = 16  # most drafts of one step
+MAX_TOKENS = 2**31 - 1  # the largest max_tokens of a request; the least is 0, the prompt only
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,15 +28,9 @@ from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
 
 VOCABULARY = 2
-RIGHT, WRONG = 0, 1
-"""What the target says at each position, and what it never does."""
-
-ENDLESS = 2**30
-"""Ids of context: more than any text needs."""
-
-WARM_UP = 0.5
-"""Texts per user that pass before anything is counted."""
-
+RIGHT, WRONG = 0, 1  # what the target says at each position, and what it never does
+ENDLESS = 2**30  # ids of context: more than any text needs
+WARM_UP = 0.5  # texts per user that pass before anything is counted
 ROWS = np.tile(np.array([1.0, 0.0], np.float32), (MAX_DRAFTS + 1, 1))
 
 
@@ -246,12 +240,9 @@ class _Simulation:
     def _carry_out(self, number: int, effects: list[ev.VerifierEffect], now: float) -> None:
         for effect in effects:
             match effect:
-                case ev.SendTruth(base, crc, ids, draft_n):
-                    self._tell(number, ev.Told(base, crc, ids, draft_n, sync=False), now)
-                case ev.SendSync(base, crc, ids, draft_n):
-                    self._tell(number, ev.Told(base, crc, ids, draft_n, sync=True), now)
-                case ev.SendNack(base, crc):
-                    self._tell(number, ev.Nacked(base, crc), now)
+                case ev.Told() | ev.Nacked():
+                    arrived = partial(self._arrived, self._drafter_of(number), number, effect)
+                    self._at(now + self._site.round_trip / 2, arrived)
                 case ev.Emit():
                     counts = self._counts
                     counts.tokens[self._owner[number]] += len(effect.ids)
@@ -290,16 +281,11 @@ class _Simulation:
 
     # --- drafters
 
-    def _tell(self, number: int, event: ev.DrafterEvent, now: float) -> None:
-        arrived = partial(self._arrived, self._drafter_of(number), number, event)
-        self._at(now + self._site.round_trip / 2, arrived)
-
     def _arrived(self, drafter: _Drafter, number: int, event: ev.DrafterEvent, now: float) -> None:
         drafter.told.append((number, event))
         self._draft(drafter, now)
 
     def _draft(self, drafter: _Drafter, now: float) -> None:
-        """Between two drafts: handle what arrived, take tokens in, begin the next draft."""
         if drafter.busy:
             return
         told, drafter.told = drafter.told, []
@@ -338,16 +324,9 @@ class _Simulation:
     def _send(self, number: int, effects: list[ev.DrafterEffect], now: float) -> None:
         for effect in effects:
             match effect:
-                case ev.SendDraft(base, crc, ids):
-                    self._reach(number, ev.Drafted(base, crc, ids), now)
-                case ev.SendShadow(base, crc, ids):
-                    self._reach(number, ev.Shadowed(base, crc, ids), now)
-                case ev.SendNack(base, crc):
-                    self._reach(number, ev.Nacked(base, crc), now)
+                case ev.Drafted() | ev.Shadowed() | ev.Nacked():
+                    self._at(now + self._site.round_trip / 2, partial(self._heard, number, effect))
                 case ev.Trim() | ev.Learned():
                     pass
                 case _:
                     assert_never(effect)
-
-    def _reach(self, number: int, event: ev.VerifierEvent, now: float) -> None:
-        self._at(now + self._site.round_trip / 2, partial(self._heard, number, event))

@@ -52,12 +52,10 @@ class RoundCounts:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted per verified draft; 0 where none was verified."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per round, the verifier's own included; 0 before the first round."""
         return 1 + self.accepted / self.rounds if self.rounds else 0.0
 
     def acceptance_per_position(self) -> list[float]:
@@ -100,7 +98,6 @@ class RecentSamples:
         self._samples: deque[float] = deque(maxlen=window)
 
     def record(self, value: float) -> None:
-        """Add a sample."""
         self._samples.append(value)
 
     def percentile(self, share: float) -> float | None:
@@ -150,7 +147,6 @@ class Reconnects:
         self._missing = 0
 
     def lost(self) -> None:
-        """A peer has gone."""
         self._missing += 1
 
     def came(self) -> None:
@@ -190,8 +186,6 @@ class LastMinute:
 
 
 class BusyShare:
-    """The share of the last `horizon` seconds that was spent busy, in slots of a sixtieth of it."""
-
     def __init__(self, horizon: float = 60.0) -> None:
         self._horizon = horizon
         self._slot = horizon / 60
@@ -244,6 +238,5 @@ class Throughput:
         self._last_end = None
 
     def per_second(self) -> float:
-        """Tokens / seconds; 0 before the first step."""
         seconds = sum(duration for _, duration in self._steps)
         return sum(tokens for tokens, _ in self._steps) / seconds if seconds > 0 else 0.0

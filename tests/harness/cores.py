@@ -216,7 +216,7 @@ class Verifier:
             case _:
                 return []
 
-    def _to_follower(self, number: int, effect: ev.SendTruth | ev.SendSync | None) -> list[Effect]:
+    def _to_follower(self, number: int, effect: ev.Told | None) -> list[Effect]:
         assert effect is None or effect.draft_n == 0
         return [] if effect is None else list(self._told(number, effect, self._sessions[number].follower))
 
@@ -279,10 +279,10 @@ class Verifier:
         session, result = self._sessions[number], list[Effect]()
         for effect in effects:
             match effect:
-                case ev.SendTruth() | ev.SendSync():
-                    self._seen["syncs"] += isinstance(effect, ev.SendSync)
+                case ev.Told():
+                    self._seen["syncs"] += effect.sync
                     result += self._told(number, effect, session.peer)
-                case ev.SendNack(base, crc):
+                case ev.Nacked(base, crc):
                     self._seen["verifier nacks"] += 1
                     result.append(Send(m.Nack(number, base, crc), session.peer))
                 case ev.Trim(length):
@@ -294,9 +294,9 @@ class Verifier:
                     result.append(End(number, reason))
         return result
 
-    def _told(self, number: int, effect: ev.SendTruth | ev.SendSync, peer: Hashable) -> Iterator[Send]:
+    def _told(self, number: int, effect: ev.Told, peer: Hashable) -> Iterator[Send]:
         """TRUTH, or as many SYNCs as it takes."""
-        if isinstance(effect, ev.SendTruth):
+        if not effect.sync:
             yield Send(m.Truth(number, effect.base, effect.crc, effect.ids, effect.draft_n), peer)
             return
         prefix = Prefix(self._sessions[number].machine.prefix[0 : effect.base])
@@ -376,15 +376,15 @@ class Drafter:
         result: list[Effect] = []
         for effect in effects:
             match effect:
-                case ev.SendDraft():
+                case ev.Drafted():
                     assert effect.ids
                     assert len(effect.proposals) in (0, len(effect.ids))
                     result.append(Send(frame_of(self._number, effect)))
-                case ev.SendShadow(base, crc, ids):
+                case ev.Shadowed(base, crc, ids):
                     assert ids
                     assert base + len(ids) <= self._machine.n_truth
                     result.append(Send(m.Shadow(self._number, base, crc, ids)))
-                case ev.SendNack(base, crc):
+                case ev.Nacked(base, crc):
                     result.append(Send(m.Nack(self._number, base, crc)))
                 case ev.Trim(length):
                     self._held = length if self._can_trim else 0

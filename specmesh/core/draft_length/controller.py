@@ -14,9 +14,7 @@ from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics import SessionTimes
 
-FIRST_DRAFT_N = 4
-"""What a drafter is asked for before anything is known of it."""
-
+FIRST_DRAFT_N = 4  # what a drafter is asked for before anything is known of it
 WAIT_SHARE = 0.01
 """Share of the verification time that may be waited away for nothing: what a drafter can cost by being late."""
 
@@ -24,14 +22,9 @@ SOLVE_INTERVAL, LONGEST_INTERVAL = 0.1, 4.0
 """Seconds between two policies of one session, at least; up to so many while new ones say what the old ones said and
 what they are solved from moves little."""
 
-COMPANY = 0.2
-"""How much the newest step counts for how many sessions share steps, where they have become fewer."""
-
-SAME_RATE = 0.02
-"""By how much, relatively, the promised rates of two policies may differ that say the same."""
-
-FAR = 3.0
-"""Times as much, and the new policy is not put off."""
+COMPANY = 0.2  # how much the newest step counts for how many sessions share steps, where they have become fewer
+SAME_RATE = 0.02  # by how much, relatively, the promised rates of two policies may differ that say the same
+FAR = 3.0  # times as much, and the new policy is not put off
 
 
 class DraftLengthController:
@@ -86,13 +79,11 @@ class DraftLengthController:
             self.draft_n = self._first()
 
     def _first(self) -> int:
-        """What a drafter is asked for of which nothing is known."""
         if self._fixed is not None:
             return self._fixed
         return 0 if self._bench.rounds or not self._costs.crowds.drafts(self._crowd) else FIRST_DRAFT_N
 
     def detach(self) -> None:
-        """No drafter any more."""
         self.arrivals = self._outlook = None
         self._drafting = False
 
@@ -167,7 +158,6 @@ class DraftLengthController:
         return tuple(accumulate(self.acceptance.rates()[:drafts], mul))
 
     def _seconds(self, rows: int) -> float:
-        """What a step of so many rows takes where this session is."""
         return self._costs.seconds(rows, self._frontier)
 
     @property
@@ -199,7 +189,6 @@ class DraftLengthController:
         return inputs
 
     def adopt(self, policy: Policy) -> None:
-        """Decide by this policy from now on."""
         old, self.policy = self.policy, policy
         same = old is not None and old.wanted == policy.wanted and abs(old.rate - policy.rate) < SAME_RATE * old.rate
         self._patience = min(2 * self._patience, LONGEST_INTERVAL) if same else SOLVE_INTERVAL
@@ -236,12 +225,10 @@ class DraftLengthController:
     # --- what happened
 
     def told(self, frontier: int, now: float) -> None:
-        """The drafter is told of all ids up to the frontier."""
         if self._outlook is not None:
             self._outlook.told(frontier, now)
 
     def shadowed(self, end: int, guesses: int, now: float) -> None:
-        """Guesses of known ids have come, the last for the one before `end`."""
         if self._outlook is not None:
             self._outlook.shadowed(end, guesses, now)
 
@@ -251,7 +238,6 @@ class DraftLengthController:
         self._silence.broken()
 
     def arrived(self, frontier: int, end: int, now: float) -> None:
-        """Drafts up to position `end` have come."""
         self.alive()
         if self._outlook is not None:
             self._outlook.arrived(frontier, self.draft_n, end, now)

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from math import sqrt
 
-ROUNDS = 3
-"""Rounds in which it was asked, and nothing came."""
-
+ROUNDS = 3  # rounds in which it was asked, and nothing came
 PATIENCE, FIRST_PATIENCE, RESTARTS = 0.25, 5.0, 8
 """Seconds, and so many restarts, of such rounds; seconds before its first drafts, when it has all the text to read."""
 
@@ -19,7 +17,6 @@ class SilenceTimer:
         self._rounds = 0
 
     def broken(self) -> None:
-        """Drafts have come."""
         self._drafted, self._since, self._rounds = True, None, 0
 
     def round(self, *, asked: bool, now: float) -> None:
@@ -37,14 +34,11 @@ class SilenceTimer:
         return self._since is not None and self._rounds >= ROUNDS and now - self._since > patience
 
 
-TRIAL = 32
-"""Rounds with drafts after which their measured rate is held against the target's alone."""
-
+TRIAL = 32  # rounds with drafts after which their measured rate is held against the target's alone
 BENCHED, LONGEST_BENCHED = 32, 4096
 """Rounds that a drafter which has failed a trial is not asked for anything; twice as many each time, up to so many."""
 
-COMPARISON = 8
-"""Rounds without drafts that show what lies between steps then, where no others have shown it."""
+COMPARISON = 8  # rounds without drafts that show what lies between steps then, where no others have shown it
 
 
 @dataclass(slots=True)

@@ -9,11 +9,8 @@ from statistics import median, median_low
 
 from specmesh.core.statistics import SessionTimes
 
-POSITIONS = 16
-"""Positions with a rate of their own."""
-
-PRIOR_ROUNDS = 6.0
-"""Rounds that the prior counts for."""
+POSITIONS = 16  # positions with a rate of their own
+PRIOR_ROUNDS = 6.0  # rounds that the prior counts for
 
 
 class RollingAcceptance:
@@ -43,11 +40,9 @@ class RollingAcceptance:
 
     @property
     def known(self) -> bool:
-        """Whether anything was recorded here."""
         return any(self._tested)
 
     def pooled(self) -> float:
-        """The rate over all positions."""
         prior = self._prior if self._parent is None else self._parent.pooled()
         return (sum(self._stood) + prior * PRIOR_ROUNDS) / (sum(self._tested) + PRIOR_ROUNDS)
 
@@ -59,11 +54,8 @@ class RollingAcceptance:
         return self._rates
 
 
-LEAST_INTERVAL = 1e-6
-"""Seconds; drafts that arrive together still take some time each."""
-
-WINDOW = 31
-"""Newest measurements of a kind that count."""
+LEAST_INTERVAL = 1e-6  # seconds; drafts that arrive together still take some time each
+WINDOW = 31  # newest measurements of a kind that count
 
 
 class Arrivals:
@@ -110,7 +102,6 @@ class Arrivals:
         return self._interval
 
     def record_round_trip(self, seconds: float) -> None:
-        """Learn from a PING answered after `seconds`."""
         self._round_trips.append(seconds)
         self.round_trip = median(self._round_trips)
 
@@ -181,8 +172,7 @@ class _AtLoad:
         return median(seconds for seconds, _ in self.restarts), median_low([drafts for _, drafts in self.restarts])
 
 
-UNKNOWN_INTERVAL = 0.01
-"""Seconds that a draft may be late whose interval is not known."""
+UNKNOWN_INTERVAL = 0.01  # seconds that a draft may be late whose interval is not known
 
 
 class ArrivalEstimate:
@@ -223,7 +213,6 @@ class ArrivalEstimate:
         return (self._arrivals.interval or UNKNOWN_INTERVAL) + 0.25 * self._arrivals.round_trip + 2e-4
 
     def told(self, frontier: int, now: float) -> None:
-        """The drafter is told of all ids up to the frontier."""
         self._told = now, frontier
 
     def shadowed(self, end: int, guesses: int, now: float) -> None:
@@ -233,7 +222,6 @@ class ArrivalEstimate:
             self._told = None
 
     def arrived(self, frontier: int, asked: int, end: int, now: float) -> None:
-        """Drafts up to position `end` have come."""
         if self._flush is not None and end > self._flush[1]:
             sent_at, position = self._flush
             self._arrivals.record_restart(now - sent_at, end - position)

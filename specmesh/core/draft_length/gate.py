@@ -10,8 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from itertools import accumulate
 from operator import mul
 
-LEAST_GAIN = 1.01
-"""Times the rate without drafts that drafts must promise."""
+LEAST_GAIN = 1.01  # times the rate without drafts that drafts must promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +67,9 @@ def drafts_per_session(rates: Sequence[float], sessions: int, most: int, seconds
     return drafts
 
 
-SETTLE = 4
-"""Steps after a change that count for nothing: drafts are in hand still, or on their way."""
-
-COLD = 32
-"""Steps for which drafts are waited for where drafting begins: drafters may have prompts to read first."""
-
-LEFT_OUT = 8
-"""Steps that had drafts in hand and took none, before any took some: more need not be compared."""
-
+SETTLE = 4  # steps after a change that count for nothing: drafts are in hand still, or on their way
+COLD = 32  # steps for which drafts are waited for where drafting begins: drafters may have prompts to read first
+LEFT_OUT = 8  # steps that had drafts in hand and took none, before any took some: more need not be compared
 WITH, WITHOUT = 320, 96
 """Rounds of each kind that are compared, one for each session of a step: how many drafts stand is luck, and what a step
 without them takes is not."""
@@ -217,7 +210,6 @@ class SpeculationGates:
                 self._of[size].gone()
 
     def stepped(self, step: SharedStep) -> None:
-        """A shared step was measured: the contest of its size hears of it."""
         contest = self._of.setdefault(step.sessions.bit_length(), SpeculationGate())
         if not (contest.drafts and self._passes(step.sessions)):
             contest.stepped(step)
@@ -229,7 +221,6 @@ class SpeculationGates:
         return (contest is None or contest.drafts) and not self._passes(sessions)
 
     def refuse(self, sessions: int) -> bool:
-        """Whether so many do better without, as far as is known; see `SpeculationGate.refuses`."""
         contest = self._of.get(sessions.bit_length())
         return (contest is not None and contest.refuses) or self._passes(sessions)
 

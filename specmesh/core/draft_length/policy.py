@@ -23,15 +23,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-QUARTERS = 4
-"""Grid points per draft interval."""
-
-MAX_LEAD = 34
-"""Largest lead that is told apart: a little more than a drafter may be ahead."""
-
-MAX_BEHIND = 256
-"""Longest restart in draft intervals; a longer one is as good as for ever."""
-
+QUARTERS = 4  # grid points per draft interval
+MAX_LEAD = 34  # largest lead that is told apart: a little more than a drafter may be ahead
+MAX_BEHIND = 256  # longest restart in draft intervals; a longer one is as good as for ever
 EXACT = 3e-4
 """How exactly values (in tokens) and rates (relatively) are found: acceptance is never known better than to a few
 percent."""
@@ -85,7 +79,6 @@ class Policy:
         return min(max(at, 0), len(self.drafts) - 1)
 
     def lead_at(self, index: int) -> float:
-        """The lead of a grid point."""
         return self.lowest + index / QUARTERS
 
 
@@ -175,7 +168,6 @@ class _Grid:
         return values, (drafts, later), tokens, seconds
 
     def _at(self, values: Floats) -> Floats:
-        """Interpolated values after each step."""
         below = values[self._below]
         found: Floats = below + self._part * (values[self._below + 1] - below)
         return found

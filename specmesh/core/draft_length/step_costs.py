@@ -7,9 +7,7 @@ from statistics import fmean, median
 
 from specmesh.core.draft_length.gate import SpeculationGates
 
-SHORT_CONTEXT = 1024
-"""Ids; steps over fewer are of one kind, then each doubling is another."""
-
+SHORT_CONTEXT = 1024  # ids; steps over fewer are of one kind, then each doubling is another
 ENOUGH, OPTIMISM = 8, 0.4
 """Measurements of a width after which it is taken for what it shows, and how much is hoped of one with fewer, see
 `StepCosts._hope`: after one measurement that it costs 16 % less."""
@@ -142,7 +140,6 @@ class _Pauses:
         self._last = deque[float](maxlen=window)
 
     def record(self, seconds: float) -> None:
-        """Learn."""
         self._last.append(seconds)
         self.mean = fmean(self._last)
 
@@ -180,11 +177,9 @@ class _Curve:
         self._samples = {rows: deque([self.medians[rows]], maxlen=self._window) for rows in self._samples}
 
     def measured(self, rows: int) -> int:
-        """How many measurements of this width count."""
         return len(self._samples.get(rows, ()))
 
     def seconds(self, rows: int) -> float:
-        """Expected seconds of a step of `rows` rows."""
         if rows in self.medians:
             return self.medians[rows]
         if rows not in self._between:

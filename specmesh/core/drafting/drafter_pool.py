@@ -26,48 +26,27 @@ nothing; or this one promises more."""
 
 ATTACH_REASONS: tuple[AttachReason, ...] = get_args(AttachReason)
 
-LOOK_ROUNDS, LOOK_SECONDS = 8, 0.25
-"""Rounds of a session, and seconds, between two looks at its drafters, at least."""
-
+LOOK_ROUNDS, LOOK_SECONDS = 8, 0.25  # rounds of a session, and seconds, between two looks at its drafters, at least
 GAIN = 1.05
 """Times the present drafter's rate that another must promise, at two looks that follow each other. A change costs one
 restart, as the standby has read the text."""
 
-ALIKE = 1.05
-"""Drafters whose rates differ by less are as good as each other: the one with fewer sessions is taken."""
-
-HOPE = 1.02
-"""Times the rate of the target alone that a drafter counts for of which nothing is known."""
-
+ALIKE = 1.05  # drafters whose rates differ by less are as good as each other: the one with fewer sessions is taken
+HOPE = 1.02  # times the rate of the target alone that a drafter counts for of which nothing is known
 STINT, SHORT_STINT = 32, 12
 """Rounds that a drafter gets before another takes its place because it promises more; or much more, `FAR` times."""
 
-FAR = 1.5
-"""Times as much."""
-
-PROOF = 64
-"""Rounds after which a drafter has kept its promise. One that is left before has broken it."""
-
-SHOWN = 8
-"""Guesses that a standby must have shown in this session."""
-
+FAR = 1.5  # times as much
+PROOF = 64  # rounds after which a drafter has kept its promise. One that is left before has broken it
+SHOWN = 8  # guesses that a standby must have shown in this session
 PENALTY, LONGEST_PENALTY = 30.0, 3600.0
 """Seconds that one which broke its promise takes nobody's place; twice as many each time, up to so many."""
 
-CERTAIN = 0.999
-"""No chain of drafts stands more surely than this."""
-
-RECHECK = 30.0
-"""Seconds after which a drafter that nobody has measured since is a standby's successor."""
-
-MOST_STANDBYS = 2
-"""Most sessions that one drafter stands by for: each is a text to read."""
-
-MEMORY = 32.0
-"""Rounds after which what a session saw of one drafter counts half, where drafters are compared."""
-
-DRAFTER_MEMORY = 128.0
-"""The same for what all sessions saw of it."""
+CERTAIN = 0.999  # no chain of drafts stands more surely than this
+RECHECK = 30.0  # seconds after which a drafter that nobody has measured since is a standby's successor
+MOST_STANDBYS = 2  # most sessions that one drafter stands by for: each is a text to read
+MEMORY = 32.0  # rounds after which what a session saw of one drafter counts half, where drafters are compared
+DRAFTER_MEMORY = 128.0  # the same for what all sessions saw of it
 
 
 class DrafterRecord:
@@ -97,7 +76,6 @@ class DrafterRecord:
         return known
 
     def restart_at(self, load: int) -> tuple[float, int] | None:
-        """(seconds, drafts) after a correction; None where it has not drafted yet."""
         return self.arrivals.restart_at(load)
 
     def barred(self, now: float) -> bool:
@@ -105,11 +83,9 @@ class DrafterRecord:
         return now < self._barred
 
     def broke(self, now: float) -> None:
-        """It was left before it had kept its promise."""
         self._barred, self._penalty = now + self._penalty, min(2 * self._penalty, LONGEST_PENALTY)
 
     def kept(self) -> None:
-        """It has kept its promise."""
         self._penalty = PENALTY
 
 
@@ -187,17 +163,14 @@ class SessionDrafters(Generic[D]):
         return seen.drafts
 
     def stands_by(self, drafter: D | None, record: DrafterRecord | None = None) -> None:
-        """It stands by from now on; nobody for None."""
         self.standby, self._standby_rounds, self._better = drafter, 0, 0
         if drafter is not None and record is not None:
             self._see(drafter, record)
 
     def left(self) -> None:
-        """Nobody drafts any more."""
         self.drafter = None
 
     def forget(self, drafter: D) -> None:
-        """It has gone."""
         self._seen.pop(drafter, None)
 
     def guessed(self, right: Sequence[bool]) -> None:
@@ -214,7 +187,6 @@ class SessionDrafters(Generic[D]):
 
     @property
     def why(self) -> AttachReason:
-        """Why a session without a drafter gets one."""
         return "alone" if self._begun else "first"
 
     def _see(self, drafter: D, record: DrafterRecord) -> _Seen:
@@ -330,8 +302,7 @@ def _log_odds(rate: float) -> float:
     return log(bounded / (1 - bounded))
 
 
-SYNC_INTERVAL = 0.1
-"""Seconds between two SYNCs, at least."""
+SYNC_INTERVAL = 0.1  # seconds between two SYNCs, at least
 
 
 class Standby:
@@ -349,26 +320,22 @@ class Standby:
         self._judged = len(prefix)  # guesses before this count for nothing: judged, or of what it was told at first
         self._synced = float("-inf")
 
-    def begin(self, now: float) -> ev.SendSync | ev.SendTruth:
-        """What it is told first."""
-        if self.told:
-            return self._truth(now)
-        return self._sync(0, now)
+    def begin(self, now: float) -> ev.Told:
+        return self._tell(self.told, now, sync=not self.told)
 
-    def follow(self, now: float) -> ev.SendTruth | None:
+    def follow(self, now: float) -> ev.Told | None:
         """What to tell it now that the text has grown, if there is enough of it."""
-        return self._truth(now) if len(self._prefix) - self.told >= TELL_EVERY else None
+        return self._tell(self.told, now) if len(self._prefix) - self.told >= TELL_EVERY else None
 
-    def rest(self, now: float) -> ev.SendTruth | None:
+    def rest(self, now: float) -> ev.Told | None:
         """What it has not been told yet, as the text has ended; None for nothing."""
-        return self._truth(now) if len(self._prefix) > self.told else None
+        return self._tell(self.told, now) if len(self._prefix) > self.told else None
 
-    def nacked(self, base: int, crc: int, now: float) -> ev.SendSync | None:
-        """It lacks what follows its first `base` ids."""
+    def nacked(self, base: int, crc: int, now: float) -> ev.Told | None:
         if now - self._synced < SYNC_INTERVAL:
             return None
         self._synced = now
-        return self._sync(base if self._prefix.holds(base, crc) else 0, now)
+        return self._tell(base if self._prefix.holds(base, crc) else 0, now, sync=True)
 
     def shadowed(self, event: ev.Shadowed, round_trip: float, now: float) -> tuple[tuple[bool, ...], float | None]:
         """Compare its guesses with the text; returns of each whether it was right, and the seconds from one to the
@@ -391,10 +358,6 @@ class Standby:
         seconds = max(now - self._sent_at - round_trip, 0.0) / (len(right) + 1)
         return right, seconds if timed else None
 
-    def _truth(self, now: float) -> ev.SendTruth:
-        base, self.told, self._sent_at = self.told, len(self._prefix), now
-        return ev.SendTruth(base, self._prefix.crc_at(base), tuple(self._prefix[base : self.told]), 0)
-
-    def _sync(self, base: int, now: float) -> ev.SendSync:
+    def _tell(self, base: int, now: float, *, sync: bool = False) -> ev.Told:
         self.told, self._sent_at = len(self._prefix), now
-        return ev.SendSync(base, self._prefix.crc_at(base), tuple(self._prefix[base : self.told]), 0)
+        return ev.Told(base, self._prefix.crc_at(base), tuple(self._prefix[base : self.told]), 0, sync)

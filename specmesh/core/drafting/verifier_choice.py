@@ -9,21 +9,11 @@ from dataclasses import dataclass
 
 from specmesh.core.draft_length.step_costs import StepCosts
 
-FIRST = 0.25
-"""Seconds until the second HELLO, and between two tries while nobody is connected."""
-
-LONGEST = 2.0
-"""Most seconds between two HELLOs."""
-
-STEADY = 5.0
-"""Seconds that a verifier must have been there for its loss to be answered by a HELLO at once."""
-
-UNANSWERED = 3.0
-"""Seconds without an answer after which somebody should be told."""
-
-
-RENEW = 30.0
-"""Seconds without an answer after which the connection itself is in doubt."""
+FIRST = 0.25  # seconds until the second HELLO, and between two tries while nobody is connected
+LONGEST = 2.0  # most seconds between two HELLOs
+STEADY = 5.0  # seconds that a verifier must have been there for its loss to be answered by a HELLO at once
+UNANSWERED = 3.0  # seconds without an answer after which somebody should be told
+RENEW = 30.0  # seconds without an answer after which the connection itself is in doubt
 
 
 class HelloTimer:
@@ -44,7 +34,6 @@ class HelloTimer:
             self._pause = min(2 * self._pause, LONGEST)
 
     def answered(self, now: float) -> None:
-        """The verifier is there."""
         self._answered = now
 
     def lost(self, now: float) -> None:
@@ -74,22 +63,16 @@ class HelloTimer:
         return pause * (1 - self._luck() / 2)
 
 
-TYPICAL = 256
-"""Most tokens that a text is expected to have: `max_tokens` is often just a bound."""
-
+TYPICAL = 256  # most tokens that a text is expected to have: `max_tokens` is often just a bound
 UNKNOWN_STEP = 0.05
 """Seconds of a step where the verifier does not tell; those that tell are rather compared by what they told."""
 
-ROWS = 4
-"""Rows that each other session is expected to add to a step, drafts included."""
-
+ROWS = 4  # rows that each other session is expected to add to a step, drafts included
 NEAR = 0.1
 """What is better by a smaller share is not better: estimates are noisy, and the turns of a chat should find their
 verifier again, which has the beginning in its memory."""
 
-FADE = 0.97
-"""What a round still counts after the next one, about 30 rounds."""
-
+FADE = 0.97  # what a round still counts after the next one, about 30 rounds
 FORGOTTEN = 120.0
 """Seconds after which a measured pace counts no more: else a verifier that was slow once would never be tried again."""
 
@@ -187,11 +170,9 @@ class PaceMeter:
         self._newest = now
 
     def ended(self, session: int) -> None:
-        """A session is over."""
         self._heard.pop(session, None)
 
     def pace(self, now: float) -> TokenPace | None:
-        """The pace lately; None where none was measured lately."""
         if not self._tokens or now - self._newest > FORGOTTEN:
             return None
         return TokenPace(self._seconds / self._tokens, self._others / self._weight)

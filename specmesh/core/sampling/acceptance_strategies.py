@@ -47,7 +47,6 @@ class Deterministic:
     """The target's own choice, whatever was drafted."""
 
     def choices(self, rows: VerifiedRows) -> TokenChoice:
-        """The choice of each row's sampler."""
         return lambda i: rows.sampler(i).choose(rows.logits[i], rows.base + i)
 
 
@@ -58,8 +57,6 @@ class Threshold:
         self._least = least
 
     def choices(self, rows: VerifiedRows) -> TokenChoice:
-        """Drafts that are likely enough, or choices."""
-
         def choose(i: int) -> int:
             sampler, row = rows.sampler(i), rows.logits[i]
             if i < len(rows.offers):
@@ -84,7 +81,6 @@ class Probabilistic:
         self._coins, self._corrections = derived(seed, NoiseStream.COINS), derived(seed, NoiseStream.CORRECTIONS)
 
     def choices(self, rows: VerifiedRows) -> TokenChoice:
-        """What stands of the block, then its correction or, where no draft was left, a choice."""
         offers = rows.offers
         chosen = [offer.token for offer in offers]
         if offers:
@@ -103,7 +99,6 @@ class Probabilistic:
 
 
 def strategy_of(params: SamplingParams) -> AcceptanceStrategy:
-    """The rule of a session."""
     if params.strategy == Strategy.THRESHOLD:
         return Threshold(params.threshold)
     if uses_proposals(params):

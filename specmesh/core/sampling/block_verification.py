@@ -43,7 +43,6 @@ class Block:
 
     @classmethod
     def of(cls, laws: Sequence[Floats], offers: Sequence[SampledDraft]) -> "Block":
-        """The block of as many drafts as there are laws."""
         kept = [1.0]
         left = []
         for law, offer in zip(laws, offers, strict=True):

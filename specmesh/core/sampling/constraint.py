@@ -18,9 +18,7 @@ from specmesh.core.sampling.filters import Logits
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.errors import RequestError
 
-MAX_GRAMMAR = 2**16
-"""Bytes of the longest grammar or schema."""
-
+MAX_GRAMMAR = 2**16  # bytes of the longest grammar or schema
 SIMPLER = "ask for a simpler grammar: a JSON schema, or alternatives that differ early"
 """What to do about one that takes more than it may."""
 
@@ -45,7 +43,6 @@ class Grammar:
 
     @property
     def field(self) -> str:
-        """What a request calls it."""
         return "grammar" if self.kind is GrammarKind.GBNF else "json_schema"
 
 
@@ -115,8 +112,7 @@ def masked(logits: Logits, allowed: NDArray[np.bool_]) -> Logits:
     return left
 
 
-BACK = 64
-"""Ids at the end of a drafter's text that may have changed since its last guess: a chain is shorter."""
+BACK = 64  # ids at the end of a drafter's text that may have changed since its last guess: a chain is shorter
 
 
 class SessionConstraint:
@@ -130,7 +126,6 @@ class SessionConstraint:
 
     @property
     def spent(self) -> str | None:
-        """Why no draft fits any more, whatever it is; None as long as some may."""
         return None if self._constraint is None else self._constraint.spent
 
     def choose(self, sampler: Sampler, logits: Logits, position: int) -> int:
@@ -147,7 +142,6 @@ class SessionConstraint:
         return self._constraint.complete
 
     def fitting(self, drafts: Sequence[int]) -> int:
-        """How many of these drafts may stand."""
         return len(drafts) if self._constraint is None else self._constraint.fits(drafts)
 
     def forced(self, most: int, seconds: Callable[[int], float]) -> tuple[int, ...]:
@@ -177,7 +171,6 @@ class DraftConstraint:
 
     @property
     def spent(self) -> str | None:
-        """Why nothing guides any more; None as long as something does."""
         return self._constraint.spent
 
     def sampler(self, plain: Sampler, length: int, latest: Callable[[int], Sequence[int]]) -> Sampler:
@@ -210,11 +203,9 @@ class _Masking(Sampler):
 
     @property
     def greedy(self) -> bool:
-        """Never: an engine knows nothing of the mask."""
         return False
 
     def choose(self, logits: Logits, position: int) -> int:
-        """The token for absolute `position`, given its logits row."""
         try:
             return _chosen(self._constraint, self._plain, logits, position)
         except RequestError:

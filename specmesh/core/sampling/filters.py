@@ -17,9 +17,7 @@ Logits = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-STRIPES = 64
-"""Stripes whose maxima bound the largest logits from below; as many rows of numpy's `max` cost the least."""
-
+STRIPES = 64  # stripes whose maxima bound the largest logits from below; as many rows of numpy's `max` cost the least
 BEGIN, GROWTH = 256, 8
 """Candidates with which a filter begins that has the whole vocabulary before it, and how many times more it tries next.
 """
@@ -33,12 +31,10 @@ class Candidates:
     scores: Floats
 
     def first(self, count: int) -> "Candidates":
-        """The `count` largest."""
         return Candidates(self.ids[:count], self.scores[:count])
 
 
 def largest(logits: Logits, count: int) -> Candidates:
-    """The `count` largest logits of a row."""
     n_vocab = len(logits)
     if count < n_vocab:
         return _ordered(logits, np.flatnonzero(logits >= _floor(logits, count))).first(count)
@@ -58,7 +54,6 @@ def nucleus(logits: Logits, top_p: float) -> Candidates:
 
 
 def typical_of_row(logits: Logits, share: float) -> Candidates:
-    """`typical` of a whole row."""
     shares = np.exp(logits.astype(np.float64) - float(logits.max()))
     shares /= shares.sum()
     distance = _distance(shares)
@@ -92,13 +87,11 @@ def min_p(found: Candidates, share: float) -> Candidates:
 
 
 def at_least(logits: Logits, share: float) -> Candidates:
-    """min_p of a whole row."""
     near = np.flatnonzero(logits >= np.nextafter(logits.max() + np.float32(np.log(share)), np.float32(-np.inf)))
     return min_p(_ordered(logits, near), share)
 
 
 def softmax(scores: Floats) -> Floats:
-    """Probabilities of scores, the first of which is the largest."""
     weights = np.exp(scores - scores[0])
     shares: Floats = weights / weights.sum()
     return shares
@@ -142,14 +135,11 @@ def _floor(logits: Logits, count: int) -> np.float32:
     return np.float32(np.partition(best, width - count)[width - count])
 
 
-MAX_BIASES = 1024
-"""Most biased tokens of a request."""
-
+MAX_BIASES = 1024  # most biased tokens of a request
 FORBIDDEN = -1e9
 """A bias with which a token is never chosen while another can be; a finite number, as JSON knows no other."""
 
-WINDOW = 64
-"""Latest ids that penalties look at, unless told otherwise; llama.cpp's `repeat_last_n`."""
+WINDOW = 64  # latest ids that penalties look at, unless told otherwise; llama.cpp's `repeat_last_n`
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +161,6 @@ class Penalties:
         return self.window != 0 and (self.repeat != 1.0 or self.frequency != 0.0 or self.presence != 0.0)
 
     def latest(self, ids: Sequence[int]) -> Sequence[int]:
-        """Those of `ids` that they look at."""
         return ids if self.window < 0 else ids[len(ids) - min(self.window, len(ids)) :]
 
 

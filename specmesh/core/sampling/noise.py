@@ -9,8 +9,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
-_PART = 8192
-"""Tokens at once, so that what is computed of them stays in the processor's cache."""
+_PART = 8192  # tokens at once, so that what is computed of them stays in the processor's cache
 
 
 class NoiseStream(IntEnum):
@@ -70,7 +69,6 @@ def _bits(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser, in place."""
     x ^= x >> np.uint64(30)
     x *= _MIX_1
     x ^= x >> np.uint64(27)

@@ -14,15 +14,12 @@ from specmesh.core.sampling.filters import Floats, Ids, Logits
 from specmesh.core.sampling.noise import gumbel
 from specmesh.core.sampling.sampler import Sampler
 
-MAX_PROPOSAL = 128
-"""Most tokens of a proposal."""
-
+MAX_PROPOSAL = 128  # most tokens of a proposal
 MASS = 0.97
 """Share of the draft model's law after which the likeliest tokens are enough. With the bundled pair at temperature 0.8,
 where laws are flat, a draft stands 0.008 less often than one of the whole law (bench/acceptance.py)."""
 
-HEAVIEST = 2**16 - 1
-"""The weight of the likeliest token, and the largest there is."""
+HEAVIEST = 2**16 - 1  # the weight of the likeliest token, and the largest there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,6 @@ class Proposal:
     weights: tuple[int, ...]
 
     def shares(self) -> tuple[Ids, Floats]:
-        """The tokens and their probabilities."""
         weights = np.array(self.weights, dtype=np.float64)
         return np.array(self.ids, dtype=np.int64), weights / weights.sum()
 
@@ -85,7 +81,6 @@ class ProposalSampler(Sampler):
         self.proposal: Proposal | None = None
 
     def choose(self, logits: Logits, position: int) -> int:
-        """A sample of the proposal, for absolute `position`."""
         ids, shares = self.likeliest(logits, MAX_PROPOSAL)
         self.proposal = proposal_of(ids.tolist(), shares)
         kept = np.array(self.proposal.ids, dtype=np.int64)

@@ -37,11 +37,8 @@ from specmesh.errors import RequestError
 
 __all__ = ["Logits", "Sampler", "SamplingParams"]
 
-MOST = 100.0
-"""The largest temperature and penalty, and the largest bias of either sign that a client may ask for."""
-
-HEAD = 64
-"""Largest logits whose noise is looked at first, where nothing filters a row."""
+MOST = 100.0  # the largest temperature and penalty, and the largest bias of either sign that a client may ask for
+HEAD = 64  # largest logits whose noise is looked at first, where nothing filters a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +125,6 @@ class Sampler:
         return self.params.temperature <= 0 and not self.params.penalties and not self.params.logit_bias
 
     def choose(self, logits: Logits, position: int) -> int:
-        """The token for absolute `position`, given its logits row."""
         logits = self._adjusted(logits)
         if self.params.temperature <= 0:
             return int(logits.argmax())

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from specmesh.core.vocabulary.vocabulary import TextStream, Vocabulary
 from specmesh.errors import RequestError
 
-MAX_STOPS, MAX_LENGTH = 16, 1024
-"""Most stop strings of a session, and their most characters."""
-
+MAX_STOPS, MAX_LENGTH = 16, 1024  # most stop strings of a session, and their most characters
 _UNDECODED = "\ufffd"
 
 
@@ -71,7 +69,6 @@ class StopTextFilter:
         self._begins: deque[int] = deque()  # of the ids that are not told yet
 
     def feed(self, ids: Iterable[int]) -> ShownText:
-        """What can be shown since these ids."""
         text = ""
         for token in ids:
             self._begins.append(self._come)
@@ -81,7 +78,6 @@ class StopTextFilter:
         return self._passage(self._show(text), rest=not self._stops)
 
     def finish(self) -> ShownText:
-        """What is left when the text ends."""
         text = self._show(self._stream.finish()) + self._kept
         self._kept = ""
         return self._passage(text, rest=not self._over)

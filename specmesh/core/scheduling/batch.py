@@ -15,9 +15,7 @@ Part: TypeAlias = ev.Prefill | ev.Verify
 PREFILL_ROWS = 128
 """Rows of prompts in a step in which others verify; where the same ids must have the same bits, in any step."""
 
-LEAST_PART = 64
-"""Rows of a part of a prompt that is cut because others go before it."""
-
+LEAST_PART = 64  # rows of a part of a prompt that is cut because others go before it
 ROWS_BESIDE = 4
 """As many rows of prompts for each session beside them, where that is more: a text of 150 ids on a prompt of 400 needs
 that the prompts of those to come are read as fast as texts end, and many rows are stretched less by more."""
@@ -33,7 +31,6 @@ class Step:
 
     @property
     def rows(self) -> int:
-        """Rows of the whole step."""
         return sum(_rows(part) for _, part in self.parts)
 
     @property
@@ -43,12 +40,10 @@ class Step:
 
     @property
     def pure(self) -> bool:
-        """Whether every part verifies."""
         return all(isinstance(part, ev.Verify) for _, part in self.parts)
 
     @property
     def drafts(self) -> bool:
-        """Whether any part has drafts."""
         return any(isinstance(part, ev.Verify) and part.drafts for _, part in self.parts)
 
     def measured(self, seconds: float, width: int | None) -> tuple[int, float, int]:
@@ -61,8 +56,6 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Nothing to run before time `until` (None: before an event)."""
-
     until: float | None
 
 

@@ -78,7 +78,6 @@ class KVSlots:
         self._hits = self._saved = 0
 
     def __bool__(self) -> bool:
-        """Whether a sequence is free."""
         return bool(self._free)
 
     def snapshot(self) -> dict[str, int]:
@@ -163,13 +162,11 @@ class KVSlots:
                 kept -= len(held.ids)
 
     def clear(self) -> None:
-        """Keep nothing."""
         for seq, memory in self._free.items():
             if memory.ids:
                 self._forget(seq)
 
     def _forget(self, seq: int) -> None:
-        """Empty a free sequence."""
         self._free[seq] = NO_CONTENTS
         self._unsettled.discard(seq)
         self._orders.append(KVCut(seq, 0))

@@ -22,18 +22,12 @@ import numpy as np
 
 from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
 
-LEAST_OVERLAP = 0.9
-"""Share of tokens with a counterpart below which a drafter is refused, unless told otherwise."""
-
+LEAST_OVERLAP = 0.9  # share of tokens with a counterpart below which a drafter is refused, unless told otherwise
 MAX_PADDING = 128
 """Most ids by which one side may be longer and still be the same, all of them empty or unused: llama.cpp's bound."""
 
-SHOWN = 5
-"""Differences that are named."""
-
-_SUFFIX = 32
-"""Longest end of a foreign token, in bytes, for which a stand-in is looked for."""
-
+SHOWN = 5  # differences that are named
+_SUFFIX = 32  # longest end of a foreign token, in bytes, for which a stand-in is looked for
 _SPELLING = 40
 _SPARE = re.compile(rb"<\|[^\s]{0,60}\|>|[<\[](?:pad|unused|reserved|extra_id|dummy)[^\s]{0,60}[>\]]", re.IGNORECASE)
 """How special tokens are spelt where a file does not mark them as such."""
@@ -192,7 +186,6 @@ class _Pairs:
         self._pair_ends()
 
     def remap(self) -> Remap:
-        """The table, with a stand-in for each verifier id that has no counterpart."""
         filler = _filler(self._draft)
         fed = np.full(len(self._verifier), filler, np.int64)
         fed[list(self.fed)] = list(self.fed.values())
@@ -231,7 +224,6 @@ class _Pairs:
 
 
 def _ids_by_piece(pieces: tuple[bytes, ...]) -> dict[bytes, list[int]]:
-    """For each text its ids, in rising order."""
     found: dict[bytes, list[int]] = {}
     for token, piece in enumerate(pieces):
         if piece:
@@ -329,7 +321,6 @@ def compare_encodings(
 
 
 def _difference(text: str, own: list[bytes], expected: list[bytes]) -> str:
-    """The first place where two encodings part."""
     same = next(
         (i for i, (a, b) in enumerate(zip(own, expected, strict=False)) if a != b), min(len(own), len(expected))
     )

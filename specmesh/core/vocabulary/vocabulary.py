@@ -27,7 +27,6 @@ class Vocabulary:
         return digest.hexdigest()
 
     def text(self, ids: Iterable[int]) -> str:
-        """The text of ids; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(self.pieces[token] for token in ids).decode("utf-8", "replace")
 
 
@@ -48,12 +47,10 @@ class TextStream:
         return self._decoder.decode(b"".join(self._pieces[token] for token in ids))
 
     def finish(self) -> str:
-        """What is left when the text ends: U+FFFD for an unfinished character, else nothing."""
         return self._decoder.decode(b"", final=True)
 
 
-NONE = -1
-"""In `said`: this id of the draft model has no counterpart."""
+NONE = -1  # in `said`: this id of the draft model has no counterpart
 
 
 class Remap:
@@ -82,7 +79,6 @@ class Remap:
         return self.n_draft == self.n_verifier and self._fed == ids and bool((self._said == ids).all())
 
     def feed(self, ids: Iterable[int]) -> tuple[int, ...]:
-        """The draft model's ids for a verifier's."""
         return tuple(self._fed[token] for token in ids)
 
     def say(self, token: int) -> int | None:

@@ -40,10 +40,10 @@ def test_first_guess_follows_the_prompt():
     made = session()
     assert made.plan(0.0) == ev.Predict(PROMPT, guess=True)
     _, effects = predict(made, 1)
-    assert effects == [ev.SendDraft(3, crc(*PROMPT), (1,))]
+    assert effects == [ev.Drafted(3, crc(*PROMPT), (1,))]
     assert made.plan(0.0) == ev.Predict((1,), guess=True)
     _, effects = predict(made, 2)
-    assert effects == [ev.SendDraft(4, crc(*PROMPT, 1), (2,))]
+    assert effects == [ev.Drafted(4, crc(*PROMPT, 1), (2,))]
     assert made.chain == (1, 2)
     assert made.drafted == 2
 
@@ -52,7 +52,7 @@ def test_no_guess_stops_until_the_truth_moves():
     made = session()
     predict(made, 1, took=1e-5)
     _, effects = predict(made, None)
-    assert effects == [ev.SendDraft(3, crc(*PROMPT), (1,))]
+    assert effects == [ev.Drafted(3, crc(*PROMPT), (1,))]
     assert made.plan(0.0) is None
     made.handle(told(2, after=PROMPT), 0.0)
     assert made.plan(0.0) is not None
@@ -70,15 +70,15 @@ def test_correction_cuts_chain_and_memory():
     assert made.handle(told(1, 9, after=PROMPT), 0.0) == [ev.Trim(4), ev.Learned((1, 9), 1)]
     assert (made.n_truth, made.chain) == (5, ())
     assert made.plan(0.0) == ev.Predict((9,), guess=True)
-    assert predict(made, 4)[1] == [ev.SendDraft(5, crc(*PROMPT, 1, 9), (4,))]
+    assert predict(made, 4)[1] == [ev.Drafted(5, crc(*PROMPT, 1, 9), (4,))]
 
 
 def test_missed_truth_is_asked_for():
     made = drafting(1)
     lost = told(4, after=(*PROMPT, 8, 8))
-    assert made.handle(lost, 1.0) == [ev.SendNack(3, crc(*PROMPT))]
+    assert made.handle(lost, 1.0) == [ev.Nacked(3, crc(*PROMPT))]
     assert made.handle(lost, 1.0 + NACK_INTERVAL / 2) == []
-    assert made.handle(lost, 1.0 + NACK_INTERVAL * 1.5) == [ev.SendNack(3, crc(*PROMPT))]
+    assert made.handle(lost, 1.0 + NACK_INTERVAL * 1.5) == [ev.Nacked(3, crc(*PROMPT))]
     assert made.n_truth == 3
     assert made.handle(told(8, 8, 4, after=PROMPT, sync=True), 2.0)[-1] == ev.Learned((8, 8, 4), 0, sync=True)
 
@@ -94,7 +94,7 @@ def test_old_and_doubled_truth_changes_nothing():
 def test_contradicting_truths_are_resolved_by_sync():
     made = session()
     made.handle(told(1, 2, after=PROMPT), 0.0)
-    assert made.handle(told(9, after=PROMPT), 1.0) == [ev.SendNack(5, crc(*PROMPT, 1, 2))]
+    assert made.handle(told(9, after=PROMPT), 1.0) == [ev.Nacked(5, crc(*PROMPT, 1, 2))]
     made.handle(told(*PROMPT, 9, 8, sync=True), 2.0)
     assert made.n_truth == 5
     assert made.plan(0.0).ids[-2:] == (9, 8)
@@ -104,19 +104,19 @@ def test_contradicting_truths_are_resolved_by_sync():
 def test_impossible_ids_are_not_believed(token):
     made = session()
     effects = made.handle(told(1, token, after=PROMPT), 1.0)
-    assert effects == [ev.SendNack(3, crc(*PROMPT))]
+    assert effects == [ev.Nacked(3, crc(*PROMPT))]
     assert made.n_truth == 3
 
 
 def test_nack_makes_it_send_again():
     made = drafting(1, 2, 3)
-    assert made.handle(ev.Nacked(4, crc(*PROMPT, 1)), 0.0) == [ev.SendDraft(4, crc(*PROMPT, 1), (2, 3))]
-    assert made.handle(ev.Nacked(3, crc(*PROMPT)), 0.0) == [ev.SendDraft(3, crc(*PROMPT), (1, 2, 3))]
+    assert made.handle(ev.Nacked(4, crc(*PROMPT, 1)), 0.0) == [ev.Drafted(4, crc(*PROMPT, 1), (2, 3))]
+    assert made.handle(ev.Nacked(3, crc(*PROMPT)), 0.0) == [ev.Drafted(3, crc(*PROMPT), (1, 2, 3))]
 
 
 def test_nack_about_an_unknown_prefix_is_answered_with_nack():
     made = drafting(1, 2)
-    assert made.handle(ev.Nacked(4, 99), 0.0) == [ev.SendNack(3, crc(*PROMPT))]
+    assert made.handle(ev.Nacked(4, 99), 0.0) == [ev.Nacked(3, crc(*PROMPT))]
     assert made.handle(ev.Nacked(99, 99), 0.0) == []
 
 
@@ -129,11 +129,11 @@ def proposing(made, token, proposal):
 
 def test_proposals_go_out_with_their_drafts():
     made, laws = session(), [Proposal((token, 9), (3, 1)) for token in (1, 2, 3)]
-    assert proposing(made, 1, laws[0]) == [ev.SendDraft(3, crc(*PROMPT), (1,), (laws[0],))]
+    assert proposing(made, 1, laws[0]) == [ev.Drafted(3, crc(*PROMPT), (1,), (laws[0],))]
     proposing(made, 2, laws[1])
-    assert proposing(made, 3, None) == [ev.SendDraft(5, crc(*PROMPT, 1, 2), (3,), (None,))]
+    assert proposing(made, 3, None) == [ev.Drafted(5, crc(*PROMPT, 1, 2), (3,), (None,))]
     again = made.handle(ev.Nacked(4, crc(*PROMPT, 1)), 0.0)
-    assert again == [ev.SendDraft(4, crc(*PROMPT, 1), (2, 3), (laws[1], None))]
+    assert again == [ev.Drafted(4, crc(*PROMPT, 1), (2, 3), (laws[1], None))]
 
 
 def test_proposals_stay_with_what_agrees():
@@ -142,6 +142,6 @@ def test_proposals_stay_with_what_agrees():
         proposing(made, token, law)
     made.handle(told(1, after=PROMPT), 0.0)
     again = made.handle(ev.Nacked(4, crc(*PROMPT, 1)), 0.0)
-    assert again == [ev.SendDraft(4, crc(*PROMPT, 1), (2, 3), (laws[1], laws[2]))]
+    assert again == [ev.Drafted(4, crc(*PROMPT, 1), (2, 3), (laws[1], laws[2]))]
     made.handle(told(9, after=(*PROMPT, 1)), 0.0)
-    assert proposing(made, 4, None) == [ev.SendDraft(5, crc(*PROMPT, 1, 9), (4,))]
+    assert proposing(made, 4, None) == [ev.Drafted(5, crc(*PROMPT, 1, 9), (4,))]

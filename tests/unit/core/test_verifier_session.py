@@ -75,7 +75,7 @@ def test_correction():
     made = session()
     draft(made, 1, 2, 3, 4)
     effects = step(made, 1, 2, 9, 9, 9)
-    truth = only(effects, ev.SendTruth)
+    truth = only(effects, ev.Told)
     assert (truth.base, truth.crc, truth.ids) == (3, crc(*PROMPT), (1, 2, 9))
     assert only(effects, ev.Trim) == ev.Trim(5)
     emit = only(effects, ev.Emit)
@@ -97,7 +97,7 @@ def test_stop_string_stops_inside_a_block():
     made = session(stop=("12", "99"))
     draft(made, 3, 1, 2, 4)
     effects = step(made, 3, 1, 2, 4, 6, now=1.0)
-    assert only(effects, ev.SendTruth).ids == (3, 1, 2)
+    assert only(effects, ev.Told).ids == (3, 1, 2)
     assert only(effects, ev.Emit) == ev.Emit((3, 1, 2), 3, (3, 1, 2, 4), 3)
     assert effects[-1] == ev.Finish("stop")
     assert only(effects, ev.Trim).length == len(PROMPT) + 2
@@ -107,7 +107,7 @@ def test_end_id_stops_and_is_not_shown():
     made = session()
     draft(made, 1, END, 3)
     effects = step(made, 1, END, 3, 3, now=1.0)
-    assert only(effects, ev.SendTruth).ids == (1, END)
+    assert only(effects, ev.Told).ids == (1, END)
     assert only(effects, ev.Emit).ids == (1,)
     assert effects[-1] == ev.Finish("stop") and made.finished == "stop"  # noqa: PT018
     assert made.handle(ev.Drafted(5, 0, (1,)), 1.0) == []
@@ -154,9 +154,9 @@ def test_orphans_are_asked_about_once_they_last():
     made = session()
     assert draft(made, 2, after=(1,), now=1.0) == []
     assert draft(made, 3, after=(1, 2), now=1.0 + NACK_INTERVAL / 2) == []
-    assert draft(made, 4, after=(1, 2, 3), now=1.0 + NACK_INTERVAL) == [ev.SendNack(3, crc(*PROMPT))]
+    assert draft(made, 4, after=(1, 2, 3), now=1.0 + NACK_INTERVAL) == [ev.Nacked(3, crc(*PROMPT))]
     assert draft(made, 4, after=(1, 2, 3), now=1.0 + 1.5 * NACK_INTERVAL) == []
-    assert draft(made, 4, after=(1, 2, 3), now=1.0 + 2.5 * NACK_INTERVAL) == [ev.SendNack(3, crc(*PROMPT))]
+    assert draft(made, 4, after=(1, 2, 3), now=1.0 + 2.5 * NACK_INTERVAL) == [ev.Nacked(3, crc(*PROMPT))]
     draft(made, 1, 2, now=2.0)
     assert draft(made, 9, after=(3, 3), now=2.0 + NACK_INTERVAL) == []
 
