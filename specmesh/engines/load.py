@@ -1,4 +1,4 @@
-"""From settings to an engine; each library is imported only here and only when chosen."""
+"""From settings to an engine; each library is imported only when chosen."""
 
 import platform
 import sys
@@ -26,7 +26,7 @@ BUNDLED = "bundled"
 
 
 def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
-    """The target model; raises ConfigError, or EngineError when `progress` gave up."""
+    """Load the target model. Raises ConfigError, or EngineError when cancelled."""
     match settings.engine:
         case "llama":
             from specmesh.engines.llama import LlamaVerifier
@@ -41,7 +41,7 @@ def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
 
 
 def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
-    """The draft model; raises ConfigError, or EngineError when `progress` gave up."""
+    """Load the draft model. Raises ConfigError, or EngineError when cancelled."""
     settings = resolved(settings)
     match settings.engine:
         case "mlx":
@@ -65,7 +65,7 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
 
 
 def resolved(settings: ModelSettings) -> ModelSettings:
-    """A drafter's settings with `auto` and `bundled` replaced by an engine and a path; logs which engine, and why."""
+    """Replace `auto` and `bundled` in a drafter's settings by an engine and a path; log which engine, and why."""
     engine = settings.engine
     if engine == "auto":
         engine, why = choose_engine(settings.model)
@@ -76,7 +76,7 @@ def resolved(settings: ModelSettings) -> ModelSettings:
 
 
 def choose_engine(model: str | None) -> tuple[str, str]:
-    """The engine that `auto` means for this model on this machine, and why."""
+    """Return the engine that `auto` means for this model on this machine, and why."""
     mlx = _installed("mlx", "mlx_lm")
     if not model:
         return "ngram", "no model was given"
@@ -92,7 +92,6 @@ def choose_engine(model: str | None) -> tuple[str, str]:
 
 
 def _installed(*modules: str) -> bool:
-    """Whether these top-level modules can be imported; imports none of them."""
     return all(find_spec(module) is not None for module in modules)
 
 
@@ -110,7 +109,7 @@ def _mlx(settings: ModelSettings) -> "MlxSettings":
 
 
 def load_tokenizer(path: Path) -> TokenizerFile:
-    """The vocabulary of a GGUF file or a Hugging Face directory; raises ConfigError."""
+    """Read the tokenizer of a GGUF file or a Hugging Face directory. Raises ConfigError."""
     if path.is_dir():
         return load_hf_vocabulary(path)
     from specmesh.engines.llama.model import LlamaModel, LlamaSettings

@@ -22,24 +22,13 @@ class NgramDrafter:
             raise ConfigError(f"n-gram sizes {shortest} to {longest}: need 1 <= shortest <= longest")
         name = f"ngram-{longest}"
         backend = "prompt lookup"
-        self._info = EngineInfo(name, n_ctx, n_ctx, n_seq, trimming="removal", backend=backend, reuse="cut")
+        self.info = EngineInfo(name, n_ctx, n_ctx, n_seq, trimming="removal", backend=backend, reuse="cut")
+        self.vocabulary = None
         self._sequences = Sequences(n_seq, n_ctx, ANY_ID)
         self._histories = [_History(longest, shortest) for _ in range(n_seq)]
 
-    @property
-    def info(self) -> EngineInfo:
-        return self._info
-
-    @property
-    def vocabulary(self) -> None:
-        return
-
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        """Append `ids` to a sequence; with a sampler, which is not consulted, guess the next id or None.
-
-        Raises LocalProtocolError for ids or lengths that cannot be.
-        """
-        held = self._sequences.check_append(seq, ids, self._info.n_batch)
+        held = self._sequences.check_append(seq, ids, self.info.n_batch)
         history = self._histories[seq]
         history.extend(ids)
         self._sequences.set(seq, held + len(ids))
@@ -55,13 +44,11 @@ class NgramDrafter:
         return kept
 
     def close(self) -> None:
-        """Nothing to free."""
+        pass
 
 
 class _History:
     """Ids with an index of their n-grams that grows and shrinks with them, in constant time per id."""
-
-    __slots__ = ("_ends", "_ids", "_sizes")
 
     def __init__(self, longest: int, shortest: int) -> None:
         self._sizes = range(longest, shortest - 1, -1)
@@ -85,14 +72,10 @@ class _History:
     def truncate(self, length: int) -> None:
         while len(self._ids) > length:
             for gram in self._suffixes():
-                self._forget(gram)
+                self._ends[gram].pop()
+                if not self._ends[gram]:
+                    del self._ends[gram]
             self._ids.pop()
 
     def _suffixes(self) -> list[tuple[int, ...]]:
         return [tuple(self._ids[-size:]) for size in self._sizes if size <= len(self._ids)]
-
-    def _forget(self, gram: tuple[int, ...]) -> None:
-        ends = self._ends[gram]
-        ends.pop()
-        if not ends:
-            del self._ends[gram]

@@ -1,4 +1,4 @@
-"""Engines without a model, for tests and simulations: exact, repeatable, as slow as they are told to be."""
+"""Engines without a model, for tests and simulations: exact, repeatable, with step times as set."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,26 +22,26 @@ END_ID = 255
 _PRINTABLE = range(32, 127)
 _LOGIT = 20.0
 _AWAKE = 3e-4
-"""Seconds before its end from which on a simulated step is spent awake."""
+"""Seconds before its end from which on a simulated step polls."""
 
 _U64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _NEXT, _LUCK, _WRONG = 1, 2, 3
-"""What a hash is for."""
+"""Purposes of a hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimSettings:
-    """What a simulated engine is like.
+    """Settings of a simulated engine.
 
     step_ms, row_ms:  a verifier step of k rows takes step_ms + row_ms (k - 1), unless
     steps_ms:         gives the time of 1, 2, ... rows; more rows cost as much as the last entry.
-    draft_ms:         one guess; taking ids in costs nothing. Guesses for n sequences at once take row_ms (n - 1) more.
+    draft_ms:         one guess; prefill costs nothing. Guesses for n sequences at once take row_ms (n - 1) more.
     alpha:            probability that a guess is right, decided by a hash of (seed, prefix); several, written 0.9/0.2,
                       hold for `period` ids in turn.
     end_after:        a sequence of this many ids is followed by END_ID; 0: never.
     can_trim:         False imitates a recurrent model.
-    load_s:           loading takes so many seconds, and cannot be told to stop.
+    load_s:           seconds that loading takes; it cannot be cancelled.
     """
 
     step_ms: float = 0.0
@@ -76,30 +76,31 @@ class SimSettings:
         return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
 
     def alpha_at(self, length: int) -> float:
-        """The probability that the guess after so many ids is right."""
         return self.alphas[length // self.period % len(self.alphas)] if self.period else self.alphas[0]
 
     @classmethod
     def parse(cls, text: str) -> "SimSettings":
-        """Settings from "name=value,name=value"; steps_ms is written 34/35.5/40. Raises ConfigError."""
+        """Parse "name=value,name=value"; steps_ms is written 34/35.5/40. Raises ConfigError."""
         values: dict[str, object] = {}
         for item in filter(None, (part.strip() for part in text.split(","))):
             name, separator, value = item.partition("=")
             if not separator or name not in _PARSERS:
                 raise ConfigError(f"unknown simulation setting {item!r}: known are {', '.join(_PARSERS)}")
-            values[name] = _parsed(name, value)
+            try:
+                values[name] = _PARSERS[name](value)
+            except (ValueError, KeyError) as error:
+                raise ConfigError(f"simulation setting {name}={value!r} is not a value it can have") from error
         return cls(**values)  # type: ignore[arg-type]
 
     def step_seconds(self, rows: int) -> float:
-        """How long a verifier step of `rows` rows takes, in seconds."""
         if self.steps_ms:
             return self.steps_ms[min(rows, len(self.steps_ms)) - 1] / 1000
         return (self.step_ms + self.row_ms * (rows - 1)) / 1000
 
 
 class _SimEngine:
-    """The sequences of a simulated engine and the function that continues them. Its vocabulary has an id per byte;
-    END_ID is empty, ids above it stand for their number in angle brackets."""
+    """Sequences, each continued by a hash of its prefix. The vocabulary has an id per byte; END_ID is empty, ids above
+    it stand for their number in angle brackets."""
 
     def __init__(self, settings: SimSettings, model: str, *, batches: bool = False) -> None:
         if settings.load_s:
@@ -108,20 +109,12 @@ class _SimEngine:
         trimming: Trimming = "removal" if settings.can_trim else "none"
         sizes = settings.n_ctx, settings.n_batch, settings.n_seq
         reuse: KVReuse = "copied" if settings.can_trim else "whole"
-        self._info = EngineInfo(model, *sizes, trimming, backend="simulation", reuse=reuse, batches=batches)
+        self.info = EngineInfo(model, *sizes, trimming, backend="simulation", reuse=reuse, batches=batches)
         pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
         pieces[END_ID] = b""
-        self._vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
+        self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
         self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab)
         self.prefixes = [Prefix() for _ in range(settings.n_seq)]
-
-    @property
-    def info(self) -> EngineInfo:
-        return self._info
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self._vocabulary
 
     def encode(self, text: str) -> list[int]:
         try:
@@ -130,7 +123,7 @@ class _SimEngine:
             raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
 
     def append(self, seq: int, token: int) -> int:
-        """Append an id to a sequence; returns the token that follows it."""
+        """Append an id to a sequence; returns the token after it."""
         prefix = self.prefixes[seq]
         prefix.extend((token,))
         self.sequences.set(seq, len(prefix))
@@ -143,7 +136,7 @@ class _SimEngine:
         self.sequences.set(seq, length)
 
     def close(self) -> None:
-        """Nothing to free."""
+        pass
 
 
 class SimVerifier(_SimEngine):
@@ -153,16 +146,18 @@ class SimVerifier(_SimEngine):
         super().__init__(settings, "sim-target")
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
-        """The bytes of the messages, a line each, and `assistant: `."""
         text = "".join(f"{message.role}: {message.content}\n" for message in messages)
         return self.encode(text[:-1] if continued else text + "assistant: ")
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
-        """One step: logits 20.0 at the hashed token and 0.0 elsewhere. Takes the time the settings say."""
+        """Logits are 20.0 at the hashed token and 0.0 elsewhere."""
         started = time.perf_counter()
         n_batch = self.info.n_batch
         self.sequences.check_step(spans, n_batch, n_batch)
-        logits = [self._rows(span) for span in spans]
+        logits: list[NDArray[np.float32] | None] = []
+        for span in spans:
+            tokens = [self.append(span.seq, token) for token in span.ids]
+            logits.append(_one_hot(tokens, self.settings.n_vocab) if span.logits else None)
         if spans:
             _wait_until(started + self.settings.step_seconds(sum(len(span.ids) for span in spans)))
         return logits
@@ -180,22 +175,14 @@ class SimVerifier(_SimEngine):
         self.prefixes[seq].extend(self.prefixes[source][:length])
         self.sequences.set(seq, length)
 
-    def _rows(self, span: Span) -> NDArray[np.float32] | None:
-        tokens = [self.append(span.seq, token) for token in span.ids]
-        return _one_hot(tokens, self.settings.n_vocab) if span.logits else None
-
 
 class SimDrafter(_SimEngine):
-    """Knows what SimVerifier would say, and says so with probability alpha."""
+    """Guesses SimVerifier's token with probability alpha."""
 
     def __init__(self, settings: SimSettings) -> None:
         super().__init__(settings, "sim-drafter", batches=True)
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        """Append `ids` and, with a sampler, let it choose from logits 20.0 at the guess. Takes draft_ms then.
-
-        Raises LocalProtocolError for ids or lengths that cannot be.
-        """
         return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
 
     def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
@@ -225,23 +212,23 @@ class SimDrafter(_SimEngine):
         return kept
 
     def guess(self, crc: int, length: int, right: int) -> int:
-        """What it says after `length` ids with this CRC, where `right` is what the target says."""
+        """Return the guess after `length` ids with this CRC, where `right` is the target's token."""
         seed = self.settings.seed
         if _hash(_LUCK, seed, crc) < self.settings.alpha_at(length) * 2**64:
             return right
-        return _other(right, _hash(_WRONG, seed, crc))
+        other = 1 + _hash(_WRONG, seed, crc) % (len(_PRINTABLE) - 1)
+        return _PRINTABLE[(right - _PRINTABLE.start + other) % len(_PRINTABLE)]
 
 
 def luck(settings: SimSettings, prompt: str, tokens: int) -> list[bool]:
-    """Whether SimDrafter's guess for each of the `tokens` ids that SimVerifier says after `prompt` is right."""
+    """Return for each of `tokens` ids after `prompt` whether SimDrafter guesses SimVerifier's token."""
     target, drafter = SimVerifier(settings), SimDrafter(settings)
-    found = []
-    said = [target.append(0, token) for token in target.encode(prompt)][-1]
+    hits, prefix = [], target.prefixes[0]
+    token = [target.append(0, token) for token in target.encode(prompt)][-1]
     for _ in range(tokens):
-        prefix = target.prefixes[0]
-        found.append(drafter.guess(prefix.crc, len(prefix), said) == said)
-        said = target.append(0, said)
-    return found
+        hits.append(drafter.guess(prefix.crc, len(prefix), token) == token)
+        token = target.append(0, token)
+    return hits
 
 
 def _hash(purpose: int, seed: int, crc: int) -> int:
@@ -255,41 +242,20 @@ def _hash(purpose: int, seed: int, crc: int) -> int:
     return mixed ^ mixed >> 31
 
 
-def _other(token: int, choice: int) -> int:
-    """A printable token that is not `token`."""
-    return _PRINTABLE[(token - _PRINTABLE.start + 1 + choice % (len(_PRINTABLE) - 1)) % len(_PRINTABLE)]
-
-
 def _one_hot(tokens: Sequence[int], n_vocab: int) -> NDArray[np.float32]:
     logits = np.zeros((len(tokens), n_vocab), np.float32)
-    for row, token in enumerate(tokens):
-        logits[row, token] = _LOGIT
+    logits[np.arange(len(tokens)), tokens] = _LOGIT
     return logits
 
 
 def _wait_until(moment: float) -> None:
-    """Sleep until shortly before `time.perf_counter()` reaches `moment`, then look again and again, others let run:
-    a model's work ends on a thread that is awake, and a sleeper wakes late."""
+    """Sleep until shortly before `moment`, then poll: a sleeper wakes late, a model's thread does not."""
     while (left := moment - time.perf_counter()) > 0:
         time.sleep(max(left - _AWAKE, 0.0))
 
 
-def _steps(value: str) -> tuple[float, ...]:
-    return tuple(float(step) for step in value.split("/"))
-
-
-def _switch(value: str) -> bool:
-    return {"0": False, "1": True}[value]
-
-
-_KINDS: dict[object, Callable[[str], object]] = {float: float, int: int, bool: _switch}
+_KINDS: dict[object, Callable[[str], object]] = {float: float, int: int, bool: {"0": False, "1": True}.__getitem__}
 _PARSERS: dict[str, Callable[[str], object]] = {
-    field.name: _KINDS.get(field.type, _steps) for field in fields(SimSettings)
+    field.name: _KINDS.get(field.type, lambda value: tuple(map(float, value.split("/"))))
+    for field in fields(SimSettings)
 }
-
-
-def _parsed(name: str, value: str) -> object:
-    try:
-        return _PARSERS[name](value)
-    except (ValueError, KeyError) as error:
-        raise ConfigError(f"simulation setting {name}={value!r} is not a value it can have") from error

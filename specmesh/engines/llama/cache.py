@@ -24,9 +24,9 @@ class CacheSizes:
 
     n_ctx:     tokens per sequence.
     rows:      most rows of one decode; outputs: most of those with logits.
-    snapshots: states of recurrent layers that llama.cpp keeps per sequence, to roll back by.
+    snapshots: states of recurrent layers that llama.cpp keeps per sequence for rollback.
     width:     rows that steps are filled up to, in cells of each sequence's own, so that a token's cell does not depend
-               on other sequences; None: steps are as wide as asked, and all sequences share the cells.
+               on other sequences; None: no filling, and all sequences share the cells.
     """
 
     n_ctx: int
@@ -39,21 +39,19 @@ class CacheSizes:
 
     @property
     def cells(self) -> int:
-        """Most tokens held; rows to be rolled back take cells, and those that fill a step up."""
+        """Rows to be rolled back take cells too, and those that fill a step up."""
         return (self.n_ctx + self.snapshots + (self.width or 0)) * self.n_seq
 
 
 class LlamaCache:
-    """A llama_context: the memory of several sequences; used from one thread.
-
-    Callers check that it is open, and spans (`Sequences`): llama.cpp trusts its caller with both.
+    """A llama_context: the memory of several sequences. Callers check that it is open, and spans (`Sequences`).
 
     `snapshots`: what llama.cpp granted; 0 where the architecture does not know how.
-    `partial`: whether `save` and `load` leave out attention's part, which `remove` can cut.
+    `partial`: `save` and `load` leave out attention's part, which `remove` can cut.
     """
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
-        """Reserve the memory; raises ConfigError where that fails."""
+        """Reserve the memory. Raises ConfigError."""
         self.lib = model.lib
         self.partial = True
         self._n_vocab = model.n_vocab
@@ -67,7 +65,7 @@ class LlamaCache:
             raise ConfigError(f"{model.name} keeps no context: choose a model that generates text")
 
     def run(self, spans: Sequence[Span]) -> None:
-        """One llama_decode over all spans; raises EngineError, with any number of the rows taken in."""
+        """One llama_decode over all spans; after an EngineError any number of the rows are held."""
         code = self.lib.llama_decode(self._handle, self._batch.fill(spans)) if spans else 0
         if code != 0:
             rows = sum(len(span.ids) for span in spans)
@@ -76,16 +74,15 @@ class LlamaCache:
             raise EngineError(f"llama.cpp failed in a step of {rows} rows (code {code}: {quoted_errors()})")
 
     def read(self, span: Span) -> None:
-        """Take in a span without logits, in as many decodes as it needs; raises EngineError."""
+        """Decode a span without logits in parts. Raises EngineError."""
         for at in range(0, len(span.ids), self._rows):
             self.run([Span(span.seq, span.position + at, span.ids[at : at + self._rows], logits=False)])
 
     def use_threads(self, threads: int) -> None:
-        """Take so many CPU threads from the next run on."""
         self.lib.llama_set_n_threads(self._handle, threads, threads)
 
     def logits(self, rows: int) -> NDArray[np.float32]:
-        """The wanted logits of the last run: llama.cpp's own memory, valid until the next."""
+        """Return the wanted logits of the last run: llama.cpp's own memory, valid until the next."""
         if rows == 0:
             # A step without logits may still be running on a GPU; callers time steps.
             self.lib.llama_synchronize(self._handle)
@@ -98,21 +95,21 @@ class LlamaCache:
     def remove(self, seq: int, length: int) -> bool:
         """Keep the first `length` tokens of a sequence; False, with nothing changed, where the model cannot.
 
-        With `snapshots`, True for up to so many recurrent rows, whether or not the last run wrote that many states.
+        With `snapshots` True for up to so many recurrent rows, whether or not the last run wrote that many states.
         """
         return bool(self.lib.llama_memory_seq_rm(self._memory, seq, length, -1))
 
     def forget(self, seq: int) -> None:
-        """Empty a sequence, which works for every model."""
+        """Empty a sequence: possible for every model."""
         self.lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
 
     def share(self, seq: int, source: int, length: int) -> None:
-        """Let an empty sequence share the cells of the first `length` tokens of another. Only for attention in shared
+        """Let the empty `seq` share the cells of the first `length` tokens of `source`. Only for attention in shared
         cells: llama.cpp copies whole sequences otherwise, or ends the process."""
         self.lib.llama_memory_seq_cp(self._memory, source, seq, 0, length)
 
     def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:
-        """A copy of a sequence's state, in `reuse`'s memory where it fits; raises EngineError."""
+        """Copy a sequence's state, into `reuse` where it fits. Raises EngineError."""
         size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._flags)
         try:
             state = reuse if reuse is not None and len(reuse) == size else np.empty(size, np.uint8)
@@ -124,9 +121,9 @@ class LlamaCache:
         return state
 
     def load(self, seq: int, length: int, state: SavedState | None) -> None:
-        """Bring a sequence back to the `length` tokens it held when `state` was saved (None: to nothing).
+        """Restore the `length` tokens that a sequence held when `state` was saved (None: nothing).
 
-        Raises EngineError, with the sequence in an unknown state.
+        After an EngineError its state is unknown.
         """
         if state is None:
             self.forget(seq)
@@ -136,14 +133,12 @@ class LlamaCache:
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")
 
     def close(self) -> None:
-        """Free the memory; a second call does nothing."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self.lib.llama_free(handle)
 
     @property
     def closed(self) -> bool:
-        """Whether it was freed."""
         return self._handle is None
 
     @property
@@ -178,7 +173,7 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
 
 
 class _Batch:
-    """One llama_batch over arrays of `capacity` rows, each in one sequence; refilled for every step."""
+    """A llama_batch of `capacity` rows, each in one sequence; refilled for every step."""
 
     def __init__(self, lib: Any, capacity: int) -> None:
         self._ids = np.zeros(capacity, np.int32)
@@ -194,7 +189,6 @@ class _Batch:
         self._batch = lib.llama_batch(0, ids, None, positions, counts, self._seq_pointers, wanted)
 
     def fill(self, spans: Sequence[Span]) -> Any:
-        """The llama_batch of these spans, valid until the next call."""
         end = 0
         for span in spans:
             row, end = end, end + len(span.ids)

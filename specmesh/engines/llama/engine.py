@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, Span, context_of, physical_cores
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache
 from specmesh.engines.llama.model import SHORT, LlamaModel, LlamaSettings, Tokenizer
@@ -22,23 +21,24 @@ _log = structlog.get_logger("specmesh.engines.llama")
 
 CPU_ROWS, GPU_ROWS = 4, 8
 """Rows of a reproducible step: on a GPU eight cost hardly more than one; on a CPU they cost 1.5 to 3 times as much,
-four 1.1 to 1.7 times (bench/RESULTS.md). Some kernels take rows in fours, and the rest in another way."""
+four 1.1 to 1.7 times. Some kernels take rows in fours, and the rest in another way. They must not depend on
+measurements: the next start could bring others."""
 
 _MAX_CELLS = 2**31 - 1
 _PROBED_CTX, _PROBED_ROWS = 16, 4
 
 
 class LlamaEngine:
-    """A model and its sequences: what the verifier and the drafter have in common. Used from one thread.
+    """A model and its sequences.
 
     n_outputs: most rows of logits of one step.
-    rollback:  how many rows of a step are taken back at most; 0 for a drafter.
+    rollback:  most rows of a step that are taken back; 0 for a drafter.
     """
 
     def __init__(
         self, settings: LlamaSettings, n_outputs: int = 1, rollback: int = 0, progress: Progress | None = None
     ) -> None:
-        """Load the model and reserve its cache; raises ConfigError where that fails, EngineError when cancelled."""
+        """Load the model and reserve its cache. Raises ConfigError, or EngineError when cancelled."""
         self._model = LlamaModel(settings, progress)
         try:
             self._reserve(settings, n_outputs, rollback)
@@ -69,6 +69,11 @@ class LlamaEngine:
             )
         self._fixed = FixedWidth(self._cache, width) if width is not None else None
         self._sequences = Sequences(n_seq, n_ctx, model.n_vocab)
+        # With a sliding window llama.cpp gives the cells that have left it to other sequences.
+        reuse: KVReuse = "copied" if width is None else "cut"
+        if self._rewind.trimming != "removal" or model.lib.llama_model_n_swa(model.handle) > 0:
+            reuse = "whole"
+        self.vocabulary = model.vocabulary
         self.info = EngineInfo(
             model.name,
             n_ctx,
@@ -77,43 +82,26 @@ class LlamaEngine:
             self._rewind.trimming,
             model.backend if model.on_gpu else _on_cpu(threads),
             width,
-            self._reuse(width),
+            reuse,
             batches=not rollback and self._rewind.trimming == "removal",
             n_outputs=self._n_outputs,
             threads=0 if model.on_gpu else threads,
         )
 
-    def _reuse(self, width: int | None) -> KVReuse:
-        """What is left of a sequence long after its steps.
-
-        With a sliding window llama.cpp gives the cells that have left it to other sequences: a sequence can only be
-        continued. Cells of a sequence's own are not shared.
-        """
-        if self._rewind.trimming != "removal" or self._model.lib.llama_model_n_swa(self._model.handle) > 0:
-            return "whole"
-        return "copied" if width is None else "cut"
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The model's vocabulary."""
-        return self._model.vocabulary
-
     def use_threads(self, threads: int) -> None:
-        """Take so many CPU threads from the next step on."""
         self._check_open()
         self._cache.use_threads(threads)
         if not self._model.on_gpu:
             self.info = replace(self.info, threads=threads, backend=_on_cpu(threads))
 
     def close(self) -> None:
-        """Free the model; a second call does nothing."""
         self._cache.close()
         self._model.close()
 
     def _decode(self, spans: Sequence[Span]) -> NDArray[np.float32]:
-        """One step over all spans; the wanted logits in order, float32 (rows with logits, n_vocab).
+        """Run one step; return the wanted logits in order, float32 (rows with logits, n_vocab).
 
-        After an EngineError the sequences hold what they held before, or nothing where that cannot be known.
+        After an EngineError each sequence holds what it held before, or nothing.
         """
         self._check_open()
         self._sequences.check_step(spans, self.info.n_batch, self._n_outputs)
@@ -164,20 +152,16 @@ def _context_size(settings: LlamaSettings, trained: int) -> int:
 class FixedWidth:
     """Steps of one constant width, whose logits depend on nothing but the tokens before them.
 
-    Kernels are chosen by how many rows a decode has, and round differently; and the cells that attention sums over lie
-    where there was room. So each sequence is decoded on its own, in cells of its own, and rows whose logits are wanted
-    are filled up to `width`. What fills them up follows in the same sequence, where no row looks, and is removed after.
+    Kernels are chosen by the number of rows of a decode, and round differently; and attention sums over cells wherever
+    there was room. So each sequence is decoded on its own, in cells of its own, and rows with logits are filled up to
+    `width` by rows after them, to which no row attends and which are removed.
     """
 
     def __init__(self, cache: LlamaCache, width: int) -> None:
         self._cache, self._width = cache, width
 
     def run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
-        """Run each span; the wanted logits in order, float32 (rows with logits, n_vocab), valid until the next call.
-
-        Raises LocalProtocolError for a span with logits that is too wide, with nothing done; EngineError, with any
-        number of the rows taken in.
-        """
+        """As `LlamaEngine._decode`. Raises LocalProtocolError for a span with logits that is too wide."""
         for span in spans:
             if span.logits and len(span.ids) > self._width:
                 raise LocalProtocolError(f"a span of {len(span.ids)} rows with logits: each step has {self._width}")
@@ -200,13 +184,11 @@ class FixedWidth:
 
 
 def width_of(model: LlamaModel) -> int:
-    """The width of all reproducible steps of a model. It must not depend on measurements, or the next start could bring
-    another."""
     return GPU_ROWS if model.on_gpu else CPU_ROWS
 
 
 def probe_trim(path: Path) -> bool:
-    """Load a model, weights and all, and try to take rows back; raises ConfigError where it cannot load."""
+    """Load a model, weights and all, and return whether rows can be taken back. Raises ConfigError."""
     settings = LlamaSettings(path, n_ctx=_PROBED_CTX, n_batch=_PROBED_CTX, gpu_layers=0)
     engine = LlamaEngine(settings, rollback=_PROBED_ROWS)
     engine.close()
@@ -214,14 +196,12 @@ def probe_trim(path: Path) -> bool:
 
 
 class LlamaVerifier(LlamaEngine):
-    """A GGUF target model: `VerifyEngine` by llama.cpp.
+    """A GGUF target model, `VerifyEngine` and `ChatEncoder` by llama.cpp.
 
-    One step carries up to n_batch rows, n_seq * (max_draft + 1) of them with logits; where it is reproducible,
-    n_seq * info.width.
+    One step has up to n_batch rows, n_seq * (max_draft + 1) of them with logits, or n_seq * info.width.
     """
 
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
-        """As `LlamaEngine`, with the model's chat template or the one that settings name."""
         most = settings.max_draft + 1
         super().__init__(settings, settings.n_seq * most, max(settings.max_draft, 1), progress)
         try:
@@ -232,9 +212,9 @@ class LlamaVerifier(LlamaEngine):
         self._tokenizer = Tokenizer(settings.path, self._model.vocabulary.fingerprint())
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a raw prompt, made as llama-server's /completion does; safe from any thread.
+        """Return the ids of a raw prompt, as llama-server's /completion does; safe from any thread.
 
-        The model's own start tokens come first, and special tokens written in the text are recognised.
+        The model's start tokens come first, and special tokens written in the text are recognised.
         Raises RequestError for a lone surrogate, and where the tokenizer fails.
         """
         if len(text) > SHORT:
@@ -244,18 +224,9 @@ class LlamaVerifier(LlamaEngine):
         return self._model.encode(text)
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
-        """Token ids of a chat by the model's own template, or the one that was set; safe from any thread.
-
-        Raises RequestError where there is none, or it refuses the messages; EngineError where it fails.
-        """
         return self.encode(self._model.chat_text(messages, continued=continued))
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
-        """One llama_decode over all spans; per span its logits, float32 (rows, n_vocab), or None.
-
-        The arrays are views of llama.cpp's memory, valid until the next call. Raises LocalProtocolError for
-        spans that cannot be, with nothing done; EngineError when llama.cpp fails.
-        """
         block, rows, end = self._decode(spans), list[NDArray[np.float32] | None](), 0
         for span in spans:
             start, end = end, end + len(span.ids) * span.logits
@@ -263,19 +234,10 @@ class LlamaVerifier(LlamaEngine):
         return rows
 
     def trim(self, seq: int, length: int) -> None:
-        """Keep the first `length` tokens of a sequence; 0 frees it.
-
-        Raises LocalProtocolError unless 0 <= length <= held, EngineError where the model cannot be cut there: one
-        with recurrent layers only inside the last step.
-        """
         if not self._trim(seq, length):
             raise EngineError(f"{self.info.model} cannot remove so much of a sequence (cut {seq} to {length})")
 
     def copy(self, seq: int, source: int, length: int) -> None:
-        """Let an empty sequence begin with the first `length` tokens of another, which they share from then on.
-
-        Raises LocalProtocolError for what cannot be, with nothing done.
-        """
         self._check_open()
         if self.info.reuse != "copied":
             raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
@@ -284,31 +246,23 @@ class LlamaVerifier(LlamaEngine):
         self._sequences.set(seq, length)
 
     def close(self) -> None:
-        """Free the model; a second call does nothing."""
         self._tokenizer.close()
         super().close()
 
 
 class LlamaDrafter(LlamaEngine):
-    """A GGUF draft model, `DraftEngine` by llama.cpp."""
+    """A GGUF draft model, `DraftEngine` and `Encoder` by llama.cpp."""
 
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
-        """As `LlamaEngine`."""
         super().__init__(settings, progress=progress)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, as `LlamaVerifier.encode` makes them."""
         return self._model.encode(text)
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        """Append `ids` (1 to n_batch) to a sequence; with a sampler, its choice for the position after them.
-
-        Raises LocalProtocolError for ids or lengths that cannot be, EngineError when llama.cpp fails.
-        """
         return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
 
     def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
-        """The same for several sequences in one llama_decode."""
         n_batch, spans, ends = self.info.n_batch, list[Span](), list[int]()
         for ask in asks:
             start = self._sequences.check_append(ask.seq, ask.ids, n_batch)
@@ -323,10 +277,7 @@ class LlamaDrafter(LlamaEngine):
         return [None if ask.sampler is None else ask.sampler.choose(next(rows), end) for ask, end in pairs]
 
     def trim(self, seq: int, length: int) -> int:
-        """Keep at most the first `length` tokens of a sequence; returns how many are held.
-
-        Where the model cannot be cut so far back it is emptied. Raises LocalProtocolError for a negative length.
-        """
+        """As `DraftEngine.trim`: a sequence that cannot be cut so far back is emptied."""
         held = self._sequences.held(seq)
         if length < 0:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")

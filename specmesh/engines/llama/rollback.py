@@ -1,14 +1,12 @@
-"""How the last rows of a sequence are taken back, one class per way that a model's memory allows.
+"""Taking back the last rows of a sequence, one class per way that a model's memory allows.
 
-Attention forgets rows one by one (`Removal`). A recurrent layer keeps one state for all it has read, so the state of an
-earlier position must have been kept: by llama.cpp itself (`Rollback`), or by us (`Restore`). `open_cache` tries which
-way works.
+Attention forgets rows one by one (`Removal`). A recurrent layer keeps one state, so that of an earlier position must
+have been kept: by llama.cpp itself (`Rollback`), or by us (`Restore`). `open_cache` tries which way works.
 
 `trim` only notes the new length where that saves work; `prepare` brings the memory up to date, so that the time of a
 step includes what the step before it left to mend.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,71 +22,59 @@ from specmesh.errors import ConfigError, EngineError
 _log = structlog.get_logger("specmesh.engines.llama")
 
 CARRY = 8
-"""Most tokens that are decoded again as part of the next step. More are decoded on their own, and saved after."""
+"""Most tokens that are decoded again within the next step. More are decoded on their own, and saved after."""
 
 RENEW = 32
-"""Tokens after which a drafter saves anew: as far as it drafts ahead, so the save before reaches behind the chain."""
+"""Tokens after which a drafter saves again: as far as it drafts ahead, so the save before reaches behind the chain."""
 
 LEAST_BUDGET = 64 * 2**20
-"""Bytes that llama.cpp's own states may always take; beyond, a quarter of the weights."""
+"""Bytes that llama.cpp's own states may take, or a quarter of the weights if that is more."""
 
 NOISE = 0.05
-"""Share of the spread of logits that kernels of different width may differ by; a wrong state differs by all of it."""
+"""Share of the logits' spread by which kernels of different width may differ; a wrong state differs by all of it."""
 
 
-class Rewind(ABC):
-    """What `LlamaEngine` does around each step."""
+class Removal:
+    """Rows are removed from the memory itself; or, with `works` off, cannot be. The base of the other ways."""
 
-    trimming: Trimming
+    trimming: Trimming = "removal"
 
-    def __init__(self, cache: LlamaCache) -> None:
+    def __init__(self, cache: LlamaCache, *, works: bool = True) -> None:
         self._cache = cache
+        if not works:
+            self.trimming = "none"
 
-    def prepare(self, spans: Sequence[Span]) -> list[Span]:
-        """Make the memory hold what was left of each sequence, and say what to run for `spans`; raises EngineError."""
-        return list(spans)
+    def prepare(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Bring the memory up to date and return what to run for `spans`. Raises EngineError."""
+        return spans
 
-    def done(self, spans: Sequence[Span]) -> None:  # noqa: B027 - nothing to do by default
+    def done(self, spans: Sequence[Span]) -> None:
         """Note that `spans` were run."""
 
-    @abstractmethod
     def trim(self, seq: int, length: int) -> bool:
         """Keep `length` tokens, 0 < length < held; False, with nothing changed, where that is out of reach."""
+        return self.trimming == "removal" and self._cache.remove(seq, length)
 
     def clear(self, seq: int) -> None:
         """Empty a sequence and free what was kept for it."""
         self._cache.forget(seq)
 
-    def recover(self, seq: int, held: int) -> int:  # noqa: ARG002 - which states a failed step wrote is not known
-        """After a failed step: bring a sequence back to `held` tokens or to nothing; returns how many it holds."""
+    def recover(self, seq: int, held: int) -> int:
+        """After a failed step return to `held` tokens, or to none; return how many are held."""
+        # Which states a failed step wrote is not known.
+        if self.trimming in ("removal", "none") and self._cache.remove(seq, held):
+            return held
         self.clear(seq)
         return 0
 
 
-class Removal(Rewind):
-    """Rows are removed from the memory itself; or, with `works` off, cannot be."""
-
-    def __init__(self, cache: LlamaCache, *, works: bool = True) -> None:
-        super().__init__(cache)
-        self.trimming = "removal" if works else "none"
-
-    def trim(self, seq: int, length: int) -> bool:
-        """Any length is within reach."""
-        return self.trimming == "removal" and self._cache.remove(seq, length)
-
-    def recover(self, seq: int, held: int) -> int:
-        """Cut what a failed step left."""
-        return held if self._cache.remove(seq, held) else super().recover(seq, held)
-
-
-class Rollback(Rewind):
+class Rollback(Removal):
     """llama.cpp keeps the state after each of the last rows (`n_rs_seq`) and goes back to one of them.
 
-    It keeps them for the last part of a batch that a sequence was in, wherever that ran: `remove` says yes for
-    positions whose state was never written. While a part of a batch holds several sequences it takes only the newest
-    state of each along. So the rows of the last step bound what may be taken back. Where several sequences may take
-    rows back they run last and in one part: llama.cpp makes one where all have the same number of rows, so the shorter
-    get rows that are taken back at once.
+    It keeps them for the last part of a batch that a sequence was in; `remove` returns True also for positions whose
+    state was never written. A part with several sequences keeps only the newest state of others. So only rows of the
+    last step may be taken back, and where several sequences may take rows back they run last and in one part: llama.cpp
+    makes one where all have the same number of rows, so the shorter are filled up with rows taken back at once.
     """
 
     trimming: Trimming = "rollback"
@@ -100,7 +86,6 @@ class Rollback(Rewind):
         self._floor = [0] * n_seq  # the shortest length within reach
 
     def prepare(self, spans: Sequence[Span]) -> list[Span]:
-        """Roll back what was trimmed; run what cannot be taken back first; fill short spans up."""
         for seq, length in enumerate(self._length):
             if self._held[seq] > length and not self._cache.remove(seq, length):
                 raise EngineError(f"llama.cpp did not roll sequence {seq} back to {length}")
@@ -123,12 +108,11 @@ class Rollback(Rewind):
                 yield Span(span.seq, span.end, (0,) * missing, logits=False)
 
     def _reachable(self, spans: Sequence[Span]) -> bool:
-        """Whether rows of these spans, run as one part, can be taken back."""
+        """Return whether rows of these spans, run as one part, can be taken back."""
         once = len({span.seq for span in spans}) == len(spans)
         return once and max((len(span.ids) for span in spans), default=0) <= self._cache.snapshots + 1
 
     def done(self, spans: Sequence[Span]) -> None:
-        """All but the first row of a span with logits can be taken back now."""
         reachable = self._reachable([span for span in spans if span.logits])
         for span in spans:
             self._length[span.seq] = span.end
@@ -136,14 +120,12 @@ class Rollback(Rewind):
             self._floor[span.seq] = span.position + 1 if span.logits and reachable else span.end
 
     def trim(self, seq: int, length: int) -> bool:
-        """Lengths inside the sequence's last step are within reach, until the next step of any."""
         if length < self._floor[seq]:
             return False
         self._length[seq] = length
         return True
 
     def clear(self, seq: int) -> None:
-        """Empty a sequence."""
         super().clear(seq)
         self._length[seq] = self._held[seq] = self._floor[seq] = 0
 
@@ -158,7 +140,7 @@ class _Mark:
 
 @dataclass(slots=True)
 class _Track:
-    """One sequence: its saved states, oldest first, the tokens since the oldest, and whether some were taken back."""
+    """One sequence: its saved states, oldest first, the tokens since the oldest; `behind`: some were taken back."""
 
     marks: list[_Mark] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -167,33 +149,27 @@ class _Track:
     spare: SavedState | None = None
 
     def since(self, mark: _Mark) -> tuple[int, ...]:
-        """The tokens that `mark` does not hold."""
         return tuple(self.ids[mark.length - self.marks[0].length :])
 
     def drop_oldest(self) -> None:
-        gone = self._drop(0)
+        gone = self.drop(0)
         self.ids = self.ids[self.marks[0].length - gone.length :] if self.marks else []
 
-    def drop_newest(self) -> None:
-        self._drop(-1)
-
-    def _drop(self, index: int) -> _Mark:
+    def drop(self, index: int) -> _Mark:
         gone = self.marks.pop(index)
         if gone.state is not None:
             self.spare = gone.state
         return gone
 
 
-class Restore(Rewind):
-    """The state is saved before rows that may be taken back. After that it is restored and what stays decoded again.
+class Restore(Removal):
+    """The state is saved before rows that may be taken back; then it is restored, and what stays is decoded again.
 
-    The tokens to decode again ride at the head of the next step, which reads the weights only once; the save then stays
-    where it is, and reaches back over both steps. Beyond CARRY tokens they are decoded on their own instead, and the
-    state is saved after them, so that the next time there are fewer.
+    The tokens to decode again go at the head of the next step, which reads the weights only once; the save then reaches
+    back over both steps. More than CARRY tokens are decoded on their own, and the state is saved after them.
 
-    ahead: False for a verifier: each step with drafts is saved before, and reaches back to its own start. True for a
-           drafter, whose rows come one by one: saved every RENEW tokens, two at a time, so that the older reaches
-           behind everything drafted.
+    ahead: False for a verifier, which saves before each step with drafts. True for a drafter, whose rows come one by
+           one: it saves every RENEW tokens and keeps two, so that the older reaches behind everything drafted.
     """
 
     trimming: Trimming = "restore"
@@ -204,7 +180,7 @@ class Restore(Rewind):
         self._tracks = [_Track() for _ in range(n_seq)]
 
     def prepare(self, spans: Sequence[Span]) -> list[Span]:
-        """Restore what was trimmed, save what may be, and put the tokens to decode again before the spans."""
+        """Restore, save, and put the tokens to decode again before the spans."""
         prepared: dict[int, list[Span]] = {seq: [] for seq in dict.fromkeys(span.seq for span in spans)}
         again = {seq: span for seq in prepared if (span := self._restored(seq)) is not None}
         alone = [span for span in again.values() if len(span.ids) > CARRY]
@@ -223,12 +199,12 @@ class Restore(Rewind):
         return found
 
     def _restored(self, seq: int) -> Span | None:
-        """Bring the memory back to the newest save that is not too new; what must be decoded again."""
+        """Restore the newest save that is not too new; return what must be decoded again."""
         track = self._tracks[seq]
         if not track.behind:
             return None
         while track.marks[-1].length > track.length:
-            track.drop_newest()
+            track.drop(-1)
         mark = track.marks[-1]
         self._cache.load(seq, mark.length, mark.state)
         track.behind = False
@@ -236,7 +212,7 @@ class Restore(Rewind):
         return Span(seq, mark.length, ids, logits=False) if ids else None
 
     def _due(self, seq: int, spans: Sequence[Span], *, settled: bool) -> bool:
-        """Whether the state must be saved before these spans. settled: tokens were decoded again to get here."""
+        """Return whether to save before these spans. settled: tokens were just decoded again on their own."""
         track = self._tracks[seq]
         if track.marks and track.marks[-1].length == track.length:
             return False
@@ -253,7 +229,7 @@ class Restore(Rewind):
         track.marks.append(_Mark(track.length, state))
 
     def done(self, spans: Sequence[Span]) -> None:
-        """Note the tokens; a save that nothing will go back to is dropped, its memory kept for the next."""
+        # A save that nothing will go back to is dropped, its memory kept for the next.
         for seq in {span.seq for span in spans}:
             if not self._ahead and not _drafts(seq, spans) and self._tracks[seq].marks:
                 self._tracks[seq].drop_oldest()
@@ -264,7 +240,6 @@ class Restore(Rewind):
                 track.ids += span.ids
 
     def trim(self, seq: int, length: int) -> bool:
-        """Lengths from the oldest save on are within reach."""
         track = self._tracks[seq]
         if not track.marks or length < track.marks[0].length:
             return False
@@ -273,7 +248,6 @@ class Restore(Rewind):
         return True
 
     def clear(self, seq: int) -> None:
-        """Empty a sequence and free its saved states."""
         super().clear(seq)
         self._tracks[seq] = _Track()
 
@@ -282,11 +256,11 @@ def _drafts(seq: int, spans: Sequence[Span]) -> bool:
     return any(span.seq == seq and span.logits and len(span.ids) > 1 for span in spans)
 
 
-def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> tuple[LlamaCache, Rewind]:
-    """Reserve a model's memory and choose the cheapest way of taking rows back that works; raises ConfigError.
+def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> tuple[LlamaCache, Removal]:
+    """Reserve a model's memory and choose the cheapest way of taking rows back that works. Raises ConfigError.
 
-    rollback: rows of one step that a verifier takes back at most; 0 for a drafter, which takes its rows in one by one,
-    so that llama.cpp's own states, which are of one step, never reach far enough.
+    rollback: most rows of one step that a verifier takes back; 0 for a drafter, which decodes row by row, while
+    llama.cpp's own states are those of one step.
     """
     cache = LlamaCache(model, sizes)
     try:
@@ -311,7 +285,7 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> tuple[Lla
 
 
 def _removes(cache: LlamaCache, model: LlamaModel) -> bool:
-    """Whether plain removal works; pays what only the very first step costs."""
+    """Return whether plain removal works; also warms up."""
     try:
         cache.run([Span(0, 0, (0, 0), logits=False)])
     except EngineError as error:
@@ -322,7 +296,7 @@ def _removes(cache: LlamaCache, model: LlamaModel) -> bool:
     return True
 
 
-def _with_rollback(model: LlamaModel, sizes: CacheSizes, rows: int) -> tuple[LlamaCache, Rewind] | None:
+def _with_rollback(model: LlamaModel, sizes: CacheSizes, rows: int) -> tuple[LlamaCache, Removal] | None:
     # A part of a batch must hold more rows than are kept, or llama.cpp ends the process; and all sequences at once.
     most = max(sizes.rows, (rows + 1) * sizes.n_seq, rows + 2)
     try:
@@ -337,7 +311,7 @@ def _with_rollback(model: LlamaModel, sizes: CacheSizes, rows: int) -> tuple[Lla
 
 
 def _works(cache: LlamaCache, take_back: Callable[[LlamaCache], bool]) -> bool:
-    """Whether a third token's logits are the same after two others were taken back before it."""
+    """Return whether a third token's logits stay the same after two others were taken back before it."""
     try:
         cache.forget(0)
         cache.run([Span(0, 0, (1, 2), logits=False)])
