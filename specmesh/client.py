@@ -220,7 +220,6 @@ def _json(raw: bytes) -> Json:
 
 
 def _error(answer: Json) -> SpecmeshError:
-    """The daemon's error as the class it was raised as."""
     told = answer.get("error")
     body = told if isinstance(told, dict) else {}
     ours = body.get("specmesh")
@@ -235,16 +234,13 @@ class Fields:
     raw: Json
 
     def part(self, *path: str) -> "Fields":
-        """The object at this path."""
         value = self._at(path)
         return Fields(value if isinstance(value, dict) else {})
 
     def number(self, *path: str) -> float | None:
-        """The number at this path."""
         return _number(self._at(path))
 
     def numbers(self, *path: str) -> list[float]:
-        """The list of numbers at this path."""
         value = self._at(path)
         return [_number(item) or 0.0 for item in value] if isinstance(value, list) else []
 
@@ -254,7 +250,6 @@ class Fields:
         return printable(str(value)) if value is not None else ""
 
     def parts(self, *path: str) -> list["Fields"]:
-        """The list of objects at this path."""
         value = self._at(path)
         return [Fields(item) for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 

@@ -111,7 +111,6 @@ class ModelSettings:
     insecure_rpc: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a value that no engine can use."""
         _at_least("--ctx", self.ctx, 8)
         _at_least("--max-sessions", self.max_sessions, 1)
         _at_least("--threads", self.threads, 1)
@@ -148,7 +147,6 @@ class DaemonSettings:
     drain: float = 10.0
 
     def __post_init__(self) -> None:
-        """Raise ConfigError where keys are given and not wanted, or the queue is shorter than none."""
         if self.keys is not None and self.insecure:
             raise ConfigError("--keys and --insecure-no-auth contradict each other: leave one out", "keys")
         _at_least("--max-queue", self.max_queue, 0)
@@ -175,7 +173,6 @@ class DrafterSettings(DaemonSettings):
     draft_temperature: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError as for every daemon, and for no address or one that is there twice."""
         DaemonSettings.__post_init__(self)
         if not self.connect:
             raise ConfigError("no verifier: give --connect tcp://HOST:PORT", "connect")

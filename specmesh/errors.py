@@ -1,25 +1,4 @@
-"""Every error specmesh raises on purpose.
-
-SpecmeshError                 base; `exit_code` is what the command line leaves with
-├── ConfigError               78  our own settings, model files or sockets are wrong; trying again changes nothing
-│   ├── BadVariable           78  a setting in an environment variable
-│   └── InsecureKeys          77  keys that others can read or change, or a wire that would let strangers in
-├── EngineError                1  a model could not be run
-│   └── ChildFailed            1  a process of ours that was to look at something ended, or took too long
-├── RequestError               2  a request that can never be served (prompt longer than the context, bad parameter)
-│   ├── NoSuchModel            2  no verifier here has a model of that name
-│   └── NoSuchText             2  no text of that name is here, or not for whoever asks
-├── DaemonUnreachable         69  no daemon answers at the socket, or a drafter's verifier does not
-│   └── WentAway              69  the daemon that was asked went away, or is about to: it may come back
-├── Refused                   77  whoever asks may not: no valid key
-├── Busy                      75  try again later: all sessions taken
-│   └── Starting              75  the daemon is not ready yet, and will be: its model is being loaded
-├── PullError                  1  a model could not be brought here: wrong checksum, disk full
-│   ├── HubUnreachable        69  the hub does not answer, or is not to be asked
-│   └── TransferInterrupted   75  a transfer broke off; what came is kept, the next attempt goes on from there
-├── LocalProtocolError         1  this side broke its own protocol: a defect of ours
-└── RemoteProtocolError        1  the peer broke the protocol
-    └── FrameError             1  bytes that are not a frame
+"""Every error specmesh raises on purpose. `exit_code` is what the command line leaves with.
 
 Errors carry data in fields; the sentence is derived from them.
 """

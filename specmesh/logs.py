@@ -111,7 +111,6 @@ class LogWriter:
         return self._refused + self._failed
 
     def write(self, line: str) -> None:
-        """Take a line, without its end; returns at once."""
         if self._lines.qsize() < MAX_WAITING:
             self._lines.put(line)
         else:
@@ -177,7 +176,7 @@ def configure(level: str, fmt: str, log_file: LogFile | None = None) -> None:
     if _writer is None:
         atexit.register(flush)
     _writer = LogWriter(sys.stderr, _say_dropped, log_file.keep_small if log_file is not None else None)
-    lines = _Lines(_writer)
+    lines = LineLogger(_writer)
     console = sys.stderr.isatty() if fmt == "auto" else fmt == "console"
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     render = structlog.dev.ConsoleRenderer(colors=colours) if console else structlog.processors.JSONRenderer()
@@ -193,22 +192,19 @@ def configure(level: str, fmt: str, log_file: LogFile | None = None) -> None:
         logger_factory=lambda *_: lines,
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
+    logging.basicConfig(handlers=[LibraryHandler()], level=logging.WARNING, force=True)
     logging.captureWarnings(True)
 
 
 def debugging() -> bool:
-    """Return True where debug events are logged."""
     return _least <= logging.DEBUG
 
 
 def dropped() -> int:
-    """Lines that could not be written so far."""
     return _writer.dropped if _writer is not None else 0
 
 
 def flush() -> None:
-    """Wait for the lines on their way, but not for long."""
     if _writer is not None:
         _writer.flush()
 
@@ -223,7 +219,7 @@ def _say_dropped(count: int) -> None:
     structlog.get_logger("specmesh").warning("log_lines_dropped", lines=count, meaning="they could not be written")
 
 
-class _Lines:
+class LineLogger:
     """A rendered event of any level is a line."""
 
     def __init__(self, writer: LogWriter) -> None:
@@ -231,7 +227,7 @@ class _Lines:
         self.warn = self.msg = self.log = self.exception = self.fatal = writer.write
 
 
-class _Libraries(logging.Handler):
+class LibraryHandler(logging.Handler):
     """What libraries log through Python's own logging, warnings too, as events of ours."""
 
     def emit(self, record: logging.LogRecord) -> None:

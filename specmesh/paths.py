@@ -28,7 +28,6 @@ def user_runtime_dir() -> Path:
 
 
 def default_socket(role: str) -> Path:
-    """Where a daemon of this role listens unless told otherwise."""
     return user_runtime_dir() / f"{role}.sock"
 
 

@@ -20,7 +20,6 @@ MAX_SUPPORT = 128
 MAX_BODY = 512 * 1024
 """Longest JSON body of a control frame, in bytes."""
 
-
 DRAFT_N_AUTO = 0xFFFF
 """OPEN's draft_n for an adaptive number of drafts."""
 
@@ -62,26 +61,27 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """Drafted ids from `base`, built on exactly the prefix that `prefix_crc` names."""
-
+class _TokenFrame:
     session: int
     base: int
     prefix_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft(_TokenFrame):
+    """Drafted ids from `base`, built on exactly the prefix that `prefix_crc` names."""
+
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DraftProbs:
+class DraftProbs(_TokenFrame):
     """Drafts as in DRAFT, each with the law that it was sampled from.
 
     For each id `sizes` has how many tokens its law has, 0 where it is not told; these stand in `support`, their weights
     in `weights`, one draft's after the other's.
     """
 
-    session: int
-    base: int
-    prefix_crc: int
     ids: tuple[int, ...]
     sizes: tuple[int, ...]
     support: tuple[int, ...]
@@ -89,43 +89,30 @@ class DraftProbs:
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(_TokenFrame):
     """Committed ids from `base`; `draft_n` is how many drafts the next step wants."""
 
-    session: int
-    base: int
-    prefix_crc: int
     ids: tuple[int, ...]
     draft_n: int
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(_TokenFrame):
     """A stretch of the whole prefix, sent on open and on resync; more frames may follow with higher bases."""
 
-    session: int
-    base: int
-    prefix_crc: int
     ids: tuple[int, ...]
     draft_n: int
 
 
 @dataclass(frozen=True, slots=True)
-class Nack:
+class Nack(_TokenFrame):
     """`base` ids with this CRC are what the sender holds: continue from there."""
-
-    session: int
-    base: int
-    prefix_crc: int
 
 
 @dataclass(frozen=True, slots=True)
-class Shadow:
+class Shadow(_TokenFrame):
     """What the drafter says at positions from `base` on, each after the true ids before it, which it knows already."""
 
-    session: int
-    base: int
-    prefix_crc: int
     ids: tuple[int, ...]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from starlette.requests import ClientDisconnect
 
 from specmesh.api import fields, shapes
-from specmesh.api.body import Prompt
+from specmesh.api.fields import Prompt
 from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import AnswerToken, Json, Shape, new_id
 from specmesh.core.sampling.logprobs import Logprob
@@ -46,8 +46,6 @@ def _numbered(request: Request, number: int) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Text, its tokens, and specmesh's own part of the chunk."""
-
     text: str
     tokens: tuple[AnswerToken, ...]
     extra: Json
@@ -150,7 +148,6 @@ class ChoiceStream:
 
 
 def _params(params: SessionParams, *, chat: bool) -> Json:
-    """The fields of a body that decide how a text goes on."""
     top = params.logprobs
     logprobs: Json = {"logprobs": True, "top_logprobs": top} if chat else {"logprobs": top}
     return {
@@ -299,7 +296,6 @@ def append(batch: list[Event], event: Event, rounds: bool) -> None:
 
 
 def error_body(error: SpecmeshError) -> Json:
-    """An error of ours as OpenAI writes errors."""
     kind = "invalid_request_error" if error.exit_code == 2 else "server_error"
     return shapes.error(str(error), kind, error.code, getattr(error, "param", None), error)
 

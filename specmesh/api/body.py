@@ -7,17 +7,26 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specmesh.api.fields import grammar_of, ignored
+from specmesh.api.fields import (
+    Json,
+    Prompt,
+    biases_of,
+    draft_n_of,
+    flag,
+    grammar_of,
+    ignored,
+    integer_field,
+    is_id,
+    number_field,
+    prompts_of,
+    stops_of,
+)
 from specmesh.api.requests import Request
 from specmesh.core.sampling import THRESHOLD, Strategy
-from specmesh.core.sampling.filters import FORBIDDEN, WINDOW, Penalties, forbidding
+from specmesh.core.sampling.filters import WINDOW, Penalties, forbidding
 from specmesh.core.sampling.sampler import MOST, SamplingParams, check_sampling
-from specmesh.core.sampling.stop import check_stops
-from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage, SessionParams
+from specmesh.core.session_params import MAX_TOKENS, ChatMessage, SessionParams
 from specmesh.errors import RequestError
-
-Json = dict[str, object]
-Prompt = tuple[str | None, tuple[int, ...] | None]
 
 RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 """Seconds that a text waits for a verifier that went away, where nothing is said; and at most."""
@@ -28,11 +37,17 @@ MAX_TEXTS = 128
 """Of one request: prompts times choices."""
 MAX_PRIORITY = 100
 
+DEFAULTS = (
+    *("max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p"),
+    *("repeat_penalty", "repeat_last_n", "frequency_penalty", "presence_penalty"),
+)
+"""Fields of a body that a daemon may have defaults for."""
+
 _SHARED = frozenset(
     {
-        *("max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop", "stream"),
-        *("stream_options", "repeat_penalty", "repeat_last_n", "frequency_penalty", "presence_penalty"),
-        *("logit_bias", "ignore_eos", "strategy", "threshold", "cache_prompt", "grammar", "json_schema"),
+        *DEFAULTS,
+        *("seed", "stop", "stream", "stream_options", "logit_bias", "ignore_eos", "strategy", "threshold"),
+        *("cache_prompt", "grammar", "json_schema"),
         *("response_format", "n", "draft_n", "rounds", "priority", "reconnect_timeout", "resumable", "resume"),
         *("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
     }
@@ -75,16 +90,16 @@ def parse_completion(body: object) -> Body:
     """
     fields, unread = _read(body, "prompt", "logprobs", "best_of", "echo")
     resumes = fields.get("resume") is not None
-    prompts = _prompts(fields.get("prompt")) if not resumes else ((None, None),)
+    prompts = prompts_of(fields.get("prompt")) if not resumes else ((None, None),)
     params = _params(fields, _most_tokens(fields, "max_tokens", 128), _completion_logprobs(fields))
-    parsed = _body(fields, Request(*prompts[0], params, _flag(fields, "rounds")))
+    parsed = _body(fields, Request(*prompts[0], params, flag(fields, "rounds")))
     if integer_field(fields, "best_of", parsed.choices, 1, MAX_CHOICES) != parsed.choices:
         raise RequestError("best_of must be n: every text is told, none is left out", "best_of")
     if len(prompts) * parsed.choices > MAX_TEXTS:
         raise RequestError(f"one request has {MAX_TEXTS} texts at most: send fewer prompts at once", "prompt")
     if len(prompts) > 1 and parsed.resumable:
         raise RequestError("only one text at a time can be gone on with: send one prompt", "prompt")
-    echo = _flag(fields, "echo")
+    echo = flag(fields, "echo")
     if echo and resumes:
         raise RequestError("echo is of the beginning of a text, and resume is not: leave one out", "echo")
     return replace(parsed, echo=echo, prompts=prompts, ignored=unread)
@@ -96,24 +111,20 @@ def parse_chat(body: object) -> Body:
     continue_final_message and add_generation_prompt are vLLM's; without them an assistant's message at the end is
     continued, as llama-server does.
     """
-    fields, unread = _read(
-        body,
-        *("messages", "max_completion_tokens", "logprobs", "top_logprobs"),
-        *("continue_final_message", "add_generation_prompt"),
-    )
+    own = ("messages", "max_completion_tokens", "logprobs", "top_logprobs", "continue_final_message")
+    fields, unread = _read(body, *own, "add_generation_prompt")
     most = _most_tokens(fields, "max_completion_tokens", _most_tokens(fields, "max_tokens", MAX_TOKENS))
     params = _params(fields, most, _chat_logprobs(fields))
     messages, dropped = parse_messages(fields.get("messages")) if fields.get("resume") is None else ((), ())
     asked, begins = (
-        _flag(fields, name) if fields.get(name) is not None else None
+        flag(fields, name) if fields.get(name) is not None else None
         for name in ("continue_final_message", "add_generation_prompt")
     )
-    request = Request(None, None, params, _flag(fields, "rounds"), messages, continues(asked, begins, messages))
+    request = Request(None, None, params, flag(fields, "rounds"), messages, continues(asked, begins, messages))
     return replace(_body(fields, request), ignored=(*unread, *dropped))
 
 
 def _read(body: object, *own: str) -> tuple[Json, tuple[str, ...]]:
-    """The body's fields, and which of them nobody reads."""
     if not isinstance(body, dict):
         raise RequestError("the request body must be a JSON object")
     return body, ignored(body, _SHARED.union(own))
@@ -133,12 +144,12 @@ def _body(fields: Json, request: Request) -> Body:
     request, model = replace(request, reconnect_timeout=wait, priority=priority), ""
     if fields.get("resume") is not None:
         request, model = _resumed(fields["resume"], request)
-    flags = _flag(fields, "stream"), _flag(options, "include_usage"), _flag(fields, "resumable")
+    flags = flag(fields, "stream"), flag(options, "include_usage"), flag(fields, "resumable")
     choices = integer_field(fields, "n", 1, 1, MAX_CHOICES)
     if choices > 1 and (flags[-1] or fields.get("resume") is not None):
         raise RequestError("only one text at a time can be gone on with: leave n out", "n")
     named = fields.get("model")
-    told = model, _flag(fields, "ignore_eos"), choices
+    told = model, flag(fields, "ignore_eos"), choices
     return Body(request, *flags, *told, named=named if isinstance(named, str) else "")
 
 
@@ -162,7 +173,7 @@ def _resumed(value: object, request: Request) -> tuple[Request, str]:
 
 
 def _ids(value: object, name: str) -> tuple[int, ...]:
-    if isinstance(value, list) and all(map(_is_id, value)):
+    if isinstance(value, list) and all(map(is_id, value)):
         return tuple(value)
     raise RequestError(f"resume.{name} must be a list of token ids, each from 0 to 2147483647", "resume")
 
@@ -182,12 +193,12 @@ def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParam
             number_field(fields, "presence_penalty", 0.0, -MOST, MOST),
             integer_field(fields, "repeat_last_n", WINDOW, -1, 2**31 - 1),
         ),
-        logit_bias=_biases(fields.get("logit_bias")),
+        logit_bias=biases_of(fields.get("logit_bias")),
         strategy=Strategy.DETERMINISTIC if strategy is None else strategy,
         threshold=number_field(fields, "threshold", THRESHOLD, 0.0, 1.0),
     )
-    draft_n, stops = _draft_n(fields.get("draft_n")), _stops(fields.get("stop"))
-    cached = _flag(fields, "cache_prompt", True)
+    draft_n, stops = draft_n_of(fields.get("draft_n")), stops_of(fields.get("stop"))
+    cached = flag(fields, "cache_prompt", True)
     return SessionParams(check_sampling(sampling), max_tokens, draft_n, stops, logprobs, grammar_of(fields), cached)
 
 
@@ -209,109 +220,15 @@ def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
 
 
 def _completion_logprobs(fields: Json) -> int | None:
-    """How many alternatives are to be told with each token; None for no log-probabilities."""
     wanted = fields.get("logprobs")
     return None if wanted is None or wanted is False else integer_field(fields, "logprobs", 0, 0, MAX_TOKENS)
 
 
 def _chat_logprobs(fields: Json) -> int | None:
-    """The same for chats, which say in two fields what completions say in one."""
-    wanted, top = _flag(fields, "logprobs"), integer_field(fields, "top_logprobs", 0, 0, MAX_TOKENS)
+    wanted, top = flag(fields, "logprobs"), integer_field(fields, "top_logprobs", 0, 0, MAX_TOKENS)
     if top and not wanted:
         raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
     return top if wanted else None
-
-
-def _biases(value: object) -> tuple[tuple[int, float], ...]:
-    """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...], where false forbids a token."""
-    pairs = list(value.items()) if isinstance(value, dict) else value or []
-    if isinstance(pairs, list) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-        biases = [(_token(token), FORBIDDEN if bias is False else bias) for token, bias in pairs]
-        if all(_is_bias(*one) for one in biases):
-            return tuple((token, float(bias)) for token, bias in biases)
-    raise RequestError(
-        f"logit_bias must map token ids to numbers from {-MOST:g} to {MOST:g}, or false for never", "logit_bias"
-    )
-
-
-def _token(token: Any) -> Any:
-    """An id that may be written as a text, as keys of JSON's objects are."""
-    return int(token) if isinstance(token, str) and token.isdecimal() and len(token) < 10 else token
-
-
-def _is_bias(token: object, bias: object) -> bool:
-    return _is_id(token) and type(bias) in (int, float) and (bias == FORBIDDEN or -MOST <= bias <= MOST)  # type: ignore[operator]
-
-
-def _is_id(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**31
-
-
-def _stops(value: object) -> tuple[str, ...]:
-    stops = [value] if isinstance(value, str) else value or []
-    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-        raise RequestError("stop must be a text or a list of texts", "stop")
-    return check_stops(stops)
-
-
-def _prompts(value: object) -> tuple[Prompt, ...]:
-    """A text, ids, or a list of either."""
-    if isinstance(value, list) and value and all(isinstance(one, str | list) for one in value):
-        return tuple(_prompt(one) for one in value)
-    return (_prompt(value),)
-
-
-def _prompt(value: object) -> Prompt:
-    if isinstance(value, str):
-        return value, None
-    if isinstance(value, list) and value and all(map(_is_id, value)):
-        return None, tuple(value)
-    raise RequestError(
-        "prompt must be a string or a list of token ids, each from 0 to 2147483647, or a list of such", "prompt"
-    )
-
-
-def _draft_n(value: object) -> int | None:
-    if value is None or value == "auto":
-        return None
-    value = _whole(value)
-    if type(value) is int and 0 <= value <= MAX_DRAFTS:
-        return value
-    raise RequestError(f'draft_n must be "auto" or a number from 0 to {MAX_DRAFTS}', "draft_n")
-
-
-def number_field(body: Json, name: str, default: float, low: float, high: float) -> float:
-    """A field that is a number within bounds, or its default; raises RequestError."""
-    value = body.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
-    return float(value)
-
-
-def integer_field(body: Json, name: str, default: int, low: int, high: int) -> int:
-    """The same of a whole number."""
-    value = _whole(body.get(name))
-    if value is None:
-        return default
-    if type(value) is not int or not low <= value <= high:
-        raise RequestError(f"{name} must be a whole number from {low} to {high}", name)
-    return value
-
-
-def _whole(value: object) -> object:
-    """JSON knows one kind of number: 1.0 is 1."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _flag(body: Json, name: str, default: bool = False) -> bool:
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise RequestError(f"{name} must be true or false", name)
-    return value
 
 
 _CONTENT = frozenset({"tool_calls", "function_call", "tool_call_id", "audio", "images", "refusal"})
@@ -363,7 +280,6 @@ def _message(value: object, where: str, unread: list[str]) -> ChatMessage:
 
 
 def _content(value: object, where: str, unread: list[str]) -> str:
-    """A message's text; one that comes in parts is put together."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -383,21 +299,6 @@ def _part(part: object, where: str, unread: list[str]) -> str:
         raise RequestError(f"{where} is no text part, and nothing else is supported", where)
     unread += [f"{where}.{name}" for name in extra]
     return str(part["text"])
-
-
-DEFAULTS = (
-    "max_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "repeat_penalty",
-    "repeat_last_n",
-    "frequency_penalty",
-    "presence_penalty",
-)
-"""Fields of a body that a daemon may have defaults for."""
 
 
 def filled(body: object, defaults: Mapping[str, object]) -> object:

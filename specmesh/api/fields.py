@@ -1,14 +1,20 @@
-"""Fields of a body that nothing here reads: most are ignored, and what would change the text is refused by name."""
+"""Fields of a request's body, each checked: RequestError names the one that is wrong."""
 
 import json
 from collections.abc import Collection, Sequence
-from typing import assert_never
+from typing import Any
 from urllib.parse import quote
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
+from specmesh.core.sampling.filters import FORBIDDEN
+from specmesh.core.sampling.sampler import MOST
+from specmesh.core.sampling.stop import check_stops
+from specmesh.core.session_params import MAX_DRAFTS
 from specmesh.errors import RequestError
 
 Json = dict[str, object]
+Prompt = tuple[str | None, tuple[int, ...] | None]
+"""A text or ids."""
 
 _CHANGING: tuple[tuple[tuple[object, ...], str], ...] = (
     ((), "audio prediction web_search_options"),  # OpenAI's
@@ -69,23 +75,20 @@ def grammar_of(fields: Json) -> Grammar | None:
     `response_format` is OpenAI's, and with its json_object llama-server takes a `schema` as well; `json_schema` and
     `grammar` are llama-server's. The same one may come twice: who goes on with a text adds what the daemon told.
     """
-    asked = [grammar for grammar in (_format(fields), _schema_field(fields), _grammar_field(fields)) if grammar]
+    schema = fields.get("json_schema")
+    own = None if schema is None else _schema(schema, "json_schema")
+    asked = [grammar for grammar in (_format(fields), own, _grammar_field(fields)) if grammar]
     if len(set(asked)) > 1:
         raise RequestError("give one of response_format, json_schema and grammar", asked[1].field)
     return check_grammar(asked[0]) if asked else None
 
 
 def fields_of(grammar: Grammar | None) -> Json:
-    """A grammar as a field of a body; none where there is none."""
     if grammar is None:
         return {}
-    match grammar.kind:
-        case GrammarKind.GBNF:
-            return {"grammar": grammar.text}
-        case GrammarKind.JSON_SCHEMA:
-            return {"json_schema": json.loads(grammar.text)}
-        case _:
-            assert_never(grammar.kind)
+    if grammar.kind is GrammarKind.GBNF:
+        return {"grammar": grammar.text}
+    return {"json_schema": json.loads(grammar.text)}
 
 
 def _format(fields: Json) -> Grammar | None:
@@ -108,11 +111,6 @@ def _format(fields: Json) -> Grammar | None:
             raise RequestError("response_format.type must be text, json_object or json_schema", "response_format")
 
 
-def _schema_field(fields: Json) -> Grammar | None:
-    value = fields.get("json_schema")
-    return None if value is None else _schema(value, "json_schema")
-
-
 def _schema(value: object, where: str) -> Grammar:
     if not isinstance(value, dict):
         raise RequestError(f"{where} must be a JSON object", where.partition(".")[0])
@@ -129,3 +127,95 @@ def _grammar_field(fields: Json) -> Grammar | None:
     if not isinstance(value, str):
         raise RequestError("grammar must be a text in GBNF", "grammar")
     return Grammar(GrammarKind.GBNF, value)
+
+
+def biases_of(value: object) -> tuple[tuple[int, float], ...]:
+    """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...], where false forbids a token."""
+    pairs = list(value.items()) if isinstance(value, dict) else value or []
+    if isinstance(pairs, list) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        biases = [(_token(token), FORBIDDEN if bias is False else bias) for token, bias in pairs]
+        if all(_is_bias(*one) for one in biases):
+            return tuple((token, float(bias)) for token, bias in biases)
+    raise RequestError(
+        f"logit_bias must map token ids to numbers from {-MOST:g} to {MOST:g}, or false for never", "logit_bias"
+    )
+
+
+def _token(token: Any) -> Any:
+    """An id that may be written as a text, as keys of JSON's objects are."""
+    return int(token) if isinstance(token, str) and token.isdecimal() and len(token) < 10 else token
+
+
+def _is_bias(token: object, bias: object) -> bool:
+    return is_id(token) and type(bias) in (int, float) and (bias == FORBIDDEN or -MOST <= bias <= MOST)  # type: ignore[operator]
+
+
+def is_id(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+def stops_of(value: object) -> tuple[str, ...]:
+    stops = [value] if isinstance(value, str) else value or []
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise RequestError("stop must be a text or a list of texts", "stop")
+    return check_stops(stops)
+
+
+def prompts_of(value: object) -> tuple[Prompt, ...]:
+    """A text, ids, or a list of either."""
+    if isinstance(value, list) and value and all(isinstance(one, str | list) for one in value):
+        return tuple(_prompt(one) for one in value)
+    return (_prompt(value),)
+
+
+def _prompt(value: object) -> Prompt:
+    if isinstance(value, str):
+        return value, None
+    if isinstance(value, list) and value and all(map(is_id, value)):
+        return None, tuple(value)
+    raise RequestError(
+        "prompt must be a string or a list of token ids, each from 0 to 2147483647, or a list of such", "prompt"
+    )
+
+
+def draft_n_of(value: object) -> int | None:
+    if value is None or value == "auto":
+        return None
+    value = _whole(value)
+    if type(value) is int and 0 <= value <= MAX_DRAFTS:
+        return value
+    raise RequestError(f'draft_n must be "auto" or a number from 0 to {MAX_DRAFTS}', "draft_n")
+
+
+def number_field(body: Json, name: str, default: float, low: float, high: float) -> float:
+    """A field that is a number within bounds, or its default; raises RequestError."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
+    return float(value)
+
+
+def integer_field(body: Json, name: str, default: int, low: int, high: int) -> int:
+    """The same of a whole number."""
+    value = _whole(body.get(name))
+    if value is None:
+        return default
+    if type(value) is not int or not low <= value <= high:
+        raise RequestError(f"{name} must be a whole number from {low} to {high}", name)
+    return value
+
+
+def _whole(value: object) -> object:
+    """JSON knows one kind of number: 1.0 is 1."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def flag(body: Json, name: str, default: bool = False) -> bool:
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise RequestError(f"{name} must be true or false", name)
+    return value

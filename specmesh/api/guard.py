@@ -17,7 +17,7 @@ from specmesh.security.addresses import Way, way
 _OPEN = frozenset({"/health"})
 
 
-class Guard:
+class ApiGuard:
     """Middleware before the application.
 
     With keys: every resource but /health needs one of them as bearer. Without: no web page may use the API through
@@ -52,7 +52,7 @@ class Guard:
 def guarded(app: ASGIApp, port: Port) -> ASGIApp:
     """The application as a port has it. A browser asks without a key whether it may ask, so CORS comes first."""
     shown = ("X-Request-Id", "X-Specmesh-Ignored", "Retry-After")
-    app = Guard(app, port.keys, port.origins)
+    app = ApiGuard(app, port.keys, port.origins)
     return CORSMiddleware(app, port.origins, ("GET", "POST"), ("*",), expose_headers=shown) if port.origins else app
 
 

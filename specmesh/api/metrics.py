@@ -4,7 +4,7 @@ Names end as those of vLLM and llama.cpp do. No label says anything of a request
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -20,8 +20,7 @@ from specmesh.client import Fields
 PREFIX = "specmesh_"
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
+class _Number(NamedTuple):
     """A number of the snapshot as a metric, `times` from its unit to ours.
 
     With `label`, the numbers of an object or list; the label names them; `only`: those of these names.
@@ -103,7 +102,6 @@ class _SnapshotCollector(Collector):
         self._backend = backend
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics now."""
         stats, role = Fields(self._backend.stats()), self._backend.role
         yield InfoMetricFamily(PREFIX + "build", "Version and role.", {"version": __version__, "role": role})
         yield _gauge("engine_healthy", "Whether requests can be served now.", self._backend.not_ready() is None)
@@ -131,7 +129,6 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 def _families(
     kind: type[GaugeMetricFamily | CounterMetricFamily], numbers: Mapping[str, _Number], stats: Fields
 ) -> Iterator[Metric]:
-    """The families of these numbers, without those that the snapshot does not have."""
     for name, one in numbers.items():
         path = one.path.split(".")
         family = kind(PREFIX + name, one.help, labels=[one.label] if one.label else [])
@@ -159,7 +156,6 @@ def _busy(stats: Fields) -> Metric:
 
 
 def _wire(stats: Fields) -> Iterator[Metric]:
-    """Traffic by its direction."""
     for unit in ("frames", "bytes"):
         family = CounterMetricFamily(f"{PREFIX}wire_{unit}", f"{unit.capitalize()} of the wire.", labels=["direction"])
         for direction in ("sent", "received"):
@@ -168,7 +164,6 @@ def _wire(stats: Fields) -> Iterator[Metric]:
 
 
 def _peers(stats: Fields, role: str) -> Iterator[Metric]:
-    """Whether the other end is there."""
     if role == "drafter":
         connected = sum(bool(one.text("name")) for one in stats.parts("verifiers"))
         yield _gauge("verifier_up", "Whether a verifier is connected.", bool(stats.part("verifier").raw))
@@ -180,8 +175,6 @@ def _peers(stats: Fields, role: str) -> Iterator[Metric]:
 
 
 class Exposition:
-    """A daemon's metrics in the format that a client asks for."""
-
     def __init__(self, backend: Backend) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_SnapshotCollector(backend))

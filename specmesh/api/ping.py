@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from specmesh.api.body import integer_field, number_field
+from specmesh.api.fields import integer_field, number_field
 from specmesh.api.requests import Backend, EventBridge, Peer, Pinged, PingPeers, Ponged
 from specmesh.errors import DaemonUnreachable, RequestError
 
@@ -36,7 +36,6 @@ class Result:
 
 
 def parse_ping(body: object) -> PingBody:
-    """Check a body; raises RequestError that names the field."""
     if not isinstance(body, dict):
         raise RequestError("the request body must be a JSON object")
     for name in body:

@@ -31,7 +31,6 @@ class AuditPlan:
 
     @property
     def texts(self) -> int:
-        """Number of texts to generate."""
         return len(self.prompts) * (1 + len(self.ways))
 
     def body(self, number: int) -> Json:
@@ -82,7 +81,6 @@ class AuditResult:
 
     @property
     def too_noisy(self) -> bool:
-        """Whether log-probabilities differ by more than kernels explain."""
         return self.noise > (0.0 if self.reproducible else MAX_NOISE)
 
     @property
@@ -93,11 +91,9 @@ class AuditResult:
 
     @property
     def failed(self) -> bool:
-        """Whether anything is an error."""
         return bool(self.undrafted or self.too_noisy or any(one.verdict == "error" for one in self.divergences))
 
     def lines(self) -> list[str]:
-        """Return a table with a row for each way, and the divergences."""
         table = [[name.replace("_", " ") for name in self.ways[0]], *(way.values() for way in self.ways)]
         noisy = f"kernels do not differ by more than {MAX_NOISE:g}"
         if self.reproducible:
@@ -116,7 +112,6 @@ class AuditResult:
         ]
 
     def as_json(self) -> Json:
-        """Return everything but the texts."""
         return {
             "schema_version": 1,
             "model": self.model,

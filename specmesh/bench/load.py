@@ -36,11 +36,9 @@ class LoadPlan:
 
     @property
     def texts(self) -> int:
-        """Texts it takes."""
         return sum(self.sessions) * self.iterations
 
     def prompt(self, client: int, iteration: int) -> int:
-        """The number of the prompt of a client's text."""
         return (client + iteration) % len(self.prompts)
 
     def body(self, prompt: int) -> Json:
@@ -65,7 +63,6 @@ class LoadText:
 
     @property
     def ended(self) -> float:
-        """When the last of it came."""
         return self.arrivals[-1] if self.arrivals else self.begun
 
     def take(self, chunk: Json, now: float) -> None:
@@ -195,13 +192,11 @@ class LoadLevel:
     refused: int
 
     def as_json(self) -> Json:
-        """Return it as a JSON object."""
         spreads = {"first_token_ms": self.first_token_ms._asdict(), "gap_ms": self.gap_ms._asdict()}
         return asdict(self) | spreads
 
 
 def levels(runs: Sequence[tuple[int, Sequence[LoadText]]]) -> list[LoadLevel]:
-    """Sum up the texts of each count of clients, in the order in which they were run."""
     truth: dict[int, LoadText] = {}
     return [_level(sessions, texts, truth) for sessions, texts in runs]
 
@@ -258,7 +253,6 @@ _HEADINGS = (
 
 
 def lines(found: Sequence[LoadLevel]) -> list[str]:
-    """The table: one line per count of clients, and what its columns mean."""
     told = [_HEADINGS]
     for one in found:
         acceptance = "-" if one.acceptance_rate is None else f"{one.acceptance_rate:.0%}"
@@ -283,7 +277,6 @@ class LoadResult:
     about: Json
 
     def as_json(self) -> Json:
-        """Everything but the texts."""
         return {
             "schema_version": 1,
             "model": self.about.get("model"),
@@ -297,7 +290,6 @@ class LoadResult:
         }
 
     def lines(self) -> list[str]:
-        """What was run, and the table."""
         load, places = self.load, self._places()
         model = self.about.get("model")
         name = model.get("name") if isinstance(model, dict) else "unknown model"

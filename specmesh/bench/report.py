@@ -25,7 +25,6 @@ class RunResult:
     snapshot: Json
 
     def lines(self) -> list[str]:
-        """Return what was run, the table, the assessment."""
         outcomes, plan = aggregate(self.samples), self.plan
         model = self.snapshot.get("model")
         name = f"{model.get('name')} on {model.get('backend')}" if isinstance(model, dict) else "unknown model"
@@ -39,7 +38,6 @@ class RunResult:
         ]
 
     def as_json(self) -> Json:
-        """Return everything but the texts."""
         outcomes = aggregate(self.samples)
         samples = [asdict(one) | {"tokens": len(one.ids)} for one in self.samples]
         return {

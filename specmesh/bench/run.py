@@ -40,11 +40,9 @@ class RunPlan:
 
     @property
     def texts(self) -> int:
-        """Number of texts to generate."""
         return len(self.prompts) * self.iterations * len(self.variants)
 
     def body(self, prompt: int, variant: Variant) -> Json:
-        """Return the request for a text."""
         return {
             "prompt": self.prompts[prompt],
             "max_tokens": self.max_tokens,
@@ -86,8 +84,6 @@ class Sample:
 
 
 class Spread(NamedTuple):
-    """Of some iterations."""
-
     median: float
     low: float
     high: float
@@ -126,7 +122,6 @@ class Outcome:
     without_drafter: int
 
     def as_json(self) -> Json:
-        """Return it as a JSON object."""
         speedup = None if self.speedup is None else self.speedup._asdict()
         return asdict(self) | {"tokens_per_second": self.tokens_per_second._asdict(), "speedup": speedup}
 
@@ -251,7 +246,6 @@ _HEADINGS = (
 
 
 def lines(outcomes: list[Outcome]) -> list[str]:
-    """The table: one line per variant."""
     told = [_HEADINGS]
     for one in outcomes:
         rate = one.tokens_per_second

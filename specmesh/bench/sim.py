@@ -73,7 +73,6 @@ class SimResult:
     round_trip_ms: float | None
 
     def as_json(self) -> dict[str, object]:
-        """What `--json` prints."""
         best = max(self.fixed, key=lambda n: self.fixed[n]) if self.fixed else None
         speeds = {"alone": self.alone, "lockstep": {str(n): round(s, 3) for n, s in self.fixed.items()}}
         return {
@@ -92,7 +91,6 @@ class SimResult:
         }
 
     def lines(self) -> list[str]:
-        """The same for people."""
         speedup = self.specmesh / self.alone
         rows = [("the verifier alone", self.alone), *((f"fixed draft_n {n}", s) for n, s in self.fixed.items())]
         rows += [("specmesh, adaptive", self.specmesh), ("ideal, no overhead", self.ideal)]

@@ -95,7 +95,6 @@ def as_json(snapshot: Json, tables: dict[int, list[StepRow]]) -> Json:
 
 
 def lines(tables: dict[int, list[StepRow]]) -> list[str]:
-    """The tables in words."""
     told = []
     for least, table in tables.items():
         told += [f"context of {least} ids and more:"] if len(tables) > 1 else []

@@ -16,7 +16,7 @@ from specmesh.security.addresses import check_one_network, endpoint, host_of, is
 
 if TYPE_CHECKING:
     from specmesh.security.keys import KeyFolder
-    from specmesh.security.pairing import Introduction
+    from specmesh.security.pairing import PairingIntroduction
 
 SERVICE_USER = "specmesh"
 """Who runs the machine's own service; on a Mac it is the user who installs it with sudo."""
@@ -181,12 +181,12 @@ def pair(
 def _wait(folder: "KeyFolder", bind: str, address: str | None, made: bool) -> None:
     """The verifier's side; `bind` is where the verifier itself listens, `made` whether its key is new."""
     from specmesh.security.keys import Listing
-    from specmesh.security.pairing import PORT, Introduction, new_code, wait
+    from specmesh.security.pairing import PORT, PairingIntroduction, new_code, wait
 
     listens, wire_port = endpoint(bind)
     alone = is_loopback(listens)
     host, port = _endpoint(address or (_own_address() if alone else listens), PORT)
-    mine = Introduction("verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0)
+    mine = PairingIntroduction("verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0)
     with _listener(host, port) as listener:
         code, shown = new_code(), _bracketed(host) + (f":{port}" if port != PORT else "")
         click.echo(f"On the drafter's machine, within five minutes:\n\n  specmesh pair {shown} {code}\n")
@@ -212,10 +212,10 @@ def _listener(host: str, port: int) -> socket.socket:
 def _ask(folder: "KeyFolder", host: str, code: str) -> None:
     """The drafter's side."""
     from specmesh.security.keys import Listing
-    from specmesh.security.pairing import PORT, Introduction, WrongCode, ask
+    from specmesh.security.pairing import PORT, PairingIntroduction, WrongCode, ask
 
     name, port = _endpoint(host, PORT)
-    mine = Introduction("drafter", folder.identity().public.hex(), socket.gethostname())
+    mine = PairingIntroduction("drafter", folder.identity().public.hex(), socket.gethostname())
     try:
         with socket.create_connection((name, port), 5.0) as connection:
             theirs = ask(connection, code, mine)
@@ -236,7 +236,7 @@ def _ask(folder: "KeyFolder", host: str, code: str) -> None:
         click.echo(f"The key known there before stays trusted. If it was replaced: specmesh keys revoke {key}")
 
 
-def _admit(folder: "KeyFolder", theirs: "Introduction") -> None:
+def _admit(folder: "KeyFolder", theirs: "PairingIntroduction") -> None:
     """Allow the drafter, under a name that is no other key's."""
     from specmesh.security.keys import Listing
 

@@ -54,18 +54,15 @@ class HfDirectory:
 
     @property
     def architecture(self) -> str | None:
-        """The configuration's `model_type`."""
         value = self.config.get("model_type")
         return value if isinstance(value, str) else None
 
     @property
     def context(self) -> int | None:
-        """Tokens the model was trained to hold."""
         return _int(self.config.get("max_position_embeddings"))
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Rows of the embedding, padding included."""
         return _int(self.config.get("vocab_size"))
 
     @property
@@ -89,13 +86,11 @@ class HfDirectory:
 
 
 def is_model(names: list[str]) -> bool:
-    """Whether files of these names make a model directory."""
     weights = any(fnmatchcase(name, WEIGHTS) for name in names)
     return weights and CONFIG in names and any(name in names for name in TOKENIZERS)
 
 
 def needed(names: list[str]) -> list[str]:
-    """Those of a repository's files that a model directory needs."""
     return [name for name in names if any(fnmatchcase(name, pattern) and "/" not in name for pattern in _FILES)]
 
 
@@ -120,7 +115,6 @@ def read_directory(path: Path) -> HfDirectory:
 
 
 def _elements(path: Path) -> Counter[str]:
-    """Elements by type, from a safetensors file's header."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > min(_MAX_HEADER, path.stat().st_size):

@@ -59,18 +59,15 @@ class GgufHeader:
 
     @property
     def architecture(self) -> str | None:
-        """llama.cpp's name of the architecture."""
         value = self.values.get("general.architecture")
         return value if isinstance(value, str) else None
 
     @property
     def context(self) -> int | None:
-        """Tokens the model was trained to hold."""
         return self._int(f"{self.architecture}.context_length")
 
     @property
     def vocabulary_size(self) -> int | None:
-        """How many tokens the file lists."""
         return self.lengths.get("tokenizer.ggml.tokens")
 
     @property

@@ -47,7 +47,6 @@ class Hub:
     """huggingface_hub, imported only here. Any, because it may not be installed where this is type-checked."""
 
     def __init__(self) -> None:
-        """Raise ConfigError where huggingface_hub is not installed."""
         try:
             modules: list[Any] = [import_module(f"huggingface_hub{name}") for name in ("", *_MODULES)]
         except ImportError as error:

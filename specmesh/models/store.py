@@ -20,7 +20,6 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all its files."""
         files = parts(self.path) if self.kind == "gguf" else [item for item in self.path.iterdir() if item.is_file()]
         return sum(file.stat().st_size for file in files if file.exists())
 
@@ -40,7 +39,6 @@ def entries(root: Path) -> list[Entry]:
 
 
 def as_json(root: Path, found: Iterable[Entry]) -> dict[str, object]:
-    """What `specmesh models list --json` prints."""
     return {
         "schema_version": 1,
         "folder": str(root),
@@ -58,7 +56,6 @@ def as_json(root: Path, found: Iterable[Entry]) -> dict[str, object]:
 
 
 def lines(found: Iterable[Entry]) -> list[str]:
-    """A heading and an aligned line for each model."""
     rows = [("NAME", "KIND", "SIZE", "QUANTISATION", "PATH")]
     rows += [
         (entry.name, entry.kind, human_bytes(entry.size_bytes), entry.quantisation or "unknown", str(entry.path))
@@ -75,7 +72,6 @@ def is_gguf(name: str) -> bool:
 
 
 def human_bytes(size: int) -> str:
-    """A size for people, in decimal units."""
     amount = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
@@ -154,11 +150,9 @@ class ModelReport:
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, object]:
-        """What `specmesh models inspect --json` prints."""
         return {"schema_version": 1} | asdict(self)
 
     def lines(self) -> list[str]:
-        """The report for people."""
         rows = {
             "path": self.path,
             "kind": {"gguf": "GGUF file", "hf": "Hugging Face directory"}[self.kind],
@@ -219,7 +213,6 @@ def _by_llama(path: Path) -> tuple[int | None, str | None, bool | None, list[str
 
 
 def _by_files(path: Path, found: HfDirectory) -> tuple[int | None, str | None, bool | None, list[str]]:
-    """The same of a directory."""
     from specmesh.engines.hf_vocabulary import load_hf_vocabulary
 
     fingerprint, notes = None, list[str]()

@@ -62,7 +62,6 @@ class Identity:
 
 
 def new_identity() -> Identity:
-    """A pair that nobody has had before."""
     public, secret = zmq.curve_keypair()
     return Identity(z85.decode(public), z85.decode(secret))
 
@@ -92,7 +91,6 @@ def find_keys(named: Path | None) -> "KeyFolder | None":
 
 
 def parse_key(text: str) -> str:
-    """A public key as it is written; raises ConfigError for anything else."""
     key = text.strip().lower()
     if not _KEY.fullmatch(key):
         raise ConfigError(f"{text!r} is no key: give the 64 hexadecimal digits that `specmesh keys show` prints there")
@@ -298,7 +296,6 @@ def _there(path: Path) -> bool:
 
 
 def _credential() -> Path | None:
-    """The secret key as a service manager hands it over."""
     folder = os.environ.get("CREDENTIALS_DIRECTORY")
     path = Path(folder) / CREDENTIAL if folder else None
     return path if path is not None and path.is_file() else None

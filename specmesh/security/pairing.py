@@ -54,7 +54,7 @@ class WrongCode(RemoteProtocolError):
 
 
 @dataclass(frozen=True, slots=True)
-class Introduction:
+class PairingIntroduction:
     """What a side says of itself. key: its public one. port: where a verifier listens for drafters; 0 of a drafter."""
 
     role: str
@@ -64,7 +64,6 @@ class Introduction:
 
 
 def new_code() -> str:
-    """Eight random digits in two groups."""
     number = secrets.randbelow(10**8)
     return f"{number // 10**4:04}-{number % 10**4:04}"
 
@@ -72,11 +71,11 @@ def new_code() -> str:
 def wait(
     listener: socket.socket,
     code: str,
-    mine: Introduction,
-    admit: Callable[[Introduction], None],
+    mine: PairingIntroduction,
+    admit: Callable[[PairingIntroduction], None],
     failed: Callable[[str, int], None],
     lifetime: float = LIFETIME,
-) -> Introduction:
+) -> PairingIntroduction:
     """Wait as a verifier for the drafter with this code, once; `admit` is called before it is told that it was right.
 
     failed: called with what was wrong with a peer, and how many tries are left.
@@ -98,7 +97,7 @@ def wait(
             continue  # it left before it was heard
         with connection:
             try:
-                return offer(_Lines(connection), code, mine, spend, admit)
+                return offer(LineChannel(connection), code, mine, spend, admit)
             except (RemoteProtocolError, OSError) as error:
                 failed(str(error), TRIES - spent)
     if spent >= TRIES:
@@ -109,8 +108,12 @@ def wait(
 
 
 def offer(
-    lines: "_Lines", code: str, mine: Introduction, spend: Callable[[], None], admit: Callable[[Introduction], None]
-) -> Introduction:
+    lines: "LineChannel",
+    code: str,
+    mine: PairingIntroduction,
+    spend: Callable[[], None],
+    admit: Callable[[PairingIntroduction], None],
+) -> PairingIntroduction:
     """The verifier's side of one exchange; `spend` is called before anything is told that a guess could be tried on."""
     greeting = lines.read()
     if not greeting.startswith(_GREETING):
@@ -131,9 +134,9 @@ def offer(
     return theirs
 
 
-def ask(connection: socket.socket, code: str, mine: Introduction) -> Introduction:
+def ask(connection: socket.socket, code: str, mine: PairingIntroduction) -> PairingIntroduction:
     """The drafter's side; raises WrongCode, RemoteProtocolError where something else answers, OSError where it left."""
-    lines = _Lines(connection)
+    lines = LineChannel(connection)
     side = SPAKE2_A(_password(code), **_SIDES)
     lines.write(_GREETING + side.start().hex().encode())
     box = _box(side, lines.read())
@@ -156,11 +159,11 @@ def _box(side: "SPAKE2_A | SPAKE2_B", message: bytes) -> Fernet:
     return Fernet(base64.urlsafe_b64encode(key))
 
 
-def _sealed(box: Fernet, mine: Introduction) -> bytes:
+def _sealed(box: Fernet, mine: PairingIntroduction) -> bytes:
     return box.encrypt(json.dumps(asdict(mine)).encode())
 
 
-def _opened(box: Fernet, line: bytes, role: str) -> Introduction:
+def _opened(box: Fernet, line: bytes, role: str) -> PairingIntroduction:
     try:
         told = json.loads(box.decrypt(line))
     except (InvalidToken, ValueError):
@@ -168,7 +171,7 @@ def _opened(box: Fernet, line: bytes, role: str) -> Introduction:
     match told:
         case {"role": str(said), "key": str(key), "name": str(name), "port": int(port)}:
             if said == role and _KEY.fullmatch(key) and 0 <= port < 2**16:
-                return Introduction(said, key, _name(name, role), port)
+                return PairingIntroduction(said, key, _name(name, role), port)
     raise RemoteProtocolError(f"the other side does not introduce itself as a {role}")
 
 
@@ -177,7 +180,7 @@ def _name(told: str, role: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", told).strip("-.")[:64] or role
 
 
-class _Lines:
+class LineChannel:
     """Lines over a connection, all of them together within PATIENCE seconds; raises OSError, RemoteProtocolError."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -186,12 +189,10 @@ class _Lines:
         self._kept = b""
 
     def write(self, line: bytes) -> None:
-        """Send a line."""
         self._arm()
         self._connection.sendall(line + b"\n")
 
     def read(self) -> bytes:
-        """The next line, without its end."""
         while b"\n" not in self._kept:
             self._arm()
             more = self._connection.recv(MAX_LINE)

@@ -56,7 +56,6 @@ class Service:
 
     @property
     def settings(self) -> Path:
-        """The file of settings."""
         return self.files[1].path
 
 
@@ -79,7 +78,6 @@ class Hand:
         self.run([*service.prepare, *service.reload, *service.enable])
 
     def start(self, unload: Sequence[Command], start: Sequence[Command]) -> None:
-        """Start or restart a service. Raise EngineError where the manager refuses."""
         self.run(unload, may_fail=True)
         self.run(start)
 
@@ -97,7 +95,6 @@ class Hand:
         self.run(service.reload, may_fail=True)
 
     def run(self, commands: Sequence[Command], *, may_fail: bool = False) -> None:
-        """Run them in turn. Raises EngineError where one fails."""
         for command in commands:
             self.say("$ " + " ".join(command))
             if self.dry or self.root is not None:

@@ -55,7 +55,6 @@ def launchd_service(role: str, scope: Scope, settings: str, domain: str | None =
 
 
 def plist(role: str, scope: Scope, config: Path, logs: Path) -> str:
-    """The property list's text."""
     values = {
         "ROLE": role,
         "LABEL": f"org.specmesh.{role}",
@@ -94,5 +93,4 @@ def _user_domain(label: str) -> str:
 
 
 def _launchctl(*words: str) -> bool:
-    """Whether launchctl knows it."""
     return subprocess.run(["launchctl", *words], capture_output=True, check=False).returncode == 0  # noqa: S603, S607

@@ -59,7 +59,6 @@ def systemd_service(role: str, scope: Scope, settings: str) -> Service:
 
 
 def unit(role: str, scope: Scope, config: Path) -> str:
-    """The unit's text."""
     values = {
         "ROLE": role,
         "COMMAND": f"{quoted(sys.executable, program=True)} -P -m specmesh",

@@ -6,7 +6,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Message
 
-from specmesh.api.guard import Guard
+from specmesh.api.guard import ApiGuard
 from specmesh.config import Keys
 
 
@@ -24,7 +24,7 @@ def asked(keys: tuple[str, ...] | Keys, path: str = "/stats", **headers: str) ->
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     scope = {"type": "http", "method": "GET", "path": path, "headers": raw, "query_string": b""}
     held = keys if isinstance(keys, Keys) else Keys(keys)
-    asyncio.run(Guard(PlainTextResponse("ok"), held)(scope, receive, send))
+    asyncio.run(ApiGuard(PlainTextResponse("ok"), held)(scope, receive, send))
     return statuses[0]
 
 

@@ -9,26 +9,26 @@ import pytest
 from spake2 import SPAKE2_A
 
 from specmesh.errors import Busy, Refused, RemoteProtocolError, SpecmeshError
-from specmesh.security.pairing import TRIES, Introduction, WrongCode, ask, wait
+from specmesh.security.pairing import TRIES, PairingIntroduction, WrongCode, ask, wait
 
 CODE, WRONG = "0123-4567", "0123-4568"
-BOX = Introduction("verifier", "ab" * 32, "bigbox", 7071)
-MAC = Introduction("drafter", "cd" * 32, "mac")
+BOX = PairingIntroduction("verifier", "ab" * 32, "bigbox", 7071)
+MAC = PairingIntroduction("drafter", "cd" * 32, "mac")
 
 
 class Verifier:
     """One that waits, on a thread of its own; `end` is what came of it."""
 
-    def __init__(self, lifetime: float = 60.0, mine: Introduction = BOX) -> None:
+    def __init__(self, lifetime: float = 60.0, mine: PairingIntroduction = BOX) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
-        self.admitted: list[Introduction] = []
+        self.admitted: list[PairingIntroduction] = []
         self.failures: list[tuple[str, int]] = []
-        self._came: Introduction | SpecmeshError | None = None
+        self._came: PairingIntroduction | SpecmeshError | None = None
         self._thread = threading.Thread(target=self._wait, args=(lifetime, mine))
         self._thread.start()
 
-    def _wait(self, lifetime: float, mine: Introduction) -> None:
+    def _wait(self, lifetime: float, mine: PairingIntroduction) -> None:
         with self._listener:
             try:
                 self._came = wait(
@@ -42,7 +42,7 @@ class Verifier:
             except SpecmeshError as error:
                 self._came = error
 
-    def end(self) -> Introduction | SpecmeshError | None:
+    def end(self) -> PairingIntroduction | SpecmeshError | None:
         self._thread.join(30)
         assert not self._thread.is_alive()
         return self._came
@@ -50,7 +50,7 @@ class Verifier:
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, 10)
 
-    def ask(self, code: str, mine: Introduction = MAC) -> Introduction:
+    def ask(self, code: str, mine: PairingIntroduction = MAC) -> PairingIntroduction:
         with self.connect() as connection:
             return ask(connection, code, mine)
 
@@ -215,13 +215,13 @@ def test_our_own_words_are_no_answer():
 @pytest.mark.parametrize(
     "mine",
     [
-        Introduction("verifier", "cd" * 32, "mac"),
-        Introduction("drafter", "cd" * 31, "mac"),
-        Introduction("drafter", "CD" * 32, "mac"),
-        Introduction("drafter", "cd" * 32, "mac", 70000),
+        PairingIntroduction("verifier", "cd" * 32, "mac"),
+        PairingIntroduction("drafter", "cd" * 31, "mac"),
+        PairingIntroduction("drafter", "CD" * 32, "mac"),
+        PairingIntroduction("drafter", "cd" * 32, "mac", 70000),
     ],
 )
-def test_introductions_are_checked(verifier: Verifier, mine: Introduction):
+def test_introductions_are_checked(verifier: Verifier, mine: PairingIntroduction):
     """Who knows the code can still say nonsense: it is not admitted."""
     with pytest.raises((RemoteProtocolError, OSError)):
         verifier.ask(CODE, mine)
@@ -233,5 +233,5 @@ def test_introductions_are_checked(verifier: Verifier, mine: Introduction):
 )
 def test_names_are_made_harmless(verifier: Verifier, said: str, kept: str):
     """A name becomes one word that a terminal can show."""
-    verifier.ask(CODE, Introduction("drafter", "cd" * 32, said))
-    assert verifier.admitted == [Introduction("drafter", "cd" * 32, kept)]
+    verifier.ask(CODE, PairingIntroduction("drafter", "cd" * 32, said))
+    assert verifier.admitted == [PairingIntroduction("drafter", "cd" * 32, kept)]
