@@ -23,26 +23,31 @@ PIECES = (b"", *(bytes([97 + token]) for token in range(1, N_VOCAB)))
 """The bytes of each id, for stop strings: b to p."""
 
 
-def row(crc: int) -> NDArray[np.float32]:
+def row(crc: int, n_vocab: int = N_VOCAB, end_bias: float = -3.5) -> NDArray[np.float32]:
     """The target's logits after the prefix with this CRC: a hash, with an end id that is possible but rare."""
-    digest = blake2b(b"%d" % crc, digest_size=N_VOCAB).digest()
+    digest = blake2b(b"%d" % crc, digest_size=n_vocab).digest()
     logits = np.frombuffer(digest, np.uint8).astype(np.float32) / np.float32(32)
-    logits[END] -= 3.5
+    logits[END] += end_bias
     return logits
 
 
 @lru_cache(4096)
 def alone(
-    params: SessionParams, n_ctx: int, said: tuple[int, ...] = ()
+    params: SessionParams,
+    n_ctx: int,
+    said: tuple[int, ...] = (),
+    *,
+    prompt: tuple[int, ...] = PROMPT,
+    end_bias: float = -3.5,
 ) -> tuple[tuple[int, ...], tuple[int, ...], str]:
-    """What the target says after PROMPT, and what it has said already, one row at a time: (all ids, an end id included;
-    ids shown; finish reason)."""
-    prefix, sampler, shown, text = Prefix(PROMPT), Sampler(params.sampling), list[int](), b""
+    """What the target says after a prompt, and what it has said already, one row at a time: (all ids, an end id
+    included; ids shown; finish reason)."""
+    prefix, sampler, shown, text = Prefix(prompt), Sampler(params.sampling), list[int](), b""
     reason, before = "", iter(said)
     while not reason:
-        own = sampler.keyed(prefix.crc) if uses_proposals(params.sampling) else sampler
+        own = sampler.keyed(prefix.crc) if uses_proposals(params.sampling) else sampler.after(prefix[0:])
         token = next(before, -1)
-        token = own.choose(row(prefix.crc), len(prefix)) if token < 0 else token
+        token = own.choose(row(prefix.crc, end_bias=end_bias), len(prefix)) if token < 0 else token
         prefix.extend([token])
         if token == END:
             reason = "stop"
@@ -54,7 +59,7 @@ def alone(
         elif len(shown) == params.max_tokens or len(prefix) == n_ctx:
             reason = "length"
     assert next(before, None) is None, "it has gone on after its end"
-    return tuple(prefix[0 : len(prefix)]), tuple(shown), reason
+    return tuple(prefix[0:]), tuple(shown), reason
 
 
 class Memory:

@@ -1,7 +1,6 @@
 """A verifier's session run to its end against a target that is a function of the committed ids."""
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from random import Random
 
 import numpy as np
@@ -19,18 +18,6 @@ Row = Callable[[int], NDArray[np.float32]]
 """The target's logits after the prefix with this CRC."""
 
 Drafts = Callable[[VerifierSession], Sequence[int]]
-
-
-def hashed(n_vocab: int, end_bias: float = 0.0) -> Row:
-    """A target whose logits are a hash of the prefix; id 0 ends."""
-
-    def row(crc: int) -> NDArray[np.float32]:
-        digest = blake2b(b"%d" % crc, digest_size=n_vocab).digest()
-        logits = np.frombuffer(digest, np.uint8).astype(np.float32) / 32
-        logits[0] += end_bias
-        return logits
-
-    return row
 
 
 def crc(*ids: int) -> int:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from harness import cores as core
-from simulated_models import N_VOCAB, Memory, target_logits
+from simulated_models import Memory
 
+from fuzz.oracle import N_VOCAB, row
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.acceptance_strategies import uses_proposals
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler
@@ -90,7 +91,7 @@ class HonestDrafter:
         """A draft after a prefix, always the same there, and its proposal: of a law that is the less the target's the
         less accurate the drafter is; sampled as drafters do, or from two tokens in thirds, or certain."""
         ids, blur = prefix[0 : len(prefix)], (1 - self.setup.accuracy) * 2
-        logits = target_logits(prefix.crc, self.world.end_bias) + blur * target_logits(prefix.crc ^ 1, 0.0)
+        logits = row(prefix.crc, end_bias=self.world.end_bias) + blur * row(prefix.crc ^ 1, end_bias=0.0)
         sampler, luck = self.sampler.after(ids), random.Random(prefix.crc ^ self.world.seed)
         form = luck.randrange(8)
         if form > 1:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter, HonestDrafter
 from simulated_link import Faults
-from simulated_models import END, target_logits
 from simulated_strategies import PROFILE, drafters, worlds_of
 from simulated_world import PROMPT, World, check
 
+from fuzz.oracle import END, row
 from fuzz.referee import said
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Strategy
@@ -72,7 +72,7 @@ def possible(world, key):
     prefix, shown = Prefix(served.prompt), world.core.prefix(key)[len(served.prompt) :]
     sampler = Sampler(served.params.sampling)
     for token in shown:
-        law = sampler.after(prefix[0 : len(prefix)]).law(target_logits(prefix.crc, world.end_bias))
+        law = sampler.after(prefix[0 : len(prefix)]).law(row(prefix.crc, end_bias=world.end_bias))
         assert law[token] > 0, "what the filters leave out"
         prefix.extend([token])
     if END in shown:
@@ -125,8 +125,8 @@ def ranks(world, luck):
     for key, served in world.sessions.items():
         prefix, sampler = Prefix(served.prompt), Sampler(served.params.sampling)
         for token in world.core.prefix(key)[len(served.prompt) :]:
-            law = sampler.after(prefix[0 : len(prefix)]).law(target_logits(prefix.crc, world.end_bias))
-            liked = target_logits(prefix.crc ^ 1, 0.0)
+            law = sampler.after(prefix[0 : len(prefix)]).law(row(prefix.crc, end_bias=world.end_bias))
+            liked = row(prefix.crc ^ 1, end_bias=0.0)
             yield float(law[liked < liked[token]].sum() + luck.random() * law[liked == liked[token]].sum())
             prefix.extend([token])
 

@@ -1,15 +1,18 @@
-"""The targets hold against any bytes, and have teeth: each notices that what it watches over is broken."""
+"""Fuzz targets: every input of the corpora again, any bytes, and that each target notices what is broken."""
 
 import importlib
+from collections import Counter
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz import codec, drafter_session, verifier_session
-from fuzz.tape import Tape
-from fuzz.targets import corpus
+from fuzz.codec import REASONS
+from fuzz.mutants import decoded, mutants, originals
+from fuzz.targets import TARGETS, corpus
 from specmesh.core import draft_buffer as held_drafts
 from specmesh.core import session as core_verifier
 from specmesh.core.accept import Acceptance
@@ -17,8 +20,45 @@ from specmesh.core.draft_session import DrafterSession
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.acceptance_strategies import Probabilistic
 from specmesh.wire import codec as wire_codec
+from specmesh.wire.messages import Kind
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
+INPUTS = [pytest.param(target, path, id=f"{target} {path.name}") for target in TARGETS for path in corpus(target)]
+
+REACHED = {
+    "codec": {
+        *("length", "magic", "checksum", "version", "kind", "count", "body"),
+        *("Draft", "Truth", "Sync", "Nack", "Shadow", "Hello", "Welcome", "Vocab", "Open", "Opened", "Close", "Done"),
+        *("Error", "Ping", "Pong", "Round", "Bye", "Logprobs", "DraftProbs"),
+    },
+    "verifier_session": {
+        *("SendTruth", "SendSync", "SendNack", "Emit", "Trim", "Finish"),
+        *("accepted", "rejected", "stale", "waits", "solved", "resumed", "no event"),
+        *("sampled", "certain", "beyond the rows"),
+    },
+    "drafter_session": {
+        *("SendDraft", "SendShadow", "SendNack", "Trim", "Learned", "accepted", "shadowing", "no event"),
+        "sampled",
+    },
+}
+"""What the inputs of a corpus make happen."""
+
+
+def run(target, data):
+    return importlib.import_module(f"fuzz.{target}").run(data)
+
+
+@pytest.mark.parametrize(("target", "path"), INPUTS)
+def test_input(target, path):
+    """A target holds against each of its inputs."""
+    run(target, path.read_bytes())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_corpus_reaches_what_there_is(target):
+    """Each message, refusal, effect and turn of a session happens in some input."""
+    seen = sum((run(target, path.read_bytes()) for path in corpus(target)), Counter())
+    assert REACHED[target] <= {what for what, count in seen.items() if count}
 
 
 @PROFILE
@@ -43,22 +83,19 @@ def test_drafter_session(data):
     drafter_session.run(data)
 
 
-def test_a_tape_never_ends():
-    """Bytes in order, then zeros."""
-    tape = Tape(b"\x05\x01\x02\xff")
-    assert (tape.choice("abcd"), tape.number(2), tape.left) == ("b", 0x0201, True)
-    assert (tape.take(3), tape.left, tape.byte(), tape.take(2)) == (b"\xff", False, 0, b"")
-
-
-# --- teeth
+def test_damaged_frames():
+    """Each is a message or refused; every reason occurs, and not everything is refused."""
+    assert {frame[3] for frame in originals()} == set(Kind)
+    outcomes = decoded(islice(mutants(1), 20_000))
+    assert set(outcomes) >= REASONS
+    assert sum(count for outcome, count in outcomes.items() if outcome not in REASONS) > 200
 
 
 def notices(target: str) -> bool:
     """Whether some input of the corpus breaks the target."""
-    play = importlib.import_module(f"fuzz.{target}").run
     for path in corpus(target):
         try:
-            play(path.read_bytes())
+            run(target, path.read_bytes())
         except (AssertionError, LookupError, RecursionError, ValueError):
             return True
     return False
