@@ -1,9 +1,7 @@
-"""python -m soak [--minutes 20] [--seed 1] [--models sim|bundled] [--json FILE], more by --help: 1 where it fails."""
+"""python -m soak [--minutes 20] [--seed 1] [--models sim|bundled], more by --help: 1 where it fails."""
 
 import argparse
-import json
 import sys
-from pathlib import Path
 
 from soak.pair import MODELS
 from soak.run import PAIRS, USUAL, Settings, soak
@@ -21,9 +19,7 @@ def main() -> None:
     parser.add_argument("--models", choices=sorted(MODELS), default="sim")
     parser.add_argument("--clients", type=int, default=3, help="of each pair")
     parser.add_argument("--sessions", type=int, help="that each daemon holds at once, and as many may wait")
-    parser.add_argument("--json", type=Path, help="write what was found to this file")
     parser.add_argument("--only", choices=sorted(PAIRS), action="append", help="this pair")
-    parser.add_argument("--traces", type=Path, help="a folder for what the steady pair allocates after its warm-up")
     args = parser.parse_args()
     logs.configure("error", "console")  # llama.cpp tells much of what it loads
     seconds = args.minutes * 60
@@ -35,13 +31,10 @@ def main() -> None:
         args.clients,
         warm_up=warm_up,
         pairs=tuple(args.only or USUAL),
-        traces=args.traces,
         sessions=args.sessions,
     )
     report = soak(settings, lambda line: print(line, file=sys.stderr, flush=True))
     print("\n".join(report.lines()))
-    if args.json is not None:
-        args.json.write_text(json.dumps(report.as_json(), indent=2) + "\n")
     raise SystemExit(bool(report.failures))
 
 

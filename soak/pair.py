@@ -10,7 +10,7 @@ from specmesh.paths import bundled
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))  # where these helpers live
 
-from processes import SPECMESH, Daemon, Mesh, until
+from processes import Daemon, Mesh
 from proxy import Proxy
 
 GRACE_S = 5
@@ -18,12 +18,6 @@ GRACE_S = 5
 
 LAST_LINES = 3
 """Lines of its log that are told of a daemon that has ended by itself."""
-
-ANSWERS_S = 0.5
-"""Seconds in which a daemon that is not stopped answers."""
-
-TRACE_S = 120.0
-"""Seconds that comparing what is allocated may take."""
 
 DELAY = 0.005
 """Seconds that each way takes, for each second that a fault of this kind lasts: up to a twentieth of a second."""
@@ -51,12 +45,9 @@ class Pair:
     """One pair in a folder of its own, each of so many sessions. `log` are the faults that have befallen it, with their
     real times."""
 
-    def __init__(
-        self, name: str, models: Models, folder: Path, sessions: int | None = None, *, traced: bool = False
-    ) -> None:
+    def __init__(self, name: str, models: Models, folder: Path, sessions: int | None = None) -> None:
         self.name, self.models = name, models
         self._sessions = sessions
-        self._program = [sys.executable, "-m", "soak.traced"] if traced else SPECMESH
         self.mesh = Mesh(folder)
         self.proxy = Proxy(self.mesh.port)
         self.daemons: dict[Lane, Daemon] = {}
@@ -89,7 +80,7 @@ class Pair:
             arguments = (*self._model(models.drafter), "--connect", f"tcp://127.0.0.1:{self.proxy.port}")
         if self._sessions is not None and lane is Lane.VERIFIER:
             arguments += ("--max-queue", self._sessions)
-        self.daemons[lane] = self.mesh.start(lane, *common, *arguments, program=self._program)
+        self.daemons[lane] = self.mesh.start(lane, *common, *arguments)
 
     def _model(self, model: str) -> tuple[object, ...]:
         """A model, and how many sessions it is to hold."""
@@ -149,18 +140,6 @@ class Pair:
             lines = [line for line in daemon.text().splitlines() if "Traceback (most recent call last)" in line]
             if lines:
                 self.died.append(f"{self.name}: {len(lines)} tracebacks in the log {daemon.log.name}")
-
-    def trace(self) -> None:
-        """Tell traced daemons to remember what they hold or, the second time, to write what has grown."""
-        for daemon in self.daemons.values():
-            daemon.signal(signal.SIGUSR1)
-
-    def traces(self) -> dict[Lane, str]:
-        """What they wrote."""
-        self.trace()
-        files = {lane: daemon.socket.with_suffix(".grown") for lane, daemon in self.daemons.items()}
-        until(lambda: all(file.exists() for file in files.values()), "the traces are written", TRACE_S)
-        return {lane: file.read_text(encoding="utf-8") for lane, file in files.items()}
 
     def close(self) -> None:
         """End whatever still runs."""

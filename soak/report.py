@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from soak.slopes import Growth
-from soak.truth import BAD, Verdict
+from soak.truth import Verdict
 
 MOST_TOLD = 20
 """Failures that are told one by one."""
@@ -30,7 +30,7 @@ class PairReport:
     wrong: list[str] = field(default_factory=list)
 
     def judged(self) -> list[str]:
-        """Everything that fails it."""
+        """What fails it."""
         grew = [
             f"{self.name}: the {role} grows: {one.memory_mb_per_h:.2f} MB/h, {one.descriptors_per_h:.1f} descriptors/h"
             for role, one in self.growth.items()
@@ -39,18 +39,6 @@ class PairReport:
         ]
         left = [f"{self.name}: {self.orphans} sessions live on without a client"] if self.orphans else []
         return [*self.wrong, *left, *grew]
-
-    def as_json(self) -> dict[str, object]:
-        """For the record."""
-        return {
-            "generations": self.verdicts.total(),
-            "verdicts": {str(verdict): self.verdicts[verdict] for verdict in Verdict},
-            "mismatches": sum(self.verdicts[verdict] for verdict in BAD),
-            "tokens": self.tokens,
-            "faults": dict(sorted(self.faults.items())),
-            "orphans": self.orphans,
-            "growth": {role: one.as_json() for role, one in self.growth.items()},
-        }
 
     def lines(self) -> list[str]:
         """For people."""
@@ -83,18 +71,6 @@ class Report:
     def failures(self) -> list[str]:
         """What fails it; empty for a pass."""
         return [line for pair in self.pairs for line in pair.judged()]
-
-    def as_json(self) -> dict[str, object]:
-        """For the record."""
-        return {
-            "schema_version": 1,
-            "models": self.models,
-            "seed": self.seed,
-            "seconds": round(self.seconds, 1),
-            "pairs": {pair.name: pair.as_json() for pair in self.pairs},
-            "failures": self.failures,
-            "passed": not self.failures,
-        }
 
     def lines(self) -> list[str]:
         """For people."""

@@ -51,9 +51,8 @@ USUAL = ("shaken", "steady")
 class Settings:
     """A soak: for how long, from which seed, with what models, so many clients of each pair, so many texts.
 
-    warm_up: seconds after which memory is watched; until shortly before, more clients ask where it is. traces: where to
-    write what the steady pair allocates from then on. sessions: how many each daemon holds at once, and lets wait; None
-    for as many as by itself.
+    warm_up: seconds after which memory is watched; until shortly before, more clients ask where it is.
+    sessions: how many each daemon holds at once, and lets wait; None for as many as by itself.
     """
 
     seconds: float
@@ -63,7 +62,6 @@ class Settings:
     texts: int = 40
     warm_up: float = 300.0
     pairs: tuple[str, ...] = USUAL
-    traces: Path | None = None
     sessions: int | None = None
 
 
@@ -105,9 +103,8 @@ class _Running:
     def __init__(self, name: str, settings: Settings, known: list[Text], folder: Path) -> None:
         models = MODELS[settings.models]
         self._watched = Kind.KILL not in {kind for kinds in PAIRS[name].values() for kind in kinds}
-        self._warm_up, self._traces = settings.warm_up, settings.traces if self._watched else None
-        self._tracing = False
-        self.pair = Pair(name, models, folder, settings.sessions, traced=self._traces is not None)
+        self._warm_up = settings.warm_up
+        self.pair = Pair(name, models, folder, settings.sessions)
         self.started = time.monotonic()
         self.samples: dict[Lane, list[Sample]] = {Lane.VERIFIER: [], Lane.DRAFTER: []}
         self.orphans = 0
@@ -150,9 +147,6 @@ class _Running:
         """Sample both processes, where that is wanted."""
         if self.clock() >= EARLY_SHARE * self._warm_up:
             self.crowds[1].leave()
-        if self.clock() >= self._warm_up and self._traces is not None and not self._tracing:
-            self._tracing = True
-            self.pair.trace()
         for recorded in self.pair.proxy.captured:
             recorded.clear()
         if self._watched and Path("/proc/self/smaps_rollup").exists():
@@ -187,10 +181,6 @@ class _Running:
             self.crowds[0].heard.append((order, told))
             if told.finish is None:
                 self.wrong.append(f"{self.pair.name}: no text at the {order.at} after all is over: {told.error}")
-        if self._traces is not None:
-            self._traces.mkdir(parents=True, exist_ok=True)
-            for lane, text_ in self.pair.traces().items():
-                (self._traces / f"{lane}.grown").write_text(text_, encoding="utf-8")
         self.pair.stop()
 
     def _left(self) -> int:

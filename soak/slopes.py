@@ -1,7 +1,7 @@
 """Whether a process grows, from what was sampled of it after a warm-up."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
 
@@ -33,7 +33,6 @@ class Growth:
 
     descriptors_per_h: from the median of the first fifth of it to that of the last, because a client may just have come
     or left, and a connection to the other daemon be there or not; descriptors: fewest and most.
-    mb_by_minute, descriptors_by_minute: medians, the warm-up too, from which can be seen whether it grows or settles.
     """
 
     memory_mb_per_h: float
@@ -43,12 +42,6 @@ class Growth:
     first_mb: float
     last_mb: float
     descriptors: tuple[int, int]
-    mb_by_minute: tuple[float, ...] = ()
-    descriptors_by_minute: tuple[float, ...] = ()
-
-    def as_json(self) -> dict[str, object]:
-        """For the report."""
-        return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
 def memory(pid: int) -> int:
@@ -87,8 +80,6 @@ def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
         float(np.median([one.memory for one in kept[:tenth]])) / MB,
         float(np.median([one.memory for one in kept[-tenth:]])) / MB,
         (min(one.descriptors for one in kept), max(one.descriptors for one in kept)),
-        _by_minute(samples, lambda one: one.memory / MB, np.median),
-        _by_minute(samples, lambda one: one.descriptors, median_low),
     )
 
 
@@ -98,12 +89,3 @@ def _moved(samples: Sequence[Sample]) -> float:
     first, last = samples[:some], samples[-some:]
     moved = median_low(one.descriptors for one in last) - median_low(one.descriptors for one in first)
     return moved / (last[0].at - first[0].at)
-
-
-def _by_minute(
-    samples: Sequence[Sample], held: Callable[[Sample], float], of: Callable[[list[float]], float]
-) -> tuple[float, ...]:
-    minutes: dict[int, list[float]] = {}
-    for one in samples:
-        minutes.setdefault(int(one.at // 60), []).append(held(one))
-    return tuple(round(float(of(each)), 3) for _, each in sorted(minutes.items()))

@@ -1,9 +1,8 @@
 """The report: what fails a soak, and that all of it is told."""
 
-import json
 from collections import Counter
 
-from soak.report import JUDGED_S, MOST_TOLD, PairReport, Report
+from soak.report import JUDGED_S, PairReport, Report
 from soak.slopes import Growth
 from soak.truth import Verdict
 
@@ -23,12 +22,7 @@ def test_a_pass():
     """Cut answers and small slopes fail nothing."""
     good = report(growth={"verifier": grown(0.9, 0.5)})
     assert good.failures == []
-    told = json.loads(json.dumps(good.as_json()))
-    assert told["passed"] is True
-    assert told["pairs"]["steady"]["generations"] == 10
-    assert told["pairs"]["steady"]["verdicts"]["cut"] == 1
-    assert told["pairs"]["steady"]["mismatches"] == 0
-    assert told["pairs"]["steady"]["growth"]["verifier"]["memory_mb_per_h"] == 0.9
+    assert "steady: 10 generations, 500 tokens: 9 complete, 1 cut" in good.lines()
     assert good.lines()[-1] == "passed"
 
 
@@ -39,11 +33,3 @@ def test_what_fails():
     for bad in (grown(memory=1.1), grown(descriptors=2.0), grown(descriptors=-2.0)):
         assert len(report(growth={"drafter": bad}).failures) == 1
     assert report(growth={"drafter": grown(memory=30.0, seconds=100.0)}).failures == []
-
-
-def test_many_failures_are_counted():
-    """The first ones are told, the others counted."""
-    lines = report(wrong=[f"wrong {number}" for number in range(100)]).lines()
-    assert "FAILED, 100:" in lines
-    assert sum("wrong" in line for line in lines) == MOST_TOLD
-    assert lines[-1] == f"  and {100 - MOST_TOLD} more"

@@ -1,6 +1,5 @@
 """The schedule: the same from the same seed, and what a fault may cost whom."""
 
-from collections import Counter
 from itertools import islice, pairwise
 
 import pytest
@@ -29,19 +28,6 @@ def test_faults_of_a_lane_follow_each_other(kinds):
         assert len(own) > 60
     overlap = [a for a in found for b in found if a.lane is not b.lane and a.at < b.at < a.until]
     assert overlap
-
-
-def test_orders_are_mixed():
-    """Both daemons, every draft_n, short and long ones, some that leave; never more than there is."""
-    some = list(islice(orders("3", 40, 300), 2000))
-    assert set(Counter(order.at for order in some)) == {Lane.VERIFIER, Lane.DRAFTER}
-    assert {order.draft_n for order in some} == {None, 0, 1, 4, 8}
-    assert {order.text for order in some} == set(range(40))
-    assert min(order.max_tokens for order in some) == 1
-    assert max(order.max_tokens for order in some) == 300
-    left = [order for order in some if order.leaves_after is not None]
-    assert 100 < len(left) < 300
-    assert all(order.leaves_after < order.max_tokens for order in left)
 
 
 VERIFIER_KILL = Fault(10.0, Lane.VERIFIER, Kind.KILL, 2.0)
