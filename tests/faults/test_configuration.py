@@ -25,7 +25,6 @@ def test_prompts_of_odd_characters(verifier: Daemon, prompt: str):
 
 @fault("E7.83")
 def test_a_prompt_that_is_no_text(verifier: Daemon):
-    """Bytes that are no UTF-8, as an argument: exit 2, one line."""
     words = [*SPECMESH, "generate", b"caf\xe9", "--socket", str(verifier.socket)]
     done = subprocess.run(words, capture_output=True, env=environment(), check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)

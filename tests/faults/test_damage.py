@@ -14,7 +14,6 @@ PROMPT = "What one bit can do"
 @pytest.mark.parametrize("keyed", [False, True], ids=["open", "keyed"])
 @pytest.mark.fault("E1.16")
 def test_flipped_bits_cost_time_only(mesh: Mesh, proxy: Callable[..., Proxy], keyed: bool):
-    """Texts at both sockets, until enough was damaged: all complete and right, and both daemons serve on."""
     folder = KeyFolder(mesh.folder / "keys")
     if keyed:
         folder.new()
@@ -35,7 +34,6 @@ def test_flipped_bits_cost_time_only(mesh: Mesh, proxy: Callable[..., Proxy], ke
 
 @pytest.mark.fault("E1.16")
 def test_a_flipped_bit_in_a_told_id(mesh: Mesh, proxy: Callable[..., Proxy]):
-    """Nothing but the first id of a TRUTH, now and then: a text at the drafter's socket has none of them."""
     mesh.verifier("step_ms=1")
     link = proxy(mesh.port)
     drafter = mesh.drafter("draft_ms=0.2,alpha=0.8", port=link.port)

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -49,7 +48,6 @@ def drafted_for(stream: Stream) -> bool:
 
 @fault("E3.31", "kill -9 of the drafter in the middle of a text", "the text is the same to its end")
 def test_drafter_killed_mid_generation(verifier: Daemon, drafters: Mesh):
-    """kill -9 of the drafter, client on the verifier's socket: the same text to the end."""
     drafter = drafters.drafter()
     with Stream(verifier, body(PROMPT, 200, draft_n=4)) as stream:
         stream.read(while_=lambda: sum(stream.accepted) < 10)
@@ -60,17 +58,7 @@ def test_drafter_killed_mid_generation(verifier: Daemon, drafters: Mesh):
     assert (stream.text, stream.finish) == (sim_text(PROMPT, 200), "length")
 
 
-@fault("E3.31")
-def test_drafter_killed_while_the_command_runs(verifier: Daemon, drafters: Mesh):
-    """The same through `specmesh generate`: exit code 0, the whole text, nothing on stderr."""
-    drafter = drafters.drafter()
-    running = Running(verifier, PROMPT, "--max-tokens", 150).read(5)
-    drafter.kill()
-    assert running.end() == Done(0, sim_text(PROMPT, 150) + "\n", "")
-
-
 def test_daemons_that_are_stopped_say_so(mesh: Mesh):
-    """SIGTERM: the other side knows the reason, and does not wait for silence to tell it."""
     verifier, drafter = mesh.verifier(), mesh.drafter()
     drafter.stop()
     assert [gone["reason"] for gone in until(lambda: verifier.events("drafter_gone"), "it is noted")] == ["stopped"]
@@ -80,7 +68,6 @@ def test_daemons_that_are_stopped_say_so(mesh: Mesh):
 
 
 def test_restarted_drafter_drafts_in_the_same_session(verifier: Daemon, drafters: Mesh):
-    """After kill -9 and restart the drafter's drafts are accepted within 2 s, in the session that was running."""
     drafter = drafters.drafter()
     with Stream(verifier, body(PROMPT, 8000)) as stream:
         stream.read(while_=lambda: not drafted_for(stream))
@@ -99,7 +86,6 @@ def test_restarted_drafter_drafts_in_the_same_session(verifier: Daemon, drafters
 
 
 def test_drafter_that_comes_late_joins(verifier: Daemon, drafters: Mesh):
-    """A drafter started after the generation began drafts for it."""
     with Stream(verifier, body(PROMPT, 8000)) as stream:
         stream.read(3)
         drafters.drafter(ready=False)
@@ -121,7 +107,11 @@ def test_drafter_frozen_and_thawed(verifier: Daemon, drafters: Mesh, draft_n: ob
     assert stream.text == sim_text(PROMPT, 300)
 
 
-@fault("E3.32")
+@fault(
+    "E3.32",
+    "SIGSTOP of the drafter for longer than its silence is borne, in the middle of a text, then SIGCONT",
+    "alone meanwhile; then it is synchronised and drafts",
+)
 def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, drafters: Mesh):
     """Silence of some seconds in the middle of a text: the verifier gives the drafter up; thawed, with its queue full
     and its connection gone, it attaches again and drafts on in the same session."""
@@ -140,36 +130,23 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, draf
     assert verifier.stats()["reconnects"] == before + 1
 
 
+@pytest.mark.parametrize("at", ["verifier", "drafter"])
 @fault("E3.34")
-def test_verifier_killed_mid_generation(mesh: Mesh):
-    """kill -9 of the verifier, client on the drafter's socket, who does not wait: 69, the partial text, one line."""
-    verifier, drafter = mesh.verifier("step_ms=20"), mesh.drafter()
-    running = Running(drafter, PROMPT, "--max-tokens", 1000, "--reconnect-timeout", 0).read(20)
-    verifier.kill()
+def test_verifier_killed_mid_generation(mesh: Mesh, at: str):
+    """kill -9 of the verifier, client at either socket, who does not wait: 69, the partial text, one line."""
+    daemons = {"verifier": mesh.verifier("step_ms=20"), "drafter": mesh.drafter()}
+    running = Running(daemons[at], PROMPT, "--max-tokens", 1000, "--reconnect-timeout", 0).read(20)
+    daemons["verifier"].kill()
     done = running.end()
     assert done.code == 69
     assert sim_text(PROMPT, 1000).startswith(done.out.removesuffix("\n"))
     assert done.err.startswith("specmesh: ")
     assert done.err.count("\n") == 1
-    assert mesh.address in done.err
-
-
-@fault("E3.34")
-def test_verifier_killed_with_the_client_on_its_own_socket(mesh: Mesh):
-    """kill -9 of the verifier, client there, who does not wait: exit 69, the partial text and one line on stderr."""
-    verifier = mesh.verifier("step_ms=20")
-    running = Running(verifier, PROMPT, "--max-tokens", 1000, "--reconnect-timeout", 0).read(10)
-    verifier.kill()
-    done = running.end()
-    assert done.code == 69
-    assert sim_text(PROMPT, 1000).startswith(done.out.removesuffix("\n"))
-    assert done.err.startswith("specmesh: ")
-    assert done.err.count("\n") == 1
+    assert at == "verifier" or mesh.address in done.err
 
 
 @fault("E3.35")
 def test_restarted_verifier_is_found_again(mesh: Mesh):
-    """A verifier that comes back is found by its drafter without help, and drafted for."""
     verifier, drafter = mesh.verifier("step_ms=2"), mesh.drafter()
     verifier.kill()
     until(lambda: drafter.client.get("/stats")["verifier"] is None, "the drafter notices", 10)
@@ -187,7 +164,6 @@ def test_restarted_verifier_is_found_again(mesh: Mesh):
     "new sessions; what belongs to old ones is dropped",
 )
 def test_restarted_at_once_verifier_is_found_again(mesh: Mesh):
-    """A verifier restarted before its drafter could notice: the old sessions are forgotten, new ones drafted."""
     verifier, drafter = mesh.verifier("step_ms=2"), mesh.drafter()
     verifier.kill()
     mesh.verifier("step_ms=2", name="verifier")
@@ -200,7 +176,6 @@ def test_restarted_at_once_verifier_is_found_again(mesh: Mesh):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @fault("E3.37", "a client is killed, or interrupted, in the middle of its text", "its session ends; the place is free")
 def test_gone_client_cancels_on_the_verifier(verifier: Daemon, drafters: Mesh, number: int):
-    """Ctrl-C of `generate` exits 130 and keeps the text; however the client ends, the verifier drops its session."""
     for daemon in (verifier, drafters.drafter()):
         running = Running(daemon, PROMPT, "--max-tokens", 4000).read(10)
         until(lambda: verifier.live() == 1, "the session is seen")
@@ -215,7 +190,6 @@ def test_gone_client_cancels_on_the_verifier(verifier: Daemon, drafters: Mesh, n
 
 
 def test_two_drafters_share_the_sessions(verifier: Daemon, drafters: Mesh):
-    """With two drafters a killed one's session goes to the other, which may have stood by."""
     both = [drafters.drafter(name="first"), drafters.drafter(name="second")]
     with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
         stream.read(while_=lambda: not drafted_for(stream))
@@ -241,35 +215,12 @@ def test_four_generations_at_once(verifier: Daemon, drafters: Mesh):
     "nobody is attached any more within 3.5 s",
 )
 def test_drafter_killed_when_idle(verifier: Daemon, drafters: Mesh):
-    """It is forgotten, and the next one is attached as if it had never been there."""
     drafters.drafter(name="first").kill()
     until(lambda: not verifier.stats()["peers"], "it is forgotten", 10)
     drafters.drafter(name="second")
     stream = complete(verifier, body(PROMPT, 60, draft_n=4))
     assert stream.text == sim_text(PROMPT, 60)
     assert sum(stream.accepted) > 0
-
-
-@pytest.mark.slow
-@fault(
-    "E3.32",
-    "SIGSTOP of the drafter for 10 s in the middle of a text, then SIGCONT",
-    "alone meanwhile; then it is synchronised and drafts",
-)
-def test_drafter_frozen_for_ten_seconds(verifier: Daemon, drafters: Mesh):
-    """It is given up after 3.5 s; thawed, it drafts on in the session that is still running."""
-    drafter = drafters.drafter("draft_ms=0.5,alpha=1")
-    with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
-        stream.read(while_=lambda: not drafted_for(stream))
-        drafter.signal(signal.SIGSTOP)
-        since = time.monotonic()
-        stream.read(while_=lambda: time.monotonic() - since < 10.0)
-        assert not verifier.stats()["peers"]
-        drafter.signal(signal.SIGCONT)
-        known = len(stream.accepted)
-        stream.read(while_=lambda: sum(stream.accepted[known:]) < 30)
-    assert stream.finish is None, "it did not come back in time"
-    assert stream.text == sim_text(PROMPT, len(stream.ids))
 
 
 def aborting() -> list[str]:
@@ -291,7 +242,6 @@ def aborting() -> list[str]:
     "clients are told; started again it serves; texts of the other side go on",
 )
 def test_an_engine_that_aborts(mesh: Mesh):
-    """The verifier's takes its process along: its client is told, and the drafter finds the next one."""
     options = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address)
     verifier = mesh.start("verifier", *options, program=aborting()).ready()
     drafter = mesh.drafter()
@@ -306,7 +256,6 @@ def test_an_engine_that_aborts(mesh: Mesh):
 
 @fault("E3.38")
 def test_a_draft_engine_that_aborts(verifier: Daemon, drafters: Mesh):
-    """The drafter's takes its process along, which nobody at the verifier notices."""
     options = ("--engine", "sim", "--model", "draft_ms=0.5", "--connect", drafters.address)
     drafter = drafters.attached(drafters.start("drafter", *options, program=aborting()).ready())
     assert complete(verifier, body(chr(FATAL), 100, draft_n=4)).text == sim_text(chr(FATAL), 100)
@@ -316,7 +265,6 @@ def test_a_draft_engine_that_aborts(verifier: Daemon, drafters: Mesh):
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
 @fault("E3.38")
 def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str):
-    """SIGSEGV: as kill -9, on either side."""
     daemons = {"verifier": mesh.verifier("step_ms=8"), "drafter": mesh.drafter()}
     running = Running(daemons["verifier"], PROMPT, "--max-tokens", 200, "--reconnect-timeout", 0).read(20)
     daemons[role].signal(signal.SIGSEGV)

@@ -35,7 +35,6 @@ def gone(wire: Wire) -> None:
     ],
 )
 def test_a_peer_that_leaves_without_a_word(wire: Wire, verifier: Daemon, step: str):
-    """After each step of the conversation: the text is the same, nobody stays attached, the next peer is served."""
     gone(wire)
     peer = Peer(wire)
     if step == "connected":
@@ -64,7 +63,6 @@ def test_a_peer_that_leaves_without_a_word(wire: Wire, verifier: Daemon, step: s
     "its silence is noticed after 3.5 s, though libzmq answers for it",
 )
 def test_a_peer_that_hangs(wire: Wire, verifier: Daemon, chosen: Peer):
-    """Its I/O thread answers ZMTP's own heartbeats; it is let go all the same."""
     with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
         chosen.opened()
         stream.read(while_=lambda: bool(wire.peers()))
@@ -78,7 +76,6 @@ def test_a_peer_that_hangs(wire: Wire, verifier: Daemon, chosen: Peer):
     "each is served; descriptors and memory as before",
 )
 def test_two_hundred_peers_that_die(wire: Wire, verifier: Daemon):
-    """In one session, which goes from one to the next."""
     gone(wire)
 
     def deaths(count: int) -> None:

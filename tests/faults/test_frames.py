@@ -115,7 +115,6 @@ BAD_FRAMES = [
 
 @pytest.mark.parametrize(("reason", "parts"), BAD_FRAMES)
 def test_bad_frame_is_counted_and_dropped(wire: Wire, verifier: Daemon, chosen: Peer, reason: str, parts: list[bytes]):
-    """In the middle of a text: counted under its reason, the link stays, the text is the target's own."""
     before = wire.rejected(reason)
     with Stream(verifier, body(PROMPT, 40)) as stream:
         stream.read(2)
@@ -131,7 +130,6 @@ def test_bad_frame_is_counted_and_dropped(wire: Wire, verifier: Daemon, chosen: 
 @fault("E1.4", "an older and a newer protocol version", "dropped, counted; an ERROR names both versions")
 @fault("E8.98")
 def test_other_protocol_version_is_told(peer: Peer, version: int):
-    """A frame of another version is answered with an ERROR that names both."""
     frame = header(version=version, kind=16, crc=crc32(b"{}")) + b"{}"
     peer.raw(frame if version == 1 else sealed(frame))
     answer = peer.expect(m.Error)
@@ -174,7 +172,6 @@ def test_ids_that_cannot_be(verifier: Daemon, chosen: Peer, ids: tuple[int, ...]
     "E1.14", "a frame of 1 MiB, beyond the maximum", "its connection ends, it comes back; the text goes on meanwhile"
 )
 def test_oversized_frame_costs_the_sender_its_connection(wire: Wire, verifier: Daemon, chosen: Peer):
-    """It never reaches the loop; the peer is a new one when it has connected again."""
     attached, received = len(verifier.events("drafter_attached")), wire.counters()["bytes_received"]
     with Stream(verifier, body(PROMPT, 4000)) as stream:
         stream.read(3)
@@ -192,7 +189,6 @@ def test_oversized_frame_costs_the_sender_its_connection(wire: Wire, verifier: D
 
 @fault("E1.13")
 def test_bad_frames_leave_nothing_behind(wire: Wire, verifier: Daemon):
-    """All of them, and random bytes, from a hundred peers: descriptors as before, memory as after the first of them."""
     frames: list[list[bytes]] = [case.values[1] for case in BAD_FRAMES]  # type: ignore[misc]
 
     def throw(peers: int) -> None:

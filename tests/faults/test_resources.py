@@ -72,7 +72,6 @@ def test_out_of_descriptors(mesh: Mesh, at: str):
     "a good drafter joins at once; they are closed after 5 s",
 )
 def test_silent_connections_hold_nothing_up(mesh: Mesh):
-    """Strangers that only connect leave a real drafter its place."""
     verifier = mesh.verifier()
     with connections(("127.0.0.1", mesh.port), 500):
         mesh.drafter()
@@ -98,7 +97,6 @@ def test_silent_connections_are_closed(mesh: Mesh):
     "E5.53", "before any handshake, a frame that says it has 8 GiB", "no memory is taken for it; the connection ends"
 )
 def test_an_announced_giant(mesh: Mesh, keys: bool):
-    """Its length is all that ever comes."""
     verifier = mesh.verifier("step_ms=2", *options_with(mesh, keys=keys))
     usage = Usage(verifier.pid)
     before = usage.memory("VmSize")
@@ -118,7 +116,6 @@ def test_an_announced_giant(mesh: Mesh, keys: bool):
     "what waits for it is bounded by its text; others are served; it gets all when it reads",
 )
 def test_a_client_that_does_not_read(mesh: Mesh):
-    """A whole context's text, round by round, into a socket that nobody empties."""
     verifier = mesh.verifier("step_ms=0.2,n_seq=2")
     raw = json.dumps(body(PROMPT, 3000, stream=True, rounds=True)).encode()
     with closing(socket.socket(socket.AF_UNIX)) as lazy:

@@ -28,7 +28,6 @@ fault = pytest.mark.fault
     "E6.72", "secret keys, API keys and prompts", "in no statistics, metrics, log, report of `doctor` or process list"
 )
 def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
-    """After texts at both sockets, a refused API key, and every command that tells something about a daemon."""
     folder, file, port = KeyFolder(mesh.folder / "keys"), tmp_path / "api.keys", free_port()
     secret = folder.new().secret
     file.write_text(API_KEY + "\n")
@@ -58,7 +57,6 @@ def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
 @fault("E6.69", "another user of this machine connects to the API's socket", "EACCES, by the socket's mode")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_another_user_does_not_get_in(mesh: Mesh):
-    """Even where the folder lets him through."""
     verifier = mesh.verifier("step_ms=1")
     mesh.folder.chmod(0o755)
     become = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"

@@ -34,7 +34,6 @@ def jumping() -> list[str]:
     "nobody is taken for dead, nothing waits: only monotonic time is used",
 )
 def test_a_clock_that_jumps(mesh: Mesh):
-    """At both sides, all the time."""
     there = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address)
     verifier = mesh.start("verifier", *there, program=jumping()).ready()
     here = ("--engine", "sim", "--model", "draft_ms=0.5,alpha=0.9", "--connect", mesh.address)
@@ -65,7 +64,6 @@ def test_nothing_is_decided_by_the_calendar():
     "it starts: the lock counts, not the number",
 )
 def test_a_pid_that_lives_again(mesh: Mesh):
-    """What a crash left behind; meanwhile another process has its number."""
     socket_path = mesh.folder / "verifier.sock"
     lock_of(socket_path).write_text(f"{os.getpid()}\n")
     verifier: Daemon = mesh.verifier("step_ms=1")

@@ -90,8 +90,6 @@ def in_its_step(daemon: Daemon, sessions: int) -> None:
     "API and wire answer at once; nobody is taken for dead; the place is free after the step; the end does not wait",
 )
 def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh):
-    """While it runs: /health, /stats, a refusal for want of room, a PONG, the drafter kept. A client that leaves makes
-    room for the one that waits; the drafter's own client gets the whole text."""
     daemon, drafter = verifier(mesh), mesh.drafter("draft_ms=0.5,alpha=1")
     began = time.monotonic()
     with Stream(daemon, body(PROMPT, 8000)) as leaves:
@@ -122,7 +120,6 @@ def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh):
 
 @fault("E8.99")
 def test_sigterm_in_a_slow_step(mesh: Mesh):
-    """It ends soon after its drain, and not when the step does: its client is told."""
     daemon = verifier(mesh, "--drain", DRAIN)
     with Stream(daemon, body(PROMPT + SLOW, 40)) as stream:
         in_its_step(daemon, 1)

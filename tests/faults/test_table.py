@@ -2,9 +2,8 @@
 
 import ast
 import importlib.util
-from collections import Counter
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
@@ -35,7 +34,6 @@ def test_there_are_99_cases(tool: ModuleType):
 
 
 def test_markers_are_found_where_they_may_stand(tool: ModuleType):
-    """On a test, on its parameters, and in a list of parameters."""
     text = """
 CASES = [pytest.param(1, marks=fault("E1.1", "done", "must"))]
 OTHERS = [pytest.param(1, marks=fault("E1.4"))]
@@ -54,22 +52,3 @@ class TestB:
         ("test_a", ["E1.3"]),
         ("test_b", ["E1.1"]),
     ]
-
-
-def test_outcomes_are_counted_by_case(tool: ModuleType):
-    """A passed call once; a failed set-up and a skipped test as what they are."""
-    outcomes = tool.Outcomes()
-    reports = (
-        ("setup", "passed", None),
-        ("call", "passed", None),
-        ("call", "failed", None),
-        ("setup", "skipped", ("file", 1, "Skipped: only Linux")),
-    )
-    for when, outcome, reason in reports:
-        properties, skipped = [("fault", "E1.1"), ("other", "x")], outcome == "skipped"
-        outcomes.pytest_runtest_logreport(
-            SimpleNamespace(when=when, outcome=outcome, longrepr=reason, skipped=skipped, user_properties=properties)
-        )
-    assert outcomes.results == {"E1.1": Counter({"passed": 1, "failed": 1, "skipped: only Linux": 1})}
-    assert outcomes.told() == {"E1.1": "1 failed, 1 passed, 1 skipped: only Linux"}
-    assert outcomes.tests == 2
