@@ -32,12 +32,12 @@ REACHED = {
         *("Error", "Ping", "Pong", "Round", "Bye", "Logprobs", "DraftProbs"),
     },
     "verifier_session": {
-        *("SendTruth", "SendSync", "SendNack", "Emit", "Trim", "Finish"),
+        *("Told", "Nacked", "Emit", "Trim", "Finish"),
         *("accepted", "rejected", "stale", "waits", "solved", "resumed", "no event"),
         *("sampled", "certain", "beyond the rows"),
     },
     "drafter_session": {
-        *("SendDraft", "SendShadow", "SendNack", "Trim", "Learned", "accepted", "shadowing", "no event"),
+        *("Drafted", "Shadowed", "Nacked", "Trim", "Learned", "accepted", "shadowing", "no event"),
         "sampled",
     },
 }
