@@ -1,7 +1,7 @@
 """A child process for untrusted input: it may crash, hang or run out of memory without harm to this process.
 
-It answers one request after another, JSON both ways. It starts when first needed, and again after it ended. It keeps
-this user's rights: this limits accidents and exhaustion, not access. `python -m specmesh.engines.sandbox MODULE` is it.
+It answers one request after another, a line of JSON each. It starts when first needed, and again after it ended. It
+keeps this user's rights: this limits accidents and exhaustion, not access.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import os
 import resource
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -30,11 +29,10 @@ STARTING = 60.0
 """Seconds for the interpreter and its imports on a busy machine."""
 
 MAX_ANSWER = 2**26
-"""Bytes of the longest answer."""
+"""Bytes of the longest answer that is read."""
 
 _MAX_ERRORS = 2**20
 _LAST_WORDS = 2048
-_SIZE = struct.Struct("<I")
 _PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV")
 _PASSED_PREFIXES = ("PYTHON", "LC_", "LD_", "DYLD_")
 
@@ -58,19 +56,18 @@ class Child:
 
     def ask(self, request: Json) -> Json:
         """Return the answer. Raises ChildFailed; the process may have ended then, and the next call starts another."""
-        raw = json.dumps(request).encode()
+        line = f"{json.dumps(request)}\n".encode()
         with self._lock:
             if self._running is None or self._running.process.poll() is not None:
                 self._forget()
                 self._running = _Running(self._module, self._limits)
             try:
-                answer = self._running.exchange(raw, self._limits.seconds)
+                answer = self._running.exchange(line, self._limits.seconds)
             except BaseException:
                 self._forget()
                 raise
-        failed = answer.get("failed")
-        if failed is not None:
-            raise ChildFailed(str(failed))
+        if "failed" in answer:
+            raise ChildFailed(str(answer["failed"]))
         return answer
 
     def close(self) -> None:
@@ -96,6 +93,7 @@ class _Running:
         }
         self._errors: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         self._channel, theirs = socket.socketpair()
+        self._answers = self._channel.makefile("rb")
         try:
             self.process = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-P", "-m", __name__, module, str(limits.memory), str(limits.seconds)],
@@ -106,47 +104,41 @@ class _Running:
                 start_new_session=True,  # Ctrl-C is for this process
             )
         except OSError as error:
-            self._errors.close()
-            self._channel.close()
+            self._close()
             raise ChildFailed(f"no process could be started: {error.strerror}") from error
         finally:
             theirs.close()
         try:
-            self.exchange(None, STARTING)
+            self.exchange(b"", STARTING)
         except BaseException:
             self.end()
             raise
 
-    def exchange(self, raw: bytes | None, seconds: float) -> Json:
-        """Send a request, or none, and receive an answer; after a ChildFailed the process must be ended."""
-        deadline = time.monotonic() + seconds
+    def exchange(self, request: bytes, seconds: float) -> Json:
+        """Send a request and receive an answer; after a ChildFailed the process must be ended."""
+        late, line = threading.Event(), b""
+
+        def expire() -> None:
+            late.set()
+            self.process.kill()
+
+        timer = threading.Timer(seconds, expire)
+        timer.start()
+        with contextlib.suppress(OSError):
+            self._channel.sendall(request)
+            line = self._answers.readline(MAX_ANSWER)
+        timer.cancel()
+        if late.is_set():
+            raise ChildFailed(f"it took more than {seconds:g} s")
+        if not line:
+            raise ChildFailed(self._last_words())
         try:
-            if raw is not None:
-                self._channel.settimeout(seconds)
-                self._channel.sendall(_SIZE.pack(len(raw)) + raw)
-            (size,) = _SIZE.unpack(self._receive(_SIZE.size, deadline))
-            if size > MAX_ANSWER:
-                raise ChildFailed(f"its answer has {size} bytes")
-            answer = json.loads(self._receive(size, deadline))
-        except TimeoutError:
-            raise ChildFailed(f"it took more than {seconds:g} s") from None
-        except OSError:
-            raise ChildFailed(self._last_words()) from None
+            answer = json.loads(line)
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise ChildFailed("its answer cannot be read")
         return answer
-
-    def _receive(self, size: int, deadline: float) -> bytes:
-        got = bytearray()
-        while len(got) < size:
-            self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
-            part = self._channel.recv(min(size - len(got), 2**20))
-            if not part:
-                raise ConnectionResetError
-            got += part
-        return bytes(got)
 
     def _last_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -160,9 +152,12 @@ class _Running:
 
     def end(self) -> None:
         self.process.kill()
-        self._channel.close()
         self.process.wait()
-        self._errors.close()
+        self._close()
+
+    def _close(self) -> None:
+        for opened in (self._answers, self._channel, self._errors):
+            opened.close()
 
 
 def _serve(answer: Callable[[Json], Json], memory: int, seconds: float) -> None:
@@ -170,24 +165,18 @@ def _serve(answer: Callable[[Json], Json], memory: int, seconds: float) -> None:
     _limit(resource.RLIMIT_DATA, memory)
     _limit(resource.RLIMIT_FSIZE, _MAX_ERRORS)
     _limit(resource.RLIMIT_CORE, 0)
-    with socket.socket(fileno=os.dup(0)) as channel, channel.makefile("rwb") as stream:
-        told: Json = {}
-        while True:
-            raw = json.dumps(told).encode()
-            stream.write(_SIZE.pack(len(raw)) + raw)
-            stream.flush()
-            head = stream.read(_SIZE.size)
-            if len(head) < _SIZE.size:
-                return
-            request = json.loads(stream.read(*_SIZE.unpack(head)))
+    with socket.socket(fileno=os.dup(0)) as channel, channel.makefile("rb") as requests:
+        channel.sendall(b"{}\n")  # ready
+        for request in requests:
             # A child nobody waits for any more ends too.
             spent = math.ceil(time.process_time() + seconds) + 1
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_CPU, (spent, resource.getrlimit(resource.RLIMIT_CPU)[1]))
             try:
-                told = answer(request)
+                told = answer(json.loads(request))
             except MemoryError:
                 told = {"failed": f"it needs more than {memory >> 20} MiB of memory"}
+            channel.sendall(f"{json.dumps(told)}\n".encode())
 
 
 def _limit(which: int, value: int) -> None:

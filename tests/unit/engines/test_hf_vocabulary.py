@@ -226,6 +226,6 @@ def test_gguf_and_directory_of_one_model_agree(tiny_gguf: Path, tmp_path: Path):
         "model": {"type": "BPE", "vocab": normal, "merges": []},
     }
     folder = written(tmp_path, tokenizer, config={"vocab_size": len(tokens)})
-    mine, theirs = module.hf_vocabulary(tokenizer, folder), load_tokenizer(tiny_gguf).vocabulary
+    mine, theirs = module.load_hf_vocabulary(folder).vocabulary, load_tokenizer(tiny_gguf).vocabulary
     assert mine == theirs
     assert compare(mine, theirs).verdict is MatchKind.SAME
