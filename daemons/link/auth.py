@@ -35,45 +35,33 @@ from specmesh.security.keys import SECRET, Identity, KeyFolder, Listing, new_ide
 
 log = structlog.get_logger("specmesh.auth")
 
-CHECK_INTERVAL = 0.2
-"""Seconds between two looks at the list of drafters."""
-
-HANDSHAKE_TIMEOUT = 5.0
-"""Seconds that a handshake of the self-test may take."""
-
-STUCK = 10.0
-"""Seconds without a turn after which the handler counts as dead."""
-
-HELLO_TIMEOUT = 10.0
-"""Seconds without a HELLO after which a connection is cut. A handshake ends within half of it; a drafter says HELLO as
-soon as it is connected."""
-
-BAN_SECONDS = 30.0
-"""Seconds that a key stays out after a connection of its was cut because it sent too much."""
-
-MAX_KEYS_LOGGED = 16
-"""Most refused keys that the log names in a minute: whoever invents keys must not fill a disk."""
+CHECK_INTERVAL = 0.2  # seconds between two looks at the list of drafters and at pending handshakes
+HANDSHAKE_TIMEOUT = 5.0  # seconds that a handshake of the self-test may take
+HELLO_TIMEOUT = 10.0  # seconds without a HELLO after which a connection is cut; drafters say it at once
+STUCK = 10.0  # seconds without a turn after which the handler counts as dead
+BAN_SECONDS = 30.0  # seconds that a key is kept out after one of its connections sent too much
+MAX_KEYS_LOGGED = 16  # refused keys that the log names in a minute: whoever invents keys must not fill a disk
 
 
 class PendingHandshakes:
-    """All connections, each with the time from which on it has not been a drafter's."""
+    """All connections, each with the time since when it has not been a drafter's."""
 
     def __init__(self) -> None:
         self._since: dict[int, tuple[TcpConnection, float]] = {}
 
-    def __len__(self) -> int:
-        return len(self._since)
-
-    def came(self, descriptor: int, now: float) -> None:
+    def opened(self, descriptor: int, now: float) -> None:
         connection = TcpConnection.at(descriptor)
         if connection is not None:
             self._since[descriptor] = connection, now
 
-    def left(self, descriptor: int) -> None:
+    def closed(self, descriptor: int) -> None:
         self._since.pop(descriptor, None)
 
-    def clear_out(self, introduced: Collection[TcpConnection] | None, now: float) -> int:
-        """Cut those that are no drafter's and have waited too long; how many. None: whose they are is not known."""
+    def cut_overdue(self, introduced: Collection[TcpConnection] | None, now: float) -> int:
+        """Cut those that are no drafter's and have waited too long; return how many.
+
+        introduced: the drafters' connections; None while some are unknown, when none is cut.
+        """
         overdue: list[TcpConnection] = []
         for descriptor, (connection, since) in self._since.items():
             if introduced is None or connection in introduced:
@@ -82,7 +70,7 @@ class PendingHandshakes:
                 overdue.append(connection)
         for connection in overdue:
             connection.cut()
-            self.left(connection.descriptor)
+            self.closed(connection.descriptor)
         return len(overdue)
 
 
@@ -94,11 +82,11 @@ class _Zap(Authenticator):
 
 
 class ZapGuard:
-    """Lets in whose key is on the list of drafters, and this machine's own. Answers libzmq on a thread of its own.
+    """Lets in the keys on the list of drafters, and this machine's own. Answers libzmq on a thread of its own.
 
-    `allowed` is replaced as a whole where the list has changed, after which `wake` is called. `failures` counts
-    handshakes that failed, by their reason. `introduced` is for the router to replace: the connections of drafters, or
-    None while that is not known. Others are cut when they have waited long enough.
+    `allowed` is replaced as a whole when the list has changed, after which `wake` is called. `failures` counts
+    handshakes that failed, by reason. The router sets `introduced`: the connections of drafters, or None while some
+    are unknown; others are cut when they have waited long enough.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyFolder, wake: Callable[[], None]) -> None:
@@ -110,29 +98,29 @@ class ZapGuard:
         self.names: dict[str, str] = {}
         self.allowed = self._read()
         self.failures: Counter[str] = Counter()
-        self._named: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
         self.introduced: frozenset[TcpConnection] | None = None
         self._pending = PendingHandshakes()
-        self._barred: dict[str, float] = {}
+        self._banned: dict[str, float] = {}
         self._listening = self._serving = False
-        self._proving = ""
+        self._tested_port = ""
         self._closing, self._unwatched = threading.Event(), threading.Event()
-        self._turned = self._cleared = time.monotonic()
+        self._turned = time.monotonic()
         self._close: Callable[[], None] = lambda: None
 
     @property
     def alive(self) -> bool:
-        """Whether keys are still asked about; a verifier whose guard is dead should end."""
+        """Keys are still asked about; a verifier whose guard is dead should end."""
         return self._serving and time.monotonic() - self._turned < STUCK
 
     def admits(self, key: str) -> bool:
-        """Whether a key, as we write keys, may connect and speak now."""
-        return key in self.allowed and (key not in self._barred or time.monotonic() >= self._barred[key])
+        """Return True if a key, as we write keys, may connect and speak now."""
+        return key in self.allowed and time.monotonic() >= self._banned.get(key, 0.0)
 
-    def bar(self, key: str) -> None:
+    def ban(self, key: str) -> None:
         """Keep a key out for a while, although it is on the list."""
         now = time.monotonic()
-        self._barred = {other: until for other, until in self._barred.items() if until > now} | {key: now + BAN_SECONDS}
+        self._banned = {other: until for other, until in self._banned.items() if until > now} | {key: now + BAN_SECONDS}
 
     def protect(self, socket: zmq.Socket[bytes]) -> None:
         """Guard this socket, which is not bound yet, from now on. Raises InsecureKeys where it would not hold."""
@@ -162,12 +150,12 @@ class ZapGuard:
         self._listening = True
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a key, as libzmq writes it, may connect; pyzmq's handler calls this."""
-        told = z85.decode(key).hex()
-        if domain == DOMAIN and self.admits(told):
+        """pyzmq's handler asks: may a key, as libzmq writes it, connect?"""
+        written = z85.decode(key).hex()
+        if domain == DOMAIN and self.admits(written):
             return True
-        if told not in self.allowed:
-            self._name(told)
+        if written not in self.allowed:
+            self._log_refused(written)
         return False
 
     def close(self) -> None:
@@ -185,10 +173,11 @@ class ZapGuard:
             next_event(monitor, CHECK_INTERVAL)
 
     def _serve(self, zap: _Zap, monitor: zmq.Socket[bytes]) -> None:
-        """Answer libzmq, and follow what the monitor and the list tell, until closed."""
+        """Answer libzmq, and follow the monitor and the list, until closed."""
         poller = zmq.Poller()
         poller.register(zap.zap_socket, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
+        next_check = 0.0
         with asyncio.Runner() as runner:  # pyzmq's handler is a coroutine, which waits for nothing
             while not self._closing.is_set():
                 self._turned = time.monotonic()
@@ -197,71 +186,66 @@ class ZapGuard:
                         self._note(next_event(monitor))
                     else:
                         runner.run(zap.handle_zap_message(zap.zap_socket.recv_multipart()))
-                self._look()
-                self._clear_out(time.monotonic())
+                now = time.monotonic()
+                if now >= next_check:
+                    next_check = now + CHECK_INTERVAL
+                    self._reread()
+                    if cut := self._pending.cut_overdue(self.introduced, now):
+                        log.info("strangers_cut", connections=cut, meaning="no HELLO came over them")
 
     def _note(self, event: MonitorEvent | None) -> None:
-        """Follow connections and count handshakes; those of the self-test, which may be told late, are neither."""
-        if event is None or event.endpoint.rpartition(":")[2] == self._proving:
+        """Follow connections and count handshakes; those of the self-test, which may come late, are neither."""
+        if event is None or event.endpoint.rpartition(":")[2] == self._tested_port:
             return
         match event.kind:
             case zmq.EVENT_ACCEPTED:
-                self._pending.came(event.value, time.monotonic())
+                self._pending.opened(event.value, time.monotonic())
             case zmq.EVENT_DISCONNECTED:
-                self._pending.left(event.value)
+                self._pending.closed(event.value)
             case _ if (ended := handshake(event)) is not Handshake.DONE:
                 self.failures[ended] += 1
 
-    def _clear_out(self, now: float) -> None:
-        """Cut connections that nobody introduces; at most so often, as each look goes through all of them."""
-        if now - self._cleared < CHECK_INTERVAL:
-            return
-        self._cleared = now
-        cut = self._pending.clear_out(self.introduced, now)
-        if cut:
-            log.info("strangers_cut", connections=cut, meaning="no HELLO came over them")
-
-    def _look(self) -> None:
-        """Take the list over where it has changed; a list that is wrong changes nothing, and is told."""
+    def _reread(self) -> None:
+        """Take the list over when it has changed; a list that is wrong changes nothing, and is logged."""
         stamp, before = self._stamped(), self.allowed
         if stamp == self._stamp:
             return
         try:
             self.allowed = self._read()
-        except (ConfigError, OSError) as error:  # looked at again next time: it may be the moment's trouble
+        except (ConfigError, OSError) as error:  # read again next time: it may be the moment's trouble
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 log.error("drafters_not_read", error=self._trouble, meaning="those allowed before still are")
             return
         self._stamp, self._trouble = stamp, ""
-        log.info("drafters_read", allowed=len(self.names), new=len(self.allowed - before),
-                 revoked=len(before - self.allowed))  # fmt: skip
+        new, revoked = len(self.allowed - before), len(before - self.allowed)
+        log.info("drafters_read", allowed=len(self.names), new=new, revoked=revoked)
         self._wake()
 
     def _stamped(self) -> tuple[int, ...]:
         return self._keys.stamp(Listing.DRAFTERS) + self._keys.stamp(SECRET)
 
     def _read(self) -> frozenset[str]:
-        """Who is let in: the list, and this machine's own key unless it was replaced, perhaps because it leaked."""
+        """The list, and this machine's own key unless it was replaced, perhaps because it leaked."""
         self.names = self._keys.listed(Listing.DRAFTERS)
         if self._keys.identity() != self._identity:
             log.warning("key_replaced", meaning="the old one lets nobody in; restart the verifier to use the new one")
             return frozenset(self.names)
         return frozenset(self.names) | {self._identity.public.hex()}
 
-    def _name(self, key: str) -> None:
-        """Log a refused key, each once a minute, and not too many."""
+    def _log_refused(self, key: str) -> None:
+        """Each key once a minute, and not too many."""
         now = time.monotonic()
-        self._named = {known: told for known, told in self._named.items() if now - told < 60.0}
-        if self._listening and key not in self._named and len(self._named) < MAX_KEYS_LOGGED:
-            self._named[key] = now
+        self._logged = {known: at for known, at in self._logged.items() if now - at < 60.0}
+        if self._listening and key not in self._logged and len(self._logged) < MAX_KEYS_LOGGED:
+            self._logged[key] = now
             log.warning("drafter_refused", key=key, meaning="to let it in: specmesh keys allow KEY --name NAME")
 
     def _prove(self, socket: zmq.Socket[bytes]) -> None:
         """Try this very socket on a port of its own, which is closed again; raises InsecureKeys."""
         socket.bind("tcp://127.0.0.1:*")
         endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        self._proving = endpoint.rpartition(":")[2]
+        self._tested_port = endpoint.rpartition(":")[2]
         try:
             for what, identity, right in (
                 ("an unknown key", new_identity(), Handshake.KEY),
@@ -270,8 +254,8 @@ class ZapGuard:
             ):
                 ended = self._attempt(endpoint, identity)
                 if ended is not right:
-                    told = {Handshake.DONE: "was let in", None: "got no answer"}.get(ended, f"was refused ({ended})")
-                    raise InsecureKeys(f"the self-test of the wire failed, so nothing listens: {what} {told}")
+                    said = {Handshake.DONE: "was let in", None: "got no answer"}.get(ended, f"was refused ({ended})")
+                    raise InsecureKeys(f"the self-test of the wire failed, so nothing listens: {what} {said}")
         finally:
             socket.unbind(endpoint)
 

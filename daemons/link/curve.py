@@ -13,9 +13,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from specmesh.security.keys import Identity
 
-DOMAIN = "specmesh"
-"""The ZAP domain; libzmq asks no handler about a socket without one."""
-
+DOMAIN = "specmesh"  # the ZAP domain; libzmq asks no handler about a socket without one
 HANDSHAKES = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -31,18 +29,14 @@ class Handshake(StrEnum):
     """How one ended. The failures are labels of a counter."""
 
     DONE = "done"
-    KEY = "key"
-    """The server does not allow the client's key."""
-    MECHANISM = "mechanism"
-    """One side has keys and the other has none."""
-    CRYPTOGRAPHY = "cryptography"
-    """As a server sees it: the client expects a server with another key."""
-    BROKEN = "broken"
-    """The other side left: a connection that was cut, or, as a client sees it, a server with another key."""
+    KEY = "key"  # the server does not allow the client's key
+    MECHANISM = "mechanism"  # one side has keys and the other has none
+    CRYPTOGRAPHY = "cryptography"  # as a server sees it: the client expects a server with another key
+    BROKEN = "broken"  # the other side left: cut, or, as a client sees it, a server with another key
 
 
 def protect_server(socket: zmq.Socket[bytes], identity: Identity) -> None:
-    """Let nobody in but whom the ZAP handler does: without an enforced domain libzmq would not ask it."""
+    """Let in only whom the ZAP handler admits: without an enforced domain libzmq would not ask it."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, identity.secret)
     socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
@@ -57,7 +51,7 @@ def protect_client(socket: zmq.Socket[bytes], identity: Identity, server: bytes)
 
 
 def watch(socket: zmq.Socket[bytes], events: int = HANDSHAKES) -> zmq.Socket[bytes]:
-    """A socket that tells of events of the other's; call it before the other connects or binds, end it by `unwatch`.
+    """Return a monitor of a socket that has not connected or bound yet; end it by `unwatch`.
 
     It must be read: libzmq waits for its reader with everything else. Its name is used once, because a new reader could
     else reach an old socket that is still being closed.
@@ -66,14 +60,13 @@ def watch(socket: zmq.Socket[bytes], events: int = HANDSHAKES) -> zmq.Socket[byt
 
 
 def unwatch(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
-    """Tell nothing any more; in this order, or libzmq would wait for a reader that has gone."""
-    socket.disable_monitor()
+    socket.disable_monitor()  # first, or libzmq would wait for a reader that has gone
     monitor.close(linger=0)
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorEvent:
-    """What a monitor told. value: of a connection its descriptor. endpoint: where a listening socket listens."""
+    """value: of a connection its descriptor. endpoint: where a listening socket listens."""
 
     kind: int
     value: int
@@ -81,15 +74,14 @@ class MonitorEvent:
 
 
 def next_event(monitor: zmq.Socket[bytes], patience: float = 0.0) -> MonitorEvent | None:
-    """The next event that was told, waiting for it at most `patience` seconds; None where there is none."""
+    """Wait at most `patience` seconds for the next event; None where there is none."""
     if not monitor.poll(int(patience * 1e3)):
         return None
-    told = parse_monitor_message(monitor.recv_multipart())
-    return MonitorEvent(int(told["event"]), int(told["value"]), told["endpoint"].decode(errors="replace"))
+    event = parse_monitor_message(monitor.recv_multipart())
+    return MonitorEvent(int(event["event"]), int(event["value"]), event["endpoint"].decode(errors="replace"))
 
 
 def next_handshake(monitor: zmq.Socket[bytes], patience: float = 0.0) -> Handshake | None:
-    """How the next handshake ended that was told of, waiting for it likewise; None where there is none."""
     event = next_event(monitor, patience)
     return None if event is None else handshake(event)
 

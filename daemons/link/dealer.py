@@ -13,20 +13,16 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
 
 MAX_FRAMES_PER_TURN = 64
-
 CHECK_INTERVAL = 0.2
 """Seconds between two looks at how handshakes ended; also until a refused connection is tried again, because somebody
 may be allowing this drafter's key just now."""
 
-LONGEST_RETRY = 1.0
-"""Seconds between two tries that fail for another reason."""
-
+LONGEST_RETRY = 1.0  # seconds between two tries that fail for another reason
 MAX_BACKLOG = 2**20
 """Most bytes kept for a verifier beyond ZeroMQ's queue where a request to open is added. Those to close are small, and
 no more than sessions."""
 
-FLUSH_INTERVAL = 5e-3
-"""Seconds until it is tried again to send them."""
+FLUSH_INTERVAL = 5e-3  # seconds until it is tried again to send them
 
 _MEANINGS: dict[Handshake, str] = {
     Handshake.KEY: "it does not allow this machine's key: run `specmesh keys allow KEY --name NAME` there, with what "
@@ -85,7 +81,7 @@ class Dealer:
             return None
         self.traffic.refused[ended] += 1
         self._leave()
-        if ended in (Handshake.BROKEN, Handshake.CRYPTOGRAPHY) and self._route.unproved():
+        if ended in (Handshake.BROKEN, Handshake.CRYPTOGRAPHY) and self._route.next_key():
             self._retry = now
             return None
         self._retry = now + self._pause

@@ -17,8 +17,7 @@ CUT_INTERVAL = 1.0
 """Seconds in which a peer is not cut again. What it had sent is still read for a while, and says that it came by a
 descriptor that may be another's by then."""
 
-LOG_INTERVAL = 1.0
-"""Seconds between two lines of the log about peers that were cut off: they must not fill a disk."""
+LOG_INTERVAL = 1.0  # seconds between two log lines about peers that were cut off: they must not fill a disk
 
 _COSTS: dict[int, Cost] = {
     Kind.DRAFT: Cost.IDS,
@@ -32,59 +31,57 @@ _COSTS: dict[int, Cost] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
-    """A drafter's end of the wire: the key that it has proved, where keys are used, and its connection where that is
-    known."""
+class _DrafterEnd:
+    """The key that a drafter has proved, where keys are used, and its connection where that is known."""
 
     key: str
     connection: TcpConnection | None
 
 
 class PeerGate:
-    """Judges the messages of an inlet by their sender, the newest of which is meant where no other is named.
+    """Judges the messages of an inlet by their sender: the newest message's, unless another is named.
 
-    With a guard, a frame counts only where its sender's key is allowed now, whatever its handshake has proved before.
-    Who sends more than core.limits allows is not heard, and who goes on is cut off, with keys for some time.
+    With a guard, a frame counts only while its sender's key is allowed, whatever its handshake has proved before.
+    Frames beyond core.peer_limits are dropped, and who goes on is cut off, with keys for some time.
     """
 
     def __init__(self, inlet: Inlet, guard: ZapGuard | None) -> None:
         self._inlet, self._guard = inlet, guard
-        self._ends: dict[bytes, _End] = {}
+        self._ends: dict[bytes, _DrafterEnd] = {}
         self._allowed = frozenset[str]() if guard is None else guard.allowed
         if guard is not None:
             guard.introduced = frozenset()
-        self._allowances = LimitsByAccount()
+        self._limits = LimitsByAccount()
         self._cut: dict[bytes, float] = {}
-        self._told = -LOG_INTERVAL
+        self._logged = -LOG_INTERVAL
         self._flooding: list[bytes] = []
 
     # --- drafters
 
     def attach(self, identity: bytes) -> str:
-        """Remember the sender as a drafter; what its key is called, if it has a name."""
+        """Remember the sender as a drafter; return its key's name, empty where it has none."""
         frame = self._inlet.last()
-        self._ends[identity] = end = _End(user_of(frame) if self._guard is not None else "", TcpConnection.of(frame))
-        if self._guard is None:
-            return ""
-        self._tell_introduced(self._guard)
-        return self._guard.names.get(end.key, "")
+        key = user_of(frame) if self._guard is not None else ""
+        self._ends[identity] = _DrafterEnd(key, TcpConnection.of(frame))
+        self._tell_introduced()
+        return self._guard.names.get(key, "") if self._guard is not None else ""
 
     def detach(self, identity: bytes) -> None:
-        if self._ends.pop(identity, None) is not None and self._guard is not None:
-            self._tell_introduced(self._guard)
+        if self._ends.pop(identity, None) is not None:
+            self._tell_introduced()
 
     def key_of(self, identity: bytes) -> str:
-        """The key that a drafter has proved; empty where keys are not used, and for anybody else."""
+        """Return the key that a drafter has proved; empty where keys are not used, and for anybody else."""
         end = self._ends.get(identity)
         return end.key if end is not None else ""
 
     def same_key(self, identity: bytes) -> int:
-        """How many drafters have proved the key of this one, or of the sender; 0 where keys are not used."""
+        """Count the drafters with the key of this one, or of the sender; 0 where keys are not used."""
         key = self._sender(identity)
         return sum(end.key == key for end in self._ends.values()) if key else 0
 
     def expelled(self) -> list[bytes]:
-        """Drafters whose key has been revoked since the last call; nothing reaches them any more."""
+        """Cut drafters whose key has been revoked since the last call, and return them."""
         if self._guard is None or self._guard.allowed is self._allowed:
             return []
         self._allowed = self._guard.allowed
@@ -100,14 +97,14 @@ class PeerGate:
             end.connection.cut()
 
     def flooding(self) -> list[bytes]:
-        """Those who were cut off since the last call because they sent too much."""
+        """Those cut off since the last call because they sent too much."""
         gone, self._flooding = self._flooding, []
         return gone
 
     # --- messages
 
     def objection(self, parts: list[bytes], now: float) -> str | None:
-        """Why the newest message is not to be decoded, as a label of a counter; None where it is."""
+        """Return why the newest message is not to be decoded, as a label of a counter; None if it is."""
         identity = parts[0]
         if self._guard is not None and not self._admitted(identity, self._guard, now):
             return "key"
@@ -119,29 +116,29 @@ class PeerGate:
         cost = _COSTS.get(kind)
         amount = max(_ids_in(frame), 1) if cost is Cost.IDS else 1
         size = len(frame) * (BODY_WEIGHT if kind >= Kind.HELLO else 1)
-        verdict = self._allowances.of(self._account(identity), now).frame(size, cost, amount, now)
-        if verdict is FrameAction.CUT:
+        action = self._limits.of(self._account(identity), now).frame(size, cost, amount, now)
+        if action is FrameAction.CUT:
             self._cut_off(identity, now)
-        return None if verdict is FrameAction.TAKE else "rate"
+        return None if action is FrameAction.TAKE else "rate"
 
     def bad(self, identity: bytes, now: float) -> None:
-        """What its sender said last was no frame, or none for a verifier."""
-        if self._allowances.of(self._account(identity), now).bad(now) is FrameAction.CUT:
+        """Count a sender's last message, which was no frame, or none for a verifier."""
+        if self._limits.of(self._account(identity), now).bad(now) is FrameAction.CUT:
             self._cut_off(identity, now)
 
     def may_open(self, identity: bytes, now: float) -> bool:
-        """Whether a drafter may ask for one more session so soon; it counts as one where it may."""
-        return self._allowances.of(self._account(identity), now).take(Cost.OPENS, 1, now)
+        """Return True, and count it, if a drafter may ask for one more session so soon."""
+        return self._limits.of(self._account(identity), now).take(Cost.OPENS, 1, now)
 
     def earn(self, identity: bytes, drafts: int) -> None:
-        """A drafter is told a TRUTH or SYNC, which asks for so many drafts."""
+        """A drafter is sent a TRUTH or SYNC, which asks for so many drafts."""
         if identity in self._ends:
-            self._allowances.earn(self._account(identity), drafts)
+            self._limits.earn(self._account(identity), drafts)
 
     # --- inside
 
     def _admitted(self, identity: bytes, guard: ZapGuard, now: float) -> bool:
-        """Whether the sender may speak, and as this drafter: identities are the peers' own choice."""
+        """May the sender speak, and as this drafter? Identities are the peers' own choice."""
         key = user_of(self._inlet.last())
         if not guard.admits(key):
             self._cut_once(identity, now)
@@ -156,14 +153,14 @@ class PeerGate:
         self._flooding.append(identity)
         key, told = self._sender(identity), dict[str, object]()
         if self._guard is not None:
-            self._guard.bar(key)
+            self._guard.ban(key)
             told = {"key": self._guard.names.get(key, key), "barred_s": BAN_SECONDS}
-        if now - self._told >= LOG_INTERVAL:
-            self._told = now
+        if now - self._logged >= LOG_INTERVAL:
+            self._logged = now
             log.warning("peer_cut_off", address=self._inlet.sender(), meaning="it sent too much", **told)
 
     def _cut_once(self, identity: bytes, now: float) -> bool:
-        """Cut the sender's connection, unless that was just done."""
+        """Cut the sender's connection; return False if that was just done."""
         if now - self._cut.get(identity, -CUT_INTERVAL) < CUT_INTERVAL:
             return False
         self._cut = {other: at for other, at in self._cut.items() if now - at < CUT_INTERVAL} | {identity: now}
@@ -175,19 +172,19 @@ class PeerGate:
 
     def _sender(self, identity: bytes) -> str:
         """The key that a drafter, or else the sender, has proved; empty where keys are not used."""
-        if self._guard is None:
-            return ""
-        end = self._ends.get(identity)
-        return end.key if end is not None else user_of(self._inlet.last())
+        if self._guard is None or identity in self._ends:
+            return self.key_of(identity)
+        return user_of(self._inlet.last())
 
     def _account(self, identity: bytes) -> str | bytes:
-        """Whose allowance a peer uses: its key's, so that more connections bring no more, or else its own."""
+        """Whose limits a peer uses up: its key's, so that more connections bring no more, or else its own."""
         return self._sender(identity) or identity
 
-    def _tell_introduced(self, guard: ZapGuard) -> None:
-        connections = [end.connection for end in self._ends.values()]
-        known = frozenset(connection for connection in connections if connection is not None)
-        guard.introduced = known if None not in connections else None
+    def _tell_introduced(self) -> None:
+        if self._guard is not None:
+            connections = {end.connection for end in self._ends.values()}
+            known = frozenset(connection for connection in connections if connection is not None)
+            self._guard.introduced = known if None not in connections else None
 
 
 def _ids_in(frame: bytes) -> int:

@@ -10,9 +10,7 @@ from specmesh.core.drafting.drafter_pool import DrafterRecord
 from specmesh.core.statistics import RecentSamples
 from specmesh.wire.messages import Hello, Ping, Pong
 
-PING_INTERVAL = 1.0
-"""Seconds between PINGs."""
-
+PING_INTERVAL = 1.0  # seconds between PINGs
 FIRST_INTERVAL, FIRST_PINGS = 0.1, 5
 """The same after the answers to the first few: one alone may meet a peer that is still getting ready, and texts begin
 soon."""
@@ -20,8 +18,7 @@ soon."""
 U32 = 0xFFFFFFFF
 """Counters wrap around on the wire."""
 
-SILENCE = 3.5
-"""Seconds without a frame after which a peer counts as gone."""
+SILENCE = 3.5  # seconds without a frame after which a peer counts as gone
 
 Answer = Callable[[float], None]
 """Called with the seconds that the answer to a probe took."""

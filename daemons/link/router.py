@@ -22,25 +22,14 @@ log = structlog.get_logger("specmesh.verifier")
 T = TypeVar("T")
 
 MAX_FRAMES_PER_TURN = 64
-
-MAX_REFUSED_PER_TURN = 16
-"""Frames dropped for being too many after which a turn reads no more, and the next ones do not for RESPITE."""
-
-LOG_INTERVAL = 60.0
-"""Seconds between two lines of the log about drafters of another version: they must not fill a disk."""
-
-PAUSE = 4e-3
-"""Seconds in which the wire is not read after such a turn. ZeroMQ takes from its peers in turn, so a drafter's frames
-wait no longer than that for those of one that floods."""
-
-MAX_BACKLOG = 2**20
-"""Most bytes kept for a drafter beyond ZeroMQ's queue; one that falls further behind is let go."""
+MAX_REFUSED_PER_TURN = 16  # frames over the limits after which a turn reads no more, and the next do not for PAUSE
+PAUSE = 4e-3  # seconds; ZeroMQ takes from its peers in turn, so a drafter's frames wait no longer beside a flood
+LOG_INTERVAL = 60.0  # seconds between two log lines about drafters of another version: they must not fill a disk
+MAX_BACKLOG = 2**20  # bytes kept for a drafter beyond ZeroMQ's queue; one that falls further behind is let go
 
 
 @dataclass(slots=True)
 class _Backlog:
-    """Frames kept for one drafter, and how many bytes they are."""
-
     frames: deque[bytes] = field(default_factory=deque)
     size: int = 0
 
@@ -48,8 +37,8 @@ class _Backlog:
 class Router:
     """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same.
 
-    `gate` says who is heard. What a drafter cannot take at once is kept for it, in order: ZeroMQ would drop it, and a
-    lost DONE is for ever.
+    `gate` decides who is heard. What a drafter cannot take at once is kept for it, in order: ZeroMQ would drop it, and
+    a lost DONE is for ever.
     """
 
     def __init__(self, socket: "zmq.Socket[bytes]", guard: ZapGuard | None = None) -> None:
@@ -60,9 +49,23 @@ class Router:
         self._guard = guard
         if guard is not None:
             self.traffic.refused = guard.failures
-        self._respite = self._tell_version = 0.0
+        self._paused_until = self._next_log = 0.0
         self._unreachable: list[bytes] = []
         self._backlogs: dict[bytes, _Backlog] = {}
+
+    @property
+    def behind(self) -> bool:
+        """Frames are kept for a drafter that did not keep up."""
+        return bool(self._backlogs)
+
+    @property
+    def encrypted(self) -> bool:
+        return self._guard is not None
+
+    @property
+    def guarded(self) -> bool:
+        """Strangers are kept out still, where they are to be."""
+        return self._guard is None or self._guard.alive
 
     def send(self, identity: bytes, message: m.Message) -> int:
         """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""
@@ -81,11 +84,6 @@ class Router:
             return 0
         return len(frame)
 
-    @property
-    def behind(self) -> bool:
-        """Whether something is kept for a drafter that did not keep up."""
-        return bool(self._backlogs)
-
     def flush(self) -> None:
         for identity, backlog in list(self._backlogs.items()):
             while backlog.frames and self._hand_over(identity, backlog.frames[0]):
@@ -96,14 +94,44 @@ class Router:
     def forget(self, identity: bytes) -> None:
         self._backlogs.pop(identity, None)
 
-    @property
-    def encrypted(self) -> bool:
-        return self._guard is not None
+    def unreachable(self) -> list[bytes]:
+        """Drafters found gone while sending, since the last call."""
+        gone, self._unreachable = self._unreachable, []
+        return gone
 
-    @property
-    def guarded(self) -> bool:
-        """Whether strangers are kept out still, where they are to be."""
-        return self._guard is None or self._guard.alive
+    def wait(self, mailbox: Mailbox[T], seconds: float) -> None:
+        """Sleep until there may be something to receive, or an item in the mailbox, at most `seconds`."""
+        pause = self._paused_until - time.monotonic()
+        if pause > 0:
+            wait_for_any((), mailbox, min(pause, seconds))
+        else:
+            wait_for_any((self.inlet,), mailbox, seconds)
+
+    def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
+        """Yield (identity, message, bytes) of a bounded number of frames; message None for what is no frame."""
+        if now < self._paused_until:
+            return
+        refused = 0
+        for _ in range(MAX_FRAMES_PER_TURN):
+            parts = self.inlet.receive()
+            if parts is None:
+                return
+            reason = self.gate.objection(parts, now)
+            if reason is not None:
+                self.traffic.rejected[reason] += 1
+                refused += 1
+                if refused == MAX_REFUSED_PER_TURN:
+                    self._paused_until = now + PAUSE
+                    return
+                continue
+            identity, frame = parts
+            self.traffic.received(len(frame))
+            yield identity, self._decoded(identity, frame, now), len(frame)
+
+    def misdirected(self, identity: bytes, now: float) -> None:
+        """Count the sender's last message, which was none to a verifier."""
+        self.traffic.rejected["direction"] += 1
+        self.gate.bad(identity, now)
 
     def _hand_over(self, identity: bytes, frame: bytes) -> bool:
         try:
@@ -122,45 +150,6 @@ class Router:
         self._unreachable.append(identity)
         self.forget(identity)
 
-    def wait(self, mailbox: Mailbox[T], seconds: float) -> None:
-        """Sleep until there may be something to receive, or an item in the mailbox, at most `seconds`."""
-        left = self._respite - time.monotonic()
-        if left > 0:
-            self.inlet.wait_for(mailbox, min(left, seconds))
-        else:
-            wait_for_any((self.inlet,), mailbox, seconds)
-
-    def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
-        """(identity, message, bytes) of what has come, a bounded number; message None for a frame that is none."""
-        if now < self._respite:
-            return
-        refused = 0
-        for _ in range(MAX_FRAMES_PER_TURN):
-            parts = self.inlet.receive()
-            if parts is None:
-                return
-            reason = self.gate.objection(parts, now)
-            if reason is not None:
-                self.traffic.rejected[reason] += 1
-                refused += 1
-                if refused == MAX_REFUSED_PER_TURN:
-                    self._respite = now + PAUSE
-                    return
-                continue
-            identity, frame = parts
-            self.traffic.received(len(frame))
-            yield identity, self._decoded(identity, frame, now), len(frame)
-
-    def misdirected(self, identity: bytes, now: float) -> None:
-        """What its sender said last was no message to a verifier."""
-        self.traffic.rejected["direction"] += 1
-        self.gate.bad(identity, now)
-
-    def unreachable(self) -> list[bytes]:
-        """Drafters found gone while sending, since the last call."""
-        gone, self._unreachable = self._unreachable, []
-        return gone
-
     def _decoded(self, identity: bytes, frame: bytes, now: float) -> m.Message | None:
         try:
             return decode(frame)
@@ -170,8 +159,8 @@ class Router:
             if error.reason == "version":
                 text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
                 self.send(identity, m.Error("version", text))
-                if now >= self._tell_version:
-                    self._tell_version = now + LOG_INTERVAL
+                if now >= self._next_log:
+                    self._next_log = now + LOG_INTERVAL
                     log.warning("other_version", address=self.inlet.sender(), error=text, meaning=UPDATE)
             elif may_be_control(frame, error):
                 self.send(identity, m.Error("hello", "a frame came damaged: begin anew, with HELLO"))

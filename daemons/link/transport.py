@@ -18,6 +18,9 @@ from specmesh.wire.codec import MAX_FRAME
 
 T = TypeVar("T")
 
+UPDATE = "update specmesh on the machine with the lower version"
+MAX_PARTS = 3  # one more than a message of ours has with its sender's identity: enough to know that it is none
+
 _OPTIONS = {
     zmq.LINGER: 0,
     zmq.MAXMSGSIZE: MAX_FRAME,
@@ -32,24 +35,25 @@ _OPTIONS = {
     zmq.TCP_MAXRT: 5000,
     zmq.IPV6: 1,
 }
-
-
-UPDATE = "update specmesh on the machine with the lower version"
-"""What to do about another protocol version."""
-
-MAX_PARTS = 3
-"""One more than a message of ours has with its sender's identity: enough to know that it is none."""
+_DEALER_OPTIONS = _OPTIONS | {
+    zmq.IMMEDIATE: 1,
+    zmq.RECONNECT_IVL: 100,
+    zmq.RECONNECT_IVL_MAX: 1000,
+    zmq.CONNECT_TIMEOUT: 3000,
+}
 
 
 class Traffic:
-    """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted)."""
+    """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted).
+
+    rejected: frames by reason. refused: failed handshakes by reason.
+    """
 
     def __init__(self) -> None:
         self.frames_sent = self.frames_received = 0
         self.bytes_sent = self.bytes_received = 0
         self.rejected: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        """Handshakes that failed, by their reason."""
 
     def sent(self, size: int) -> None:
         self.frames_sent += 1
@@ -75,8 +79,7 @@ def bind_router(
     """A ROUTER bound to one address, beyond loopback only with a guard or where `insecure`; raises ConfigError."""
     check_bind(address, keyed=guard is not None, insecure=insecure)
     socket = context.socket(zmq.ROUTER)
-    _configure(socket)
-    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    _configure(socket, _OPTIONS | {zmq.ROUTER_MANDATORY: 1})
     try:
         if guard is not None:
             guard.protect(socket)
@@ -94,7 +97,7 @@ def bind_router(
 
 
 class Route:
-    """The way to one verifier, by the keys that it may prove as known now; None of `keys` where none are used."""
+    """The way to one verifier, by the keys that it may prove as known now; `keys` is None where none are used."""
 
     def __init__(
         self,
@@ -110,22 +113,16 @@ class Route:
         self._turn = 0
 
     def open(self) -> zmq.Socket[bytes]:
-        """A fresh DEALER that connects, and reconnects, to the verifier; raises ConfigError where no key is known and
-        one is needed.
+        """Return a fresh DEALER that connects, and reconnects, to the verifier. Raises ConfigError for a missing key.
 
-        Its monitor (`get_monitor_socket`) tells of its handshakes and of connections that end; `close_dealer` closes
-        both.
+        Its monitor (`get_monitor_socket`) reports handshakes and disconnections; `close_dealer` closes both.
         """
         identity = self._keys.identity() if self._keys is not None else None
         if self._keys is not None:
             self._stamp, self._known = self._keys.stamp(Listing.VERIFIERS), self._keys.verifiers_at(self.address)
         check_connect(self.address, keyed=bool(self._known), insecure=self._insecure)
         socket = self._context.socket(zmq.DEALER)
-        _configure(socket)
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.setsockopt(zmq.RECONNECT_IVL, 100)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
+        _configure(socket, _DEALER_OPTIONS)
         if identity is not None and self._known:
             protect_client(socket, identity, self._known[self._turn % len(self._known)])
         watch(socket, HANDSHAKES | zmq.EVENT_DISCONNECTED)
@@ -136,13 +133,13 @@ class Route:
             raise ConfigError(f"cannot connect to {self.address}: {error.strerror}") from None
         return socket
 
-    def unproved(self) -> bool:
-        """The verifier has not the key that it was asked for: ask for the next one. Whether one has not been yet."""
+    def next_key(self) -> bool:
+        """The verifier has not the key that it was asked for: ask for the next one. Return False after the last."""
         self._turn += 1
         return self._turn % max(len(self._known), 1) > 0
 
     def changed(self) -> bool:
-        """Whether other keys are known for the verifier than when it was opened; a damaged list changes nothing."""
+        """Return True if other keys are known than when it was opened; a damaged list changes nothing."""
         if self._keys is None or self._stamp == (stamp := self._keys.stamp(Listing.VERIFIERS)):
             return False
         try:
@@ -164,14 +161,17 @@ class Inlet:
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
-        self._descriptor = socket.FD
+        self.fd = socket.FD  # edge-triggered, see `wait_for_any`
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._last: zmq.Frame | None = None
 
+    def ready(self) -> bool:
+        return bool(self._poller.poll(0))
+
     def receive(self) -> list[bytes] | None:
-        """The parts of the next message, of many no more than the first MAX_PARTS; None when there is none now."""
-        if not self._poller.poll(0):
+        """Return the parts of the next message, at most MAX_PARTS; None where there is none now."""
+        if not self.ready():
             return None
         part = self._socket.recv(zmq.NOBLOCK, copy=False)
         parts = [part.bytes]
@@ -183,7 +183,7 @@ class Inlet:
         return parts
 
     def sender(self) -> str:
-        """Where the last message came from: an IP address as tcp://HOST; empty where libzmq does not know."""
+        """Return the IP address that the last message came from as tcp://HOST; empty where libzmq does not know."""
         try:
             host = str(self._last.get("Peer-Address")) if self._last is not None else ""
         except zmq.ZMQError:
@@ -191,24 +191,9 @@ class Inlet:
         return plain(f"tcp://[{host}]" if ":" in host else f"tcp://{host}") if host else ""
 
     def last(self) -> zmq.Frame:
-        """The last message, for what libzmq knows of its sender; only after `receive` gave one."""
+        """Return the last message, for what libzmq knows of its sender; only after `receive` gave one."""
         assert self._last is not None, "nothing was received yet"
         return self._last
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is a message now."""
-        return bool(self._poller.poll(0))
-
-    def fileno(self) -> int:
-        """The descriptor to select, which is edge-triggered; see `wait_for_any`."""
-        return self._descriptor
-
-    def wait_for(self, mailbox: Mailbox[T], seconds: float) -> None:
-        """Sleep until there is an item in the mailbox, at most `seconds`, whatever messages there are."""
-        ready, _, _ = select.select([mailbox.fileno()], [], [], seconds)
-        if ready:
-            mailbox.quiet()
 
 
 def wait_for_any(inlets: Sequence[Inlet], mailbox: Mailbox[T], seconds: float) -> None:
@@ -217,10 +202,10 @@ def wait_for_any(inlets: Sequence[Inlet], mailbox: Mailbox[T], seconds: float) -
     select() because zmq_poll and poll() count whole milliseconds, longer than a draft may take. A socket's own
     descriptor is edge-triggered: the caller has received until there was none, and what came since is asked for first.
     """
-    if any(inlet.ready for inlet in inlets):
+    if any(inlet.ready() for inlet in inlets):
         return
     wakeup = mailbox.fileno()
-    ready, _, _ = select.select([*(inlet.fileno() for inlet in inlets), wakeup], [], [], seconds)
+    ready, _, _ = select.select([*(inlet.fd for inlet in inlets), wakeup], [], [], seconds)
     if wakeup in ready:
         mailbox.quiet()
 
@@ -230,6 +215,6 @@ def plain(address: str) -> str:
     return re.sub(r"\[::ffff:([\d.]+)\]", r"\1", address)
 
 
-def _configure(socket: zmq.Socket[bytes]) -> None:
-    for option, value in _OPTIONS.items():
+def _configure(socket: zmq.Socket[bytes], options: dict[zmq.SocketOption, int]) -> None:
+    for option, value in options.items():
         socket.setsockopt(option, value)

@@ -22,11 +22,8 @@ from specmesh.wire.messages import Hello, Vocab, Welcome
 
 log = structlog.get_logger("specmesh.drafter")
 
-RETRY = 1.0
-"""Seconds after which an unanswered VOCAB is asked again."""
-
-MAX_PROBES, MAX_PROBE = 32, 512
-"""Most texts of a verifier that are tried, and their most characters."""
+RETRY = 1.0  # seconds after which an unanswered VOCAB is asked again
+MAX_PROBES, MAX_PROBE = 32, 512  # most texts of a verifier that are tried, and their most characters
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,9 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary, framed
 from specmesh.errors import RemoteProtocolError
 from specmesh.wire.messages import Vocab, Welcome
 
-CHUNK_BYTES = 128 * 1024
-"""About how many bytes of pieces one VOCAB carries."""
-
-MAX_VOCAB = 2**20
-"""Most tokens a vocabulary is believed to have."""
-
-MAX_VOCAB_BYTES = 64 * 2**20
-"""Most bytes its pieces are taken to need, in base64."""
+CHUNK_BYTES = 128 * 1024  # about how many bytes of pieces one VOCAB carries
+MAX_VOCAB = 2**20  # most tokens a vocabulary is believed to have
+MAX_VOCAB_BYTES = 64 * 2**20  # most bytes its pieces are taken to need, in base64
 
 
 def vocabulary_chunk(vocabulary: Vocabulary, start: int) -> Vocab:
@@ -76,9 +71,7 @@ class VocabularyDownload:
 
 log = structlog.get_logger("specmesh.drafter")
 
-MAX_FILES = 16
-"""Most files kept; the ones longest unused go first."""
-
+MAX_FILES = 16  # most files kept; the ones longest unused go first
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = ".vocabulary"
 _MAX_BYTES = MAX_VOCAB_BYTES + 4 * MAX_VOCAB

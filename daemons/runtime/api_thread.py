@@ -33,7 +33,6 @@ log = structlog.get_logger("specmesh.api")
 BACKLOG = 2048  # connections that wait to be accepted
 SEND_BUFFER = 64 * 1024  # bytes of an answer in the kernel: a slow reader is noticed beyond them
 ANSWERS_END = 2.0  # seconds that answers get to end once the daemon has
-
 _FULL = JSONResponse(
     error_body(Busy("the API has as many connections as may be, all with requests: try again")),
     503,

@@ -20,9 +20,7 @@ WIDTHS = (1, 2, 3, 5, 9, 17, 4, 7, 8, 6, 10, 12, 14, 16, 11, 13, 15, 24, 33)
 """Rows, the ones that tell most first: what time does not reach is interpolated until it is met."""
 
 REPEATS = 3
-BUDGET = 2.0
-"""Seconds after which no further measurement is begun."""
-
+BUDGET = 2.0  # seconds after which no further measurement is begun
 CHECK_WIDTHS, SAME = (1, 3, 5), 0.2
 """Steps of so many rows may be so far from what is remembered of them for the rest of it to hold."""
 

@@ -15,11 +15,8 @@ from specmesh.logs import leave
 
 log = structlog.get_logger("specmesh")
 
-LOADING_EXTENSION = 300.0
-"""Seconds that each sign of progress gives a start more time, at most."""
-
-STUCK = 70
-"""Exit code of a process whose loop no longer turns (EX_SOFTWARE)."""
+LOADING_EXTENSION = 300.0  # seconds that each sign of progress gives a start more time, at most
+STUCK = 70  # exit code of a process whose loop no longer turns (EX_SOFTWARE)
 
 
 class Notifier:

@@ -31,15 +31,9 @@ COLLECT_EVERY = (20_000, 2, 2)
 """Allocations between two garbage collections of the young, at the default of 700 there are several in a round; and how
 many of these make one of the middle-aged, and of all: at the default of 10 what sessions leave behind piles up."""
 
-LOADING_GRACE = 4.0
-"""Seconds that loading a model may go on after SIGTERM."""
-
-ENDING = 8.0
-"""Seconds that sockets and models may take to be given back after SIGTERM, once the loop has ended."""
-
-MARGIN = 20.0
-"""Seconds after a daemon's drain in which its service manager can count on its end."""
-
+LOADING_GRACE = 4.0  # seconds that loading a model may go on after SIGTERM
+ENDING = 8.0  # seconds that sockets and models may take to be given back after SIGTERM, once the loop has ended
+MARGIN = 20.0  # seconds after a daemon's drain in which its service manager can count on its end
 T = TypeVar("T")
 
 

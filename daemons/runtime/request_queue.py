@@ -17,14 +17,9 @@ from specmesh.core.session_params import (
 from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening, PromptEncoder
 from specmesh.errors import Busy, SpecmeshError
 
-MAX_QUEUE = 256
-"""Most requests that wait for a free session, unless told otherwise."""
-
-MAX_BYTES = 64 * 2**20
-"""Most that they may take together; one alone always may."""
-
-LONGEST_RETRY = 60.0
-"""Seconds that a client is told to wait at most: clients ignore more."""
+MAX_QUEUE = 256  # most requests that wait for a free session, unless told otherwise
+MAX_BYTES = 64 * 2**20  # most that they may take together; one alone always may
+LONGEST_RETRY = 60.0  # seconds that a client is told to wait at most: clients ignore more
 
 
 class QueueLimits:
