@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import logging
 import os
 import shutil
 import signal
@@ -13,7 +14,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import structlog
 from hypothesis import settings
+
+from specmesh import logs
 
 settings.register_profile("suite", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("suite")
@@ -29,6 +33,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have each report say which cases its test shows, for tools/faults.py."""
     for item in items:
         item.user_properties += [("fault", mark.args[0]) for mark in item.iter_markers("fault")]
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Commands and daemons that run in this process configure logging, which is for a process of its own."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    if structlog.is_configured():
+        logging.captureWarnings(False)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        structlog.reset_defaults()
+        logs.set_level("info")
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,11 @@
 """The real daemons as processes, and what they must say: helpers of the end-to-end tests."""
 
-import atexit
-import functools
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -99,22 +95,6 @@ def cache(folder: Path) -> dict[str, str]:
     return home | {"XDG_CACHE_HOME": str(folder / "cache")}
 
 
-@functools.cache
-def _tried() -> Path:
-    """Where all daemons of this test session remember which files llama.cpp can read: each need be tried once."""
-    folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))
-    atexit.register(shutil.rmtree, folder)
-    return folder
-
-
-def share_tried(folder: Path) -> None:
-    """Have processes that keep their cache in this folder share that."""
-    own = folder / ("Library/Caches" if sys.platform == "darwin" else "cache") / "specmesh"
-    if not own.exists():
-        own.mkdir(parents=True)
-        (own / "tried").symlink_to(_tried())
-
-
 class Daemon:
     """A running verifier or drafter; its stderr goes to `log`."""
 
@@ -194,7 +174,6 @@ class Mesh:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
-        share_tried(folder)
         self.daemons: list[Daemon] = []
 
     @property

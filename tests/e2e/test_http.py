@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from processes import Daemon, Mesh, Stream, body, complete, request_raw, sim_ids, sim_text, until
+from processes import Daemon, Mesh, Stream, body, complete, request_raw, until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
@@ -41,36 +41,6 @@ def test_models(daemon: Daemon):
     status, _, answer = request_raw(daemon.socket, "GET", "/v1/models")
     listed = json.loads(answer)
     assert (status, listed["object"], [model["id"] for model in listed["data"]]) == (200, "list", ["sim-target"])
-
-
-def test_completion(daemon: Daemon):
-    """A completion in OpenAI's shape."""
-    status, answer = post(daemon, {"model": "any", "prompt": PROMPT, "max_tokens": 30, "temperature": 0})
-    assert status == 200
-    assert answer["object"] == "text_completion"
-    assert str(answer["id"]).startswith("cmpl-")
-    [choice] = answer["choices"]  # type: ignore[misc]
-    assert choice == {"index": 0, "text": sim_text(PROMPT, 30), "logprobs": None, "finish_reason": "length"}
-    total = len(PROMPT) + 30
-    usage: dict[str, object] = answer["usage"]  # type: ignore[assignment]
-    assert usage | {"prompt_tokens": len(PROMPT), "completion_tokens": 30, "total_tokens": total} == usage
-    assert answer["specmesh"]["token_ids"] == sim_ids(PROMPT, 30)  # type: ignore[index]
-
-
-def test_streamed_completion(daemon: Daemon):
-    """stream: server-sent events, a finish_reason in the last, then [DONE]."""
-    raw = json.dumps({"prompt": PROMPT, "max_tokens": 30, "temperature": 0, "stream": True}).encode()
-    status, headers, answer = request_raw(daemon.socket, "POST", "/v1/completions", raw)
-    assert status == 200
-    assert headers["content-type"].startswith("text/event-stream")
-    *events, done, rest = answer.decode().split("\n\n")
-    assert (done, rest) == ("data: [DONE]", "")
-    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
-    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == sim_text(PROMPT, 30)
-    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
-    assert reasons == [None] * (len(chunks) - 1) + ["length"]
-    assert len({chunk["id"] for chunk in chunks}) == 1
-    assert chunks[-1]["usage"]["completion_tokens"] == 30
 
 
 @pytest.mark.parametrize(

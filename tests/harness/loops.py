@@ -10,6 +10,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,7 +52,8 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
 PROMPT = tuple(b"to be or not")
-PATIENCE = 20.0
+PATIENCE = 60.0
+"""Seconds that only a hang takes."""
 
 
 class Hearing:
@@ -136,6 +139,34 @@ def free_address() -> str:
         return f"tcp://127.0.0.1:{server.getsockname()[1]}"
 
 
+class Window(Mailbox[object]):
+    """A daemon's mailbox through which tests look at its loop, on the loop's own thread."""
+
+    def look(self, at: Callable[[], object], thread: threading.Thread) -> object:
+        """What `at` gives between two turns of the loop, or once that has ended."""
+        seen: queue.SimpleQueue[object] = queue.SimpleQueue()
+        if thread.is_alive():
+            self.put(Look(lambda: seen.put(at())))
+        deadline = time.monotonic() + PATIENCE
+        while thread.is_alive():
+            with suppress(queue.Empty):
+                return seen.get(timeout=0.1)
+            assert time.monotonic() < deadline, "the loop does not turn"
+        return at()
+
+    def drain(self) -> list[object]:
+        orders = super().drain()
+        for order in orders:
+            if isinstance(order, Look):
+                order.take()
+        return [order for order in orders if not isinstance(order, Look)]
+
+
+@dataclass(frozen=True)
+class Look:
+    take: Callable[[], None]
+
+
 class Bench:
     """Loops on threads of their own; `close` stops them all and gives their errors."""
 
@@ -156,7 +187,7 @@ class Bench:
     ) -> "Running":
         engine = engine or Flaky(SimSettings())
         router = bind_router(self.context, address or self.address, insecure=False)
-        mailbox: Mailbox[object] = Mailbox()
+        mailbox = Window()
         bounds = {"grace": grace, "max_queue": max_queue, "drain": drain}
         loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), **bounds)  # type: ignore[arg-type]
         return self._run(loop, mailbox, lambda: router.close(linger=100))
@@ -170,7 +201,7 @@ class Bench:
     ) -> "Running":
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
-        mailbox: Mailbox[object] = Mailbox()
+        mailbox = Window()
         loop = DrafterLoop(
             "d",
             [Route(self.context, address) for address in addresses or (self.address,)],
@@ -196,9 +227,7 @@ class Bench:
             made.hello()
         return made
 
-    def _run(
-        self, loop: VerifierLoop | DrafterLoop, mailbox: "Mailbox[object]", close: Callable[[], None]
-    ) -> "Running":
+    def _run(self, loop: VerifierLoop | DrafterLoop, mailbox: Window, close: Callable[[], None]) -> "Running":
         def run() -> None:
             try:
                 loop.run()
@@ -228,7 +257,7 @@ class Running:
     def __init__(
         self,
         loop: VerifierLoop | DrafterLoop,
-        mailbox: "Mailbox[object]",
+        mailbox: Window,
         thread: threading.Thread,
         close: Callable[[], None],
     ) -> None:
@@ -252,7 +281,7 @@ class Running:
 
     def stats(self) -> Any:
         """What /stats would say now."""
-        return self._loop.snapshot(0.0)
+        return self._mailbox.look(lambda: self._loop.snapshot(0.0), self._thread)
 
     @property
     def published(self) -> Any:

@@ -1,42 +1,57 @@
-"""Timing steps at start-up, on a target that sleeps."""
+"""Timing steps at start-up, in virtual time, on a target that sleeps."""
 
 from dataclasses import replace
 
 import pytest
+from harness.clock import virtual_time
 
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.daemons.runtime import calibration as calibrating
+from specmesh.daemons.runtime import calibration
 from specmesh.daemons.runtime.calibration import WIDTHS, calibrate
+from specmesh.engines import sim
 from specmesh.engines.sim import SimSettings, SimVerifier
 
 
-class Counting(SimVerifier):
-    """Counts its steps."""
+@pytest.fixture(autouse=True)
+def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    virtual_time(monkeypatch, sim, calibration)
 
-    def __init__(self, settings: SimSettings) -> None:
+
+class Target(SimVerifier):
+    """Counts its steps; its info may say otherwise."""
+
+    def __init__(self, settings: SimSettings, **info: object) -> None:
+        self._told, self.steps = info, 0
         super().__init__(settings)
-        self.steps = 0
+
+    @property
+    def info(self):  # type: ignore[no-untyped-def]
+        return replace(super().info, **self._told)
 
     def decode(self, spans):  # type: ignore[no-untyped-def]
         self.steps += 1
         return super().decode(spans)
 
 
+def measured(engine: SimVerifier, remembered: dict[int, float] | None = None) -> StepCosts:
+    costs = StepCosts()
+    calibrate(engine, costs, remembered)
+    return costs
+
+
 def test_every_width_is_measured():
-    """A quick target is measured at all widths; its sequences are empty afterwards."""
-    engine, costs = Counting(SimSettings(step_ms=1, row_ms=0.2)), StepCosts()
-    calibrate(engine, costs)
+    """As long as it takes; the target's sequences are empty afterwards."""
+    engine = Target(SimSettings(step_ms=1, row_ms=0.2))
+    costs = measured(engine)
     assert sorted(costs.table()) == sorted(WIDTHS)
-    assert costs.seconds(17) > 2 * costs.seconds(1)
+    assert costs.seconds(1) == pytest.approx(0.001, rel=0.05)
+    assert costs.seconds(17) == pytest.approx(0.0042, rel=0.05)
     assert engine.decode([]) == []
 
 
-def test_a_slow_target_is_not_measured_for_long(monkeypatch: pytest.MonkeyPatch):
-    """The budget ends it; the widths that tell most come first."""
-    monkeypatch.setattr(calibrating, "BUDGET", 0.5)
-    costs = StepCosts()
-    calibrate(SimVerifier(SimSettings(step_ms=100)), costs)
-    assert {1, 2, 3} <= set(costs.table()) < set(WIDTHS)
+def test_a_slow_target_is_not_measured_for_long():
+    """The widths that tell most come first."""
+    assert {1, 2, 3} <= set(measured(Target(SimSettings(step_ms=250))).table()) < set(WIDTHS)
 
 
 @pytest.mark.parametrize(
@@ -49,55 +64,32 @@ def test_a_slow_target_is_not_measured_for_long(monkeypatch: pytest.MonkeyPatch)
         ({9: 1.0}, False),
     ],
 )
-def test_what_is_remembered(remembered: dict[int, float], taken: bool, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_remembered(remembered: dict[int, float], taken: bool):
     """Earlier times hold where steps of a few widths take as long as they did; else all is measured anew."""
-    monkeypatch.setattr(calibrating, "BUDGET", 0.4)
-    engine, costs = Counting(SimSettings(step_ms=20)), StepCosts()
-    calibrate(engine, costs, remembered)
-    assert (costs.table() == remembered) == taken
+    engine = Target(SimSettings(step_ms=20))
+    assert (measured(engine, remembered).table() == remembered) == taken
     assert (engine.steps < 12) == taken
 
 
-def test_narrow_targets():
-    """No step is wider than the target takes, or longer than its context."""
-    costs = StepCosts()
-    calibrate(SimVerifier(SimSettings(n_batch=4)), costs)
-    assert sorted(costs.table()) == [1, 2, 3, 4]
-    costs = StepCosts()
-    calibrate(SimVerifier(SimSettings(n_ctx=3, can_trim=False)), costs)
-    assert sorted(costs.table()) == [1, 2, 3]
-
-
-class FewLogits(SimVerifier):
-    """Has room for the logits of a few rows, as a context made for one session."""
-
-    @property
-    def info(self):  # type: ignore[no-untyped-def]
-        return replace(super().info, n_outputs=5)
-
-
-def test_few_rows_of_logits():
-    """No step asks for more logits than the target has room for."""
-    costs = StepCosts()
-    calibrate(FewLogits(SimSettings()), costs)
-    assert sorted(costs.table()) == [1, 2, 3, 4, 5]
-
-
-class OfWidth(Counting):
-    """Has one width."""
-
-    @property
-    def info(self):  # type: ignore[no-untyped-def]
-        return replace(super().info, width=4)
+@pytest.mark.parametrize(
+    ("settings", "info", "widths"),
+    [
+        (SimSettings(n_batch=4), {}, [1, 2, 3, 4]),
+        (SimSettings(n_ctx=3, can_trim=False), {}, [1, 2, 3]),
+        (SimSettings(), {"n_outputs": 5}, [1, 2, 3, 4, 5]),
+    ],
+    ids=["batch", "context", "logits"],
+)
+def test_narrow_targets(settings: SimSettings, info: dict[str, object], widths: list[int]):
+    """No step is wider than the target takes, longer than its context, or asks for more logits than it has room for."""
+    assert sorted(measured(Target(settings, **info)).table()) == widths
 
 
 def test_one_width():
     """A target whose steps are all as wide has one time, for every number of drafts; it is remembered as others are."""
-    engine, costs = OfWidth(SimSettings(step_ms=20)), StepCosts()
-    calibrate(engine, costs)
+    engine = Target(SimSettings(step_ms=20), width=4)
+    costs = measured(engine)
     assert list(costs.table()) == [4]
     assert costs.seconds(1) == costs.seconds(3) == costs.seconds(4)
     for remembered, taken in (({4: 0.02, 9: 0.5}, True), ({4: 0.05}, False), ({1: 0.02}, False)):
-        costs = StepCosts()
-        calibrate(engine, costs, remembered)
-        assert (costs.table() == remembered) == taken
+        assert (measured(engine, remembered).table() == remembered) == taken

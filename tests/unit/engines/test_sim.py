@@ -1,12 +1,11 @@
 """The simulated engines: repeatable, as often right and as slow as they are told to be."""
 
-import time
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
+from harness.clock import Clock, virtual_time
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.engines import sim
 from specmesh.engines.base import Span
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import ConfigError
@@ -38,26 +37,9 @@ def agreement(settings: SimSettings, length: int = 600) -> float:
     return float(np.mean([guess == token for guess, token in zip(guesses, truth[len(PROMPT) :], strict=True)]))
 
 
-class Clock:
-    """Time that passes only while somebody sleeps, a microsecond at least."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += max(seconds, 1e-6)
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    clock = Clock()
-    monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
-    monkeypatch.setattr(time, "sleep", clock.sleep)
-    yield clock
-    monkeypatch.undo()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return virtual_time(monkeypatch, sim)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.75, 1.0])

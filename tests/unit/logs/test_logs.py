@@ -3,24 +3,11 @@
 import json
 import logging
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from specmesh import logs
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    logging.captureWarnings(False)
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
-    logs.set_level("info")
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
