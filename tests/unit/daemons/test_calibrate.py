@@ -21,12 +21,8 @@ class Target(SimVerifier):
     """Counts its steps; its info may say otherwise."""
 
     def __init__(self, settings: SimSettings, **info: object) -> None:
-        self._told, self.steps = info, 0
         super().__init__(settings)
-
-    @property
-    def info(self):  # type: ignore[no-untyped-def]
-        return replace(super().info, **self._told)
+        self.info, self.steps = replace(self.info, **info), 0  # type: ignore[arg-type]
 
     def decode(self, spans):  # type: ignore[no-untyped-def]
         self.steps += 1
