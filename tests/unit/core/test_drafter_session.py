@@ -48,23 +48,6 @@ def test_first_guess_follows_the_prompt():
     assert made.drafted == 2
 
 
-def test_no_guess_stops_until_the_truth_moves():
-    made = session()
-    predict(made, 1, took=1e-5)
-    _, effects = predict(made, None)
-    assert effects == [ev.Drafted(3, crc(*PROMPT), (1,))]
-    assert made.plan(0.0) is None
-    made.handle(told(2, after=PROMPT), 0.0)
-    assert made.plan(0.0) is not None
-
-
-def test_accepted_drafts_stay():
-    """Truth that confirms the chain cuts nothing; the rest of the chain goes on."""
-    made = drafting(1, 2, 3)
-    assert made.handle(told(1, 2, after=PROMPT), 0.0) == [ev.Learned((1, 2), 1)]
-    assert (made.n_truth, made.chain) == (5, (3,))
-
-
 def test_correction_cuts_chain_and_memory():
     made = drafting(1, 2, 3)
     assert made.handle(told(1, 9, after=PROMPT), 0.0) == [ev.Trim(4), ev.Learned((1, 9), 1)]
@@ -81,14 +64,6 @@ def test_missed_truth_is_asked_for():
     assert made.handle(lost, 1.0 + NACK_INTERVAL * 1.5) == [ev.Nacked(3, crc(*PROMPT))]
     assert made.n_truth == 3
     assert made.handle(told(8, 8, 4, after=PROMPT, sync=True), 2.0)[-1] == ev.Learned((8, 8, 4), 0, sync=True)
-
-
-def test_old_and_doubled_truth_changes_nothing():
-    made = drafting(1, 2)
-    made.handle(told(1, 2, 3, after=PROMPT), 0.0)
-    assert made.handle(told(1, after=PROMPT), 0.0) == []
-    assert made.handle(told(1, 2, 3, after=PROMPT), 0.0) == []
-    assert made.n_truth == 6
 
 
 def test_contradicting_truths_are_resolved_by_sync():
@@ -112,12 +87,6 @@ def test_nack_makes_it_send_again():
     made = drafting(1, 2, 3)
     assert made.handle(ev.Nacked(4, crc(*PROMPT, 1)), 0.0) == [ev.Drafted(4, crc(*PROMPT, 1), (2, 3))]
     assert made.handle(ev.Nacked(3, crc(*PROMPT)), 0.0) == [ev.Drafted(3, crc(*PROMPT), (1, 2, 3))]
-
-
-def test_nack_about_an_unknown_prefix_is_answered_with_nack():
-    made = drafting(1, 2)
-    assert made.handle(ev.Nacked(4, 99), 0.0) == [ev.Nacked(3, crc(*PROMPT))]
-    assert made.handle(ev.Nacked(99, 99), 0.0) == []
 
 
 def proposing(made, token, proposal):

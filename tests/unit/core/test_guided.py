@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.oracle import row
-from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -186,21 +185,6 @@ def test_a_drafters_guesses_beyond_what_is_forced_are_verified_with_it():
     _, rounds = finish(made, knowing(texts, GREEDY))
     assert [(len(one.drafts), one.accepted, one.forced) for one in rounds] == [(3, 3, 2)]
     assert (made.counts.drafted, made.counts.accepted, made.counts.forced_accepted) == (1, 1, 2)
-
-
-def test_a_forbidden_draft_is_neither_verified_nor_waited_for():
-    made = session(Texts(b"aaaa", b"abab", b"bbbb"), draft_n=6)
-    made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
-    before = made.pacing.acceptance.rates()[0]
-    made.handle(ev.Drafted(2, made.prefix.crc, (1, 8, 1)), 0.0)
-    assert made.plan(0.0) == ev.Verify(1, 8, (1,))
-    assert made.lead == 1
-    assert made.pacing.acceptance.rates()[0] < before
-    rows = np.zeros((2, N_VOCAB), np.float32)
-    rows[0, 1] = rows[1, 1] = 9.0
-    [_, emitted] = made.handle(ev.Stepped((1,), rows, 0.01), 0.0)
-    assert emitted == ev.Emit((1, 1), 1, (1,), 1)
-    assert (made.counts.drafted, made.counts.accepted) == (1, 1)
 
 
 def test_a_stop_string_ends_it_before_the_grammar_does():

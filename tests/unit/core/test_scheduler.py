@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import DraftBid
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.scheduling.batch import Idle, Scheduler, Step
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
@@ -93,21 +92,6 @@ def test_every_step(sessions, n_batch, prefill_rows):
     assert all(len(sessions[key].wants.ids) > room - rows for key in prefilling if key not in filled)
 
 
-def test_drafts_yield_to_other_sessions_rows():
-    step = Scheduler(9).next_step({1: verifying(16), 2: verifying(16), 3: verifying(0)}, 0.0)
-    assert [(key, len(part.drafts)) for key, part in step.parts] == [(1, 6), (2, 0), (3, 0)]
-
-
-def test_drafts_that_do_not_pay_stay_behind():
-    costs = StepCosts()
-    for rows in (1, 2, 3, 40):
-        costs.record(rows, 1.0 * rows**2)
-    both = {1: verifying(8), 2: verifying(8)}
-    assert [len(part.drafts) for _, part in Scheduler(40, costs).next_step(both, 0.0).parts] == [0, 0]
-    assert [len(part.drafts) for _, part in Scheduler(40, costs, constant=True).next_step(both, 0.0).parts] == [8, 8]
-    assert [len(part.drafts) for _, part in Scheduler(40, costs).next_step({1: verifying(8)}, 0.0).parts] == [8]
-
-
 def test_each_is_first_in_its_turn():
     scheduler, brought = Scheduler(n_batch=4), [0, 0, 0]
     for _ in range(30):
@@ -124,31 +108,6 @@ def test_each_is_first_in_its_turn():
         for key, _ in step.parts:
             took[key] += 1
     assert took == [20] * 6
-
-
-def test_a_short_prompt_overtakes_and_the_oldest_goes_on():
-    prompts = {1: prefilling(90), 2: prefilling(50), 3: prefilling(8), 4: prefilling(10)}
-    scheduler = Scheduler(40)
-    for filled in ([(1, 40)], [(3, 8), (4, 10)], [(1, 40)]):
-        step = scheduler.next_step(prompts, 0.0)
-        assert [(key, len(part.ids)) for key, part in step.parts] == filled
-    for n_batch, filled in ((80, [(1, 80)]), (153, [(1, 90)]), (154, [(1, 90), (2, 64)]), (165, [(1, 90), (2, 70)])):
-        step = Scheduler(n_batch).next_step({1: prefilling(90), 2: prefilling(70)}, 0.0)
-        assert [(key, len(part.ids)) for key, part in step.parts] == filled
-
-
-def test_prefill_is_bounded_beside_verification():
-    """Prefill alone fills the batch; beside as many that verify it gets `prefill_rows` and no more, or ROWS_BESIDE for
-    each of them, times as many as there are prompts for each: few are held up for many, and many for few by little."""
-    prompts, scheduler = {1: prefilling(20), 2: prefilling(20)}, Scheduler(30, prefill_rows=10)
-    assert [len(part.ids) for _, part in Scheduler(40, prefill_rows=10).next_step(prompts, 0.0).parts] == [20, 20]
-    for others, rows in ((1, 20), (2, 10), (3, 12)):
-        beside = {key: verifying(2) for key in range(3, 3 + others)}
-        step = scheduler.next_step(prompts | beside, 0.0)
-        assert sum(len(part.ids) for key, part in step.parts if key in prompts) == rows
-        assert not step.pure
-    crowd = {key: prefilling(7) for key in range(20)} | {20: waiting(5.0, 0), 21: verifying(0)}
-    assert scheduler.next_step(crowd, 0.0).rows == 30
 
 
 @PROFILE

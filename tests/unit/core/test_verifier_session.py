@@ -7,13 +7,10 @@ from harness.sessions import session as session_of
 
 from specmesh.core import events as ev
 from specmesh.core.draft_buffer import NACK_INTERVAL
-from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import Arrivals
 from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.proposal import Proposal
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import KVContents
-from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 
 END, PROMPT, GREEDY = 0, (5, 6, 7), SamplingParams()
@@ -49,15 +46,6 @@ def only(effects, kind):
     return effect
 
 
-def test_what_is_in_memory_is_not_read_again():
-    limits, params = TargetLimits(64, 16, frozenset({END})), SessionParams(GREEDY, 10)
-    for held, plan in ((0, ev.Prefill(0, (5, 6))), (1, ev.Prefill(1, (6,))), (2, ev.Verify(2, 7, ()))):
-        made = VerifierSession(PROMPT, params, limits, StepCosts(), RollingAcceptance(), 0.0, held=held)
-        assert made.plan(0.0) == plan
-        assert made.cached == held
-        assert made.memory == KVContents([5, 6][:held], 2)
-
-
 @pytest.mark.parametrize(
     ("limits", "drafts"),
     [({}, 4), ({"max_drafts": 2}, 2), ({"max_drafts": 0}, 0), ({"max_tokens": 3}, 2), ({"n_ctx": 5}, 1)],
@@ -82,15 +70,6 @@ def test_correction():
     assert (emit.ids, emit.accepted, emit.drafts, emit.tested) == ((1, 2, 9), 2, (1, 2, 3, 4), 3)
     assert made.lead == 0
     assert made.plan(9.0) == ev.Verify(5, 9, ())
-
-
-def test_bonus_and_what_was_drafted_ahead():
-    made = session()
-    draft(made, 1, 2, 3, 4, 8, 9)
-    effects = step(made, 1, 2, 3, 4, 8)
-    assert only(effects, ev.Emit).ids == (1, 2, 3, 4, 8)
-    assert not [effect for effect in effects if isinstance(effect, ev.Trim)]
-    assert made.plan(9.0) == ev.Verify(7, 8, (9,))
 
 
 def test_stop_string_stops_inside_a_block():

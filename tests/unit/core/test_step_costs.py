@@ -1,6 +1,5 @@
 """Measured costs of a step."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,13 +32,6 @@ def test_interpolation_stays_between_its_neighbours(table, rows):
     else:
         assert value >= table[max(below) if below else min(above)] - 1e-9
     assert costs.table() == dict(sorted(table.items()))
-
-
-def test_cliffs_are_kept():
-    """A curve that falls again is not smoothed: eight rows may cost less than six."""
-    costs = measured({1: 1.0, 6: 5.3, 8: 3.5})
-    assert costs.seconds(6) > costs.seconds(8)
-    assert costs.seconds(7) == pytest.approx(4.4)
 
 
 def test_median_ignores_outliers_and_the_distant_past():
