@@ -36,13 +36,6 @@ def test_health(daemon: Daemon):
     assert (status, json.loads(answer)) == (200, {"status": "ok", "role": daemon.role})
 
 
-def test_models(daemon: Daemon):
-    """/v1/models lists the verifier's model, at both sockets."""
-    status, _, answer = request_raw(daemon.socket, "GET", "/v1/models")
-    listed = json.loads(answer)
-    assert (status, listed["object"], [model["id"] for model in listed["data"]]) == (200, "list", ["sim-target"])
-
-
 @pytest.mark.parametrize(
     ("sent", "told"),
     [

@@ -43,14 +43,3 @@ def test_lost_when_the_time_is_up():
     assert run.expire(PATIENCE - 0.01) == []
     assert run.expire(PATIENCE) == [Result(1, NEAR, None)]
     assert (run.expire(PATIENCE), run.on_event(Ponged(1, NEAR, 3.1)), run.wait(PATIENCE)) == ([], [], None)
-
-
-def test_a_peer_that_went_away_loses_what_it_would_have_got():
-    """It stays in the count; one that joins later is counted from then on."""
-    run = PingRun(PingBody(3, 0.5), 0.0)
-    run.begin(0.0)
-    run.on_event(Pinged(1, (NEAR,)))
-    run.begin(0.5)
-    assert run.on_event(Pinged(2, (FAR,))) == [Result(2, NEAR, None)]
-    run.begin(1.0)
-    assert run.on_event(Pinged(3, ())) == [Result(3, NEAR, None), Result(3, FAR, None)]

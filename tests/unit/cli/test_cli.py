@@ -1,6 +1,5 @@
 """The commands: what they ask for, and how they end."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Generator
@@ -114,49 +113,13 @@ def test_several_texts(daemon: type[FakeClient]):
 
 def test_every_option(daemon: type[FakeClient]):
     """Every option reaches the body; --verbose and --show-drafts ask for rounds."""
-    done = run(
-        "generate",
-        "hi",
-        "--max-tokens",
-        "5",
-        "--temperature",
-        "0.7",
-        "--seed",
-        "3",
-        "--top-k",
-        "40",
-        "--top-p",
-        "0.9",
-        "--min-p",
-        "0.05",
-        "--typical-p",
-        "0.8",
-        "--repeat-penalty",
-        "1.1",
-        "--repeat-last-n",
-        "-1",
-        "--frequency-penalty",
-        "0.5",
-        "--presence-penalty",
-        "-0.5",
-        "--logit-bias",
-        "198-2.5",
-        "--logit-bias",
-        "7+1",
-        "--strategy",
-        "threshold",
-        "--threshold",
-        "0.2",
-        "--stop",
-        "x",
-        "--stop",
-        "y",
-        "--draft-n",
-        "4",
-        "--verbose",
-        "--socket",
-        "some.sock",
+    words = (
+        "--max-tokens 5 --temperature 0.7 --seed 3 --top-k 40 --top-p 0.9 --min-p 0.05 --typical-p 0.8 "
+        "--repeat-penalty 1.1 --repeat-last-n -1 --frequency-penalty 0.5 --presence-penalty -0.5 "
+        "--logit-bias 198-2.5 --logit-bias 7+1 --strategy threshold --threshold 0.2 --stop x --stop y "
+        "--draft-n 4 --verbose --socket some.sock"
     )
+    done = run("generate", "hi", *words.split())
     assert done.exit_code == 0
     assert asked(daemon) == {
         "prompt": "hi",
@@ -204,28 +167,18 @@ def test_stdin_that_is_no_text(daemon: type[FakeClient], command: tuple[str, ...
         "generate",
         "generate x y",
         "generate x --resume cmpl-1",
-        "generate x --reconnect-timeout -1",
         "generate x --max-tokens 0",
         "generate x --draft-n 17",
-        "generate x --draft-n -1",
         "generate x --draft-n some",
-        "generate x --temperature -1",
-        "generate x --n 0",
         "generate x --n 9",
         "generate --resume cmpl-1 --n 2",
-        "generate x --seed nine",
         "generate x --seed 4294967296",
         "generate x --top-p 1.5",
-        "generate x --min-p 1.5",
-        "generate x --repeat-penalty 0",
-        "generate x --logit-bias 5",
         "generate x --logit-bias five+1",
         "verify",
         "stats --all",
-        "stats --interval 5",
         "stats --json --interval 5",
         "drafter --engine magic",
-        "verifier --gpu maybe",
     ],
 )
 def test_usage_errors(args: str):
@@ -262,16 +215,6 @@ def test_ctrl_c(daemon: type[FakeClient]):
     daemon.error = KeyboardInterrupt()
     done = run("generate", "hi")
     assert (done.exit_code, done.stdout, done.stderr) == (130, "AB\n", "")
-
-
-def test_json_of_an_interrupted_text(daemon: type[FakeClient]):
-    """--json prints its object also when the text was cut, and says so."""
-    daemon.chunks = [{"choices": [{"text": "AB", "finish_reason": None}], "specmesh": {"token_ids": [1, 2]}}]
-    daemon.error = DaemonUnreachable("gone")
-    done = run("generate", "hi", "--json")
-    told = json.loads(done.stdout)
-    assert (done.exit_code, told["text"], told["token_ids"]) == (69, "AB", [1, 2])
-    assert told["finish_reason"] not in {"stop", "length"}
 
 
 def loaded(*args: str, code: int) -> set[str]:

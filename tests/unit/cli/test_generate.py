@@ -117,21 +117,6 @@ def test_several_texts_as_json(capsys: pytest.CaptureFixture[str]):
     assert [one["token_ids"] for one in choices] == [[97, 98], [117, 118], [120]]
 
 
-def test_several_texts_that_are_cut(capsys: pytest.CaptureFixture[str]):
-    """What came of the one that was shown stays; JSON has all of them."""
-    with pytest.raises(DaemonUnreachable):
-        several(SEVERAL[:3], Output(), DaemonUnreachable("gone"))
-    assert capsys.readouterr().out == "a\n"
-    with pytest.raises(DaemonUnreachable):
-        several(SEVERAL[:4], Output(as_json=True), DaemonUnreachable("gone"))
-    choices = json.loads(capsys.readouterr().out)["choices"]
-    assert [(one["text"], one["finish_reason"]) for one in choices] == [
-        ("a", "interrupted"),
-        ("uv", "stop"),
-        ("x", "interrupted"),
-    ]
-
-
 def test_json(capsys: pytest.CaptureFixture[str]):
     """--json: one object with text, ids, reason and the report's numbers; no other output."""
     run(Fake(CHUNKS), {}, Output(as_json=True))  # type: ignore[arg-type]

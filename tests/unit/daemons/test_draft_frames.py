@@ -7,12 +7,6 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
 
-def test_a_draft_with_twenty_tokens_takes_126_bytes():
-    """Four bytes for the id, two for the size, six for each token of its law, behind the header, and the CRC."""
-    law = Proposal(tuple(range(20)), (1,) * 20)
-    assert len(encode(frame_of(7, ev.Drafted(3, 9, (5,), (law,))))) == 24 + 126
-
-
 def test_the_largest_law_fits_a_frame():
     """What a drafter may sample from is what a frame may say: as many tokens, as heavy."""
     assert m.MAX_SUPPORT == MAX_PROPOSAL

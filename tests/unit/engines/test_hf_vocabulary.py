@@ -13,7 +13,6 @@ from specmesh.engines.hf_vocabulary import (
     byte_level_bytes,
     load_hf_vocabulary,
     padded,
-    sentencepiece_bytes,
     token_bytes,
 )
 from specmesh.engines.load import load_tokenizer
@@ -71,22 +70,6 @@ def test_every_byte_has_its_character():
     assert byte_level_bytes(spelt) == text.encode()
 
 
-@pytest.mark.parametrize(
-    ("token", "raw"),
-    [
-        ("▁the", b" the"),
-        ("<0x0A>", b"\n"),
-        ("<0xff>", b"\xff"),
-        ("<0xF>", b"<0xF>"),
-        ("▁▁", b"  "),
-        ("ü", "ü".encode()),
-    ],
-)
-def test_sentencepiece(token: str, raw: bytes):
-    """A space is U+2581, a lone byte <0xNN>."""
-    assert sentencepiece_bytes(token) == raw
-
-
 def test_byte_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Special tokens are empty, other added ones their text; ends by name."""
     vocabulary = read(written(tmp_path, BYTE_LEVEL), monkeypatch)
@@ -97,16 +80,6 @@ def test_sentencepiece_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The other spelling; the unknown token is empty."""
     vocabulary = read(written(tmp_path, SENTENCEPIECE), monkeypatch)
     assert vocabulary == Vocabulary((b"", b"", b"\n", b" the", "ü".encode()), frozenset({1}))
-
-
-def test_unigram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Unigram lists tokens with scores; the place in the list is the id."""
-    tokenizer = {
-        "decoder": {"type": "Metaspace"},
-        "added_tokens": [],
-        "model": {"type": "Unigram", "vocab": [["a", -1.0], ["▁b", -2.0]]},
-    }
-    assert read(written(tmp_path, tokenizer), monkeypatch).pieces == (b"a", b" b")
 
 
 @pytest.mark.parametrize("kind", ["BPE", "Unigram"])

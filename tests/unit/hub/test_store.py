@@ -10,7 +10,7 @@ from hub_command import Models
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings
 from specmesh.errors import ConfigError
-from specmesh.models import gguf_header, store
+from specmesh.models import store
 from specmesh.models.directory import read_directory
 from specmesh.models.gguf_header import read_header
 from specmesh.models.store import resolve
@@ -109,15 +109,6 @@ class TestResolve:
 class TestHeader:
     """Headers of both formats, read by ourselves."""
 
-    def test_types_are_ggufs(self) -> None:
-        """Our names of types are those of the gguf package, and llama.cpp has one more."""
-        gguf = pytest.importorskip("gguf")
-        known = {42: "Q2_0"} | {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
-        assert known == gguf_header.TENSOR_TYPES
-        stated = {kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in gguf.LlamaFileType}
-        stated.pop(gguf.LlamaFileType.GUESSED.value)
-        assert stated == gguf_header.FILE_TYPES
-
     def test_agrees_with_gguf(self, tiny_gguf: Path) -> None:
         """Every plain value, array length and parameter is what the gguf package reads."""
         gguf = pytest.importorskip("gguf")
@@ -207,11 +198,3 @@ class TestInspect:
         assert (report.kind, report.architecture, report.parameters, report.context) == ("hf", "llama", 256, 64)
         assert (report.vocabulary_size, report.quantisation, report.can_trim) == (32, "F16", True)
         assert any("unknown" not in line for line in report.lines())
-
-    def test_one_fingerprint_for_one_vocabulary(self) -> None:
-        """The bundled drafter's file and its directory have the same."""
-        pytest.importorskip("llama_cpp")
-        models = Path(store.__file__).parent
-        found = {store.inspect(models / name).vocabulary_fingerprint for name in ("drafter.gguf", "drafter-hf")}
-        assert len(found) == 1
-        assert None not in found

@@ -89,22 +89,6 @@ def test_changes_at_once_are_all_kept(folder: KeyFolder):
     assert {path.name for path in folder.path.iterdir()} == {"secret.key", "drafters"}
 
 
-def test_whose_key_a_drafter_expects(folder: KeyFolder):
-    """The one listed for the address; else one of its host, on this machine its own, because the verifier there has it
-    too, and then any that is trusted: machines have several names."""
-    folder.allow(Listing.VERIFIERS, KEY, "tcp://BIGBOX:7071")
-    known, other, own = bytes.fromhex(KEY), bytes.fromhex(OTHER), folder.identity().public
-    assert folder.verifiers_at("tcp://bigbox:7071") == [known]
-    assert folder.verifiers_at("tcp://127.0.0.1:7071") == [own, known]
-    folder.allow(Listing.VERIFIERS, OTHER, "tcp://127.0.0.1:7071")
-    assert folder.verifiers_at("tcp://127.0.0.1:7071") == [other]
-    assert folder.verifiers_at("tcp://127.0.0.1:9000") == [other, own, known]
-    assert folder.verifiers_at("tcp://bigbox:9000") == [known, other]
-    assert set(folder.verifiers_at("tcp://another.name:7071")) == {known, other}
-    folder.revoke(KEY), folder.revoke(OTHER)
-    assert folder.verifiers_at("tcp://bigbox:7071") == []
-
-
 @pytest.mark.parametrize("name", ["secret.key", "drafters", "verifiers"])
 @pytest.mark.parametrize("right", [0o640, 0o604, 0o620, 0o602, 0o601])
 @pytest.mark.fault("E6.65")
@@ -197,14 +181,6 @@ def test_the_service_managers_credential(folder: KeyFolder, tmp_path: Path, monk
     assert folder.identity() == made
     assert find_keys(None) == folder
     assert find_keys(other.path) == other
-
-
-def test_a_name_of_any_letters(folder: KeyFolder):
-    """And whoever else is on the list with it can still be taken off."""
-    folder.allow(Listing.DRAFTERS, "a" * 64, "Jürgen")
-    folder.allow(Listing.DRAFTERS, "b" * 64, "mac")
-    assert folder.revoke("mac") == [(Listing.DRAFTERS, "mac")]
-    assert folder.listed(Listing.DRAFTERS) == {"a" * 64: "Jürgen"}
 
 
 def test_an_address_is_one_however_it_is_spelt(folder: KeyFolder):
