@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
@@ -188,7 +188,7 @@ def main() -> None:
     found = {name: [_level(one) for one in run] for name, run in runs.items()}
     machine = {"foreign_cores": foreign.cores(), "load_before": round(before, 2)}
     if args.json:
-        told = {name: [level.as_json() for level in run] for name, run in found.items()}
+        told = {name: [asdict(level) for level in run] for name, run in found.items()}
         print(json.dumps({"machine": machine, "contenders": told, "ratios": ratios(runs)}))
         return
     for name, run in found.items():

@@ -21,19 +21,11 @@ PATIENCE = 300.0
 """Most seconds that a daemon which is starting is waited for: as long as its service may take to start."""
 POLL = 0.2
 
-_CLASSES: dict[str, type[SpecmeshError]] = {
-    "Busy": errors.Busy,
-    "ConfigError": errors.ConfigError,
-    "DaemonUnreachable": errors.DaemonUnreachable,
-    "EngineError": errors.EngineError,
-    "NoSuchModel": errors.RequestError,
-    "NoSuchText": errors.NoSuchText,
-    "PromptTooLong": errors.PromptTooLong,
-    "Refused": errors.Refused,
-    "RequestError": errors.RequestError,
-    "Starting": errors.Starting,
-    "WentAway": errors.WentAway,
-}
+_RAISED_AGAIN: tuple[type[SpecmeshError], ...] = (
+    *(errors.Busy, errors.ConfigError, errors.DaemonUnreachable, errors.EngineError, errors.NoSuchText),
+    *(errors.PromptTooLong, errors.Refused, errors.RequestError, errors.Starting, errors.WentAway),
+)
+_CLASSES = {"NoSuchModel": errors.RequestError} | {cls.__name__: cls for cls in _RAISED_AGAIN}
 
 
 class Client:
@@ -80,17 +72,16 @@ class Client:
 
     def _started(self, resource: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """A POST that is answered with events; waits for a daemon that is starting where that is wanted."""
-        waits, until = self._waits, time.monotonic() + PATIENCE
-        told = False
+        until, waiting = time.monotonic() + PATIENCE, False
         while True:
             try:
                 return self._accepted(resource, body)
             except Starting as error:
-                if waits is None or time.monotonic() > until:
+                if self._waits is None or time.monotonic() > until:
                     raise
-                if not told:
-                    waits(str(error).removesuffix(": try again in a moment"))
-                told = True
+                if not waiting:
+                    self._waits(str(error).removesuffix(": try again in a moment"))
+                waiting = True
                 time.sleep(POLL)
 
     def _accepted(self, resource: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
@@ -152,12 +143,11 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def _closed(folder: Path) -> str:
-    """What to do about a socket that this user may not open."""
-    told = f"what runs in {folder} is closed to this user"
+    closed = f"what runs in {folder} is closed to this user"
     try:
-        return f"{told}: join the group {folder.group()} and log in again"
+        return f"{closed}: join the group {folder.group()} and log in again"
     except (OSError, KeyError):
-        return told
+        return closed
 
 
 def listens(path: Path) -> bool:

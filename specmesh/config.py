@@ -41,10 +41,10 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
     """`--http HOST:PORT`, the file with its keys and each `--allow-origin`; raises ConfigError, also for an open port
     without a key."""
     if http is None:
-        if origins:
-            raise ConfigError("--allow-origin without --http opens nothing: give both", "allow_origin")
-        if key_file is not None:
-            raise ConfigError("--api-key-file without --http opens nothing: give both", "api_key_file")
+        for option, given in (("--allow-origin", origins), ("--api-key-file", key_file)):
+            if given:
+                name = option.removeprefix("--").replace("-", "_")
+                raise ConfigError(f"{option} without --http opens nothing: give both", name)
         return None
     try:
         parts = urlsplit(f"//{http}")

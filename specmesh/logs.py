@@ -41,11 +41,11 @@ class LogFile:
             raise ConfigError(f"--log-file {path} cannot be written ({error.strerror}): name another") from None
 
     def keep_small(self) -> None:
-        """Where the file is full, begin anew; what it held is FILE.1 then.
+        """Rotate a full file to FILE.1.
 
-        The file is renamed and the descriptors led elsewhere: whatever writes meanwhile reaches one file or the other,
-        so that no line is lost. Where that cannot be done, because no descriptor is left, say, the log goes on as it
-        is, up to twice as much, and is emptied then: it must neither stop the daemon nor fill the disk.
+        The descriptors move with dup2, so whatever writes meanwhile reaches one file or the other. If that fails, e.g.
+        because no descriptor is left, the file grows to twice LIMIT and is emptied: it must neither stop the daemon nor
+        fill the disk.
         """
         with self._lock, suppress(OSError):
             size = os.fstat(_STDERR).st_size
@@ -87,11 +87,10 @@ FLUSH_PATIENCE = 1.0
 
 
 class LogWriter:
-    """Writes lines to a stream in the order they came. On the writer's thread, `tell` is called with how many were
-    dropped in all, once lines can be written again, and `prepare`, which must not raise, before each line and every
-    LOOK_INTERVAL.
+    """Writes lines to a stream in order. Any thread may write, and a signal handler too: nothing here waits for a lock.
 
-    Any thread may write, and a signal handler too: nothing here waits for a lock.
+    Called on the writer's thread: `tell`, with the number of dropped lines, once lines can be written again; `prepare`,
+    which must not raise, before each line and every LOOK_INTERVAL.
     """
 
     def __init__(self, stream: TextIO, tell: Callable[[int], None], prepare: Callable[[], None] | None = None) -> None:

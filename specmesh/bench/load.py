@@ -10,7 +10,7 @@ from math import ceil
 from queue import SimpleQueue
 from statistics import fmean
 from threading import Barrier, Thread
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from specmesh.client import Json, chunks
@@ -71,18 +71,15 @@ class LoadText:
         Our daemon tells each chunk's ids. Of another server a chunk with text counts as one token until its `usage`
         tells them all, and drafts are known where it has llama-server's `timings`.
         """
+        text = ""
         match chunk:
             case {"choices": [{"text": str(text)}, *_]}:
                 pass
-            case _:
-                text = ""
+        tokens = int(bool(text))
         match chunk:
-            case {"specmesh": {"token_ids": list(ids)}}:
-                tokens = len(ids)
-            case {"specmesh": _}:
-                tokens = 0
-            case _:
-                tokens = int(bool(text))
+            case {"specmesh": {**own}}:
+                ids = own.get("token_ids", ())
+                tokens = len(ids) if isinstance(ids, list) else 0
         if tokens or text:
             self.arrivals.append(now)
         self.text += text
@@ -101,7 +98,7 @@ class Source(Protocol):
     """A server of completions, as specmesh.client.Client is one for a daemon's socket."""
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
-        """The chunks of a streamed completion. Raises Busy where there is no place for it."""
+        """Yield the chunks of a streamed completion. Raise Busy where there is no place for it."""
         ...
 
 
@@ -160,9 +157,8 @@ def _text(source: Source, body: Json, client: int, prompt: int) -> LoadText:
             return text
 
 
-class Percentiles(NamedTuple):
-    """The middle one and the one that 1 in 100 exceeds."""
-
+@dataclass(frozen=True, slots=True)
+class Percentiles:
     p50: float
     p99: float
 
@@ -190,10 +186,6 @@ class LoadLevel:
     identical: int
     compared: int
     refused: int
-
-    def as_json(self) -> Json:
-        spreads = {"first_token_ms": self.first_token_ms._asdict(), "gap_ms": self.gap_ms._asdict()}
-        return asdict(self) | spreads
 
 
 def levels(runs: Sequence[tuple[int, Sequence[LoadText]]]) -> list[LoadLevel]:
@@ -286,7 +278,7 @@ class LoadResult:
             "iterations": self.load.iterations,
             "max_tokens": self.load.max_tokens,
             "draft_n": self.load.options.get("draft_n"),
-            "levels": [level.as_json() for level in levels(self.runs)],
+            "levels": [asdict(level) for level in levels(self.runs)],
         }
 
     def lines(self) -> list[str]:

@@ -47,7 +47,7 @@ class RunResult:
             "prompts": len(self.plan.prompts),
             "iterations": self.plan.iterations,
             "max_tokens": self.plan.max_tokens,
-            "variants": [outcome.as_json() for outcome in outcomes],
+            "variants": [asdict(outcome) for outcome in outcomes],
             "assessment": self._assessment(outcomes),
             "samples": [{name: one[name] for name in one if name != "ids"} for one in samples],
         }

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple, cast
@@ -83,7 +83,8 @@ class Sample:
     drafter: str | None
 
 
-class Spread(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Spread:
     median: float
     low: float
     high: float
@@ -120,10 +121,6 @@ class Outcome:
     identical: int
     compared: int
     without_drafter: int
-
-    def as_json(self) -> Json:
-        speedup = None if self.speedup is None else self.speedup._asdict()
-        return asdict(self) | {"tokens_per_second": self.tokens_per_second._asdict(), "speedup": speedup}
 
 
 def has_drafter(snapshot: Json) -> bool:

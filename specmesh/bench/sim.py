@@ -165,22 +165,17 @@ def daemons(pair: SimPair) -> Iterator[Client]:
         port = _free_port()
         steps = "/".join(f"{seconds * 1e3:.6g}" for seconds in pair.steps)
         alphas = "/".join(f"{alpha:.6g}" for alpha in pair.alphas)
+        options = ["--log-level", "warning", "--socket"]
         verifier = ["verifier", "--engine", "sim", "--model", f"steps_ms={steps}", "--bind", f"tcp://127.0.0.1:{port}"]
-        stack.enter_context(_process(folder, "verifier", verifier))
+        stack.enter_context(_running(["specmesh", *verifier, *options, str(folder / "verifier.sock")]))
         if pair.round_trip + pair.jitter >= LOOPBACK:
             port = stack.enter_context(_proxy(port, pair))
         model = f"draft_ms={pair.draft * 1e3:.6g},alpha={alphas},period={pair.period}"
         drafter = ["drafter", "--engine", "sim", "--model", model, "--connect", f"tcp://127.0.0.1:{port}"]
-        stack.enter_context(_process(folder, "drafter", drafter))
+        stack.enter_context(_running(["specmesh", *drafter, *options, str(folder / "drafter.sock")]))
         client = Client(folder / "verifier.sock")
         _until(lambda: bool(client.get("/stats").get("peers")))
         yield client
-
-
-@contextmanager
-def _process(folder: Path, name: str, arguments: list[str]) -> Iterator[None]:
-    with _running(["specmesh", *arguments, "--socket", str(folder / f"{name}.sock"), "--log-level", "warning"]):
-        yield
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""`specmesh models pull`: which files of a repository make the model, and getting them into the folder.
+"""`specmesh models pull`: choose a model's files in a repository and download them.
 
-OWNER/NAME lies in a folder of that name, OWNER/NAME@REVISION where a revision was asked for. `.partial` beside them
-holds what is on its way. All of a model's files move to their places together, when the last of them has been verified.
+OWNER/NAME lies in a folder of that name, or OWNER/NAME@REVISION. `.partial` beside them holds unfinished downloads. All
+files of a model move to their places together, after the last one has been verified.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ _COMPANIONS = ("mmproj", "imatrix")
 """GGUF files beside a model that are no language models: projectors of images, statistics for quantising."""
 
 Choice = tuple[list[RemoteFile], str]
-"""Files that make a model, and the one that `--model` is given, "" for their directory."""
+"""A model's files, and the one to pass to `--model`; "" for their directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _held_already(wanted: Pull) -> Path:
 
 def _stage(hub: Hub, wanted: Pull, commit: str, missing: list[RemoteFile]) -> dict[str, Path]:
     """Complete every missing file under `.partial`; by name, where each lies."""
-    staged = {file.name: wanted.root / ".partial" / _key(wanted, commit, file) for file in missing}
+    staged = {file.name: wanted.root / ".partial" / _partial_name(wanted, commit, file) for file in missing}
     held = sum(path.stat().st_size for path in staged.values() if path.exists())
     needs = sum(file.size or 0 for file in missing) - held
     free = shutil.disk_usage(wanted.root).free
@@ -130,8 +130,7 @@ def _stage(hub: Hub, wanted: Pull, commit: str, missing: list[RemoteFile]) -> di
     return staged
 
 
-def _key(wanted: Pull, commit: str, file: RemoteFile) -> str:
-    """A name for what is on its way: another content, another name."""
+def _partial_name(wanted: Pull, commit: str, file: RemoteFile) -> str:
     identity = file.checksum or f"{commit} {file.size}"
     return hashlib.sha256(f"{wanted.hub_id}\n{file.name}\n{identity}".encode()).hexdigest()
 
@@ -173,13 +172,8 @@ def _bar(name: str, size: int) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
+    name_column = TextColumn("{task.description}", markup=False)
+    columns = name_column, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(name, total=size)
         yield lambda held: progress.update(task, completed=held)

@@ -39,28 +39,14 @@ def entries(root: Path) -> list[Entry]:
 
 
 def as_json(root: Path, found: Iterable[Entry]) -> dict[str, object]:
-    return {
-        "schema_version": 1,
-        "folder": str(root),
-        "models": [
-            {
-                "name": entry.name,
-                "kind": entry.kind,
-                "size_bytes": entry.size_bytes,
-                "quantisation": entry.quantisation,
-                "path": str(entry.path),
-            }
-            for entry in found
-        ],
-    }
+    names = ("name", "kind", "size_bytes", "quantisation")
+    models = [{name: getattr(one, name) for name in names} | {"path": str(one.path)} for one in found]
+    return {"schema_version": 1, "folder": str(root), "models": models}
 
 
 def lines(found: Iterable[Entry]) -> list[str]:
     rows = [("NAME", "KIND", "SIZE", "QUANTISATION", "PATH")]
-    rows += [
-        (entry.name, entry.kind, human_bytes(entry.size_bytes), entry.quantisation or "unknown", str(entry.path))
-        for entry in found
-    ]
+    rows += [(e.name, e.kind, human_bytes(e.size_bytes), e.quantisation or "unknown", str(e.path)) for e in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -7,15 +7,13 @@ from urllib.parse import urlsplit
 
 from specmesh.errors import ConfigError
 
-_TAILNET = (ipaddress.ip_network("100.64.0.0/10"), ipaddress.ip_network("fd7a:115c:a1e0::/48"))
-_LOCAL = tuple(
-    ipaddress.ip_network(network)
-    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fe80::/10", "fc00::/7")
-)
+_TAILNET = tuple(map(ipaddress.ip_network, ("100.64.0.0/10", "fd7a:115c:a1e0::/48")))
+_PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fe80::/10", "fc00::/7")
+_LOCAL = tuple(map(ipaddress.ip_network, _PRIVATE))
 
 
 class Way(StrEnum):
-    """Kinds of ways. The end of a tunnel is on this machine, wherever the tunnel leads."""
+    """Where an address leads. The end of a tunnel is on this machine, wherever the tunnel leads."""
 
     SAME_MACHINE = "same machine"
     LOCAL = "local network"
@@ -24,9 +22,9 @@ class Way(StrEnum):
 
 
 def way(host: str) -> Way:
-    """The way to an IP address, by its range alone; names other than localhost count as routed, so resolve them first.
+    """Classify an IP address by its range alone; names other than localhost count as routed: resolve them first.
 
-    100.64.0.0/10 is the tailnet's here, as nobody runs a verifier behind a carrier's NAT of that range.
+    100.64.0.0/10 counts as a tailnet: nobody runs a verifier behind a carrier's NAT of that range.
     """
     if host == "localhost":
         return Way.SAME_MACHINE

@@ -72,9 +72,9 @@ def key_folders() -> list[Path]:
 
 
 def find_keys(named: Path | None) -> "KeyFolder | None":
-    """The folder `named`, or else the first usual one with a key in it; None where there are no keys.
+    """Return the folder `named`, or the first usual one with a key; None if there is none.
 
-    Raises ConfigError where the folder named has none, InsecureKeys where this user may not look.
+    Raise ConfigError if the folder named has no key, InsecureKeys if this user may not look.
     """
     if named is not None:
         if not _there(named / SECRET) and _credential() is None:
@@ -108,7 +108,7 @@ class KeyFolder:
     credential: Path | None = None
 
     def make(self, owner: tuple[int, int] | None = None) -> None:
-        """Make the folder where there is none; `owner` (user and group id) gets it. Raises ConfigError."""
+        """Create the folder if missing, owned by `owner` (user and group id). Raise ConfigError."""
         try:
             if not self.path.exists():
                 self.path.mkdir(mode=0o700, parents=True)
@@ -118,10 +118,9 @@ class KeyFolder:
             raise ConfigError(f"{self.path} cannot be made ({error.strerror})") from None
 
     def new(self, *, replace: bool = False, owner: tuple[int, int] | None = None) -> Identity:
-        """Make this machine's key, and the folder for it, which `owner` (user and group id) gets.
+        """Create this machine's key and, owned by `owner`, its folder.
 
-        Raises ConfigError where there is a key already and `replace` is not given, or it cannot be written, or it would
-        not be the one that is used.
+        Raise ConfigError if there is a key and not `replace`, a credential is used instead, or it cannot be written.
         """
         if self.credential is not None:
             raise ConfigError(f"{self.credential} is the key that the service is given: change it there")
@@ -179,10 +178,10 @@ class KeyFolder:
         return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
     def verifiers_at(self, address: str) -> list[bytes]:
-        """Public keys that the verifier at an address may prove, the likeliest first; none where no key is known.
+        """Return the public keys that the verifier at an address may prove, the likeliest first.
 
-        Those listed for the address; else those of its host, on this machine our own, and all others that are trusted:
-        a verifier may listen at another port, and its machine have another name.
+        Those listed for the address, else all that are trusted, its host's first, on this machine with our own: a
+        verifier may listen at another port, and its machine have another name.
         """
         found, (host, _) = self.entries(Listing.VERIFIERS), endpoint(address)
         keys = [key for key, known in found if endpoint(known) == endpoint(address)]
@@ -192,18 +191,17 @@ class KeyFolder:
         return [bytes.fromhex(key) for key in dict.fromkeys(keys)]
 
     def allow(self, listing: Listing, key: str, label: str, *, replace: bool = False) -> None:
-        """Put a key on a list under a label; raises ConfigError where the label is another key's and not `replace`.
+        """Put a key on a list under a label. Raise ConfigError if the label is another key's and not `replace`.
 
-        A drafter's name is one key's. At a verifier's address there may be several, of which the newest is the first.
+        A drafter's name has one key, a verifier's address may have several, the newest first.
         """
         if not _LABEL.fullmatch(label):
             raise ConfigError(f"{label!r} is no name: give one word")
         with self._changing():
             found = self.entries(listing)
             if not replace and any(listing.same(known, label) and other != key for other, known in found):
-                raise ConfigError(
-                    f"{label} has another key: `specmesh keys revoke {label}` first, or give another name"
-                )
+                why = f"{label} has another key: `specmesh keys revoke {label}` first, or give another name"
+                raise ConfigError(why)
             if listing is Listing.DRAFTERS:
                 kept = [entry for entry in found if key != entry[0] and label != entry[1]]
             else:
@@ -211,8 +209,7 @@ class KeyFolder:
             self._write(listing, [(key, label), *kept])
 
     def revoke(self, word: str) -> list[tuple[Listing, str]]:
-        """Take a key off the lists, with all of its labels, by itself or by one of them; which lists had it, and its
-        labels there."""
+        """Remove a key, given itself or one of its labels, from all lists; return (list, label) of each entry."""
         gone: list[tuple[Listing, str]] = []
         with self._changing():
             for listing in Listing:
@@ -222,8 +219,6 @@ class KeyFolder:
                     gone += [(listing, label) for key, label in found if key in meant]
                     self._write(listing, [entry for entry in found if entry[0] not in meant])
         return gone
-
-    # --- files
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

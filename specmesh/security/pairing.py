@@ -101,9 +101,7 @@ def wait(
             except (RemoteProtocolError, OSError) as error:
                 failed(str(error), TRIES - spent)
     if spent >= TRIES:
-        raise Refused(
-            f"{TRIES} tries with another code, and nobody was let in: run `specmesh pair` again for a new one"
-        )
+        raise Refused(f"{TRIES} wrong codes, and nobody was let in: run `specmesh pair` again for a new one")
     raise Busy("nobody came, and the code is no longer good: run `specmesh pair` again for a new one")
 
 
