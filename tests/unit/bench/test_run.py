@@ -11,7 +11,7 @@ from samples import TOKENS, drafted, text
 
 from specmesh import client as client_module
 from specmesh.bench import steps
-from specmesh.bench.run import BUILT_IN, VARIANTS, aggregate, read_prompts
+from specmesh.bench.run import BUILT_IN, VARIANTS, Spread, aggregate, read_prompts
 from specmesh.bench.sim import steps_of
 from specmesh.bench.steps import as_json, step_tables
 from specmesh.cli import main
@@ -27,10 +27,10 @@ def test_aggregate():
     ]
     alone, fixed = aggregate(samples)
     assert (alone.variant, fixed.variant) == ("alone", "draft_n 4")
-    assert alone.tokens_per_second == run.Spread(80, 50, 100)
-    assert alone.speedup == run.Spread(1, 1, 1)
-    assert fixed.tokens_per_second == run.Spread(200, 80, 200)
-    assert fixed.speedup == run.Spread(2, 1, 4)
+    assert alone.tokens_per_second == Spread(80, 50, 100)
+    assert alone.speedup == Spread(1, 1, 1)
+    assert fixed.tokens_per_second == Spread(200, 80, 200)
+    assert fixed.speedup == Spread(2, 1, 4)
     assert (fixed.texts, fixed.tokens, fixed.rounds) == (3, 120, 30)
     assert (fixed.acceptance_rate, fixed.mean_draft_n, fixed.mean_length) == (0.75, 4, 4)
     assert (fixed.latency_ms, fixed.verify_ms, fixed.wait_ms, fixed.other_ms) == (300, 120, 70, 110)
