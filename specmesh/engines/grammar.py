@@ -1,7 +1,4 @@
-"""Grammars and JSON schemas as constraints, by llguidance, whose home is here and in `grammar_child`.
-
-It walks a trie of the vocabulary with a lexer and an Earley parser, so that a mask does not cost a look at each token.
-"""
+"""Grammars and JSON schemas as constraints, by llguidance."""
 
 import functools
 import time
@@ -20,18 +17,17 @@ from specmesh.engines.grammar_source import LIMITS, describe
 from specmesh.engines.sandbox import Child, Limits
 from specmesh.errors import ChildFailed, RequestError
 
-LOOKING = Limits(memory=2**29, seconds=3.0)
-"""What looking at a grammar may take."""
+COMPILING = Limits(memory=2**29, seconds=3.0)
 
-KEPT = 16
-"""Grammars that are not looked at again: clients ask with the same one again and again."""
+CACHED = 16
+"""Grammars that are known to compile: clients send the same one again and again."""
 
 START, EACH = 0.05, 0.001
-"""Seconds of processor time that a grammar may take to go along a text, and for each of its ids besides; its drafts as
-much again. All sessions wait for it. Common grammars take a tenth of that. Masks have bounds of the library's."""
+"""Seconds of CPU time that one text may take, and additional seconds per id; its drafts as much again. All sessions
+wait for it. Common grammars take a tenth of that. Masks have the library's own limits."""
 
 _END = 1 << 256
-"""A mask of bytes that is at least this allows an end."""
+"""A byte mask that is at least this allows an end."""
 
 
 class Grammars:
@@ -39,16 +35,15 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._child = Child("specmesh.engines.grammar_source", LOOKING)
-        self._looked = functools.lru_cache(KEPT)(self._look)
+        self._child = Child("specmesh.engines.grammar_source", COMPILING)
+        self._lark = functools.lru_cache(CACHED)(self._to_lark)
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
-        """The grammar at its beginning; raises RequestError where it is none, or takes more than it may.
+        """Return the grammar at its start. Raises RequestError for an invalid one, or one that exceeds the limits.
 
-        Made anew each time: copies by the library share a lexer and all that it may take, so that what one text took
-        would be missing to another.
+        Each text compiles its own: the library's copies share a lexer and its limits.
         """
-        field, lark = grammar.field, self._looked(grammar)
+        field, lark = grammar.field, self._lark(grammar)
         spelling = self._spelling
         tokens, text, drafts = (
             LLMatcher(vocabulary, lark, log_level=0, limits=LIMITS)
@@ -57,7 +52,7 @@ class Grammars:
         if tokens.is_error():
             raise RequestError(f"{field} cannot be used: {describe(tokens.get_error())}", field)
         constraint = GrammarConstraint(tokens, walk := _Walk(text), _Walk(drafts), spelling, field)
-        constraint.allowed()  # on this thread, and in its time
+        constraint.allowed()  # computed on this thread
         constraint.forced()
         walk.seconds = 0.0
         return constraint
@@ -65,16 +60,15 @@ class Grammars:
     def close(self) -> None:
         self._child.close()
 
-    def _look(self, grammar: Grammar) -> str:
-        """The grammar in the library's language, once the child has tried it."""
+    def _to_lark(self, grammar: Grammar) -> str:
         field = grammar.field
         try:
-            looked = self._child.ask({"kind": grammar.kind.value, "text": grammar.text})
+            answer = self._child.ask({"kind": grammar.kind.value, "text": grammar.text})
         except ChildFailed as error:
             raise RequestError(f"{field} takes too much to compile: {error}", field) from error
-        if "lark" not in looked:
-            raise RequestError(f"{field} cannot be used: {looked.get('refused')}", field)
-        return str(looked["lark"])
+        if "lark" not in answer:
+            raise RequestError(f"{field} cannot be used: {answer.get('refused')}", field)
+        return str(answer["lark"])
 
     @functools.cached_property
     def _spelling(self) -> "_Spelling":
@@ -82,10 +76,10 @@ class Grammars:
 
 
 class GrammarConstraint:
-    """`Constraint` by the library. What is asked of it more than once before it goes on is calculated once.
+    """`Constraint` by llguidance.
 
-    A matcher that has run out of what it may take stays so; `spent` is what it said then. `tokens` makes masks, `text`
-    goes along the text, `drafts` along ids that may never be said: what these take is missing to no text.
+    `tokens` computes masks, `text` follows the text, `drafts` follows drafts: a matcher that exceeded its limits never
+    answers again, and drafts must not cost the text its own. `spent` is that matcher's error.
     """
 
     def __init__(self, tokens: LLMatcher, text: "_Walk", drafts: "_Walk", spelling: "_Spelling", field: str) -> None:
@@ -100,11 +94,9 @@ class GrammarConstraint:
 
     @property
     def complete(self) -> bool:
-        """Whether the text is whole and nothing can follow."""
         return self._tokens.is_stopped() and not self._tokens.is_error()
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Which ids may come next, (n_vocab,); raises RequestError where there is none, or it takes too much."""
         if self._allowed is None:
             with self._text:
                 settled = self._settled(self._text, b"")
@@ -119,9 +111,9 @@ class GrammarConstraint:
         return self._allowed
 
     def _settled(self, walk: "_Walk", said: bytes) -> int | None:
-        """The one id that comes next where only one text can follow, or None.
+        """Return the only id where only one text can follow, or None.
 
-        Not at the end of that text, where a token may spell more than it: which one is the target's to say.
+        None at the end of that text if a token spells more than it: the choice is the target's.
         """
         spelling = self._spelling
         text = walk.forced(said, spelling.longest)
@@ -131,9 +123,8 @@ class GrammarConstraint:
         return None if any(map(walk.goes_on, spelling.beyond(text, walk.following()))) else token
 
     def _mask(self) -> NDArray[np.bool_]:
-        """Every id whose bytes may come next."""
         bits = np.frombuffer(self._tokens.compute_bitmask(), np.uint8)
-        mask = np.unpackbits(bits, bitorder="little", count=self._spelling.end + 1).view(np.bool_)
+        mask = np.unpackbits(bits, bitorder="little", count=self._spelling.n_vocab + 1).view(np.bool_)
         mask[self._spelling.end_ids] = mask[-1]
         return mask[:-1]
 
@@ -164,7 +155,6 @@ class GrammarConstraint:
             self._allowed, self._forced, self._forks = None, (), False
 
     def fits(self, ids: Sequence[int]) -> int:
-        """How many of these ids may come next, in this order; an id that ends the text where it may end."""
         said, fitting = b"", 0
         self._steps = max(self._steps, len(ids))
         for token in ids:
@@ -179,7 +169,7 @@ class GrammarConstraint:
         return fitting
 
     def _ran_out(self, walk: "_Walk", *more: LLMatcher) -> str | None:
-        """What was taken more of than may be. To have no token that could go on is another error of the library's."""
+        """Return which limit was exceeded, if any. A vocabulary without a fitting token is another error."""
         errors = (matcher.get_error() for matcher in (walk.matcher, *more) if matcher.is_error())
         why = next((describe(error) for error in errors if "NoExtension" not in error), None)
         if walk.seconds > START + EACH * self._steps:
@@ -194,7 +184,6 @@ class GrammarConstraint:
         return token == settled if settled is not None else walk.at(said) and walk.goes_on(self._spelling.pieces[token])
 
     def forced(self) -> tuple[int, ...]:
-        """Ids that come next whatever the target says, as many as a step can have."""
         said = b"".join(self._spelling.pieces[token] for token in self._forced)
         while not self._forks and len(self._forced) < MAX_DRAFTS:
             with self._text:
@@ -206,10 +195,9 @@ class GrammarConstraint:
 
 
 class _Walk:
-    """A grammar byte by byte: it goes ahead of the text that is taken only as far as it is asked, and comes back.
+    """A grammar byte by byte: the matcher stands `_ahead` of the text, and rolls back where other bytes are asked for.
 
-    From the `_free`th byte of what is `_ahead` on, each is the only one that can follow those before it. `seconds` of
-    the processor's were taken within `with`.
+    From the `_free`th byte of `_ahead` on each is the only one possible. `seconds` counts CPU time within `with`.
     """
 
     def __init__(self, matcher: LLMatcher) -> None:
@@ -235,7 +223,7 @@ class _Walk:
         self.matcher.rollback(size)
 
     def at(self, said: bytes) -> bool:
-        """Go where these bytes lead from the text's end; whether the grammar goes there."""
+        """Move to these bytes after the text; False where the grammar does not allow them."""
         shared = min(len(said), len(self._ahead))
         kept = shared if said[:shared] == self._ahead[:shared] else common_length(said, self._ahead)
         if kept < len(self._ahead):
@@ -248,7 +236,7 @@ class _Walk:
         return self._ahead == said
 
     def forced(self, said: bytes, most: int) -> bytes:
-        """What alone can follow these bytes, at most so much of it; unless that is cut, this stands at its end then."""
+        """Return the only text possible after these bytes, at most `most` bytes; stand at its end unless it is cut."""
         if not (self._ahead.startswith(said) and self._free <= len(said)) and not self.at(said):
             return b""
         while len(self._ahead) < len(said) + most and (bits := self.following()).bit_count() == 1 and bits < _END:
@@ -257,34 +245,32 @@ class _Walk:
         return self._ahead[len(said) :][:most]
 
     def following(self) -> int:
-        """A bit for each byte that may come where this stands; another where the text may end."""
+        """Return a bit per possible next byte, and another for an end."""
         return int.from_bytes(self.matcher.compute_bitmask(), "little")
 
     def goes_on(self, text: bytes) -> bool:
-        """Whether this may come where it stands."""
         return 0 < len(text) == self.matcher.validate_tokens(list(text))
 
 
 class _Spelling:
-    """A vocabulary as the library knows it. `end` is its one id for every end; ids that end a text spell none."""
+    """A vocabulary for llguidance, with one id, `n_vocab`, for all ends, whose own pieces are empty."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         pieces = [b"" if token in vocabulary.end_ids else piece for token, piece in enumerate(vocabulary.pieces)]
-        self.n_vocab = self.end = len(pieces)
+        self.n_vocab, self.pieces = len(pieces), pieces
         self.ends, self.end_ids = vocabulary.end_ids, sorted(vocabulary.end_ids)
         self.tokenizer, self.bytes = LLTokenizer(TokenizerWrapper(_Untokenized(pieces))), LLTokenizer("byte")
-        self.pieces = pieces
         self._ids = {piece: token for token, piece in reversed(list(enumerate(pieces))) if piece}
         self._sorted = sorted(self._ids)
         self.longest = max(map(len, self._ids), default=0)
 
     def first(self, text: bytes) -> int | None:
-        """The longest token with which a text begins, the lowest id of it; None where there is none."""
+        """Return the longest token with which a text begins, by its lowest id; None where there is none."""
         sizes = range(min(self.longest, len(text)), 0, -1)
         return next((self._ids[text[:size]] for size in sizes if text[:size] in self._ids), None)
 
     def beyond(self, text: bytes, following: int) -> Iterator[bytes]:
-        """What tokens that begin with a text spell after it, where one of the `following` bytes comes next."""
+        """Yield the rest of tokens that begin with a text, where one of the `following` bytes comes next."""
         index = bisect_right(self._sorted, text)
         while index < len(self._sorted) and (piece := self._sorted[index]).startswith(text):
             if following >> piece[len(text)] & 1:
@@ -295,7 +281,7 @@ class _Spelling:
 
 
 class _Untokenized:
-    """A vocabulary for the library, which asks for texts as tokens only where it chooses itself how to spell them."""
+    """A vocabulary that tokenizes nothing: llguidance asks only where it chooses a spelling itself."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self.tokens = [*pieces, b""]

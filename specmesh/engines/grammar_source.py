@@ -9,7 +9,7 @@ import graphlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -48,6 +48,7 @@ _UNFORCED = '%llguidance {"no_forcing": true}\n'
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-", "^": "^"}
+_RANGE = r"\x{{{:x}}}-\x{{{:x}}}"
 _HEX = {"x": 2, "u": 4, "U": 8}
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _BLANK, _BLANK_LINES = re.compile(r"(?:[ \t]|#[^\r\n]*)*"), re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
@@ -103,112 +104,100 @@ def _closed(schema: Any) -> Any:
     return closed
 
 
-class _Chars(NamedTuple):
-    """One character out of these ranges of code points."""
-
-    ranges: tuple[tuple[int, int], ...]
-
-
-class _Literal(NamedTuple):
-    text: str
-
-
-class _Ref(NamedTuple):
-    rule: str
-
-
-class _Sequence(NamedTuple):
-    items: tuple["_Node", ...]
-
-
-class _Choice(NamedTuple):
-    options: tuple["_Node", ...]
-
-
-class _Repeat(NamedTuple):
-    item: "_Node"
-    least: int
-    most: int | None
-
-
-_Node = _Chars | _Literal | _Ref | _Sequence | _Choice | _Repeat
-
-
 def gbnf_to_lark(text: str) -> str:
     """Translate GBNF; the first rule is `start`. Raises RequestError, with the line of a syntax error."""
     try:
-        rules = _GbnfParser(text).rules()
-        if "root" not in rules:
+        uses = _GbnfTranslator(text).uses
+        if "root" not in uses:
             raise RequestError("there is no rule named root, with which a text begins")
-        uses = {name: dict.fromkeys(_used(node)) for name, node in rules.items()}
         for name, used in uses.items():
-            for other in used.keys() - rules.keys():
+            for other in used.keys() - uses.keys():
                 raise RequestError(f"rule {name} uses {other}, which there is none of")
-        return _to_lark(rules, uses)
+        numbers, waiting = {"root": 0}, ["root"]
+        while waiting:
+            for used_name in uses[waiting.pop()]:
+                if used_name not in numbers:
+                    numbers[used_name] = len(numbers)
+                    waiting.append(used_name)
+        letter = "R"  # for the lexer, which takes all rules as one
+        try:
+            graphlib.TopologicalSorter({name: uses[name] for name in numbers}).prepare()
+        except graphlib.CycleError:
+            letter = "r"  # for the parser
+        names = {name: f"{letter}{number}" for name, number in numbers.items()}
+        rules = _GbnfTranslator(text, names).rules
     except RecursionError:
         raise RequestError("its parts are nested too deeply") from None
+    lines = [f"{short}: {rules[name]}\n" for name, short in names.items()]
+    return f"start: {names['root']}\n{''.join(lines)}"
 
 
-class _GbnfParser:
-    """A recursive descent parser."""
+class _GbnfTranslator:
+    """Translates `rules` by name to Lark expressions with these names for rules; `uses`: the rules that each uses."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, names: Mapping[str, str] | None = None) -> None:
         self.text, self.at = text, 0
-
-    def rules(self) -> dict[str, _Node]:
-        rules: dict[str, _Node] = {}
+        self._names = names or {}
+        self._by_parser = self._names.get("root") == "r0"
+        self.rules: dict[str, str] = {}
+        self.uses: dict[str, dict[str, None]] = {}
         self._skip(lines=True)
         while self.at < len(self.text):
             name = self._name()
             self._skip()
             self._expect("::=")
             self._skip(lines=True)
-            rules[name] = self._choice(nested=False)
+            self._used = self.uses[name] = {}
+            self.rules[name] = self._choice(nested=False)
             if self.at < len(self.text) and self.text[self.at] not in "\r\n":
                 raise self._wrong(f"unexpected {self.text[self.at]!r}")
             self._skip(lines=True)
-        return rules
 
-    def _choice(self, *, nested: bool) -> _Node:
+    def _choice(self, *, nested: bool) -> str:
         options = [self._sequence(nested=nested)]
         while self._next("|"):
             self._skip(lines=True)
             options.append(self._sequence(nested=nested))
-        return options[0] if len(options) == 1 else _Choice(tuple(options))
+        return options[0] if len(options) == 1 else f"({' | '.join(options)})"
 
-    def _sequence(self, *, nested: bool) -> _Node:
-        items: list[_Node] = []
+    def _sequence(self, *, nested: bool) -> str:
+        items: list[str] = []
         while (item := self._item()) is not None:
             self._skip(lines=nested)
             while (times := self._times()) is not None:
-                item = _Repeat(item, *times)
+                item = f"({item}){{{times}}}"
                 self._skip(lines=nested)
             items.append(item)
-        return items[0] if len(items) == 1 else _Sequence(tuple(items))
+        return " ".join(items) if items else '""'
 
-    def _item(self) -> _Node | None:
+    def _item(self) -> str | None:
         if self._next('"'):
             return self._literal()
         if self._next("["):
             return self._class()
         if self._next("."):
-            return _Chars(((0, _LAST),))
+            return _lexeme([(0, _LAST)])
         if self._next("("):
             self._skip(lines=True)
             inner = self._choice(nested=True)
             self._expect(")")
-            return inner
+            return f"({inner})"
         if self.text[self.at : self.at + 1] in ("<", "!"):
             raise self._wrong("tokens by name or number are not supported")
-        return _Ref(self._name()) if _NAME.match(self.text, self.at) else None
+        if not _NAME.match(self.text, self.at):
+            return None
+        self._used[name := self._name()] = None
+        return self._names.get(name, name)
 
-    def _literal(self) -> _Node:
-        chars: list[str] = []
+    def _literal(self) -> str:
+        chars: list[int] = []
         while not self._next('"'):
-            chars.append(chr(self._char()))
-        return _Literal("".join(chars))
+            chars.append(self._char())
+        if chars and self._by_parser:
+            return f"({' '.join(_lexeme([(char, char)]) for char in chars)})"
+        return json.dumps("".join(map(chr, chars)))  # letter by letter it takes a hundred times as long
 
-    def _class(self) -> _Node:
+    def _class(self) -> str:
         negated = self._next("^")
         ranges: list[tuple[int, int]] = []
         while not self._next("]"):
@@ -221,7 +210,7 @@ class _GbnfParser:
             ranges.append((first, last))
         if not ranges:
             raise self._wrong("a class without characters")
-        return _Chars(tuple(_complement(ranges) if negated else ranges))
+        return _lexeme(_complement(ranges) if negated else ranges)
 
     def _char(self) -> int:
         if self.at >= len(self.text):
@@ -242,8 +231,8 @@ class _GbnfParser:
             raise self._wrong(f"\\{kind}{digits} is no character")
         return code
 
-    def _times(self) -> tuple[int, int | None] | None:
-        for sign, times in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+    def _times(self) -> str | None:
+        for sign, times in (("*", "0,"), ("+", "1,"), ("?", "0,1")):
             if self._next(sign):
                 return times
         found = _TIMES.match(self.text, self.at)
@@ -257,7 +246,7 @@ class _GbnfParser:
         if max(numbers) > MOST_TIMES or (most is not None and most < least):
             raise self._wrong(f"a repetition goes from N to M, {MOST_TIMES} at most")
         self.at = found.end()
-        return least, most
+        return f"{least},{'' if most is None else most}"
 
     def _name(self) -> str:
         found = _NAME.match(self.text, self.at)
@@ -294,64 +283,10 @@ def _complement(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield begin, _LAST
 
 
-def _used(node: _Node) -> Iterator[str]:
-    match node:
-        case _Ref(name):
-            yield name
-        case _Sequence(parts) | _Choice(parts):
-            for part in parts:
-                yield from _used(part)
-        case _Repeat(item):
-            yield from _used(item)
-        case _Chars() | _Literal():
-            pass
-
-
-def _to_lark(rules: Mapping[str, _Node], uses: Mapping[str, Iterable[str]]) -> str:
-    """Write the rules that root needs: r0, r1 for the parser, or R0, R1 for the lexer, which takes them as one."""
-    numbers, waiting = {"root": 0}, ["root"]
-    while waiting:
-        for used in uses[waiting.pop()]:
-            if used not in numbers:
-                numbers[used] = len(numbers)
-                waiting.append(used)
-    letter = "R"
-    try:
-        graphlib.TopologicalSorter({name: uses[name] for name in numbers}).prepare()
-    except graphlib.CycleError:
-        letter = "r"
-    names = {name: f"{letter}{number}" for name, number in numbers.items()}
-    lines = [f"{short}: {_expression(rules[name], names)}\n" for name, short in names.items()]
-    return f"start: {names['root']}\n{''.join(lines)}"
-
-
-def _expression(node: _Node, names: Mapping[str, str]) -> str:
-    match node:
-        case _Chars(ranges):
-            return f"/[{''.join(_range(first, last) for first, last in _characters(ranges))}]/"
-        case _Literal(text) if not text or names["root"] == "R0":  # letter by letter it takes a hundred times as long
-            return json.dumps(text)
-        case _Literal(text):
-            return f"({' '.join(f'/[{_range(ord(char), ord(char))}]/' for char in text)})"
-        case _Ref(name):
-            return names[name]
-        case _Sequence(items):
-            return f"({' '.join(_expression(item, names) for item in items)})" if items else '""'
-        case _Choice(options):
-            return f"({' | '.join(_expression(option, names) for option in options)})"
-        case _Repeat(item, least, most):
-            return f"({_expression(item, names)}){{{least},{'' if most is None else most}}}"
-
-
-def _characters(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Leave out surrogates, which no text has."""
-    before, after = _SURROGATES
+def _lexeme(ranges: Iterable[tuple[int, int]]) -> str:
+    """One character out of these ranges, without surrogates, which no text has."""
+    before, after = _SURROGATES[0] - 1, _SURROGATES[1] + 1
+    parts = []
     for first, last in ranges:
-        if first < before:
-            yield first, min(last, before - 1)
-        if last > after:
-            yield max(first, after + 1), min(last, _LAST)
-
-
-def _range(first: int, last: int) -> str:
-    return f"\\x{{{first:x}}}-\\x{{{last:x}}}"
+        parts += [(first, min(last, before)), (max(first, after), last)]
+    return f"/[{''.join(_RANGE.format(first, last) for first, last in parts if first <= last)}]/"
