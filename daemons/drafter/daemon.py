@@ -1,7 +1,6 @@
 """The drafter's loop: frames and orders in, one unit of drafting at a time, frames and client events out.
 
-It polls between draft tokens, so a correction interrupts at once. It may have several verifiers: their sessions draft
-in turn, with the one draft model.
+It polls between draft tokens, so a correction interrupts at once. Several verifiers share the draft model in turn.
 """
 
 import time
@@ -16,7 +15,6 @@ from specmesh.api.requests import Cancel, ClientOrder, Failed, ModelInfo, Peer, 
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.drafter.draft_session import PendingRequest
 from specmesh.daemons.drafter.request_router import RequestRouter
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.drafter.upstream import Upstream
@@ -36,11 +34,10 @@ SNAPSHOT_INTERVAL = 0.1
 
 
 class DrafterLoop:
-    """One drafter attached to one or more verifiers. Everything runs on the thread that calls `run`.
+    """A drafter of the verifiers at `routes`, the preferred first. Everything runs on the thread that calls `run`.
 
-    `routes` lead to the verifiers, in the order in which they are preferred where nothing else tells. least_overlap is
-    the share of tokens that must have a counterpart in a verifier's vocabulary, which is kept in `cache`. temperature:
-    see `DraftSessions`. drain: seconds that the texts of its own clients get to finish after `stop`. max_queue: see
+    least_overlap: share of tokens that must have a counterpart in a verifier's vocabulary. temperature: of drafts for
+    sampled texts; None for the text's own. drain: seconds for the texts of its own clients after `stop`. max_queue: see
     `RequestRouter`.
     """
 
@@ -66,7 +63,7 @@ class DrafterLoop:
         self._drain = drain
         self._traffic = Traffic()
         self.stats = DrafterStats(time.monotonic())
-        self._dispatch = RequestRouter(max_queue)
+        self._router = RequestRouter(max_queue)
         info = engine.info
         room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
         # With several verifiers nothing is kept: the same ids may mean other tokens.
@@ -79,48 +76,46 @@ class DrafterLoop:
                 VocabularyHandshake(engine, route.address, least_overlap, cache, mailbox.wake, self._cores),
                 self.stats,
                 self._traffic,
-                self._dispatch,
+                self._router,
                 self._places,
                 lambda: self._turns,
                 temperature,
             )
             for route in routes
         )
-        self._dispatch.upstreams = self._upstreams
+        self._router.upstreams = self._upstreams
         self._active = deque(self._upstreams)  # the one that drafted longest ago in front
 
     # --- for the API, from any thread
 
     @property
     def verifier(self) -> m.Welcome | None:
-        """What the first verifier that is there said of itself; None while there is none."""
+        """WELCOME of the first verifier that is there."""
         return self._first.welcome
 
     @property
     def trouble(self) -> str:
-        """Why there is no verifier, as far as that is known."""
+        """Why there is no verifier."""
         return "; ".join(one.trouble for one in self._upstreams)
 
     @property
     def refusal(self) -> str | None:
-        """Why the verifiers, or our own keys, keep this drafter out."""
-        told = [one.refusal for one in self._upstreams]
-        return "; ".join(why for why in told if why) if all(told) else None
+        """Why every verifier, or our own keys, keep this drafter out."""
+        refusals = [one.refusal for one in self._upstreams]
+        return "; ".join(why for why in refusals if why) if all(refusals) else None
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """The vocabulary of the verifier that answers who names no model, once it is known and suits."""
+        """Vocabulary of the default model, once it is known and fits."""
         found = (served.vocabulary for one in self._upstreams if (served := one.served) is not None)
         return next(found, None)
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What those that are there serve, each name once."""
         return tuple(dict.fromkeys(one.welcome.model for one in self._upstreams if one.welcome is not None))
 
     def served(self, name: str) -> ModelInfo:
-        """As `Backend.served`. A name counts only where there are several verifiers: clients that know one model send
-        any. Who names none gets the model of the first verifier that is there."""
+        """As `Backend.served`."""
         found = [served for one in self._upstreams if (served := one.served) is not None]
         if not found:
             raise DaemonUnreachable(self.trouble)
@@ -136,23 +131,23 @@ class DrafterLoop:
 
     @property
     def progress(self) -> int:
-        """Changes while the loop turns, and the engine with it; for a watchdog, from any thread."""
+        """Changes while the loop and the engine get on."""
         return self._turns
 
     def stop(self) -> None:
-        """Take no new texts and end when those of its own clients have; a signal handler may call this."""
+        """Refuse new requests and end after those of its own clients; safe in a signal handler."""
         if self._stopping is None:
             self._stopping = time.monotonic()
 
     # --- the loop
 
     def run(self) -> None:
-        """Draft until stopped; raises ConfigError when no verifier will ever have this drafter."""
+        """Draft until stopped; raise ConfigError where no verifier will ever accept this drafter."""
         try:
             self._draft()
         finally:
             self._mailbox.end(lambda order: refuse(order, _stopping()))
-            self._dispatch.stop(_stopping())
+            self._router.stop(_stopping())
             for one in self._active:
                 one.dealer.send(m.Bye())
 
@@ -162,7 +157,7 @@ class DrafterLoop:
             self._each(Upstream.receive)
             if not self._work():
                 for one in self._active:
-                    one.following.flush()
+                    one.sessions.flush()
                 inlets = [one.dealer.inlet for one in self._active]
                 wait_for_any(inlets, self._mailbox, self._timeout(time.monotonic()))
             for order in self._mailbox.drain():
@@ -170,16 +165,14 @@ class DrafterLoop:
             self._tick(time.monotonic())
 
     def _drained(self) -> bool:
-        """Whether it is to end: at once where no verifier has a text of its own clients, else after the drain."""
         if self._stopping is None:
             return False
-        self._dispatch.refuse(_stopping())
-        texts = any(one.following.own for one in self._active)
+        self._router.refuse(_stopping())
+        texts = any(one.sessions.own for one in self._active)
         return not texts or time.monotonic() >= self._stopping + self._drain
 
     def _work(self) -> bool:
-        """One unit of drafting for the next verifier that has some, or where none has, of shadowing; whether there was
-        any."""
+        """Do one unit of drafting for the next verifier with work, else of shadowing; return False without any."""
         for one in self._active:
             if one.work():
                 self._active.remove(one)
@@ -188,8 +181,7 @@ class DrafterLoop:
         return any(one.shadow() for one in self._active)
 
     def _each(self, act: Callable[[Upstream], None]) -> None:
-        """Do something with each verifier. One that will never do is left alone; raises its error where it was the
-        last."""
+        """Call `act` for each verifier; give up an unusable one, raise its error where it was the last."""
         for one in list(self._active):
             try:
                 act(one)
@@ -208,23 +200,23 @@ class DrafterLoop:
         due = min(one.next_due() for one in self._active)
         if self._stopping is not None:
             due = min(due, self._stopping + self._drain)
-        due = min(due, self._dispatch.next_due(now) or due)
+        due = min(due, self._router.next_due(now) or due)
         if self.stats.unpublished:
             due = min(due, self._next_snapshot)
         return max(due - now, 0.0)
 
     def _tick(self, now: float) -> None:
         self._each(lambda one: one.tick(now))
-        self._dispatch.expire(now)
-        self._dispatch.reopen(now)
+        self._router.expire(now)
+        self._router.reopen(now)
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
             self._share_cores()
-            self.stats.unpublished = any(one.following.live for one in self._upstreams)
+            self.stats.unpublished = any(one.sessions.live for one in self._upstreams)
             self.stats.latest = self.snapshot(now)
 
     def _share_cores(self) -> None:
-        """Take as many CPU threads as suit the verifiers of this host."""
+        """Leave CPU threads to the verifiers of this host."""
         threads = self._cores.beside(one.welcome for one in self._upstreams if one.welcome is not None)
         if threads is not None and isinstance(self._engine, CpuEngine):
             self._engine.use_threads(threads)
@@ -237,9 +229,9 @@ class DrafterLoop:
                 if self._first.welcome is None:
                     client.on_event(Failed(DaemonUnreachable(self.trouble)))
                 else:
-                    self._dispatch.ask(PendingRequest(request, client), time.monotonic())
+                    self._router.ask(request, client, time.monotonic())
             case Cancel(client):
-                self._dispatch.cancel_of(client)
+                self._router.cancel_of(client)
             case PingPeers():
                 there = [(one, Peer(one.welcome.verifier, one.address)) for one in self._upstreams if one.welcome]
                 order.sent(peer for _, peer in there)
@@ -252,22 +244,22 @@ class DrafterLoop:
 
     @property
     def _first(self) -> Upstream:
-        """The first verifier that is there, or else the first that may come."""
+        """The first verifier that is there, else the first that was not given up."""
         there = (one for one in self._upstreams if one.welcome is not None)
         return next(there, None) or next(one for one in self._upstreams if one.given_up is None)
 
     def snapshot(self, now: float) -> dict[str, object]:
-        """What `stats` shows: an immutable snapshot, built on the loop's thread."""
+        """Return a snapshot for `stats`."""
         first = self._first
         return self.stats.snapshot(
             self._engine.info,
             first.welcome,
             first.introduction.comparison,
             first.link,
-            [live.machine for one in self._upstreams for live in one.following.live.values()],
+            [live.machine for one in self._upstreams for live in one.sessions.live.values()],
             self._traffic,
             now,
-            self._dispatch.interrupted,
+            self._router.interrupted,
         ) | {
             "address": first.address,
             "encrypted": first.dealer.encrypted,

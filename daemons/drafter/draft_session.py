@@ -1,142 +1,160 @@
-"""A session as a drafter follows it, and what its own client, if it has one, hears of it."""
+"""A session at a drafter, the events that its own client is sent, and its grammar."""
 
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from specmesh.api.requests import EventSink, Failed, Finished, Request, Started, Tokens
+import structlog
+
+from specmesh.api.requests import Failed, Finished, Started, Tokens
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.events import Learned, Predict
 from specmesh.core.report import with_drafting
-from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.acceptance_strategies import uses_proposals
-from specmesh.core.sampling.constraint import DraftConstraint, Grammar
+from specmesh.core.sampling.constraint import SIMPLER, Constraint, DraftConstraint, Grammar
+from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.core.session_params import SessionParams
-from specmesh.daemons.drafter.event_buffer import EventBuffer
-from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.daemons.drafter.retry_queue import PendingRequest
+from specmesh.engines.grammar import Grammars
 from specmesh.errors import SpecmeshError
-from specmesh.wire.messages import DRAFT_N_AUTO, NO_LOGPROBS, Done, Logprobs, Open, Opened, Round, Welcome
+from specmesh.wire.messages import Done, Logprobs, Round
+
+log = structlog.get_logger("specmesh.drafter")
+
+MAX_EARLY_LOGPROBS = 4096
+"""Most log-probabilities kept for ids that are not here yet: their TRUTH may have been lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRequest:
-    """A request of a local client.
+@dataclass(slots=True)
+class _Buffered:
+    """Ids from `base` on. round: their ROUND is to come. logprobs: None where they are to come."""
 
-    started: its client knows that it began. until: when to give it up, where its verifier has gone away.
-    home: the address of the verifier that had it, empty for none; began: what that one said of itself, where the text
-    has begun. tried: the addresses where it was refused since; error: why.
-    """
-
-    request: Request
-    client: EventSink
-    started: bool = False
-    until: float | None = None
-    home: str = ""
-    began: Welcome | None = None
-    tried: tuple[str, ...] = ()
-    error: SpecmeshError | None = None
-
-    def order(self, ref: int) -> Open:
-        """What asks the verifier for it."""
-        request, params = self.request, self.request.params
-        prompt = request.prompt_ids or ()
-        return Open(
-            ref,
-            request.prompt or "",
-            params.max_tokens,
-            draft_n=DRAFT_N_AUTO if params.draft_n is None else params.draft_n,
-            rounds=request.rounds,
-            ids=[*prompt, *request.generated],
-            messages=[message.fields() for message in request.messages],
-            stop=list(params.stop),
-            name=request.id,
-            n_prompt=len(prompt),
-            adopt=request.named_only,
-            priority=request.priority,
-            logprobs=NO_LOGPROBS if params.logprobs is None else params.logprobs,
-            **fields_of(params.sampling, params.grammar),
-            cache_prompt=params.cache_prompt,
-            continued=request.continued,
-        )
+    base: int
+    tokens: Tokens
+    round: bool
+    logprobs: list[Logprob | None]
 
     @property
-    def resumes(self) -> bool:
-        return self.started or bool(self.request.generated) or self.request.named_only
+    def end(self) -> int:
+        return self.base + len(self.tokens.ids)
 
-    def lacking(self, opened: Opened) -> str | None:
-        """What was asked for that a session is not, its verifier being older than this drafter."""
-        request = self.request
-        if request.generated and len(request.prompt_ids or ()) != opened.prompt_tokens:
-            return "cannot go on with a text"  # it has all of it as a prompt
-        if request.params.logprobs is not None and opened.logprobs == NO_LOGPROBS and not request.named_only:
-            return "tells no log-probabilities of this text"
-        return self._ignored(opened) if not request.named_only else None
 
-    def _ignored(self, opened: Opened) -> str | None:
-        """What of the request changes the text, and was read over."""
-        params = self.request.params
-        if params.grammar is not None and grammar_of(opened) is None:
-            return f"knows no {params.grammar.field}"
-        strategy = str(params.sampling.strategy)
-        return f"knows no strategy {strategy}" if strategy not in (opened.strategy, Strategy.GREEDY) else None
+class EventBuffer:
+    """Committed ids in order, until the ROUND and the LOGPROBS that belong to them are here, where asked for."""
 
-    def given(self, opened: Opened) -> "PendingRequest":
-        """The same once the verifier has told how the text goes on: who asked by a name did not know."""
-        params = self.request.params
-        if self.request.named_only:
-            logprobs = None if opened.logprobs == NO_LOGPROBS else opened.logprobs
-            most, stop = max(opened.max_tokens, 1), tuple(opened.stop)
-            params = SessionParams(
-                params_of(opened),
-                most,
-                stop=stop,
-                logprobs=logprobs,
-                grammar=grammar_of(opened),
-                cache_prompt=opened.cache_prompt,
-            )
-        request = replace(self.request, params=params, named_only=False)
-        return replace(self, request=request, until=None, tried=(), error=None)
+    def __init__(self, *, rounds: bool, logprobs: bool) -> None:
+        self._rounds, self._logprobs = rounds, logprobs
+        self._waiting: deque[_Buffered] = deque()
+        self._end = 0  # of the newest ids
+        self._complete = 0  # before this position no more log-probabilities come
+        self._early: dict[int, Logprob] = {}  # by position, of ids that are not here yet
+
+    @property
+    def first(self) -> int | None:
+        """Position of the first id that waits."""
+        return self._waiting[0].base if self._waiting else None
+
+    def add(self, base: int, ids: tuple[int, ...], accepted: int, *, sync: bool) -> None:
+        """Add committed ids. After a SYNC no ROUND comes for earlier ids, and LOGPROBS come anew."""
+        if sync:
+            self.give_up_rounds()
+            self._complete = min(self._complete, base)
+        logprobs = [self._early.get(position) for position in range(base, base + len(ids))]
+        self._end = base + len(ids)
+        self._early = {position: one for position, one in self._early.items() if position >= self._end}
+        self._waiting.append(_Buffered(base, Tokens(ids, accepted, None), self._rounds and not sync, logprobs))
+
+    def add_round(self, drafts: tuple[int, ...], accepted: int) -> None:
+        for waiting in self._waiting:
+            if waiting.round:
+                waiting.round = False
+                waiting.tokens = Tokens(waiting.tokens.ids, accepted, drafts)
+                return
+
+    def add_logprobs(self, message: Logprobs) -> None:
+        """Add log-probabilities of ids that wait, or are still to come."""
+        found = _parsed(message)
+        for waiting in self._waiting:
+            begin, end = max(waiting.base, message.base), min(waiting.end, message.base + len(found))
+            if begin < end:
+                part = found[begin - message.base : end - message.base]
+                waiting.logprobs[begin - waiting.base : end - waiting.base] = part
+        self._complete = max(self._complete, message.base + len(found))
+        for position, one in enumerate(found, message.base):
+            if position >= self._end and len(self._early) < MAX_EARLY_LOGPROBS:
+                self._early[position] = one
+
+    def give_up_rounds(self) -> None:
+        for waiting in self._waiting:
+            waiting.round = False
+
+    def give_up(self) -> None:
+        """Wait for nothing more."""
+        self.give_up_rounds()
+        self._complete = max((waiting.end for waiting in self._waiting), default=self._complete)
+
+    def ready(self) -> Iterator[Tokens]:
+        """Remove and yield what waits for nothing more, in order."""
+        while self._waiting and not self._waiting[0].round:
+            if self._logprobs and self._waiting[0].end > self._complete and None in self._waiting[0].logprobs:
+                return
+            waiting = self._waiting.popleft()
+            yield replace(waiting.tokens, logprobs=tuple(waiting.logprobs) if self._logprobs else ())
+
+
+def _parsed(message: Logprobs) -> Sequence[Logprob]:
+    """Parse LOGPROBS; nothing where the peer's lists do not fit each other."""
+    count = len(message.chosen)
+    each, odd = divmod(len(message.top_ids), count) if count else (0, 0)
+    if odd or len(message.top) != len(message.top_ids):
+        return ()
+    ids, top = tuple(message.top_ids), tuple(message.top)
+    return [
+        Logprob(chosen, ids[at * each : (at + 1) * each], top[at * each : (at + 1) * each])
+        for at, chosen in enumerate(message.chosen)
+    ]
 
 
 @dataclass(slots=True)
 class DraftSession:
-    """A session this drafter follows. seq is None until its prompt is here, and where the draft model has no room: then
-    nothing is drafted for it.
+    """A session and, where a client here asked for it, its request.
 
-    guided: where its drafts go by its grammar, once that is compiled. ref: as in the OPEN that asked for it, or 0.
-    broken: what its verifier said of an error that ends it. undraftable: drafting for it has failed, and would again.
-    The truth it learns is the prompt first, then rounds, told once all is here that its client asked for about them.
+    seq: sequence in the draft model; None before the prompt is here, and while there is no room. guided: drafts under
+    the grammar, once it is compiled. ref: of the OPEN that asked for it, or 0. broken: the verifier's ERROR about it.
+    undraftable: drafting for it has failed.
     """
 
     id: int
     machine: DrafterSession
     sampler: Sampler
-    seq: int | None
     n_prompt: int
     end_ids: Collection[int]
-    asked: PendingRequest | None
+    pending: PendingRequest | None
+    grammar: Grammar | None = None
+    ref: int = 0
+    cache_prompt: bool = True
+    seq: int | None = None
     bytes_sent: int = 0
     bytes_received: int = 0
-    grammar: Grammar | None = None
     guided: DraftConstraint | None = None
-    ref: int = 0
     broken: SpecmeshError | None = None
     undraftable: bool = False
-    cache_prompt: bool = True
     _prompt_ids: list[int] = field(default_factory=list)
-    _heard: int = 0
-    _withheld: EventBuffer = field(init=False)
+    _received: int = 0  # generated ids
+    _buffer: EventBuffer = field(init=False)
 
     def __post_init__(self) -> None:
-        request = self.asked.request if self.asked is not None else None
-        self._withheld = EventBuffer(
+        request = self.pending.request if self.pending is not None else None
+        self._buffer = EventBuffer(
             rounds=request is not None and request.rounds,
             logprobs=request is not None and request.params.logprobs is not None,
         )
 
     def sampler_for(self, plan: Predict) -> Sampler | None:
-        """What chooses the guess of a plan, if it has one."""
+        """Return what samples the guess of a plan; None for a plan without one."""
         if not plan.guess:
             return None
         back = self.sampler.looks_back
@@ -147,77 +165,119 @@ class DraftSession:
         return ProposalSampler(sampler, self.machine.crc_after(plan)) if uses_proposals(sampler.params) else sampler
 
     def learned(self, news: Learned) -> int:
-        """Take truth in; how many of its ids were generated, and are new to its client."""
+        """Take in committed ids, the prompt first; return how many generated ones are new to the client."""
         missing = self.n_prompt - len(self._prompt_ids)
         if missing:
             self._prompt_ids += news.ids[:missing]
             if len(self._prompt_ids) == self.n_prompt:
-                self._started()
-        known = self.asked.request.known if self.asked is not None else 0
-        skipped = max(known - self._heard, 0)
-        ids, base = news.ids[missing + skipped :], self.n_prompt + self._heard + skipped
-        self._heard += max(len(news.ids) - missing, 0)
+                self._start()
+        known = self.pending.request.known if self.pending is not None else 0
+        skipped = max(known - self._received, 0)
+        ids, base = news.ids[missing + skipped :], self.n_prompt + self._received + skipped
+        self._received += max(len(news.ids) - missing, 0)
         if ids:
-            self._withheld.add(base, ids, news.accepted, sync=news.sync)
-            self._tell()
+            self._buffer.add(base, ids, news.accepted, sync=news.sync)
+            self._send_ready()
         return len(ids)
 
     def round(self, message: Round) -> None:
-        self._withheld.round(tuple(message.drafts), message.accepted)
-        self._tell()
+        self._buffer.add_round(tuple(message.drafts), message.accepted)
+        self._send_ready()
 
     def logprobs(self, message: Logprobs) -> None:
-        self._withheld.logprobs(message)
-        self._tell()
+        self._buffer.add_logprobs(message)
+        self._send_ready()
 
     def done(self, message: Done) -> None:
-        """The verifier has ended it: its report, with this drafter's own time and bytes."""
-        if self.asked is None:
+        """Send the end, with the verifier's report and this drafter's own time and bytes."""
+        if self.pending is None:
             return
-        self._withheld.give_up()
-        self._tell()
+        self._buffer.give_up()
+        self._send_ready()
         report = with_drafting(message.report, self.machine.drafted, self.machine.draft_seconds)
         report |= {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
-        self.asked.client.on_event(Finished(message.finish_reason, tuple(self._prompt_ids), report))
+        self.pending.client.on_event(Finished(message.finish_reason, tuple(self._prompt_ids), report))
 
     def cancelled(self) -> None:
-        if self.asked is not None:
-            self.asked.client.on_event(Finished("cancelled", tuple(self._prompt_ids), {}))
+        if self.pending is not None:
+            self.pending.client.on_event(Finished("cancelled", tuple(self._prompt_ids), {}))
 
     def failed(self, error: SpecmeshError) -> None:
-        if self.asked is not None:
-            self.asked.client.on_event(Failed(error))
-            self.asked = None
+        if self.pending is not None:
+            self.pending.client.on_event(Failed(error))
+            self.pending = None
 
     def interrupted(self) -> PendingRequest | None:
-        """What its client asked for, so that it can be asked for again after all that has been heard; None without
-        one. Nothing more is told here."""
-        if self.asked is None:
+        """Return the request, changed to resume after what the client has been sent; nothing is sent here any more."""
+        if self.pending is None:
             return None
-        self._withheld.give_up_rounds()
-        self._tell()
-        asked, self.asked = self.asked, None
-        request, truth = asked.request, self.machine.truth
+        self._buffer.give_up_rounds()
+        self._send_ready()
+        pending, self.pending = self.pending, None
+        request, truth = pending.request, self.machine.truth
         if len(truth) < self.n_prompt:
-            return asked
-        said = truth[self.n_prompt : self._withheld.first]  # what lacks its log-probabilities is to be said again
-        generated = said if len(said) > len(request.generated) else request.generated
-        known = max(request.known, len(said))
+            return pending
+        sent = truth[self.n_prompt : self._buffer.first]  # what lacks its log-probabilities is generated again
+        generated = sent if len(sent) > len(request.generated) else request.generated
+        known = max(request.known, len(sent))
         prompt = truth[: self.n_prompt]
-        return replace(asked, request=replace(request, prompt_ids=prompt, generated=generated, known=known))
+        return replace(pending, request=replace(request, prompt_ids=prompt, generated=generated, known=known))
 
-    def _started(self) -> None:
-        if self.asked is None or self.asked.started:
+    def _start(self) -> None:
+        if self.pending is None or self.pending.started:
             return
-        self.asked = replace(self.asked, started=True)
-        request = self.asked.request
-        self.asked.client.on_event(Started(self.id, self.n_prompt, tuple(self._prompt_ids), request.params))
+        self.pending = replace(self.pending, started=True)
+        params = self.pending.request.params
+        self.pending.client.on_event(Started(self.id, self.n_prompt, tuple(self._prompt_ids), params))
 
-    def _tell(self) -> None:
-        """Tell what waits for nothing more."""
-        for tokens in self._withheld.ready():
-            if self.asked is not None:
+    def _send_ready(self) -> None:
+        for tokens in self._buffer.ready():
+            if self.pending is not None:
                 ids = tokens.ids  # only the last round can have an end id
                 shown = ids[:-1] if ids[-1] in self.end_ids else ids
                 accepted = min(tokens.accepted, len(shown))
-                self.asked.client.on_event(Tokens(shown, accepted, tokens.drafts, tokens.logprobs[: len(shown)]))
+                self.pending.client.on_event(Tokens(shown, accepted, tokens.drafts, tokens.logprobs[: len(shown)]))
+
+
+class DraftGrammars:
+    """Compiles the sessions' grammars on a thread of its own: drafts need not wait for them."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._grammars: tuple[Vocabulary, Grammars] | None = None
+        self._compiling: dict[int, Future[Constraint]] = {}
+
+    def update(self, live: DraftSession, vocabulary: Vocabulary | None) -> None:
+        """Begin to compile a session's grammar, attach it once compiled, drop it once its work limit is spent."""
+        if live.guided is not None and (why := live.guided.spent) is not None:
+            live.guided = live.grammar = None
+            log.warning("grammar_spent", session=live.id, error=why, meaning="its drafts go without", hint=SIMPLER)
+        if live.grammar is None or live.guided is not None or vocabulary is None:
+            return
+        compiling = self._compiling.get(live.id)
+        if compiling is None:
+            self._compiling[live.id] = self._pool.submit(self._compile, vocabulary, live.grammar)
+        elif compiling.done():
+            del self._compiling[live.id]
+            try:
+                live.guided = DraftConstraint(compiling.result(), live.end_ids)
+            except Exception as error:  # noqa: BLE001  (whatever it is, drafts go on without)
+                live.grammar = None
+                log.warning("grammar_unknown", session=live.id, error=str(error), meaning="its drafts go without")
+
+    def forget(self, session: int) -> None:
+        compiling = self._compiling.pop(session, None)
+        if compiling is not None:
+            compiling.cancel()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._grammars is not None:
+            self._grammars[1].close()
+
+    def _compile(self, vocabulary: Vocabulary, grammar: Grammar) -> Constraint:
+        if self._grammars is None or self._grammars[0] is not vocabulary:
+            if self._grammars is not None:
+                self._grammars[1].close()
+            self._grammars = vocabulary, Grammars(vocabulary)
+        return self._grammars[1].compile(grammar)

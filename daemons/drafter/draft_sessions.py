@@ -1,7 +1,7 @@
-"""The sessions that a drafter follows: drafted for, one unit at a time, and told to its own clients.
+"""A drafter's sessions with one verifier: drafted for, one unit at a time, and sent to the clients here.
 
-What to draft, how far ahead and when to send is decided by the machines (specmesh.core). What this drafter's clients
-asked for and the verifier does not serve to its end goes back to where it came from: another may have it.
+What to draft, how far ahead and when to send is decided by specmesh.core. A client's request that the verifier does not
+serve to its end goes back to its owner: another verifier may have it.
 """
 
 import itertools
@@ -17,54 +17,39 @@ from specmesh.core.draft_session import DrafterSession
 from specmesh.core.drafting.verifier_choice import PaceMeter, ReportedLoad
 from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.daemons.drafter.draft_session import DraftSession, PendingRequest
-from specmesh.daemons.drafter.grammars import DraftGrammars
-from specmesh.daemons.drafter.retry_queue import same_model
-from specmesh.daemons.drafter.sequences import DraftSlots
+from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVSlots
+from specmesh.daemons.drafter.draft_session import DraftGrammars, DraftSession
+from specmesh.daemons.drafter.retry_queue import PendingRequest, error_of, same_model
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.dealer import Dealer
 from specmesh.daemons.link.frames import frame_of, grammar_of, params_of
 from specmesh.daemons.link.peers import U32
 from specmesh.engines.base import Ask, DraftEngine, predict_all
-from specmesh.errors import (
-    Busy,
-    DaemonUnreachable,
-    EngineError,
-    NoSuchText,
-    PromptTooLong,
-    RemoteProtocolError,
-    RequestError,
-    SpecmeshError,
-)
+from specmesh.errors import Busy, DaemonUnreachable, EngineError, RemoteProtocolError, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
-_REFUSALS: dict[str, type[SpecmeshError]] = {"busy": Busy, "session": NoSuchText}
-
 _Work = tuple[DraftSession, ev.Predict]
-"""A session, and what it wants of the draft model."""
 
 
 class RequestOwner(Protocol):
-    """Where the requests of this drafter's clients come from; `by` is a verifier's address."""
+    """Takes back requests; `by` is the address of a verifier."""
 
-    def refused(self, asked: PendingRequest, error: SpecmeshError, now: float, by: str) -> None:
-        """The verifier does not take it."""
+    def refused(self, pending: PendingRequest, error: SpecmeshError, now: float, by: str) -> None: ...
 
-    def lost(self, asked: PendingRequest, error: SpecmeshError, now: float, *, again: bool) -> None:
-        """The verifier had it, and has it no more; `again`: it may be asked for it again at once."""
+    def lost(self, pending: PendingRequest, error: SpecmeshError, now: float, *, again: bool) -> None:
+        """The verifier had the request and has it no more; `again`: it may be asked again at once."""
 
     def found(self, welcome: m.Welcome, by: str) -> None:
-        """The verifier is there."""
+        """A verifier is there."""
 
 
 class DraftSessions:
-    """All sessions of one drafter with one verifier, `live` by number, and those `asked` for and not begun.
+    """All sessions with one verifier: `live` by id, `asked` by ref those not opened yet.
 
-    `address` is the verifier's, `load` what it told last, `meter` its pace; places: those in the draft model, which
-    several of these may share; temperature: of what is drafted for sampled texts, None for their own.
+    address: the verifier's; load: its newest; meter: its pace. places: KV slots of the draft model, perhaps shared with
+    other verifiers. temperature: of drafts for sampled texts; None for the text's own.
     """
 
     def __init__(
@@ -73,32 +58,32 @@ class DraftSessions:
         engine: DraftEngine,
         stats: DrafterStats,
         address: str,
-        desk: RequestOwner,
+        owner: RequestOwner,
         places: KVSlots,
         temperature: float | None = None,
     ) -> None:
         self.live: dict[int, DraftSession] = {}
-        self._temperature = temperature
-        self._dealer, self._engine, self._stats, self._address = dealer, engine, stats, address
-        self._desk, self.places = desk, places
-        self.load, self.meter = ReportedLoad(), PaceMeter()
-        self._seats = DraftSlots(engine, places)
-        self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
         self.asked: dict[int, PendingRequest] = {}
-        self._guides = DraftGrammars()
+        self.load, self.meter, self.places = ReportedLoad(), PaceMeter(), places
+        self._dealer, self._engine, self._stats, self._address = dealer, engine, stats, address
+        self._owner, self._temperature = owner, temperature
+        self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
+        self._grammars = DraftGrammars()
         self._refs = itertools.count(1)
         self._together = engine.info.batches
 
     @property
     def own(self) -> int:
-        """How many texts of this drafter's own clients the verifier has, or was asked for."""
-        return len(self.asked) + sum(live.asked is not None for live in self.live.values())
+        """Number of requests of clients here that the verifier has, or was asked for."""
+        return len(self.asked) + sum(live.pending is not None for live in self.live.values())
 
     # --- drafting
 
     def work(self, engine: DraftEngine, round_trip: float) -> bool:
-        """One unit of drafting: for the next session that drafts are asked for; else one that only follows takes ids
-        in, and where there is none, one is shadowed. Whether there was any. `engine` speaks the verifier's ids."""
+        """Do one unit of work: first for sessions that drafts are asked for. Return False where there was none.
+
+        `engine` speaks the verifier's ids.
+        """
         turns = sorted(self.live.values(), key=lambda live: live.machine.draft_n == 0)
         for live in turns:
             plan = self._plan(live, round_trip)
@@ -108,27 +93,22 @@ class DraftSessions:
         return False
 
     def shadow(self, engine: DraftEngine) -> bool:
-        """The same of shadowing, which is for when nobody has drafting to do: for all that can be done in one go."""
-        found, most = list[_Work](), self._engine.info.n_batch if self._together else 1
-        for live in self.live.values():
-            plan = live.machine.plan_shadow() if live.seq is not None else None
-            if plan is not None:
-                found.append((live, plan))
-                if len(found) == most:
-                    break
-        if found:
-            self._predict(engine, found)
-        return bool(found)
+        """Shadow sessions, which is for when no session has drafting to do. Return False where none is due."""
+        most = self._engine.info.n_batch if self._together else 1
+        plans = ((live, live.machine.plan_shadow()) for live in self.live.values() if live.seq is not None)
+        due = [(live, plan) for live, plan in plans if plan is not None][:most]
+        if due:
+            self._predict(engine, due)
+        return bool(due)
 
     def _plan(self, live: DraftSession, round_trip: float) -> ev.Predict | None:
-        """What a session wants of the draft model, which must have a place for it."""
-        seated = live.seq is not None or self._seats.take(live, self.live.values())
+        seated = live.seq is not None or self._seat(live)
         return live.machine.plan(round_trip) if seated else None
 
     def _beside(
         self, first: DraftSession, plan: ev.Predict, turns: list[DraftSession], round_trip: float
     ) -> list[_Work]:
-        """Guesses of other sessions that the engine can make in the same go."""
+        """Return guesses for other sessions that fit into the same decode."""
         found, room = list[_Work](), self._engine.info.n_batch - len(plan.ids)
         if not self._together or not plan.guess:
             return found
@@ -140,11 +120,10 @@ class DraftSessions:
         return found
 
     def _predict(self, engine: DraftEngine, work: list[_Work]) -> None:
-        """Have it done, several at once only where the engine can."""
         for live, _ in work:
             if live.id in self.live:
                 self.live[live.id] = self.live.pop(live.id)  # the others come first next time
-            self._guides.look(live, engine.vocabulary)
+            self._grammars.update(live, engine.vocabulary)
         started = time.monotonic()
         asks = [(live, plan, ask) for live, plan in work if (ask := self._ask(live, plan)) is not None]
         try:
@@ -153,7 +132,7 @@ class DraftSessions:
             if len(asks) > 1:
                 self._one_at_a_time([live for live, _, _ in asks], error)
             else:
-                self._give_back(asks[0][0], error)
+                self._drafting_failed(asks[0][0], error)
             return
         ended = time.monotonic()
         guesses = 0
@@ -166,22 +145,20 @@ class DraftSessions:
         self._stats.worked(started, ended, guesses)
 
     def _ask(self, live: DraftSession, plan: ev.Predict) -> Ask | None:
-        """What to ask the engine for; None where the session's grammar fails over it."""
         try:
             return Ask(live.seq or 0, plan.ids, live.sampler_for(plan))
-        except SpecmeshError as error:
-            self._give_back(live, error)
+        except SpecmeshError as error:  # the grammar's
+            self._drafting_failed(live, error)
             return None
 
-    def _give_back(self, live: DraftSession, error: SpecmeshError) -> None:
-        """Drafting for a session has failed: it loses its place, and gets no other."""
+    def _drafting_failed(self, live: DraftSession, error: SpecmeshError) -> None:
         log.error("drafting_failed", session=live.id, error=str(error))
-        self._seats.release(live, broken=True)
+        self._release(live, broken=True)
         live.undraftable = True
         self._together = self._engine.info.batches
 
     def _one_at_a_time(self, lives: list[DraftSession], error: SpecmeshError) -> None:
-        """The engine has failed over several sequences: it gets one at a time, until it shows who is to blame."""
+        """Decode one sequence at a time after a failed batch, until it shows which one is to blame."""
         log.warning("drafting_together_failed", error=str(error), meaning="sessions are drafted for in turn")
         self._together = False
         for live in lives:
@@ -192,7 +169,7 @@ class DraftSessions:
         for live in list(self.live.values()):
             self._carry_out(live, live.machine.flush())
 
-    def heard(self, session: int, event: ev.DrafterEvent, size: int, now: float) -> None:
+    def on_frame(self, session: int, event: ev.DrafterEvent, size: int, now: float) -> None:
         live = self.live.get(session)
         if live is not None:
             live.bytes_received += size
@@ -219,94 +196,122 @@ class DraftSessions:
                 case _:
                     assert_never(effect)
 
+    # --- KV slots of the draft model
+
+    def _seat(self, live: DraftSession) -> bool:
+        """Give a session a slot, if need be that of one that no drafts are asked for. Return False where it has none.
+
+        A session without work for the draft model gets none: it would displace another's prompt.
+        """
+        machine = live.machine
+        if live.undraftable or not machine.active or machine.n_truth < max(live.n_prompt, 1):
+            return False
+        if not self.places and machine.draft_n:
+            idle = (one for one in self.live.values() if one.seq is not None and not one.machine.draft_n)
+            if (spare := next(idle, None)) is not None:
+                self._release(spare)
+        if not self.places:
+            return False
+        live.seq, held = self.places.take(machine.truth, live.n_prompt, cached=live.cache_prompt)
+        self._trim_slots()
+        machine.relocated(self._engine.trim(live.seq, held))
+        return True
+
+    def _release(self, live: DraftSession, *, broken: bool = False) -> None:
+        """Give a session's slot back, with the committed ids that it holds."""
+        if live.seq is None:
+            return
+        machine = live.machine
+        keeps = live.cache_prompt and not broken
+        held = self._engine.trim(live.seq, min(machine.held, machine.n_truth) if keeps else 0)
+        self.places.give_back(live.seq, KVContents(machine.truth[:held], live.n_prompt) if held else NO_CONTENTS)
+        self._trim_slots()
+        live.seq = None
+
+    def _trim_slots(self) -> None:
+        for order in self.places.orders():
+            self._engine.trim(order.seq, order.length)
+
     # --- sessions
 
-    def moved(self, name: str) -> bool:
-        """Who had the text of that name here has it no more; whether anybody had."""
-        had = [live for live in self.live.values() if live.asked is not None and live.asked.request.id == name]
+    def take_over(self, name: str) -> bool:
+        """End the sessions of this name, which another client resumes; return False where there are none."""
+        had = [live for live in self.live.values() if live.pending and live.pending.request.id == name]
         for live in had:
-            self._moved(live)
+            self._taken_over(live)
         return bool(had)
 
-    def ask(self, asked: PendingRequest, now: float) -> None:
+    def ask(self, pending: PendingRequest, now: float) -> None:
         """Ask the verifier, which is there, for a session."""
         ref = next(self._refs) & U32
         try:
-            sent = self._dealer.send(asked.order(ref))
+            sent = self._dealer.send(pending.open(ref))
         except ValueError as error:
-            asked.client.on_event(Failed(RequestError(f"the request does not fit the wire: {error}")))
+            pending.client.on_event(Failed(RequestError(f"the request does not fit the wire: {error}")))
             return
         if sent:
-            self.asked[ref] = asked
+            self.asked[ref] = pending
         else:
             busy = Busy(f"the verifier at {self._address} takes no requests now: try again")
-            self._desk.refused(asked, busy, now, self._address)
+            self._owner.refused(pending, busy, now, self._address)
 
-    def refused(self, error: m.Error, now: float) -> bool:
-        """ERROR to what was asked for, or why a session ends, which DONE says next; False where it is about something
-        else."""
-        told = _told(error)
-        asked = self.asked.pop(error.ref, None) if error.ref else None
-        if asked is not None:
-            self._desk.refused(asked, told, now, self._address)
-        broken = [live for live in self.live.values() if error.ref and live.ref == error.ref]
+    def on_error(self, message: m.Error, now: float) -> bool:
+        """Handle an ERROR about a request, or a session that DONE ends next; return False where it is about neither."""
+        pending = self.asked.pop(message.ref, None) if message.ref else None
+        if pending is not None:
+            self._owner.refused(pending, error_of(message), now, self._address)
+        broken = [live for live in self.live.values() if message.ref and live.ref == message.ref]
         for live in broken:
-            live.broken = told
-        return asked is not None or bool(broken)
+            live.broken = error_of(message)
+        return pending is not None or bool(broken)
 
-    def opened(self, message: m.Opened, now: float) -> None:
-        asked = self.asked.pop(message.ref, None) if message.ref else None
-        if message.ref and asked is None:
+    def opened(self, message: m.Opened) -> None:
+        pending = self.asked.pop(message.ref, None) if message.ref else None
+        if message.ref and pending is None:
             self._dealer.send(m.Close(message.session, 0, 0.0))  # its client left before it was opened
             return
         if message.session in self.live:
-            self._moved(self.live[message.session])
-        if asked is not None and (lacking := asked.lacking(message)) is not None:
-            self._dealer.send(m.Close(message.session, 0, 0.0))
-            old = DaemonUnreachable(f"the verifier is of a version that {lacking}")
-            self._desk.refused(asked, old, now, self._address)
-            return
+            self._taken_over(self.live[message.session])
         info, welcome = self._engine.info, self._welcome
-        shadows = asked is None or asked.request.params.drafts is None
+        shadows = pending is None or pending.request.params.drafts is None
         live = DraftSession(
             message.session,
             DrafterSession(welcome.n_vocab if welcome else 0, info.n_ctx, info.n_batch, shadows=shadows),
-            Sampler(self._drafting(params_of(message))),
-            None,
+            Sampler(self._draft_params(params_of(message))),
             message.prompt_tokens,
             welcome.eog_ids if welcome else (),
-            asked.given(message) if asked is not None else None,
-            grammar=grammar_of(message),
-            ref=message.ref,
-            cache_prompt=message.cache_prompt,
+            pending.opened(message) if pending is not None else None,
+            grammar_of(message),
+            message.ref,
+            message.cache_prompt,
         )
         self.live[live.id] = live
         self._stats.opened += 1
-        self._stats.resumed += asked is not None and asked.resumes
-        named = {"request": asked.request.label} if asked is not None else {}
+        self._stats.resumed += pending is not None and pending.resumes
+        named = {"request": pending.request.label} if pending is not None else {}
         log.info("session_opened", session=live.id, prompt_tokens=live.n_prompt, **named)
 
-    def _drafting(self, params: SamplingParams) -> SamplingParams:
-        """How drafts are chosen for a text that is sampled so."""
+    def _draft_params(self, params: SamplingParams) -> SamplingParams:
         own = self._temperature if params.temperature > 0 else None
         return params if own is None else replace(params, temperature=own)
 
     def done(self, message: m.Done, now: float) -> None:
-        live = self.live[message.session]
+        live = self.live.get(message.session)
+        if live is None:
+            return  # closed from this side
         if message.finish_reason == "moved":
-            self._moved(live)
+            self._taken_over(live)
             return
         if message.finish_reason == "shutdown":
             stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
             self._interrupt(live, stopping, now, again=False)
             return
-        machine = live.machine
-        if machine.n_truth < message.length:
+        if live.machine.n_truth < message.length:
             lost = RemoteProtocolError("the end of the text was lost on its way from the verifier: ask again")
             self._interrupt(live, lost, now, again=True)
             return
-        self._dealer.send(m.Close(live.id, machine.drafted, machine.draft_seconds))
-        log.info("session_finished", session=live.id, reason=message.finish_reason, drafted=machine.drafted)
+        self._close(live)
+        log.info("session_finished", session=live.id, reason=message.finish_reason, drafted=live.machine.drafted)
         if message.finish_reason == "error":
             live.failed(live.broken or EngineError("the verifier's engine failed: see its log"))
         live.done(message)
@@ -318,29 +323,31 @@ class DraftSessions:
             live.round(message)
 
     def logprobs(self, message: m.Logprobs) -> None:
-        """Log-probabilities of a session's ids; dropped where they name an id that is none."""
+        """Pass log-probabilities on, unless they name an id that is none."""
         live, n_vocab = self.live.get(message.session), self._welcome.n_vocab if self._welcome else 0
         if live is not None and all(token < n_vocab for token in message.top_ids):
             live.logprobs(message)
 
     def cancel_of(self, client: EventSink) -> None:
-        for ref in [ref for ref, asked in self.asked.items() if asked.client is client]:
+        for ref in [ref for ref, pending in self.asked.items() if pending.client is client]:
             del self.asked[ref]
             self._dealer.send(m.Close(0, 0, 0.0, ref))
         for live in list(self.live.values()):
-            if live.asked is not None and live.asked.client is client:
-                self._dealer.send(m.Close(live.id, live.machine.drafted, live.machine.draft_seconds))
+            if live.pending is not None and live.pending.client is client:
+                self._close(live)
                 live.cancelled()
                 self._forget(live)
 
-    def _moved(self, live: DraftSession) -> None:
-        """Somebody else has the text now, or the same client anew."""
+    def _close(self, live: DraftSession) -> None:
+        self._dealer.send(m.Close(live.id, live.machine.drafted, live.machine.draft_seconds))
+
+    def _taken_over(self, live: DraftSession) -> None:
         live.failed(RequestError("somebody else has asked for this text by its name"))
         self._forget(live)
 
     def _forget(self, live: DraftSession) -> None:
-        self._seats.release(live)
-        self._guides.forget(live.id)
+        self._release(live)
+        self._grammars.forget(live.id)
         self._stats.unpublished = True
         self.meter.ended(live.id)
         self.live.pop(live.id, None)
@@ -352,38 +359,31 @@ class DraftSessions:
         for live in list(self.live.values()):
             self._interrupt(live, error, now, again=False)
         asked, self.asked = list(self.asked.values()), {}
-        for one in asked:
-            self._desk.lost(one if one.began else replace(one, home=self._address), error, now, again=False)
+        for pending in asked:
+            home = pending.home if pending.began else self._address
+            self._owner.lost(replace(pending, home=home), error, now, again=False)
 
     def _interrupt(self, live: DraftSession, error: SpecmeshError, now: float, *, again: bool) -> None:
-        asked = live.interrupted()
+        pending = live.interrupted()
         self._forget(live)
-        if asked is not None:
-            log.info("session_interrupted", session=live.id, generated=len(asked.request.generated))
-            began = self._welcome if asked.started or asked.request.generated else None
-            self._desk.lost(replace(asked, home=self._address, began=began), error, now, again=again)
+        if pending is not None:
+            log.info("session_interrupted", session=live.id, generated=len(pending.request.generated))
+            began = self._welcome if pending.started or pending.request.generated else None
+            self._owner.lost(replace(pending, home=self._address, began=began), error, now, again=again)
 
     def found(self, welcome: m.Welcome) -> None:
         """A verifier is there, or says more of itself."""
         before, self._welcome = self._welcome, welcome
         if before is not None and not same_model(before, welcome):
-            self._seats.clear()  # the same ids may mean other tokens
+            self.places.clear()  # the same ids may mean other tokens
+            self._trim_slots()
 
     def stop(self, error: SpecmeshError) -> None:
         """This drafter ends: its verifier keeps the texts for a while."""
-        for asked in self.asked.values():
-            asked.client.on_event(Failed(error))
+        for pending in self.asked.values():
+            pending.client.on_event(Failed(error))
         self.asked.clear()
         for live in list(self.live.values()):
             live.failed(error)
             self._forget(live)
-        self._guides.close()
-
-
-def _told(error: m.Error) -> SpecmeshError:
-    """What a verifier said as an error of its client's."""
-    if error.code == "engine":
-        return EngineError(f"the verifier's engine failed: {error.message}")
-    if error.code in _REFUSALS:
-        return _REFUSALS[error.code](error.message)
-    return (PromptTooLong if error.code == "context" else RequestError)(error.message, error.param or None)
+        self._grammars.close()

@@ -1,114 +1,163 @@
-"""Texts of a drafter's clients whose verifier went away: they wait for one, and may be asked for after that too."""
+"""Requests of a drafter's clients, and the queue of those whose verifier went away."""
 
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from specmesh.api.requests import EventSink, Request
-from specmesh.daemons.drafter.draft_session import PendingRequest
-from specmesh.wire.messages import Welcome
+from specmesh.core.session_params import SessionParams
+from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
+from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
+from specmesh.wire.messages import DRAFT_N_AUTO, NO_LOGPROBS, Error, Open, Opened, Welcome
 
-RETRY = 0.5
-"""Seconds until verifiers that are there, but did not take a text, are asked again."""
+RETRY_S = 0.5
+"""Seconds until verifiers that are there, but refused a request, are asked again."""
 
-MOST = 64
-"""Most texts that are remembered after they were given up."""
+MAX_GIVEN_UP = 64
+"""Most requests that are remembered after they were given up."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
-    """A text that was given up, small, as it may be kept for long: its request without ids, and all ids in int32."""
+class PendingRequest:
+    """A request of a local client.
 
-    home: str
-    began: Welcome | None
+    number: order of arrival. started: the client has been sent Started. until: when to give up without a verifier.
+    home: address of the verifier that had the request, and began: its WELCOME, where the text has begun.
+    tried: addresses that have refused the request since, with `error`.
+    """
+
     request: Request
-    ids: "array[int]"
-    n_prompt: int
+    client: EventSink
+    number: int = 0
+    started: bool = False
+    until: float | None = None
+    home: str = ""
+    began: Welcome | None = None
+    tried: tuple[str, ...] = ()
+    error: SpecmeshError | None = None
 
-    @classmethod
-    def of(cls, asked: PendingRequest, began: Welcome | None) -> "_Past":
-        prompt, generated = asked.request.prompt_ids or (), asked.request.generated
-        request = replace(asked.request, prompt_ids=None, generated=())
-        return cls(asked.home, began, request, array("i", (*prompt, *generated)), len(prompt))
+    def open(self, ref: int) -> Open:
+        request, params = self.request, self.request.params
+        prompt = request.prompt_ids or ()
+        return Open(
+            ref,
+            request.prompt or "",
+            params.max_tokens,
+            draft_n=DRAFT_N_AUTO if params.draft_n is None else params.draft_n,
+            rounds=request.rounds,
+            ids=[*prompt, *request.generated],
+            messages=[message.fields() for message in request.messages],
+            stop=list(params.stop),
+            name=request.id,
+            n_prompt=len(prompt),
+            adopt=request.named_only,
+            priority=request.priority,
+            logprobs=NO_LOGPROBS if params.logprobs is None else params.logprobs,
+            **fields_of(params.sampling, params.grammar),
+            cache_prompt=params.cache_prompt,
+            continued=request.continued,
+        )
 
-    def whole(self) -> Request:
-        ids = tuple(self.ids)
-        return replace(self.request, prompt_ids=ids[: self.n_prompt], generated=ids[self.n_prompt :])
+    @property
+    def resumes(self) -> bool:
+        return self.started or bool(self.request.generated) or self.request.named_only
+
+    def opened(self, message: Opened) -> "PendingRequest":
+        """Return the request as its verifier opened it; one that resumes by name learns its parameters here."""
+        params = self.request.params
+        if self.request.named_only:
+            params = SessionParams(
+                params_of(message),
+                max(message.max_tokens, 1),
+                stop=tuple(message.stop),
+                logprobs=None if message.logprobs == NO_LOGPROBS else message.logprobs,
+                grammar=grammar_of(message),
+                cache_prompt=message.cache_prompt,
+            )
+        request = replace(self.request, params=params, named_only=False)
+        return replace(self, request=request, until=None, tried=(), error=None)
 
 
 class RetryQueue:
-    """Requests that wait for a verifier, and those given up, by name."""
+    """Requests that wait for a verifier, and by id those given up, which a client may still resume."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, PendingRequest]] = []
-        self._given_up: dict[str, _Past] = {}
+        self._given_up: dict[str, tuple[PendingRequest, array[int], int]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, asked: PendingRequest, now: float) -> None:
-        """Wait for a verifier, as long as its client is ready to; for one that waited before, after a pause."""
-        again = asked.until is not None
-        until = asked.until if asked.until is not None else now + asked.request.reconnect_timeout
-        self._waiting.append((now + RETRY if again else now, replace(asked, until=until)))
+    def add(self, pending: PendingRequest, now: float) -> None:
+        """Wait for a verifier until the client's timeout; one that has waited before pauses first."""
+        due = now if pending.until is None else now + RETRY_S
+        until = now + pending.request.reconnect_timeout if pending.until is None else pending.until
+        self._waiting.append((due, replace(pending, until=until)))
 
     def next_due(self, ready: Callable[[PendingRequest], object]) -> float | None:
-        """When one of them is to be asked for again; only of those that are `ready`, a verifier being there."""
-        return min((due for due, asked in self._waiting if ready(asked)), default=None)
+        return min((due for due, pending in self._waiting if ready(pending)), default=None)
 
     def due(self, now: float, ready: Callable[[PendingRequest], object]) -> list[PendingRequest]:
-        found = [(due, asked) for due, asked in self._waiting if now >= due and ready(asked)]
+        """Remove and return the requests to ask for again now."""
+        found = [(due, pending) for due, pending in self._waiting if now >= due and ready(pending)]
         self._waiting = [one for one in self._waiting if one not in found]
-        return [asked for _, asked in found]
-
-    def expire(self, now: float) -> list[PendingRequest]:
-        return self.take(lambda asked: asked.until is not None and now >= asked.until)
-
-    def cancel(self, client: EventSink) -> None:
-        self.take(lambda asked: asked.client is client)
-
-    def remember(self, asked: PendingRequest) -> None:
-        """It is given up; somebody may come back for what there is of it."""
-        if asked.request.id and asked.request.prompt_ids:
-            same = (past.began for past in self._given_up.values() if past.began == asked.began)
-            self._given_up[asked.request.id] = _Past.of(asked, next(same, asked.began))
-            if len(self._given_up) > MOST:
-                self._given_up.pop(next(iter(self._given_up)))
-
-    def recalled(self, asked: PendingRequest) -> PendingRequest:
-        """A request of which only the name is known, with all that is remembered of it, if anything is."""
-        before = self._given_up.pop(asked.request.id, None) if asked.request.named_only else None
-        if before is None:
-            return asked
-        mine = asked.request
-        return replace(
-            asked,
-            home=before.home,
-            began=before.began,
-            request=replace(
-                before.whole(), known=mine.known, rounds=mine.rounds, reconnect_timeout=mine.reconnect_timeout
-            ),
-        )
+        return [pending for _, pending in found]
 
     def take(self, wanted: Callable[[PendingRequest], bool]) -> list[PendingRequest]:
-        """Take out those that are wanted."""
-        taken = [asked for _, asked in self._waiting if wanted(asked)]
-        self._waiting = [(due, asked) for due, asked in self._waiting if asked not in taken]
+        """Remove and return the requests that are wanted."""
+        taken = [pending for _, pending in self._waiting if wanted(pending)]
+        self._waiting = [(due, pending) for due, pending in self._waiting if pending not in taken]
         return taken
+
+    def remember(self, pending: PendingRequest) -> None:
+        """Keep a request that is given up, its ids in int32: it may be kept for long."""
+        request = pending.request
+        if request.id and request.prompt_ids:
+            ids = array("i", (*request.prompt_ids, *request.generated))
+            small = replace(pending, request=replace(request, prompt_ids=None, generated=()))
+            self._given_up[request.id] = small, ids, len(request.prompt_ids)
+            if len(self._given_up) > MAX_GIVEN_UP:
+                self._given_up.pop(next(iter(self._given_up)))
+
+    def recalled(self, pending: PendingRequest) -> PendingRequest:
+        """Return a request that resumes by id with what is remembered of it, if anything."""
+        new = pending.request
+        found = self._given_up.pop(new.id, None) if new.named_only else None
+        if found is None:
+            return pending
+        before, ids, n_prompt = found
+        request = replace(
+            before.request,
+            prompt_ids=tuple(ids[:n_prompt]),
+            generated=tuple(ids[n_prompt:]),
+            known=new.known,
+            rounds=new.rounds,
+            reconnect_timeout=new.reconnect_timeout,
+        )
+        return replace(pending, home=before.home, began=before.began, request=request)
+
+
+def error_of(message: Error) -> SpecmeshError:
+    match message.code:
+        case "engine":
+            return EngineError(f"the verifier's engine failed: {message.message}")
+        case "busy":
+            return Busy(message.message)
+        case "session":
+            return NoSuchText(message.message)
+        case "context":
+            return PromptTooLong(message.message, message.param or None)
+        case _:
+            return RequestError(message.message, message.param or None)
 
 
 def same_model(before: Welcome, now: Welcome) -> bool:
-    """Whether a text of one can be gone on with at the other, as far as can be known: hashes come late."""
+    """Return True where nothing shows that the models differ: hashes come late."""
     same = (before.model, before.vocab_fingerprint, before.n_vocab) == (now.model, now.vocab_fingerprint, now.n_vocab)
     return same and (before.model_hash == now.model_hash or not (before.model_hash and now.model_hash))
 
 
 def same_file(one: Welcome, other: Welcome) -> bool:
-    """Whether two verifiers surely run the same model: names do not tell files apart, two machines may have each their
-    own of one name."""
-    same = (one.model_hash, one.vocab_fingerprint, one.n_vocab) == (
-        other.model_hash,
-        other.vocab_fingerprint,
-        other.n_vocab,
-    )
-    return same and one.model_hash != ""
+    """Return True where both verifiers surely run the same file; equal names prove nothing across machines."""
+    known = one.model_hash != "" and one.model_hash == other.model_hash
+    return known and (one.vocab_fingerprint, one.n_vocab) == (other.vocab_fingerprint, other.n_vocab)

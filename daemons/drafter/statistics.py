@@ -1,4 +1,4 @@
-"""The drafter's counters and the snapshot of them that `stats` shows."""
+"""The drafter's counters and their snapshot."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,6 @@ from specmesh.wire.messages import Welcome
 
 
 class DrafterStats(DaemonStats):
-    """Counters of one drafter."""
-
     def __init__(self, now: float) -> None:
         super().__init__(now)
         self.draft_seconds = RecentSamples()
@@ -22,7 +20,7 @@ class DrafterStats(DaemonStats):
         self.drafted = self.accepted = self.committed = self.rounds = 0
 
     def worked(self, start: float, end: float, guessed: int) -> None:
-        """Count a call of the engine, and how many drafts it gave: of one call each takes its share of the time."""
+        """Count a decode and its drafts, which share its time."""
         self.busy.record(start, end)
         if guessed:
             self.drafted += guessed
@@ -48,15 +46,13 @@ class DrafterStats(DaemonStats):
         now: float,
         interrupted: int = 0,
     ) -> dict[str, object]:
-        """Everything `specmesh stats --json` prints about a drafter; `interrupted`: texts that wait for it."""
+        """Return `specmesh stats --json`; interrupted: requests that wait for a verifier."""
         interval = self.draft_seconds.percentile(0.5)
         counts = {name: getattr(self, name) for name in ("drafted", "accepted", "committed", "rounds")}
         named = None if welcome is None else {"name": welcome.verifier, "model": welcome.model, "stuck": link.stuck}
         own: dict[str, object] = {
             "verifier": named,
-            "vocabulary": None
-            if comparison is None
-            else {"verdict": str(comparison.verdict), "overlap": round(comparison.overlap, 4)},
+            "vocabulary": comparison and {"verdict": str(comparison.verdict), "overlap": round(comparison.overlap, 4)},
             "sessions": {"live": len(sessions), "interrupted": interrupted},
             "draft_n": sessions[-1].draft_n if sessions else None,
             "totals": counts,

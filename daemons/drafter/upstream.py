@@ -1,7 +1,6 @@
-"""One verifier, as this drafter knows it: the connection, what it said of itself, its sessions, how it does.
+"""One verifier of a drafter: connection, handshake, liveness, and the sessions there.
 
-It introduces itself over and over until it is welcome, watches whether the verifier is there, and begins anew where it
-is not. What is drafted for whom, and when, is the loop's to say: verifiers share the draft model.
+HELLO is repeated until WELCOME; a verifier that goes silent is asked again on a fresh connection.
 """
 
 import random
@@ -29,11 +28,7 @@ log = structlog.get_logger("specmesh.drafter")
 
 
 class Upstream:
-    """A connection to the verifier at the address of `route`; connected at once, by a socket of its own.
-
-    introduction: of the draft engine to this verifier. places: those in the draft model, shared with others.
-    turns: how often the loop has turned. temperature: see `DraftSessions`.
-    """
+    """The verifier at `route`, over a socket of its own. turns: returns how often the loop has turned."""
 
     def __init__(
         self,
@@ -43,7 +38,7 @@ class Upstream:
         introduction: VocabularyHandshake,
         stats: DrafterStats,
         traffic: Traffic,
-        desk: RequestOwner,
+        owner: RequestOwner,
         places: KVSlots,
         turns: Callable[[], int],
         temperature: float | None = None,
@@ -52,16 +47,14 @@ class Upstream:
         self.address, self._name = route.address, name
         self.dealer = Dealer(route, traffic)
         self.introduction, self.link = introduction, Link(now)
-        self.following = DraftSessions(self.dealer, engine, stats, route.address, desk, places, temperature)
+        self.sessions = DraftSessions(self.dealer, engine, stats, route.address, owner, places, temperature)
         self.welcome: m.Welcome | None = None
         self.last_model = ""
         self.given_up: SpecmeshError | None = None
         self._greeting = HelloTimer(random.random, now)
-        self._stats, self._desk, self._turns = stats, desk, turns
+        self._stats, self._owner, self._turns = stats, owner, turns
         self._round_trip, self._met, self._refused_version = 0.0, False, False
-        self._own_then = 0
-
-    # --- what others want to know
+        self._own_at_load = 0
 
     @property
     def n_ctx(self) -> int:
@@ -70,12 +63,12 @@ class Upstream:
 
     @property
     def target(self) -> str:
-        """What `Request.target` calls it: its model and how that cuts texts; empty while it is away."""
+        """Its name in `Request.target`; empty while it is away."""
         return _target(self.welcome) if self.welcome is not None else ""
 
     @property
     def served(self) -> ModelInfo | None:
-        """What it answers with; None while it is away, or its vocabulary not known yet. From any thread."""
+        """Its model, from any thread; None while it is away or its vocabulary unknown."""
         welcome, vocabulary = self.welcome, self.introduction.vocabulary
         if welcome is None or vocabulary is None:
             return None
@@ -83,24 +76,24 @@ class Upstream:
 
     @property
     def refusal(self) -> str | None:
-        """Why the verifier, or our own keys, keep this drafter out, or it has left for good."""
+        """Why the verifier or our own keys keep this drafter out, or why it was given up."""
         return str(self.given_up) if self.given_up is not None else self.dealer.refusal
 
     @property
     def trouble(self) -> str:
-        """Why it is not there, as far as that is known."""
+        """Why it is not there."""
         silent = f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
         return self.refusal or silent
 
     def outlook(self, now: float) -> VerifierLoad:
-        ours, pace = self.following.own - self._own_then, self.following.meter.pace(now)
+        ours, pace = self.sessions.own - self._own_at_load, self.sessions.meter.pace(now)
         rounds, committed = self._stats.rounds, self._stats.committed
         length = max(committed / rounds, 1.0) if rounds else 1.0
-        return VerifierLoad(self.following.load, ours, self._round_trip, pace, length)
+        return VerifierLoad(self.sessions.load, ours, self._round_trip, pace, length)
 
     def describe(self, now: float) -> dict[str, object]:
-        """This verifier for people and for `stats --json`; `load` is what it told last, sessions are this drafter's."""
-        welcome, load, pace = self.welcome, self.following.load, self.following.meter.pace(now)
+        """Return its part of `stats --json`."""
+        welcome, load, pace = self.welcome, self.sessions.load, self.sessions.meter.pace(now)
         comparison = self.introduction.comparison
         return {
             "address": self.address,
@@ -111,7 +104,7 @@ class Upstream:
             "stuck": self.link.stuck,
             "vocabulary": str(comparison.verdict) if comparison is not None else None,
             "round_trip_ms": self.link.round_trip_ms(),
-            "sessions": {"live": len(self.following.live), "own": self.following.own},
+            "sessions": {"live": len(self.sessions.live), "own": self.sessions.own},
             "load": {"sessions": load.sessions, "queued": load.queued, "max": load.places or None},
             "busy": round(self.link.busy, 3),
             "token_ms": round(pace.token_s * 1e3, 3) if pace is not None else None,
@@ -123,15 +116,13 @@ class Upstream:
         """When `tick` has something to do."""
         if self.given_up is not None:
             return float("inf")
-        due = self._greeting.due
-        if self.welcome is not None:
-            due = self.link.next_ping
+        due = self._greeting.due if self.welcome is None else self.link.next_ping
         if self.dealer.behind:
             due = min(due, time.monotonic() + FLUSH_INTERVAL)
         return min(due, self.dealer.next_look)
 
     def receive(self) -> None:
-        """Take in what has come. Raises ConfigError or RemoteProtocolError where nothing is to be had from this one."""
+        """Handle what has come. Raises ConfigError or RemoteProtocolError where this verifier is unusable."""
         for message, size in self.dealer.receive():
             self.link.last_heard = time.monotonic()
             if message is not None:
@@ -140,16 +131,16 @@ class Upstream:
             self._lost("silent")  # judged with the socket just emptied: frames may have waited for a long guess
 
     def work(self) -> bool:
-        """One unit of drafting for one of its sessions; whether there was any."""
+        """Do one unit of drafting; return False where there was none."""
         engine = self.introduction.engine  # None while the verifier's vocabulary is still on its way
-        return engine is not None and self.following.work(engine, self._round_trip)
+        return engine is not None and self.sessions.work(engine, self._round_trip)
 
     def shadow(self) -> bool:
         engine = self.introduction.engine
-        return engine is not None and self.following.shadow(engine)
+        return engine is not None and self.sessions.shadow(engine)
 
     def tick(self, now: float) -> None:
-        """Say what is due, and what could not be said before. Raises as `receive` does."""
+        """Send what is due. Raises as `receive` does."""
         refusal = self.dealer.look(now)
         if refusal is not None:
             log.warning("refused", error=refusal)
@@ -164,7 +155,7 @@ class Upstream:
         elif now >= self.link.next_ping:
             self.dealer.send(self.link.ping(now, self._turns(), self._stats.busy.share(now)))
         self.introduction.settle()
-        self._ask(self.introduction.overdue(now))
+        self._ask_vocabulary(self.introduction.overdue(now))
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
         busy, answer = self._stats.busy.share(now), order.answer(peer)
@@ -188,24 +179,23 @@ class Upstream:
     def _message(self, message: m.Message, size: int, now: float) -> None:
         match message:
             case m.Truth(session, base, crc, ids, draft_n):
-                self.following.heard(session, ev.Told(base, crc, ids, draft_n, sync=False), size, now)
+                self.sessions.on_frame(session, ev.Told(base, crc, ids, draft_n, sync=False), size, now)
             case m.Sync(session, base, crc, ids, draft_n):
-                self.following.heard(session, ev.Told(base, crc, ids, draft_n, sync=True), size, now)
+                self.sessions.on_frame(session, ev.Told(base, crc, ids, draft_n, sync=True), size, now)
             case m.Nack(session, base, crc):
-                self.following.heard(session, ev.Nacked(base, crc), size, now)
+                self.sessions.on_frame(session, ev.Nacked(base, crc), size, now)
             case m.Round():
-                self.following.round(message)
+                self.sessions.round(message)
             case m.Logprobs():
-                self.following.logprobs(message)
-            case m.Done(session):
-                if session in self.following.live:  # else it was closed from this side
-                    self.following.done(message, now)
+                self.sessions.logprobs(message)
+            case m.Done():
+                self.sessions.done(message, now)
             case m.Opened():
-                self.following.opened(message, now)
+                self.sessions.opened(message)
             case m.Welcome():
                 self._welcomed(message, now)
             case m.Vocab():
-                self._ask(self.introduction.answered(message, now))
+                self._ask_vocabulary(self.introduction.answered(message, now))
             case m.Error():
                 self._error(message, now)
             case m.Bye():
@@ -226,20 +216,20 @@ class Upstream:
 
     def _loaded(self, told: m.Ping | m.Pong) -> None:
         step_s, row_s = max(told.step_ms, 0.0) / 1e3, max(told.row_ms, 0.0) / 1e3
-        self.following.load = ReportedLoad(told.sessions, told.queued, told.places, step_s, row_s)
-        self._own_then = self.following.own
+        self.sessions.load = ReportedLoad(told.sessions, told.queued, told.places, step_s, row_s)
+        self._own_at_load = self.sessions.own
 
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
         before = self.welcome
         if before is not None and before.verifier == welcome.verifier:
             self.welcome = replace(before, model_hash=welcome.model_hash or before.model_hash)
-            self.following.found(self.welcome)  # it heard more than one HELLO, or knows its file's hash by now
+            self.sessions.found(self.welcome)  # it heard more than one HELLO, or knows its file's hash by now
             return
         self.welcome = None  # while what it has forgotten is taken back
-        self.following.lost(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
+        self.sessions.lost(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
         self.welcome, self.last_model = welcome, welcome.model
-        self._desk.found(welcome, self.address)
-        self.following.found(welcome)
+        self._owner.found(welcome, self.address)
+        self.sessions.found(welcome)
         if before is not None:
             self._stats.reconnects.lost()
         if self._met:
@@ -250,14 +240,14 @@ class Upstream:
         self._stats.unpublished = True
         self.link.next_ping = now
         log.info("verifier_found", verifier=welcome.verifier, model=welcome.model)
-        self._ask(self.introduction.welcomed(welcome, now))
+        self._ask_vocabulary(self.introduction.welcomed(welcome, now))
 
-    def _ask(self, request: m.Vocab | None) -> None:
+    def _ask_vocabulary(self, request: m.Vocab | None) -> None:
         if request is not None:
             self.dealer.send(request)
 
     def _error(self, error: m.Error, now: float) -> None:
-        if self.following.refused(error, now):
+        if self.sessions.on_error(error, now):
             return
         if error.code == "hello":
             if self.welcome is not None:
@@ -268,7 +258,7 @@ class Upstream:
             log.warning("verifier_error", code=error.code, message=error.message)
 
     def _other_version(self, told: str) -> None:
-        """Raises ConfigError where the verifier says so again, on a fresh connection, and has not welcomed us."""
+        """Raise ConfigError where the verifier says so again on a fresh connection."""
         if self.welcome is not None:
             return
         if self._refused_version:
@@ -279,7 +269,6 @@ class Upstream:
         self._greeting.due = time.monotonic()
 
     def _lost(self, reason: str) -> None:
-        """The verifier is gone: start over on a fresh connection."""
         log.warning("verifier_lost", reason=reason)
         self._away(DaemonUnreachable(f"the verifier at {self.address} went away"))
         self.dealer.reconnect()
@@ -289,10 +278,10 @@ class Upstream:
         if self.welcome is not None:
             self._stats.reconnects.lost()
         self.welcome = None
-        self.following.load, self.following.meter = ReportedLoad(), PaceMeter()
+        self.sessions.load, self.sessions.meter = ReportedLoad(), PaceMeter()
         self._stats.unpublished = True
         self.introduction.lost()
-        self.following.lost(error, time.monotonic())
+        self.sessions.lost(error, time.monotonic())
 
 
 def _target(welcome: m.Welcome) -> str:

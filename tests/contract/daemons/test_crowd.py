@@ -76,6 +76,20 @@ def test_leaving_the_queue(bench: Bench):
     assert last.ids == truth(5)
 
 
+def test_a_drafter_keeps_what_its_verifier_has_no_room_for(bench: Bench):
+    """A verifier whose queue is shorter than what the drafter asks for ahead refuses some: they are asked for again, in
+    order, and end whole."""
+    verifier, drafter = bench.verifier(Flaky(SimSettings(n_seq=4, step_ms=1)), max_queue=4), bench.drafter()
+    attach(verifier, drafter)
+    begun: list[int] = []
+    clients = [Numbered(number, begun) for number in range(40)]
+    for client in clients:
+        drafter.ask(request(8), client)
+    assert all(isinstance(client.end(), Finished) for client in clients)
+    assert [client.ids for client in clients] == [truth(8)] * 40
+    assert max(abs(number - place) for place, number in enumerate(begun)) <= 4
+
+
 def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
     """A peer that asks for everything leaves a quarter of the sessions, and half of the queue."""
     verifier = bench.verifier(Flaky(SimSettings(n_seq=4, step_ms=1)), max_queue=16)

@@ -222,19 +222,6 @@ def test_a_client_that_leaves_meanwhile_is_not_asked_for(bench: Bench):
     assert router.expect(m.Open).max_tokens == 9  # type: ignore[union-attr]
 
 
-def test_a_verifier_that_cannot_go_on_with_a_text(bench: Bench):
-    """One of an earlier version takes all ids as the prompt: it is closed, and the client told."""
-    router, drafter = welcomed(bench)
-    client = drafter.ask(asked(20))
-    Told(router, 4, router.expect(m.Open), TEXT).more(5)
-    heard(client, 5)
-    back(router)
-    order = router.expect(m.Open)
-    router.say(m.Opened(6, order.ref, len(PROMPT) + 5, 0.0, 0, 1.0, 0))  # type: ignore[union-attr]
-    assert router.expect(m.Close).session == 6  # type: ignore[union-attr]
-    assert "version" in str(client.error())
-
-
 def test_a_session_that_moved_is_told_so(bench: Bench):
     """Somebody else has it now."""
     router, drafter = welcomed(bench)

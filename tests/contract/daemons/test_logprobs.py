@@ -143,14 +143,6 @@ class TestAtTheDrafter:
         router.say(m.Done(5, "length", len(PROMPT) + 10, {}))
         assert told(client) == [(token, Logprob(-float(at))) for at, token in enumerate(self.TEXT)]
 
-    def test_a_verifier_that_does_not_know_of_them(self, bench: Bench):
-        """Its OPENED says nothing of them: the request is refused, and the session closed."""
-        router, _, client = self.begun(bench)
-        order = router.expect(m.Open)
-        router.say(m.Opened(4, order.ref, len(PROMPT), 0.0, 0, 1.0, 0, max_tokens=10))  # type: ignore[union-attr]
-        assert "no log-probabilities" in str(client.error())
-        router.expect(m.Close)
-
     def test_what_cannot_be_is_dropped(self, bench: Bench):
         """Ids of no vocabulary, another session's: the text is told at its end all the same, without."""
         router, _, client = self.begun(bench)

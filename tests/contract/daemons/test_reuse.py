@@ -166,10 +166,10 @@ def test_the_same_ids_of_another_model():
     def session(number: int) -> int:
         """Its truth is drafted for until nothing is left to do; how many ids of it were in memory."""
         before = following.places.snapshot()["tokens_saved"]
-        following.opened(m.Opened(number, 0, len(SYSTEM), 0.0, 0, 1.0, 0), 0.0)
+        following.opened(m.Opened(number, 0, len(SYSTEM), 0.0, 0, 1.0, 0))
         half = len(SYSTEM) // 2
         for base, ids in ((0, SYSTEM[:half]), (half, SYSTEM[half:])):
-            following.heard(number, ev.Told(base, Prefix(SYSTEM[:base]).crc, ids, 4, sync=True), 0, 0.0)
+            following.on_frame(number, ev.Told(base, Prefix(SYSTEM[:base]).crc, ids, 4, sync=True), 0, 0.0)
             while following.work(engine, 0.0):
                 pass
         following.done(m.Done(number, "stop", len(SYSTEM)), 0.0)

@@ -9,8 +9,7 @@ from structlog.testing import capture_logs
 
 from specmesh.api.requests import Finished, Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.daemons.drafter.draft_session import DraftSession
-from specmesh.daemons.drafter.grammars import DraftGrammars
+from specmesh.daemons.drafter.draft_session import DraftGrammars, DraftSession
 from specmesh.engines.grammar import GrammarConstraint, Grammars
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import RequestError
@@ -110,10 +109,10 @@ def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(monkeypatch: pytest.M
 
     monkeypatch.setattr(Grammars, "compile", compile_)
     vocabulary, guides = SimVerifier(SimSettings()).vocabulary, DraftGrammars()
-    live = DraftSession(0, None, None, 0, 0, {255}, None, grammar=SCHEMA)  # type: ignore[arg-type]
+    live = DraftSession(0, None, None, 0, {255}, None, grammar=SCHEMA)  # type: ignore[arg-type]
 
     def given_up() -> bool:
-        guides.look(live, vocabulary)
+        guides.update(live, vocabulary)
         return live.grammar is None
 
     try:

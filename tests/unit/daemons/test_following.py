@@ -19,6 +19,6 @@ def test_drafts_may_have_a_temperature_of_their_own(own: float | None, asked: fl
     dealer, home = SimpleNamespace(send=lambda _: 1), SimpleNamespace()
     places = KVSlots(1, "cut", 0)
     following = DraftSessions(dealer, SimDrafter(SimSettings()), DrafterStats(0.0), "tcp://verifier", home, places, own)  # type: ignore[arg-type]
-    following.opened(Opened(7, 0, 3, temperature=asked, top_k=40, top_p=0.9, seed=5), 0.0)
+    following.opened(Opened(7, 0, 3, temperature=asked, top_k=40, top_p=0.9, seed=5))
     params = following.live[7].sampler.params
     assert (params.temperature, params.top_k, params.top_p, params.seed) == (drafted, 40, 0.9, 5)
