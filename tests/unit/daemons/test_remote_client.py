@@ -9,7 +9,7 @@ from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams
-from specmesh.daemons.drafter.draft_session import PendingRequest
+from specmesh.daemons.drafter.retry_queue import PendingRequest
 from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
 from specmesh.daemons.verifier.remote_client import RemoteClient, opened, requested
 from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError
@@ -37,7 +37,7 @@ def test_what_is_asked_for():
     assert requested(more) == Request("hi", (1, 2), params, True, (ChatMessage("user", ""),))
     chat = (ChatMessage("user", "hi", "ann"), ChatMessage("assistant", "The "))
     asked = Request("", None, params, messages=chat, continued=True)
-    assert requested(decode_one(PendingRequest(asked, None).order(9))) == asked  # type: ignore[arg-type]
+    assert requested(decode_one(PendingRequest(asked, None).open(9))) == asked  # type: ignore[arg-type]
     resumed = requested(replace(ORDER, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True))
     assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == ((1, 2), (3,), "cmpl-1", True)
     for wrong in (
