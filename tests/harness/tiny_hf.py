@@ -10,6 +10,8 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, quantize_model
 
+from harness.hf_tokenizer import tokenizer
+
 WIDTH, N_VOCAB = 64, 320
 WINDOW = 16
 
@@ -147,29 +149,6 @@ def _tiny_tokenizer() -> dict[str, Any]:
     spare = iter(range(256, 512))
     letters = [chr(byte if byte in visible else next(spare)) for byte in range(256)]
     normal = [*letters, "he", "ll", "th", "the"]
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "normalizer": None,
-        "post_processor": None,
-        "pre_tokenizer": byte_level,
-        "decoder": byte_level,
-        "added_tokens": [
-            {"id": 260, "content": "<|end|>", "special": True} | flags,
-            {"id": 261, "content": "<tool>", "special": False} | flags,
-        ],
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "vocab": {text: token for token, text in enumerate(normal)},
-            "merges": [["h", "e"], ["l", "l"], ["t", "h"], ["th", "e"]],
-        },
-    }
+    vocab = {text: token for token, text in enumerate(normal)}
+    merges = [["h", "e"], ["l", "l"], ["t", "h"], ["th", "e"]]
+    return tokenizer(vocab, merges, {260: ("<|end|>", True), 261: ("<tool>", False)})

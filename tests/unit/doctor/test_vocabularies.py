@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 from click.testing import CliRunner, Result
+from harness.hf_tokenizer import directory_of
 
 from specmesh import logs
 from specmesh.cli import main
@@ -31,54 +32,6 @@ def _own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def doctor(*args: object) -> Result:
     return CliRunner().invoke(main, ["doctor", *map(str, args)])
-
-
-def directory(path: Path, folder: Path, merges: int | None = None) -> Path:
-    """A Hugging Face directory with the tokenizer of a byte-level GGUF."""
-    gguf = pytest.importorskip("gguf")
-    fields = gguf.GGUFReader(path).fields
-    tokens, types, merged = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type", "merges"))
-    added = [
-        {
-            "id": n,
-            "content": token,
-            "special": kind == 3,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-        }
-        for n, (token, kind) in enumerate(zip(tokens, types, strict=True))
-        if kind in {3, 4}
-    ]
-    vocab = {token: n for n, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind == 1}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    tokenizer = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": level,
-        "post_processor": None,
-        "decoder": level,
-        "model": {
-            "type": "BPE",
-            "vocab": vocab,
-            "merges": merged[:merges],
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-        },
-    }
-    folder.mkdir()
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (folder / "config.json").write_text(json.dumps({"vocab_size": len(tokens)}))
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -116,7 +69,7 @@ def test_gguf_against_a_directory(make_gguf: Make, tmp_path: Path):
     """Files of one model in two formats: the same, and their encoders cut alike."""
     pytest.importorskip("tokenizers")
     path = make_gguf("doctor-a", **WORDS)
-    folder = directory(path, tmp_path / "hf")
+    folder = directory_of(path, tmp_path / "hf")
     for model, against in ((path, folder), (folder, path), (folder, folder)):
         told = json.loads(doctor("--model", model, "--against", against, "--json").stdout)
         assert (told["verdict"], told["overlap"]) == ("same", 1.0)

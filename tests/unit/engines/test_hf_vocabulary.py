@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.hf_tokenizer import directory_of
 
 from specmesh.core.vocabulary.match import MatchKind, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -182,23 +183,9 @@ def test_bytes_of_an_encoding_are_the_text(tmp_path: Path, kind: str):
 @pytest.mark.fault("E7.78")
 def test_gguf_and_directory_of_one_model_agree(tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """llama.cpp's bytes of a GGUF are those worked out here of a directory with the same tokens."""
-    gguf = pytest.importorskip("gguf")
+    pytest.importorskip("gguf")
     pytest.importorskip("llama_cpp")
-    reader = gguf.GGUFReader(tiny_gguf)
-    tokens = reader.fields["tokenizer.ggml.tokens"].contents()
-    types = reader.fields["tokenizer.ggml.token_type"].contents()
-    normal = {token: number for number, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind == 1}
-    added = [
-        {"id": number, "content": token, "special": kind == 3}
-        for number, (token, kind) in enumerate(zip(tokens, types, strict=True))
-        if kind in {3, 4}
-    ]
-    tokenizer = {
-        "decoder": {"type": "ByteLevel"},
-        "added_tokens": added,
-        "model": {"type": "BPE", "vocab": normal, "merges": []},
-    }
-    folder = written(tmp_path, tokenizer, config={"vocab_size": len(tokens)})
+    folder = directory_of(tiny_gguf, tmp_path / "hf")
     mine = read(folder, monkeypatch)
     monkeypatch.undo()
     theirs = load_tokenizer(tiny_gguf).vocabulary
