@@ -88,7 +88,7 @@ def main() -> None:
             sampler.choose(left, 5)
             samples.append(time.perf_counter() - begun - masks[-1] - uses[-1])
             assert allowed[token], (text, token)
-            constraint.take(token)
+            constraint.accept(token)
         times = (*compiling, median(masks), max(masks), median(uses), median(samples))
         print(f"{grammar.kind:<12}" + "".join(f"{1e3 * one:>8.2f} ms" for one in times))
     grammars.close()

@@ -249,7 +249,7 @@ class DraftGrammars:
 
     def update(self, live: DraftSession, vocabulary: Vocabulary | None) -> None:
         """Begin to compile a session's grammar, attach it once compiled, drop it once its work limit is spent."""
-        if live.guided is not None and (why := live.guided.spent) is not None:
+        if live.guided is not None and (why := live.guided.exhausted) is not None:
             live.guided = live.grammar = None
             log.warning("grammar_spent", session=live.id, error=why, meaning="its drafts go without", hint=SIMPLER)
         if live.grammar is None or live.guided is not None or vocabulary is None:

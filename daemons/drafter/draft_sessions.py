@@ -212,7 +212,7 @@ class DraftSessions:
                 self._release(spare)
         if not self.places:
             return False
-        live.seq, held = self.places.take(machine.truth, live.n_prompt, cached=live.cache_prompt)
+        live.seq, held = self.places.acquire(machine.truth, live.n_prompt, cached=live.cache_prompt)
         self._trim_slots()
         machine.relocated(self._engine.trim(live.seq, held))
         return True
@@ -224,7 +224,7 @@ class DraftSessions:
         machine = live.machine
         keeps = live.cache_prompt and not broken
         held = self._engine.trim(live.seq, min(machine.held, machine.n_truth) if keeps else 0)
-        self.places.give_back(live.seq, KVContents(machine.truth[:held], live.n_prompt) if held else NO_CONTENTS)
+        self.places.release(live.seq, KVContents(machine.truth[:held], live.n_prompt) if held else NO_CONTENTS)
         self._trim_slots()
         live.seq = None
 

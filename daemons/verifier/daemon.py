@@ -249,7 +249,7 @@ class VerifierLoop:
         ) | {
             "address": self._router.address,
             "encrypted": self._router.encrypted,
-            "reuse": self._stepper.places.snapshot(),
+            "reuse": self._stepper.slots.snapshot(),
         }
 
     # --- the wire

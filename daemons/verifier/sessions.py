@@ -111,10 +111,10 @@ class Sessions:
         request, owner = opening.request, opening.owner
         known = (*ids, *request.generated)
         kept = self._kept.running()
-        if not self._stepper.places and kept is not None:
+        if not self._stepper.slots and kept is not None:
             self._drop(kept, now)
         params = request.params
-        seq, held = self._stepper.take(known, len(ids) - 1, self.live, cached=params.cache_prompt)
+        seq, held = self._stepper.acquire(known, len(ids) - 1, self.live, cached=params.cache_prompt)
         shared, company = self._drafters.acceptance, len(self.live) + 1
         machine = VerifierSession(
             known, params, self._limits, self._costs, shared, now, len(ids), constraint, held, company
@@ -299,7 +299,7 @@ class Sessions:
         """Free the session's place; its report waits a moment for the drafter's own numbers."""
         if self.live.pop(live.id, None) is None:
             return
-        self._stepper.give_back(live, broken=reason == "error")
+        self._stepper.release(live, broken=reason == "error")
         machine = live.machine
         self.drafting.finished(live, reason, now)
         self._stats.ended(machine, reason, now)

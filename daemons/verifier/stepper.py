@@ -40,7 +40,7 @@ class Stepper:
         self._scheduler = Scheduler(engine.info.n_batch, costs, constant=self._width is not None)
         self._costs = costs
         info, part = engine.info, PREFILL_ROWS if self._width is not None else None
-        self.places = KVSlots(info.n_seq, info.reuse, info.n_ctx * (1 if info.reuse == "whole" else info.n_seq), part)
+        self.slots = KVSlots(info.n_seq, info.reuse, info.n_ctx * (1 if info.reuse == "whole" else info.n_seq), part)
         self._step: Step | None = None
         self._behind: set[int] = set()  # sequences whose next step decodes ids again
         self._begun = 0.0  # when the step that runs was handed over
@@ -49,16 +49,16 @@ class Stepper:
         self._threads: int | None = None  # to be used from the next step on
         self._pause: float | None = None  # before the step that runs, where nothing was waited for
 
-    def take(
+    def acquire(
         self, ids: Sequence[int], prompt: int, sessions: Mapping[int, SessionContext], *, cached: bool
     ) -> tuple[int, int]:
-        """A sequence for a session on these ids, beside those of `sessions`; see `KVSlots.take`."""
+        """A sequence for a session on these ids, beside those of `sessions`; see `KVSlots.acquire`."""
         live = ((other.seq, other.machine.memory) for other in sessions.values())
-        return self.places.take(ids, prompt, live, cached=cached)
+        return self.slots.acquire(ids, prompt, live, cached=cached)
 
-    def give_back(self, live: SessionContext, *, broken: bool) -> None:
+    def release(self, live: SessionContext, *, broken: bool) -> None:
         """A session is over. Nothing is kept of one that is broken."""
-        self.places.give_back(live.seq, NO_CONTENTS if broken else live.machine.memory)
+        self.slots.release(live.seq, NO_CONTENTS if broken else live.machine.memory)
 
     def feed(self, sessions: Mapping[int, SessionContext], now: float) -> float | None:
         """Begin a step if the engine is free and a session ready; when to try again where one waits for drafts."""
@@ -76,7 +76,7 @@ class Stepper:
 
     def _begin(self, step: Step, sessions: Mapping[int, SessionContext], now: float) -> None:
         spans = list[Span]()
-        orders = self.places.orders(sessions[session].seq for session, _ in step.parts)
+        orders = self.slots.orders(sessions[session].seq for session, _ in step.parts)
         self._behind -= {order.seq for order in orders if order == KVCut(order.seq, 0)}
         self._redoes, waited = False, 0.0
         for session, part in step.parts:
@@ -106,7 +106,7 @@ class Stepper:
         """Take in the step that has ended: its cost, and its logits into the sessions of it that still live."""
         step, self._step = self._step, None
         assert step is not None, "results come of steps"
-        self.places.end()
+        self.slots.end()
         seconds = result.ended - result.started
         drafting = any(live.machine.drafting for live in sessions.values())
         if self._pause is not None:
@@ -142,13 +142,13 @@ class Stepper:
     def abandon(self, sessions: Mapping[int, SessionContext]) -> list[SessionContext]:
         """The step has failed; those of the sessions whose sequences are in doubt."""
         self._step = None
-        doubtful = self.places.fail()
+        doubtful = self.slots.fail()
         return [live for live in sessions.values() if live.seq in doubtful]
 
     def _trim(self, live: SessionContext, effects: list[ev.VerifierEffect]) -> None:
         for effect in effects:
             if isinstance(effect, ev.Trim):
-                self.places.cut(live.seq, effect.length)
+                self.slots.cut(live.seq, effect.length)
                 if self._restores:
                     self._behind.add(live.seq)
 

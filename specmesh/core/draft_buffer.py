@@ -130,7 +130,7 @@ class DraftBuffer:
         is known all the same, and counts where it is decided how many drafts pay."""
         if not self._guided:
             return
-        dropped = len(self) - self._guided.fitting(_tokens(self._chain))
+        dropped = len(self) - self._guided.count_allowed(_tokens(self._chain))
         if dropped:
             self._truncate(len(self) - dropped)
             self.stale += dropped

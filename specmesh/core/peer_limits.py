@@ -2,12 +2,12 @@
 
 A bucket per cost, which fills by time and, for what drafting needs, with each TRUTH that the peer is told: so much may
 come as rounds can use, however fast the rounds are. A peer over a limit is slowed, as what it sends is dropped unread;
-one that goes on like that, or sends what is no frame again and again, is to be cut off.
+one that goes on like that, or sends invalid frames again and again, is to be cut off.
 """
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, auto
 from types import MappingProxyType
 
 
@@ -15,27 +15,22 @@ class Cost(IntEnum):
     """What is counted."""
 
     FRAMES = 0
-    BYTES = 1
-    """Those of control frames `BODY_WEIGHT` times: JSON takes that much longer to read than ids."""
-    IDS = 2
-    """Drafted ids, those of SHADOW too."""
-    NACKS = 3
-    """Each may be answered with the whole prefix."""
-    HELLOS = 4
-    """Each may be answered with the prefixes of several sessions."""
+    BYTES = 1  # those of control frames `BODY_WEIGHT` times: JSON takes that much longer to read than ids
+    IDS = 2  # drafted ids, those of SHADOW too
+    NACKS = 3  # each may be answered with the whole prefix
+    HELLOS = 4  # each may be answered with the prefixes of several sessions
     VOCABS = 5
     PINGS = 6
     OPENS = 7
-    BAD = 8
-    """Frames that are none."""
+    BAD = 8  # invalid frames
 
 
 class FrameAction(Enum):
-    """What is to become of a frame: taken, dropped, or dropped with the connection it came by."""
+    """What becomes of a frame: taken, dropped, or dropped with the connection it came by."""
 
-    TAKE = 0
-    DROP = 1
-    CUT = 2
+    TAKE = auto()
+    DROP = auto()
+    CUT = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +44,9 @@ class Rate:
     asked: float = 0.0
 
 
+# No honest drafter comes near them: one draft in a millisecond, the chain of 32 and a step's 17 rows for each TRUTH, a
+# frame for each draft and for as many ahead of those asked for, one NACK in 0.1 s for each of some sessions, one PING
+# in 10 ms.
 RATES: Mapping[Cost, Rate] = MappingProxyType(
     {
         Cost.FRAMES: Rate(1000, 2000, earned=4, asked=2),
@@ -62,50 +60,41 @@ RATES: Mapping[Cost, Rate] = MappingProxyType(
         Cost.BAD: Rate(1, 60),
     }
 )
-"""No honest drafter comes near them: one draft in a millisecond, the chain of 32 and a step's 17 rows for each TRUTH, a
-frame for each draft and for as many ahead of those asked for, one NACK in 0.1 s for each of some sessions, one PING in
-10 ms."""
-
-BODY_WEIGHT = 8
-"""What a byte of a control frame counts. Decoding was measured at 4 ns a byte for ids and 18 to 32 for JSON."""
-
-CUT_AFTER_S = 3.0  # seconds that a peer may go on beyond a limit before it is cut off
-REST_S = 1.0  # seconds without a dropped frame after which a peer counts as back within its limits
-MAX_ACCOUNTS = 1024  # most peers whose use is remembered. Beyond them the oldest are forgotten, who then begin anew
-FEW_ACCOUNTS = 32  # so many are remembered without a look at who has rested: each connection without keys is one
+BODY_WEIGHT = 8  # of a control frame's byte: decoding was measured at 4 ns a byte for ids and 18 to 32 for JSON
+CUT_AFTER_S = 3.0  # how long a peer may go on beyond a limit before it is cut off
+REST_S = 1.0  # without a dropped frame, after which a peer counts as back within its limits
+MAX_ACCOUNTS = 1024  # peers whose use is remembered; beyond them the oldest begin anew
+FEW_ACCOUNTS = 32  # remembered without a look at who has rested: each connection without keys is one
 
 
 class _Bucket:
-    """Tokens of one cost."""
-
     __slots__ = ("_at", "_level", "_rate")
 
     def __init__(self, rate: Rate, now: float) -> None:
         self._rate, self._level, self._at = rate, rate.burst, now
 
     def take(self, amount: float, now: float) -> bool:
-        """Whether there is so much, which is then gone."""
-        self._fill(now)
-        if amount > self._level:
-            return False
-        self._level -= amount
-        return True
+        """Take so much out, if there is."""
+        fits = amount <= self._fill(now)
+        self._level -= amount * fits
+        return fits
 
     def earn(self, drafts: int) -> None:
-        """Fill it as a TRUTH does that asks for so many drafts."""
         self._level = min(self._level + self._rate.earned + self._rate.asked * drafts, self._rate.burst)
 
     def full(self, now: float) -> bool:
-        self._fill(now)
-        return self._level >= self._rate.burst
+        return self._fill(now) >= self._rate.burst
 
-    def _fill(self, now: float) -> None:
+    def _fill(self, now: float) -> float:
         if now > self._at:
-            grown = self._level + (now - self._at) * self._rate.per_second
-            self._level, self._at = min(grown, self._rate.burst), now
+            self._level = min(self._level + (now - self._at) * self._rate.per_second, self._rate.burst)
+            self._at = now
+        return self._level
 
 
 class PeerLimits:
+    """What one peer may still send."""
+
     __slots__ = ("_buckets", "_over", "_rates", "_refused")
 
     def __init__(self, rates: Mapping[Cost, Rate] = RATES) -> None:
@@ -124,30 +113,29 @@ class PeerLimits:
         return FrameAction.CUT if now - self._over >= CUT_AFTER_S else FrameAction.DROP
 
     def bad(self, now: float) -> FrameAction:
-        """Judge its sender after a frame that was none."""
+        """Judge the sender of an invalid frame."""
         return FrameAction.DROP if self.take(Cost.BAD, 1, now) else FrameAction.CUT
 
     def take(self, cost: Cost, amount: float, now: float) -> bool:
-        """Whether so much more of one cost is within the limits, and counted then."""
+        """Count so much more of one cost, if it is within the limits."""
         bucket = self._buckets.get(cost)
         if bucket is None:
             bucket = self._buckets[cost] = _Bucket(self._rates[cost], now)
         return bucket.take(amount, now)
 
     def earn(self, drafts: int = 0) -> None:
-        """It was told a TRUTH or SYNC, which asks for so many drafts."""
+        """Note that the peer was told a TRUTH or SYNC which asks for so many drafts."""
         for cost in (Cost.FRAMES, Cost.IDS):
-            bucket = self._buckets.get(cost)
-            if bucket is not None:
-                bucket.earn(drafts)
+            if cost in self._buckets:
+                self._buckets[cost].earn(drafts)
 
     def rested(self, now: float) -> bool:
-        """Whether nothing distinguishes it from a new one."""
+        """Return whether nothing distinguishes the peer from a new one."""
         return now - self._refused > REST_S and all(bucket.full(now) for bucket in self._buckets.values())
 
 
 class LimitsByAccount:
-    """The allowances of all peers, by account: a key where keys are used, so that more connections bring no more."""
+    """The limits of all peers, by account: a key where keys are used, so that more connections bring no more."""
 
     def __init__(self, rates: Mapping[Cost, Rate] = RATES) -> None:
         self._rates = rates
@@ -158,21 +146,18 @@ class LimitsByAccount:
         return len(self._of)
 
     def of(self, account: Hashable, now: float) -> PeerLimits:
-        found = self._of.get(account)
-        if found is None:
+        if account not in self._of:
             if len(self._of) >= self._look:
                 self._forget(now)
-            found = self._of[account] = PeerLimits(self._rates)
-        return found
+            self._of[account] = PeerLimits(self._rates)
+        return self._of[account]
 
     def earn(self, account: Hashable, drafts: int = 0) -> None:
-        """Whose account it is was told a TRUTH or SYNC, which asks for so many drafts."""
-        found = self._of.get(account)
-        if found is not None:
-            found.earn(drafts)
+        if account in self._of:
+            self._of[account].earn(drafts)
 
     def _forget(self, now: float) -> None:
-        """Those that used nothing lately; of the others all but the newest half of as many as there may be."""
+        """Forget those that used nothing lately; of the others all but the newest half of as many as there may be."""
         kept = [(account, one) for account, one in self._of.items() if not one.rested(now)]
         self._of = dict(kept[-(MAX_ACCOUNTS // 2) :])
         self._look = min(max(2 * len(self._of), FEW_ACCOUNTS), MAX_ACCOUNTS)

@@ -193,7 +193,7 @@ class VerifierSession:
     @property
     def unguided(self) -> str | None:
         """Why drafts cannot be held against the grammar any more, so that none is verified; None where they can."""
-        return self._guided.spent
+        return self._guided.exhausted
 
     # --- what to run next
 
@@ -223,7 +223,7 @@ class VerifierSession:
 
     def bid(self, verify: ev.Verify) -> DraftBid:
         """What its drafts offer to a step: those of the grammar's own stand for certain."""
-        forced = self._guided.of_grammar(verify.drafts)
+        forced = self._guided.count_forced(verify.drafts)
         stands = (1.0,) * forced + self._pacing.stands(len(verify.drafts) - forced)
         return DraftBid(stands, chosen=self.params.drafts is not None)
 
@@ -251,7 +251,7 @@ class VerifierSession:
 
     def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
         self._stepping = False
-        base, forced = len(self.prefix), self._guided.of_grammar(event.drafts)
+        base, forced = len(self.prefix), self._guided.count_forced(event.drafts)
         try:
             verdict = accept(
                 event.drafts,
@@ -283,7 +283,7 @@ class VerifierSession:
 
     def _stops_with(self, token: int) -> bool:
         """Take in the next id of the text; whether it ends there, at a stop string or because it is whole."""
-        whole = self._guided.took(token)
+        whole = self._guided.accept(token)
         return self._stops.completes(token) or whole
 
     def _choices(self, event: ev.Stepped) -> TokenChoice:

@@ -104,7 +104,7 @@ def check_alternatives(params: SessionParams, n_prompt: int, limits: TargetLimit
 def check_continued(ids: Sequence[int], constraint: Constraint | None, limits: TargetLimits) -> None:
     """Raise RequestError where a text that is gone on with is not what its grammar allows, from its beginning on."""
     said = [token for token in ids if token not in limits.end_ids]
-    if constraint is not None and constraint.fits(said) < len(said):
+    if constraint is not None and constraint.count_allowed(said) < len(said):
         raise RequestError("the text so far is not what its grammar allows: it cannot be gone on with", "resume")
 
 

@@ -79,13 +79,13 @@ class GrammarConstraint:
     """`Constraint` by llguidance.
 
     `tokens` computes masks, `text` follows the text, `drafts` follows drafts: a matcher that exceeded its limits never
-    answers again, and drafts must not cost the text its own. `spent` is that matcher's error.
+    answers again, and drafts must not cost the text its own. `exhausted` is that matcher's error.
     """
 
     def __init__(self, tokens: LLMatcher, text: "_Walk", drafts: "_Walk", spelling: "_Spelling", field: str) -> None:
         self._tokens, self._text, self._drafts = tokens, text, drafts
         self._spelling, self._field = spelling, field
-        self.spent: str | None = None
+        self.exhausted: str | None = None
         self._ids: list[int] = []
         self._steps = 0
         self._allowed: NDArray[np.bool_] | None = None
@@ -133,7 +133,7 @@ class GrammarConstraint:
             fits = self._fits(self._text, b"", token)
         return fits and self._ran_out(self._text, self._tokens) is None
 
-    def take(self, token: int) -> None:
+    def accept(self, token: int) -> None:
         piece = self._spelling.pieces[token]
         with self._text:
             self._tokens.consume_token(token)
@@ -145,7 +145,7 @@ class GrammarConstraint:
         known = self._forced[:1] == (token,)
         self._allowed, self._forced, self._forks = None, self._forced[1:] if known else (), known and self._forks
 
-    def back(self, count: int) -> None:
+    def rollback(self, count: int) -> None:
         if count:
             size = sum(len(self._spelling.pieces[token]) for token in self._ids[-count:])
             del self._ids[-count:]
@@ -154,7 +154,7 @@ class GrammarConstraint:
             self._drafts.back(size)
             self._allowed, self._forced, self._forks = None, (), False
 
-    def fits(self, ids: Sequence[int]) -> int:
+    def count_allowed(self, ids: Sequence[int]) -> int:
         said, fitting = b"", 0
         self._steps = max(self._steps, len(ids))
         for token in ids:
@@ -174,7 +174,7 @@ class GrammarConstraint:
         why = next((describe(error) for error in errors if "NoExtension" not in error), None)
         if walk.seconds > START + EACH * self._steps:
             why = f"more than {EACH * 1e3:g} ms of processor time for each token"
-        self.spent = why or self.spent
+        self.exhausted = why or self.exhausted
         return why
 
     def _fits(self, walk: "_Walk", said: bytes, token: int) -> bool:

@@ -75,9 +75,8 @@ class Constraint(Protocol):
         """Whether the text is whole and nothing can follow."""
 
     @property
-    def spent(self) -> str | None:
-        """What the library ran out of, in its words; None where it answers. For good: then nothing `fits` any more, or
-        nothing is allowed either."""
+    def exhausted(self) -> str | None:
+        """What the library ran out of, for good: no draft counts as allowed any more. None while it answers."""
 
     def allowed(self) -> NDArray[np.bool_]:
         """Which ids may come next, (n_vocab,), end ids where the text may end here; at least one.
@@ -88,20 +87,20 @@ class Constraint(Protocol):
     def allows(self, token: int) -> bool:
         """Whether `allowed` has this id; False where it raises."""
 
-    def take(self, token: int) -> None:
+    def accept(self, token: int) -> None:
         """Go on by an id that is allowed and ends nothing."""
 
-    def back(self, count: int) -> None:
+    def rollback(self, count: int) -> None:
         """Take back the last `count` ids."""
 
-    def fits(self, ids: Sequence[int]) -> int:
+    def count_allowed(self, ids: Sequence[int]) -> int:
         """How many of these ids may come next, in this order; an id that ends the text counts where it may end.
 
-        Whatever is asked here changes no other answer; fewer may be counted where that takes too much.
+        Changes no other answer; counts fewer where counting takes too much.
         """
 
     def forced(self) -> tuple[int, ...]:
-        """Ids that come next whatever the target says: each is the only one that is allowed after those before it."""
+        """Ids of which each is the only one allowed after those before it, whatever the target says."""
 
 
 def masked(logits: Logits, allowed: NDArray[np.bool_]) -> Logits:
@@ -110,9 +109,6 @@ def masked(logits: Logits, allowed: NDArray[np.bool_]) -> Logits:
     n_vocab = min(len(logits), len(allowed))
     np.copyto(left[:n_vocab], logits[:n_vocab], where=allowed[:n_vocab])
     return left
-
-
-BACK = 64  # ids at the end of a drafter's text that may have changed since its last guess: a chain is shorter
 
 
 class SessionConstraint:
@@ -125,38 +121,43 @@ class SessionConstraint:
         return self._constraint is not None
 
     @property
-    def spent(self) -> str | None:
-        return None if self._constraint is None else self._constraint.spent
+    def exhausted(self) -> str | None:
+        return None if self._constraint is None else self._constraint.exhausted
 
     def choose(self, sampler: Sampler, logits: Logits, position: int) -> int:
-        """The token for absolute `position`; raises RequestError where none is allowed."""
+        """Return the token for absolute `position`; raise RequestError where none is allowed."""
         if self._constraint is None:
             return sampler.choose(logits, position)
         return _chosen(self._constraint, sampler, logits, position)
 
-    def took(self, token: int) -> bool:
-        """Go on by a chosen id that ends nothing; whether nothing can follow it."""
+    def accept(self, token: int) -> bool:
+        """Go on by a chosen id that ends nothing; return whether nothing can follow it."""
         if self._constraint is None:
             return False
-        self._constraint.take(token)
+        self._constraint.accept(token)
         return self._constraint.complete
 
-    def fitting(self, drafts: Sequence[int]) -> int:
-        return len(drafts) if self._constraint is None else self._constraint.fits(drafts)
+    def count_allowed(self, drafts: Sequence[int]) -> int:
+        return len(drafts) if self._constraint is None else self._constraint.count_allowed(drafts)
 
-    def forced(self, most: int, seconds: Callable[[int], float]) -> tuple[int, ...]:
-        """Drafts of the grammar's own for the next step, as many as pay, at most `most`.
+    def forced(self, limit: int, seconds: Callable[[int], float]) -> tuple[int, ...]:
+        """Return forced drafts for the next step, as many as pay, at most `limit`.
 
-        All of them stand: what counts is the time of a step by its rows, which `seconds` says.
+        All of them stand: what counts is ids per second, by the `seconds` of a step of so many rows.
         """
-        if self._constraint is None or most <= 0:
+        if self._constraint is None or limit <= 0:
             return ()
-        forced = self._constraint.forced()[:most]
-        return forced[: max(range(len(forced) + 1), key=lambda n: _rate(n + 1, seconds))]
+        forced = self._constraint.forced()[:limit]
+        # Before a step has been measured, the more the better.
+        return forced[: max(range(len(forced) + 1), key=lambda n: (n + 1) / (seconds(n + 1) or 1.0))]
 
-    def of_grammar(self, drafts: Sequence[int]) -> int:
-        """How many of a step's drafts were the grammar's own, before anything of the step is taken."""
+    def count_forced(self, drafts: Sequence[int]) -> int:
+        """Return how many of a step's drafts are forced, before anything of the step is accepted."""
         return common_length(drafts, self._constraint.forced()) if self._constraint is not None and drafts else 0
+
+
+CHANGING_IDS = 64
+"""Ids at the end of a drafter's text that may have changed since its last guess: a chain is shorter."""
 
 
 class DraftConstraint:
@@ -170,24 +171,24 @@ class DraftConstraint:
         self._ids: list[int] = []
 
     @property
-    def spent(self) -> str | None:
-        return self._constraint.spent
+    def exhausted(self) -> str | None:
+        return self._constraint.exhausted
 
     def sampler(self, plain: Sampler, length: int, latest: Callable[[int], Sequence[int]]) -> Sampler:
-        """What chooses the id after a text of `length` ids without its prompt, of which `latest(n)` are the last n.
+        """Return what chooses the id after a text of `length` ids without its prompt; `latest(n)` are its last n.
 
-        The `plain` one where the text is none that the grammar allows, so that no guess after it can stand.
+        The `plain` sampler where the grammar does not allow the text, so that no guess after it can stand.
         """
-        window = min(length, max(length - len(self._ids), 0) + BACK)
+        window = min(length, max(length - len(self._ids), 0) + CHANGING_IDS)
         tail, start = latest(window), length - window
         kept = start + common_length(self._ids[start:], tail)
-        self._constraint.back(len(self._ids) - kept)
+        self._constraint.rollback(len(self._ids) - kept)
         del self._ids[kept:]
         rest = tail[kept - start :]
-        if self._constraint.fits(rest) < len(rest) or not self._end_ids.isdisjoint(rest):
+        if self._constraint.count_allowed(rest) < len(rest) or not self._end_ids.isdisjoint(rest):
             return plain
         for token in rest:
-            self._constraint.take(token)
+            self._constraint.accept(token)
         self._ids += rest
         return _Masking(plain, self._constraint)
 
@@ -220,8 +221,3 @@ def _chosen(constraint: Constraint, sampler: Sampler, logits: Logits, position: 
         if constraint.allows(token):
             return token
     return sampler.choose(masked(logits, constraint.allowed()), position)
-
-
-def _rate(rows: int, seconds: Callable[[int], float]) -> float:
-    """Ids per second of a step in which all drafts stand; ever more where no step has been measured yet."""
-    return rows / (seconds(rows) or 1.0)

@@ -87,7 +87,7 @@ class KVSlots:
 
     # --- a session begins
 
-    def take(
+    def acquire(
         self, ids: Sequence[int], prompt: int, live: Iterable[tuple[int, KVContents]] = (), *, cached: bool = True
     ) -> tuple[int, int]:
         """A sequence for a session that begins with these ids, the first `prompt` of them to be read as a prompt, and
@@ -147,7 +147,7 @@ class KVSlots:
 
     # --- a session ends
 
-    def give_back(self, seq: int, memory: KVContents) -> None:
+    def release(self, seq: int, memory: KVContents) -> None:
         """A session has ended: its sequence holds this, and what the step that runs adds to it. NOTHING where that is
         not to be used again."""
         self._free[seq] = memory

@@ -127,7 +127,7 @@ def test_drafts_that_no_grammar_can_be_held_against_are_told_of(bench: Bench, mo
 
     def worn(grammars: Grammars, grammar: Grammar, compile_: object = Grammars.compile) -> GrammarConstraint:
         made: GrammarConstraint = compile_(grammars, grammar)  # type: ignore[operator]
-        made.spent = "too many states"
+        made.exhausted = "too many states"
         return made
 
     verifier = bench.verifier(SimVerifier(SimSettings()))

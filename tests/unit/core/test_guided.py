@@ -59,16 +59,16 @@ class Texts:
     def allows(self, token):
         return self.may(token, self.ids)
 
-    def take(self, token):
+    def accept(self, token):
         assert token != END
         assert self.may(token, self.ids)
         self.ids.append(token)
 
-    def back(self, count):
+    def rollback(self, count):
         assert count <= len(self.ids)
         del self.ids[len(self.ids) - count :]
 
-    def fits(self, ids):
+    def count_allowed(self, ids):
         for n, token in enumerate(ids):
             if not self.may(token, (*self.ids, *ids[:n])):
                 return n
@@ -115,13 +115,13 @@ def knowing(texts, sampling):
     def drafts(made):
         guide, ids = Texts(*texts), []
         for token in made.said():
-            guide.take(token)
+            guide.accept(token)
         known, sampler = Prefix(made.prefix[0:]), Sampler(sampling)
         while len(ids) < 6 and not guide.complete:
             ids.append(int(sampler.choose(np.where(guide.allowed(), TARGET(known.crc), -1e30), len(known))))
             if ids[-1] == END:
                 break
-            guide.take(ids[-1])
+            guide.accept(ids[-1])
             known.extend(ids[-1:])
         return ids or [1]
 
@@ -210,9 +210,9 @@ class Tiring(Texts):
             raise RequestError("it takes too much", "grammar")
         return super().allowed()
 
-    def fits(self, ids):
+    def count_allowed(self, ids):
         self.drafted -= len(ids)
-        return super().fits(ids) if self.drafted >= 0 else 0
+        return super().count_allowed(ids) if self.drafted >= 0 else 0
 
 
 @PROFILE

@@ -18,8 +18,8 @@ def slots(n_seq=3, reuse="copied", room=ANYTHING, part=None):
 
 def had(made, ids, prompt=0, live=()):
     """Let a session on these ids come and go; which sequence it had."""
-    seq, _ = made.take((*ids, 1), prompt, live)
-    made.give_back(seq, KVContents(ids, prompt))
+    seq, _ = made.acquire((*ids, 1), prompt, live)
+    made.release(seq, KVContents(ids, prompt))
     made.orders()
     return seq
 
@@ -27,7 +27,7 @@ def had(made, ids, prompt=0, live=()):
 def test_the_next_turn_goes_on():
     made = slots()
     seq = had(made, CHAT)
-    assert made.take((*CHAT, 1, 2), 0) == (seq, len(CHAT))
+    assert made.acquire((*CHAT, 1, 2), 0) == (seq, len(CHAT))
     assert made.orders() == ()
     assert made.snapshot() == {"hits": 1, "tokens_saved": len(CHAT), "kept_sequences": 0, "kept_tokens": 0}
 
@@ -68,7 +68,7 @@ def test_the_same_bits(held, prompt, ids, begins, found):
     where that begins at the same place."""
     made = slots(n_seq=1, reuse="cut", part=PART)
     had(made, LONG[:held], prompt)
-    assert made.take(LONG[:ids], begins)[1] == found
+    assert made.acquire(LONG[:ids], begins)[1] == found
 
 
 def test_the_step_that_runs():
@@ -76,15 +76,15 @@ def test_the_step_that_runs():
     step added, or not at all where it cannot be cut; and one of a step that failed holds nothing."""
     for reuse, ends, kept in (("cut", "end", True), ("whole", "end", False), ("cut", "fail", False)):
         made = slots(n_seq=2, reuse=reuse)
-        seq, _ = made.take(CHAT, 0)
+        seq, _ = made.acquire(CHAT, 0)
         made.orders([seq])
-        made.give_back(seq, KVContents(CHAT, 0))
-        other, held = made.take((*CHAT, 1), 0)
+        made.release(seq, KVContents(CHAT, 0))
+        other, held = made.acquire((*CHAT, 1), 0)
         assert (other == seq, held) == (False, 0)
-        made.give_back(other, NO_CONTENTS)
+        made.release(other, NO_CONTENTS)
         assert getattr(made, ends)() in (None, set())
         assert made.orders()[-1] == KVCut(seq, len(CHAT) if kept else 0)
-        assert made.take((*CHAT, 1), 0)[1] == (len(CHAT) if kept else 0)
+        assert made.acquire((*CHAT, 1), 0)[1] == (len(CHAT) if kept else 0)
 
 
 IDS = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4)
@@ -122,7 +122,7 @@ class Machine(RuleBasedStateMachine):
         """Prompts of blocks, so that many begin alike."""
         ids = [token for token in blocks for _ in range(BLOCK)]
         live = [(seq, KVContents(ids[:held], 0)) for seq, (ids, held) in self.sessions.items()]
-        seq, held = self.places.take(ids, len(ids) - 1, live, cached=cached)
+        seq, held = self.places.acquire(ids, len(ids) - 1, live, cached=cached)
         assert seq not in self.sessions
         assert held < len(ids)
         assert cached or not held
@@ -167,7 +167,7 @@ class Machine(RuleBasedStateMachine):
         assert stepping <= doubtful <= set(self.sessions)
         for seq in doubtful:
             del self.sessions[seq]
-            self.places.give_back(seq, NO_CONTENTS)
+            self.places.release(seq, NO_CONTENTS)
         self.running = None
 
     @precondition(lambda self: self.sessions)
@@ -176,7 +176,7 @@ class Machine(RuleBasedStateMachine):
         """A session ends, perhaps in the middle of a step."""
         seq = data.draw(st.sampled_from(sorted(self.sessions)))
         ids, held = self.sessions.pop(seq)
-        self.places.give_back(seq, KVContents(ids[:held], len(ids) - 1) if keeps else NO_CONTENTS)
+        self.places.release(seq, KVContents(ids[:held], len(ids) - 1) if keeps else NO_CONTENTS)
 
     @rule()
     def clear(self):

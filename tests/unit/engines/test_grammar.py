@@ -73,21 +73,21 @@ def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], dat
             expected = {max(expected, key=lambda token: (len(PIECES[token]), -token))}
         assert named(constraint.allowed()) == expected | ends
         assert constraint.complete == (not expected)
-        assert all(constraint.fits([token]) == (token in expected | ends) for token in range(len(PIECES)))
+        assert all(constraint.count_allowed([token]) == (token in expected | ends) for token in range(len(PIECES)))
         forced = constraint.forced()
         assert not forced or {forced[0]} == expected | ends
         assert rest.startswith(b"".join(PIECES[token] for token in forced))
-        assert constraint.fits(forced) == len(forced)
+        assert constraint.count_allowed(forced) == len(forced)
         if not expected:
             break
         token = data.draw(st.sampled_from(sorted(expected)))
-        assert constraint.fits([token]) == 1
-        constraint.take(token)
+        assert constraint.count_allowed([token]) == 1
+        constraint.accept(token)
         said += PIECES[token]
         spelt.append(token)
-    assert constraint.fits([300]) == 1
-    constraint.back(len(spelt))
-    assert constraint.fits([*spelt, 3]) == len(spelt) + 1
+    assert constraint.count_allowed([300]) == 1
+    constraint.rollback(len(spelt))
+    assert constraint.count_allowed([*spelt, 3]) == len(spelt) + 1
 
 
 def test_forced_text_is_spelt_by_the_longest_tokens(grammars: Grammars):
@@ -114,8 +114,8 @@ def test_an_object_has_what_its_schema_names(grammars: Grammars, schema: dict[st
     """And more only where the schema says something of that."""
     constraint = grammars.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"type": "object"} | schema)))
     text = ids('{"a": 1, "z": 2}')
-    assert (constraint.fits([*text, 300]) == len(text) + 1) == more
-    assert constraint.fits([*ids('{"a": 1}'), 300]) == 9
+    assert (constraint.count_allowed([*text, 300]) == len(text) + 1) == more
+    assert constraint.count_allowed([*ids('{"a": 1}'), 300]) == 9
 
 
 WIDE = Grammar(GrammarKind.GBNF, f'root ::= [ab]* "a" {"[ab] " * 16} "c"')
@@ -136,12 +136,12 @@ def tired(constraint: Constraint, luck: random.Random) -> int:
     """Go on until it can no more; how far that was."""
     said = 0
     while said < 2_000 and constraint.allows(token := luck.randrange(2)):
-        constraint.take(token)
+        constraint.accept(token)
         said += 1
-    assert constraint.spent is None or "lexer error" in constraint.spent  # of drafts
+    assert constraint.exhausted is None or "lexer error" in constraint.exhausted  # of drafts
     with pytest.raises(RequestError, match="takes too much to go on with: lexer error"):
         constraint.allowed()
-    assert "lexer error" in str(constraint.spent)
+    assert "lexer error" in str(constraint.exhausted)
     return said
 
 
@@ -158,11 +158,11 @@ def test_what_is_ambiguous_is_limited(grammars: Grammars):
     """Where each letter takes longer than the one before, in the text and in drafts; others go on."""
     text, drafted, other = (grammars.compile(one) for one in (AMBIGUOUS, AMBIGUOUS, N))
     while text.allows(97):
-        text.take(97)
+        text.accept(97)
     with pytest.raises(RequestError, match=r"takes too much to go on with: .*; ask for a simpler grammar"):
         text.allowed()
-    assert drafted.fits([97] * 400) < 400
-    assert (drafted.fits([97]), drafted.allows(97), other.allows(98)) == (0, True, True)
+    assert drafted.count_allowed([97] * 400) < 400
+    assert (drafted.count_allowed([97]), drafted.allows(97), other.allows(98)) == (0, True, True)
 
 
 def test_time_is_limited_in_each_text(grammars: Grammars, monkeypatch: pytest.MonkeyPatch):
@@ -170,9 +170,12 @@ def test_time_is_limited_in_each_text(grammars: Grammars, monkeypatch: pytest.Mo
     text, drafted = grammars.compile(N), grammars.compile(N)
     monkeypatch.setattr(grammar_module, "START", 0.0)
     monkeypatch.setattr(grammar_module, "EACH", 0.0)
-    assert (drafted.fits(ids("abc")), drafted.spent) == (0, "more than 0 ms of processor time for each token")
+    assert (drafted.count_allowed(ids("abc")), drafted.exhausted) == (
+        0,
+        "more than 0 ms of processor time for each token",
+    )
     assert named(drafted.allowed()) == {97, 98, 261, 262}
-    text.take(97)
+    text.accept(97)
     assert not text.allows(98)
     with pytest.raises(
         RequestError, match=r"too much to go on with: more than 0 ms of processor time for each token; ask"
