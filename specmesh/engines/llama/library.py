@@ -5,7 +5,7 @@ import functools
 import importlib
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import structlog
@@ -15,7 +15,7 @@ from specmesh.errors import ChildFailed, ConfigError
 from specmesh.logs import flush
 
 PINNED = "0.3.36"
-"""The llama-cpp-python release whose struct layouts this package was written against."""
+"""The llama-cpp-python release whose struct layouts this package uses."""
 
 _INSTALL = 'pip install "specmesh[llama]"'
 # ggml.h's enum ggml_log_level; the constants named in the bindings' own logger are outdated.
@@ -91,20 +91,6 @@ def library() -> Any:
     return lib
 
 
-def when_aborted(tell: Callable[[str], object]) -> None:
-    """Call `tell` with the reason before llama.cpp ends the process, instead of logging it."""
-    global _tell_abort  # noqa: PLW0603 - there is one library
-    _tell_abort = tell
-
-
-def _log_abort(reason: str) -> None:
-    _log.critical("llama_cpp_aborted", reason=reason, meaning="llama.cpp found a defect and ends this process")
-    flush()
-
-
-_tell_abort: Callable[[str], object] = _log_abort
-
-
 # C functions are cached: llama.cpp keeps their addresses as long as it lives.
 @functools.cache
 def _callback(lib: Any) -> Any:
@@ -113,7 +99,12 @@ def _callback(lib: Any) -> Any:
 
 @functools.cache
 def _abort_callback() -> Any:
-    return ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda text: _tell_abort((text or b"").decode("utf-8", "replace")))
+    def log(text: bytes | None) -> None:
+        reason = (text or b"").decode("utf-8", "replace")
+        _log.critical("llama_cpp_aborted", reason=reason, meaning="llama.cpp found a defect and ends this process")
+        flush()
+
+    return ctypes.CFUNCTYPE(None, ctypes.c_char_p)(log)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,6 @@ from specmesh.engines.llama.library import (
     gpu_devices,
     library,
     quoted_errors,
-    when_aborted,
 )
 from specmesh.engines.sandbox import Child, Json, Limits
 from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError, SpecmeshError
@@ -42,7 +42,7 @@ _LEAST_CTX = 8
 _PIECE_BYTES = 256
 
 SHORT = 4096
-"""Characters that any thread can tokenize: each took 350 bytes of its stack, which has 8 MiB or more."""
+"""Characters that any thread can tokenize: each took 350 bytes of its stack of 8 MiB or more."""
 
 STACK = 2**30
 """Bytes: what the longest run of letters that the API lets in takes with some vocabularies."""
@@ -224,8 +224,12 @@ def answer(request: Json) -> Json:
     Or the `ids` of a `text` by the model at `path` with this `fingerprint`; or `refused`, what is wrong with the text;
     or `wrong`, what is wrong with the model.
     """
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    when_aborted(lambda reason: os.write(2, f"{reason}\n".encode()))
+    # The reason of an abort alone, as this process's last words.
+    structlog.configure(
+        processors=[lambda _logger, _method, event: str(event.get("reason"))],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
     if "address" in request:
         before = set(gpu_devices())
         add_server(str(request["address"]))

@@ -7,12 +7,12 @@ have been kept: by llama.cpp itself (`Rollback`), or by us (`Restore`). `open_ca
 step includes what the step before it left to mend.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from specmesh.engines.base import Span, Trimming
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
@@ -130,9 +130,8 @@ class Rollback(Removal):
         self._length[seq] = self._held[seq] = self._floor[seq] = 0
 
 
-@dataclass(slots=True)
-class _Mark:
-    """A saved state and how many tokens it stands for; None for none."""
+class _Mark(NamedTuple):
+    """A saved state of `length` tokens; None for none."""
 
     length: int
     state: SavedState | None
@@ -147,9 +146,6 @@ class _Track:
     length: int = 0
     behind: bool = False
     spare: SavedState | None = None
-
-    def since(self, mark: _Mark) -> tuple[int, ...]:
-        return tuple(self.ids[mark.length - self.marks[0].length :])
 
     def drop_oldest(self) -> None:
         gone = self.drop(0)
@@ -181,22 +177,21 @@ class Restore(Removal):
 
     def prepare(self, spans: Sequence[Span]) -> list[Span]:
         """Restore, save, and put the tokens to decode again before the spans."""
-        prepared: dict[int, list[Span]] = {seq: [] for seq in dict.fromkeys(span.seq for span in spans)}
-        again = {seq: span for seq in prepared if (span := self._restored(seq)) is not None}
-        alone = [span for span in again.values() if len(span.ids) > CARRY]
-        for span in alone:
-            self._cache.read(span)
-        settled = {span.seq for span in alone}
-        carried = {seq: span for seq, span in again.items() if seq not in settled}
-        for seq in prepared:
-            if seq not in carried and self._due(seq, spans, settled=seq in settled):
-                self._save(seq)
-        found = []
+        prepared: list[Span] = []
+        seen: set[int] = set()
         for span in spans:
-            if span.seq in carried:
-                found.append(carried.pop(span.seq))
-            found.append(span)
-        return found
+            if span.seq not in seen:
+                seen.add(span.seq)
+                again = self._restored(span.seq)
+                if again is not None and len(again.ids) <= CARRY:
+                    prepared.append(again)
+                else:
+                    if again is not None:
+                        self._cache.read(again)
+                    if self._due(span.seq, spans, settled=again is not None):
+                        self._save(span.seq)
+            prepared.append(span)
+        return prepared
 
     def _restored(self, seq: int) -> Span | None:
         """Restore the newest save that is not too new; return what must be decoded again."""
@@ -208,7 +203,7 @@ class Restore(Removal):
         mark = track.marks[-1]
         self._cache.load(seq, mark.length, mark.state)
         track.behind = False
-        ids = track.since(mark)
+        ids = tuple(track.ids[mark.length - track.marks[0].length :])
         return Span(seq, mark.length, ids, logits=False) if ids else None
 
     def _due(self, seq: int, spans: Sequence[Span], *, settled: bool) -> bool:
@@ -279,7 +274,7 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> tuple[Lla
             return found
     cache = LlamaCache(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq))
     for cache.partial in (True, False):
-        if _works(cache, _restores):
+        if _works(cache, rolls_back=False):
             return cache, Restore(cache, sizes.n_seq, ahead=not rollback)
     return cache, Removal(cache, works=False)
 
@@ -304,43 +299,37 @@ def _with_rollback(model: LlamaModel, sizes: CacheSizes, rows: int) -> tuple[Lla
     except ConfigError as error:
         _log.warning("rollback_not_possible", model=model.name, reason=str(error))
         return None
-    if cache.snapshots == rows and _works(cache, _rolls_back):
+    if cache.snapshots == rows and _works(cache, rolls_back=True):
         return cache, Rollback(cache, sizes.n_seq)
     cache.close()
     return None
 
 
-def _works(cache: LlamaCache, take_back: Callable[[LlamaCache], bool]) -> bool:
+def _works(cache: LlamaCache, *, rolls_back: bool) -> bool:
     """Return whether a third token's logits stay the same after two others were taken back before it."""
+
+    def run(position: int, *ids: int) -> None:
+        cache.run([Span(0, position, ids, logits=len(ids) == 1)])
+
     try:
         cache.forget(0)
-        cache.run([Span(0, 0, (1, 2), logits=False)])
-        expected = _third(cache)
+        run(0, 1, 2)
+        run(2, 3)
+        expected = cache.logits(1)[0].copy()
         cache.forget(0)
-        if not take_back(cache):
-            return False
+        if rolls_back:
+            run(0, 1, 2, 4, 5)
+            if not cache.remove(0, 2):
+                return False
+        else:
+            run(0, 1, 2)
+            state = cache.save(0)
+            run(2, 4, 5)
+            cache.load(0, 2, state)
+        run(2, 3)
         spread = float(expected.max() - expected.mean())
-        return float(np.abs(_third(cache) - expected).max()) <= NOISE * spread
+        return float(np.abs(cache.logits(1)[0] - expected).max()) <= NOISE * spread
     except EngineError:
         return False
     finally:
         cache.forget(0)
-
-
-def _rolls_back(cache: LlamaCache) -> bool:
-    cache.run([Span(0, 0, (1, 2, 4, 5), logits=False)])
-    return cache.remove(0, 2)
-
-
-def _restores(cache: LlamaCache) -> bool:
-    cache.run([Span(0, 0, (1, 2), logits=False)])
-    state = cache.save(0)
-    cache.run([Span(0, 2, (4, 5), logits=False)])
-    cache.load(0, 2, state)
-    return True
-
-
-def _third(cache: LlamaCache) -> NDArray[np.float32]:
-    cache.run([Span(0, 2, (3,), logits=True)])
-    row: NDArray[np.float32] = cache.logits(1)[0].copy()
-    return row
