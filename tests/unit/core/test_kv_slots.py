@@ -41,6 +41,14 @@ def test_the_least_recently_used_goes():
     assert had(made, chats[2]) == second
 
 
+def test_room():
+    made = slots(n_seq=4, room=100)
+    seqs = [had(made, tuple(range(start, start + 40))) for start in (0, 100, 200)]
+    assert made.snapshot()["kept_tokens"] == 80
+    assert made.take((*range(40), 1), 0)[1] == 0
+    assert made.take((*range(200, 240), 1), 0) == (seqs[2], 40)
+
+
 PART = 2 * LEAST
 LONG = tuple(range(1000, 1000 + 4 * PART))
 
@@ -85,6 +93,19 @@ def test_the_step_that_runs():
         assert getattr(made, ends)() in (None, set())
         assert made.orders()[-1] == KVCut(seq, len(CHAT) if kept else 0)
         assert made.acquire((*CHAT, 1), 0)[1] == (len(CHAT) if kept else 0)
+
+
+def test_a_copy_of_what_failed_is_in_doubt():
+    made = slots(n_seq=4)
+    stepping, other = made.take(CHAT, 0)[0], made.take((5,), 0)[0]
+    made.orders([stepping, other])
+    copy, held = made.take((*SYSTEM, 1), 0, [(stepping, KVContents(CHAT, 0))])
+    assert held
+    made.give_back(other, NO_CONTENTS)
+    anew = {made.take((9,) * 9, 0)[0] for _ in range(2)}
+    assert other in anew
+    assert made.fail() == {stepping, copy}
+    assert made.orders() == (KVCut(other, 0),)
 
 
 IDS = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4)

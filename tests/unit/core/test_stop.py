@@ -3,7 +3,7 @@
 import codecs
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.sampling.stop import StopScan, StopTextFilter, check_stops
@@ -24,6 +24,8 @@ def first_stop(text, stops):
 
 @PROFILE
 @given(STOPS, IDS)
+@example(["ab"], [0, 1])
+@example(["bé"], [1, 5, 6])
 def test_the_scan_notices_the_first_id_that_completes_one(stops, ids):
     scan = StopScan(stops, PIECES)
     raw = b""

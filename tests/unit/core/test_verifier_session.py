@@ -138,6 +138,7 @@ def test_orphans_are_asked_about_once_they_last():
     assert draft(made, 4, after=(1, 2, 3), now=1.0 + 2.5 * NACK_INTERVAL) == [ev.Nacked(3, crc(*PROMPT))]
     draft(made, 1, 2, now=2.0)
     assert draft(made, 9, after=(3, 3), now=2.0 + NACK_INTERVAL) == []
+    assert made.lead == 2
 
 
 @pytest.mark.parametrize("window", [-1, 2, 64])
