@@ -31,7 +31,6 @@ def fuzz(target: str, seconds: int) -> bool:
 
 
 def main() -> None:
-    """Exit code 1 where a target was broken."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
     parser.add_argument("--target", choices=TARGETS, action="append", help="this one; may be given again")

@@ -21,7 +21,6 @@ TEXT = alone(SessionParams(SamplingParams(temperature=1.0, seed=11), 24), 64)[0]
 
 
 def run(data: bytes) -> Counter[str]:
-    """Play the input as a script; returns what happened."""
     world = _World(Tape(data))
     while world.tape.left:
         world.turn()
@@ -48,7 +47,6 @@ class _World:
     # --- the script
 
     def turn(self) -> None:
-        """The next thing that happens."""
         self.now += (self.tape.byte() ** 2) * 1e-5
         match self.tape.byte() % 16:
             case 0 | 1 | 2 | 3 | 4 | 5:
@@ -109,7 +107,6 @@ class _World:
         self.handle(ev.Predicted(len(plan.ids), guess, began, self.proposal(guess) if self.samples else None))
 
     def guess(self) -> int | None:
-        """What the text says next, or another id, or nothing."""
         right = TEXT[min(len(self.memory.held), len(TEXT) - 1)]
         luck = self.tape.byte()
         return None if luck == 255 else right if luck < 160 else luck % N_VOCAB
@@ -125,7 +122,6 @@ class _World:
     # --- what must hold
 
     def handle(self, event: ev.DrafterEvent) -> None:
-        """An event, and its effects."""
         self.perform(self.session.handle(event, self.now))
         session = self.session
         assert len(session.chain) <= MAX_CREDIT
@@ -135,7 +131,6 @@ class _World:
             assert session._known[0 : session.n_truth] == list(TEXT[: session.n_truth]), "not the verifier's text"
 
     def perform(self, effects: list[ev.DrafterEffect]) -> None:
-        """Carry effects out, and judge them."""
         assert len(effects) <= 4
         known = self.session._known
         for effect in effects:

@@ -104,7 +104,6 @@ MUTATORS: tuple[Mutator, ...] = (_flip, _byte, _cut, _lose, _extend, _splice, _r
 
 
 def mutants(seed: int) -> Iterator[bytes]:
-    """Damaged frames without end, the same for the same seed."""
     rng, frames = random.Random(seed), originals()
     while True:
         frame = rng.choice(frames)
@@ -114,7 +113,6 @@ def mutants(seed: int) -> Iterator[bytes]:
 
 
 def is_control(frame: bytes) -> bool:
-    """Whether a frame claims a kind of the control plane."""
     return len(frame) > 3 and frame[3] >= m.Kind.HELLO
 
 
@@ -133,7 +131,6 @@ def decoded(frames: Iterable[bytes]) -> Counter[str]:
 
 
 def main() -> None:
-    """Decode and print."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.mutants", description=__doc__.splitlines()[0])
     parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -70,18 +70,15 @@ class Memory:
         self._n_ctx = n_ctx
 
     def append(self, ids: Sequence[int]) -> None:
-        """Take ids in."""
         assert all(0 <= token < N_VOCAB for token in ids), "an id outside the vocabulary reaches the model"
         self.held.extend(ids)
         assert len(self.held) <= self._n_ctx, "the model's memory is full"
 
     def trim(self, length: int) -> None:
-        """Keep the first `length` ids."""
         assert 0 <= length <= len(self.held), "a trim cannot add ids"
         self.held.truncate(length)
 
     def rows(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Take ids in, and give the row after each."""
         rows = []
         for token in ids:
             self.append((token,))

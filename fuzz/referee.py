@@ -53,7 +53,6 @@ def _kept(before: float, draft: tuple[list[float], dict[int, float], int]) -> fl
 
 
 def _height(kept: Sequence[float], left: Sequence[Sequence[float]], i: int) -> float:
-    """That of the i-th draft."""
     if i == len(left) or kept[i] == 1:
         return kept[i]
     return sum(left[i]) / (sum(left[i]) + 1 - kept[i])

@@ -14,23 +14,18 @@ class Tape:
 
     @property
     def left(self) -> bool:
-        """Whether there are bytes still."""
         return self._at < len(self._data)
 
     def take(self, count: int) -> bytes:
-        """So many bytes, fewer at the end."""
         taken = self._data[self._at : self._at + count]
         self._at += count
         return taken
 
     def byte(self) -> int:
-        """0 to 255."""
         return self.number(1)
 
     def number(self, size: int) -> int:
-        """An unsigned number of so many bytes, little-endian."""
         return int.from_bytes(self.take(size), "little")
 
     def choice(self, options: Sequence[T]) -> T:
-        """One of these."""
         return options[self.byte() % len(options)]

@@ -14,5 +14,4 @@ Run = Callable[[bytes], Counter[str]]
 
 
 def corpus(target: str) -> list[Path]:
-    """Its inputs."""
     return sorted(path for path in (CORPUS / target).iterdir() if path.is_file())

@@ -90,7 +90,6 @@ class _World:
     # --- the script
 
     def turn(self) -> None:
-        """The next thing that happens."""
         self.now += (self.tape.byte() ** 2) * 1e-5
         match self.tape.byte() % 16:
             case 0 | 1 | 2 | 3 | 4:
@@ -109,7 +108,6 @@ class _World:
                 self.handle(ev.Cancelled("cancelled")) if self.tape.byte() == 0 else None
 
     def attach(self) -> None:
-        """A drafter comes, at some distance."""
         arrivals = Arrivals()
         arrivals.record_round_trip(self.tape.choice(ROUND_TRIPS))
         self.perform(self.session.attach(arrivals))
@@ -170,7 +168,6 @@ class _World:
                 self.begin(plan)
 
     def begin(self, part: ev.Verify) -> None:
-        """A step begins; frames may come before it ends."""
         assert part.position == len(self.memory.held), "the plan is not where the memory ends"
         assert len(part.drafts) <= self.most, "more drafts than the target takes"
         assert self.session.begin(self.now) >= 0
@@ -180,7 +177,6 @@ class _World:
     # --- what must hold
 
     def handle(self, event: ev.VerifierEvent) -> None:
-        """An event, and its effects."""
         before = len(self.session.prefix)
         shall = self.refereed(event) if isinstance(event, ev.Stepped) and uses_proposals(self.params.sampling) else []
         effects = self.session.handle(event, self.now)
@@ -216,7 +212,6 @@ class _World:
         return shall
 
     def perform(self, effects: list[ev.VerifierEffect]) -> None:
-        """Carry effects out, and judge them."""
         assert len(effects) <= 4
         for effect in effects:
             self.seen[type(effect).__name__] += 1

@@ -11,7 +11,6 @@ WARM_UP_SHARE = 1 / 3
 
 
 def main() -> None:
-    """Run, print, record."""
     parser = argparse.ArgumentParser(prog="python -m soak", description="Soaks pairs of real daemons.")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--warm-up", type=float, help="minutes until memory is watched; a third of them all")

@@ -98,11 +98,9 @@ class Clients:
                 self._asking[at] -= 1
 
     def leave(self) -> None:
-        """Let each finish what it asked for, and ask for no more."""
         self._over.set()
 
     def stop(self) -> bool:
-        """The same, and wait for it; whether all have."""
         self.leave()
         until = time.monotonic() + HANGS_S
         for thread in self.threads:
@@ -111,6 +109,5 @@ class Clients:
 
 
 def last_words(pair: Pair, text: Text, tokens: int, clock: Callable[[], float]) -> list[tuple[Order, Told]]:
-    """One more text at each daemon, once all is well again."""
     orders = [Order(0, tokens, lane, None, None, 0.0) for lane in (Lane.VERIFIER, Lane.DRAFTER)]
     return [(order, ask(pair.daemons[order.at].socket, text, order, clock)) for order in orders]

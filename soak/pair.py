@@ -55,18 +55,15 @@ class Pair:
         self.died: list[str] = []
 
     def start(self) -> None:
-        """Both daemons, the drafter attached."""
         self.launch(Lane.VERIFIER)
         self.launch(Lane.DRAFTER)
         self.ready()
 
     def ready(self) -> None:
-        """Wait until both serve, and know each other."""
         self.daemons[Lane.VERIFIER].ready()
         self.mesh.attached(self.daemons[Lane.DRAFTER].ready())
 
     def launch(self, lane: Lane) -> None:
-        """Start a daemon; does not wait for it."""
         models, common = self.models, ("--engine", self.models.engine, "--threads", 1, *self.models.options)
         if lane is Lane.VERIFIER:
             arguments: tuple[object, ...] = (
@@ -83,14 +80,12 @@ class Pair:
         self.daemons[lane] = self.mesh.start(lane, *common, *arguments)
 
     def _model(self, model: str) -> tuple[object, ...]:
-        """A model, and how many sessions it is to hold."""
         if self._sessions is None:
             return ("--model", model)
         simulated = self.models.engine == "sim"
         return ("--model", f"{model},n_seq={self._sessions}" if simulated else model, "--max-sessions", self._sessions)
 
     def begin(self, fault: Fault) -> None:
-        """A fault befalls it."""
         if fault.lane is not Lane.NETWORK:
             self.look(fault.lane)
         match fault.kind:
@@ -106,7 +101,6 @@ class Pair:
                 self.proxy.delay = DELAY * fault.seconds
 
     def end(self, fault: Fault) -> None:
-        """It is over."""
         match fault.kind:
             case Kind.KILL:
                 self.launch(fault.lane)
@@ -142,6 +136,5 @@ class Pair:
                 self.died.append(f"{self.name}: {len(lines)} tracebacks in the log {daemon.log.name}")
 
     def close(self) -> None:
-        """End whatever still runs."""
         self.mesh.stop()
         self.proxy.close()

@@ -30,7 +30,6 @@ class PairReport:
     wrong: list[str] = field(default_factory=list)
 
     def judged(self) -> list[str]:
-        """What fails it."""
         grew = [
             f"{self.name}: the {role} grows: {one.memory_mb_per_h:.2f} MB/h, {one.descriptors_per_h:.1f} descriptors/h"
             for role, one in self.growth.items()
@@ -41,7 +40,6 @@ class PairReport:
         return [*self.wrong, *left, *grew]
 
     def lines(self) -> list[str]:
-        """For people."""
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts.most_common())
         befell = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
         grew = [
@@ -60,8 +58,6 @@ class PairReport:
 
 @dataclass(slots=True)
 class Report:
-    """A whole soak."""
-
     models: str
     seed: int
     seconds: float
@@ -69,11 +65,9 @@ class Report:
 
     @property
     def failures(self) -> list[str]:
-        """What fails it; empty for a pass."""
         return [line for pair in self.pairs for line in pair.judged()]
 
     def lines(self) -> list[str]:
-        """For people."""
         failures = self.failures
         told = [f"  {line}" for line in failures[:MOST_TOLD]]
         more = [f"  and {len(failures) - MOST_TOLD} more"] if len(failures) > MOST_TOLD else []

@@ -81,7 +81,6 @@ def texts(alone: Alone, models: Models, count: int, seed: int) -> list[Text]:
 
 
 def soak(settings: Settings, tell: Callable[[str], None] = lambda _: None) -> Report:
-    """Run it and judge it."""
     models = MODELS[settings.models]
     with ExitStack() as stack:
         alone = Alone(stack.enter_context(_engine(models)))
@@ -121,18 +120,15 @@ class _Running:
         self.crowds: list[Clients] = []
 
     def start(self) -> None:
-        """The daemons, then time zero, then the clients."""
         self.pair.start()
         self.started = time.monotonic()
         asked = self._asked[: self._clients], self._asked[self._clients :]
         self.crowds = [Clients(self.pair, self._known, self.clock, orders_) for orders_ in asked]
 
     def clock(self) -> float:
-        """Seconds since its start."""
         return time.monotonic() - self.started
 
     def turn(self) -> None:
-        """Carry out what is due."""
         while self._due and self._due[0][0] <= self.clock():
             _, over, fault = self._due.pop(0)
             if over:
@@ -144,7 +140,6 @@ class _Running:
                 self.pair.begin(fault)
 
     def look(self) -> None:
-        """Sample both processes, where that is wanted."""
         if self.clock() >= EARLY_SHARE * self._warm_up:
             self.crowds[1].leave()
         for recorded in self.pair.proxy.captured:
@@ -153,7 +148,6 @@ class _Running:
             self._sample()
 
     def _sample(self) -> None:
-        """Sample both processes."""
         for lane, samples in self.samples.items():
             self.pair.look(lane)
             pid = self.pair.daemons[lane].pid
@@ -184,7 +178,6 @@ class _Running:
         self.pair.stop()
 
     def _left(self) -> int:
-        """Sessions that both daemons have still, after a while."""
         until = time.monotonic() + ORPHANED_S
         while (left := self._live()) and time.monotonic() < until:
             time.sleep(0.1)
@@ -199,11 +192,9 @@ class _Running:
 
     @property
     def heard(self) -> list[tuple[Order, Told]]:
-        """What all clients got."""
         return [one for crowd in self.crowds for one in crowd.heard]
 
     def report(self, alone: Alone, known: list[Text]) -> PairReport:
-        """Judge every text."""
         found = PairReport(self.pair.name, orphans=self.orphans, wrong=self.wrong + self.pair.died)
         found.faults.update(f"{fault.lane} {fault.kind}" for fault in self.pair.log)
         for order, told in self.heard:
@@ -260,7 +251,6 @@ def _running(name: str, settings: Settings, known: list[Text]) -> Iterator[_Runn
 
 @contextmanager
 def _engine(models: Models) -> Iterator[VerifyEngine]:
-    """The target once more, in this process."""
     engine: VerifyEngine
     if models.engine == "sim":
         engine = SimVerifier(SimSettings())

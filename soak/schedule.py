@@ -16,8 +16,6 @@ SETTLE_S = 1.0
 
 
 class Kind(StrEnum):
-    """What can befall a pair."""
-
     KILL = "kill"
     STOP = "stop"
     PARTITION = "partition"
@@ -68,7 +66,6 @@ class Fault:
 
     @property
     def until(self) -> float:
-        """When it is undone."""
         return self.at + self.seconds
 
 

@@ -41,8 +41,6 @@ class Told:
 
 
 class Verdict(StrEnum):
-    """What it comes to. The last three fail a soak."""
-
     COMPLETE = "complete"
     LEFT = "left"
     CUT = "cut"
@@ -57,13 +55,10 @@ BAD = frozenset({Verdict.LOST, Verdict.MISMATCH, Verdict.SHORT})
 
 
 class Alone:
-    """The target without a drafter, one row per step."""
-
     def __init__(self, engine: VerifyEngine) -> None:
         self._engine = engine
 
     def text(self, prompt: str, sampling: SamplingParams, tokens: int) -> Text:
-        """What it says after a prompt, at most so many tokens."""
         prompt_ids = tuple(self._engine.encode(prompt))
         sampler, said, ids = Sampler(sampling), list[int](), list(prompt_ids)
         row = self._read(prompt_ids)
@@ -78,7 +73,6 @@ class Alone:
         return Text(prompt, sampling, prompt_ids, tuple(said), len(said) < tokens)
 
     def shown(self, ids: Sequence[int]) -> str:
-        """Ids as text."""
         stream = TextStream(self._engine.vocabulary)
         return stream.feed(ids) + stream.finish()
 
@@ -97,7 +91,6 @@ class Alone:
         return False
 
     def _read(self, ids: Sequence[int]):  # type: ignore[no-untyped-def]
-        """Take ids in anew; the row after them."""
         self._engine.trim(0, 0)
         most = self._engine.info.n_batch
         before = len(ids) - 1

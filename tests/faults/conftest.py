@@ -20,7 +20,6 @@ __all__ = ["logs", "mesh", "proxy", "shared"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark those tests of this folder that start processes."""
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here) and {"mesh", "shared"} & set(getattr(item, "fixturenames", ())):
@@ -45,7 +44,6 @@ def verifier(wire: Wire) -> Iterator[Daemon]:
 
 @pytest.fixture
 def peer(wire: Wire, verifier: Daemon) -> Iterator[Peer]:
-    """A peer that this verifier lets in."""
     with Peer(wire) as made:
         yield made
 

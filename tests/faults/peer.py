@@ -46,16 +46,13 @@ class Wire:
         return self._allowed.pop() if self._allowed else None
 
     def counters(self) -> Json:
-        """The verifier's counters of the wire."""
         told: Json = self.verifier.stats()["wire"]  # type: ignore[assignment]
         return told
 
     def rejected(self, reason: str) -> int:
-        """How many frames it has refused for this reason."""
         return self.counters()["rejected"].get(reason, 0)  # type: ignore[attr-defined]
 
     def peers(self) -> int:
-        """How many drafters are attached."""
         return len(self.verifier.stats()["peers"])  # type: ignore[arg-type]
 
 
@@ -93,11 +90,9 @@ class Peer:
             self._context.term()
 
     def die(self) -> None:
-        """Leave without a word."""
         self._context.destroy(linger=0)
 
     def connected(self) -> None:
-        """Wait until its handshake is over."""
         assert self.socket.poll(20_000, zmq.POLLOUT), "no connection"
 
     def say(self, *messages: m.Message) -> None:
@@ -122,7 +117,6 @@ class Peer:
         return None
 
     def expect(self, kind: type[M], seconds: float = 20.0) -> M:
-        """The next message of this kind; others are skipped."""
         deadline = time.monotonic() + seconds
         while (message := self.on_event(deadline - time.monotonic())) is not None:
             if isinstance(message, kind):
@@ -130,7 +124,6 @@ class Peer:
         raise AssertionError(f"no {kind.__name__} came")
 
     def hello(self, name: str = "mallory") -> None:
-        """Introduce itself."""
         self.say(m.Hello(name, "sim", "evil", VOCABULARY.fingerprint(), len(VOCABULARY), 4096))
 
     def join(self) -> m.Welcome:
@@ -176,5 +169,4 @@ def greeting(mechanism: bytes) -> bytes:
 
 
 def crc_of(ids: Sequence[int]) -> int:
-    """The CRC-32 by which a prefix is named."""
     return crc32(struct.pack(f"<{len(ids)}i", *ids))

@@ -42,7 +42,6 @@ def drafts_for(verifier: Daemon, drafter: Daemon) -> int:
 
 
 def drafted_for(stream: Stream) -> bool:
-    """Whether the newest round accepted drafts."""
     return bool(stream.accepted) and stream.accepted[-1] > 0
 
 

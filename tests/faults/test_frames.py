@@ -23,12 +23,10 @@ VERSION = m.PROTOCOL_VERSION
 
 
 def header(magic: bytes = b"SM", version: int = VERSION, kind: int = 1, count: int = 0, crc: int = 0) -> bytes:
-    """A frame's first 20 bytes."""
     return struct.pack("<2sBBIIIHH", magic, version, kind, 1, 0, crc, count, 0)
 
 
 def sealed(frame: bytes) -> bytes:
-    """The frame with its own CRC-32 behind it."""
     return frame + crc32(frame).to_bytes(4, "little")
 
 

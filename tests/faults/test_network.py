@@ -22,7 +22,6 @@ def linked(mesh: Mesh, made: Proxy, drafter: str = "draft_ms=1,alpha=0.75") -> D
 
 
 def drafted_again(stream: Stream, accepted: int = 8) -> None:
-    """Read until so many drafts were accepted from now on."""
     known = len(stream.accepted)
     stream.read(while_=lambda: sum(stream.accepted[known:]) < accepted)
 

@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    """tools/faults.py."""
     spec = importlib.util.spec_from_file_location("faults", ROOT / "tools" / "faults.py")
     assert spec is not None
     assert spec.loader is not None
@@ -28,7 +27,6 @@ def test_the_table_is_current(tool: ModuleType):
 
 
 def test_there_are_99_cases(tool: ModuleType):
-    """All of E1 to E8, in order; few of them without a test."""
     assert [int(name.split(".")[1]) for name in tool.every()] == list(range(1, 100))
     assert len(tool.WITHOUT_A_TEST) < 4
 

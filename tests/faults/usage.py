@@ -18,11 +18,9 @@ class Usage:
         self._descriptors, self._memory = self.descriptors(), self.memory("VmRSS")
 
     def descriptors(self) -> int:
-        """How many are open."""
         return len(list((self._folder / "fd").iterdir())) if self._known else 0
 
     def memory(self, kind: str) -> int:
-        """Bytes: VmRSS is what is resident, VmSize what is mapped."""
         if not self._known:
             return 0
         lines = (self._folder / "status").read_text().splitlines()

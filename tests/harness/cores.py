@@ -56,8 +56,6 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The session is over: stop or length."""
-
     session: int
     reason: str
 
@@ -132,7 +130,6 @@ class Verifier:
         self._seen = seen
 
     def open(self, prompt: tuple[int, ...], params: SessionParams, now: float) -> int:
-        """A session's number."""
         machine = VerifierSession(prompt, params, self._limits, self._costs, self._acceptance, now)
         self._sessions[len(self._sessions) + 1] = _Session(machine)
         return len(self._sessions)
@@ -151,7 +148,6 @@ class Verifier:
         return self._effects(number, session.machine.attach(arrivals, RollingAcceptance() if rated else None), now)
 
     def detach(self, number: int, now: float) -> list[Effect]:
-        """The session's drafter is gone."""
         session = self._sessions[number]
         effects = self._effects(number, session.machine.handle(ev.Detached(), now), now)
         session.peer = None
@@ -180,7 +176,6 @@ class Verifier:
         return effects
 
     def receive(self, peer: Hashable, message: m.Message, round_trip: float, now: float) -> list[Effect]:
-        """A frame from a drafter, as the wire decoded it."""
         number: int = message.session  # type: ignore[union-attr]
         session = self._sessions[number]
         if session.follower is not None and peer is session.follower:
@@ -223,7 +218,6 @@ class Verifier:
     # --- steps
 
     def next_step(self, now: float) -> Step | Wait:
-        """What the target does next."""
         sessions = {number: session.machine for number, session in self._sessions.items()}
         step = self._scheduler.next_step(sessions, now)
         if isinstance(step, Idle):
@@ -295,7 +289,6 @@ class Verifier:
         return result
 
     def _told(self, number: int, effect: ev.Told, peer: Hashable) -> Iterator[Send]:
-        """TRUTH, or as many SYNCs as it takes."""
         if not effect.sync:
             yield Send(m.Truth(number, effect.base, effect.crc, effect.ids, effect.draft_n), peer)
             return
@@ -309,7 +302,6 @@ class Verifier:
     # --- what a referee looks at
 
     def prefix(self, number: int) -> list[int]:
-        """The committed ids, prompt included."""
         prefix = self._sessions[number].machine.prefix
         return prefix[0 : len(prefix)]
 
@@ -318,7 +310,6 @@ class Verifier:
         return self._sessions[number].machine._drafts.offers(drafts)
 
     def room(self, number: int) -> int:
-        """How many tokens the session may still have."""
         return self._sessions[number].machine._room()
 
 
@@ -338,11 +329,9 @@ class Drafter:
 
     @property
     def truth(self) -> tuple[int, ...]:
-        """What it knows to be committed."""
         return self._machine.truth
 
     def receive(self, message: m.Message, now: float) -> list[Effect]:
-        """A frame from the verifier."""
         event: ev.DrafterEvent
         match message:
             case m.Truth(_, base, crc, ids, draft_n) | m.Sync(_, base, crc, ids, draft_n):

@@ -25,8 +25,6 @@ ROUNDS = (((7, 8), (7, 8, 9)), ((7, 9), (7, 8)), ((), (5,)))
 
 
 class _Nobody:
-    """A client that listens to nothing."""
-
     def on_event(self, event):
         pass
 
@@ -55,7 +53,6 @@ def step(stats, live, drafts, said, now):
 
 
 def worked(stats, numbers, *, attached=True):
-    """Sessions after ROUNDS, one every half second."""
     lives = [opened(stats, number, attached=attached) for number in numbers]
     for index, (drafts, said) in enumerate(ROUNDS):
         for live in lives:
@@ -72,7 +69,6 @@ def peer(name="mac:7"):
 
 
 def traffic():
-    """A frame of 100 bytes each way, and one refused."""
     made = Traffic()
     made.sent(100)
     made.received(100)
@@ -93,7 +89,6 @@ def verifier(sessions=1, drafters=1, now=152.0):
 
 
 def drafter(now=152.0, *, connected=True):
-    """A drafter after five drafts, of which three stood."""
     stats = DrafterStats(0.0)
     for index in range(5):
         stats.worked(OPENED + 0.1 * index, OPENED + 0.1 * index + 0.004, guessed=True)

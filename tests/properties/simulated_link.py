@@ -9,8 +9,6 @@ from specmesh.wire.codec import decode, encode
 
 
 class Clock:
-    """Simulated time: events in order."""
-
     def __init__(self):
         self.now = 0.0
         self._queue, self._order = [], count()
@@ -74,7 +72,6 @@ class Link:
 
 
 def damaged(frame, rng):
-    """A frame with one to three bytes changed."""
     bytes_ = bytearray(frame)
     for _ in range(rng.randint(1, 3)):
         bytes_[rng.randrange(len(bytes_))] ^= rng.randint(1, 255)

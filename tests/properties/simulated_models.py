@@ -7,8 +7,6 @@ from specmesh.core.prefix import Prefix
 
 
 class Memory:
-    """The ids a model holds."""
-
     def __init__(self, n_ctx, end_bias):
         self.held = Prefix()
         self.n_ctx, self.end_bias = n_ctx, end_bias
@@ -18,7 +16,6 @@ class Memory:
         return row(self.held.crc, end_bias=self.end_bias)
 
     def take(self, position, ids):
-        """Cut it to `position`, then append ids."""
         assert 0 <= position <= len(self.held), "a cut cannot add ids"
         self.held.truncate(position)
         self.held.extend(ids)

@@ -37,7 +37,6 @@ drafters = st.builds(
 
 
 def worlds_of(kind):
-    """Worlds of this class."""
     return st.builds(
         kind,
         seed=st.integers(0, 2**32),

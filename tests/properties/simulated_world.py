@@ -82,7 +82,6 @@ class World:
             self.clock.at(now + setup.life, lambda: self.attach(key))
 
     def made(self, key, setup):
-        """A drafter with a link to the verifier and one back."""
         kind = HostileDrafter if setup.hostile or setup.silent else HonestDrafter
         drafter = kind(self, setup, key, self.sessions[key].params)
         drafter.up = Link(self, lambda message: self.receive(key, message, drafter), self.faults, self.lose_up)
@@ -120,7 +119,6 @@ class World:
             self.turn()
 
     def turn(self):
-        """Begin the next step, or sleep until a deadline."""
         if self.stepping:
             return
         now = self.clock.now

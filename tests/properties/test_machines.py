@@ -44,7 +44,6 @@ def test_output_with_a_standby_is_the_targets_own(world, params, first, second, 
 
 
 def endless(**options):
-    """A world whose target goes on until its tokens are spent."""
     return World(n_ctx=4096, end_bias=-100.0, **options)
 
 

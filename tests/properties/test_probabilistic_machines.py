@@ -47,7 +47,6 @@ class Refereed(World):
             assert self.core.prefix(key)[before[key] :] == ids
 
     def refereed(self, span, logits):
-        """What a session must say after its part of a step."""
         served, ids = self.sessions[span.seq], self.core.prefix(span.seq)
         if logits is None:
             return []

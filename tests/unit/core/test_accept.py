@@ -55,5 +55,4 @@ def test_every_small_case():
     ids=["no draft", "bonus", "correction", "accepted end", "end as correction", "no room for the bonus"],
 )
 def test_cases_by_name(drafts, target, room, verdict):
-    """The named outcomes of a round."""
     assert judged(drafts, target, room)[0] == verdict

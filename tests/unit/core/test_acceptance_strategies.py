@@ -26,7 +26,6 @@ LAW = Sampler(HOT).law(LOGITS[0])
 
 
 def judged(params, offers, drafts, room=9, end_ids=()):
-    """A step that verifies the first `drafts` of the offers."""
     rows = VerifiedRows(10, 77, LOGITS, offers, lambda _: Sampler(params))
     tokens = [offer.token for offer in offers[:drafts]]
     return accept(tokens, strategy_of(params).choices(rows), end_ids=end_ids, room=room)

@@ -12,7 +12,6 @@ PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
 
 def bid(*rates, chosen=False):
-    """Drafts that stand at these rates, given those before."""
     return DraftBid(tuple(accumulate(rates, mul)), chosen)
 
 

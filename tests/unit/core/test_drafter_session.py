@@ -11,12 +11,10 @@ PROMPT = (5, 6, 7)
 
 
 def told(*ids, after=(), draft_n=4, sync=False):
-    """TRUTH (or SYNC) of `ids` after this prefix."""
     return ev.Told(len(after), crc(*after), ids, draft_n, sync)
 
 
 def session(draft_n=4):
-    """A session that knows PROMPT."""
     made = DrafterSession(16, 64, 16)
     made.handle(told(*PROMPT, draft_n=draft_n, sync=True), 0.0)
     return made
@@ -90,7 +88,6 @@ def test_nack_makes_it_send_again():
 
 
 def proposing(made, token, proposal):
-    """Carry out the plan with a guess that was sampled."""
     plan = made.plan(0.0)
     assert made.crc_after(plan) == made._known.crc
     return made.handle(ev.Predicted(len(plan.ids), token, -0.01, proposal), 0.0)

@@ -38,7 +38,6 @@ def row(seed, size, kind):
 
 
 def plain(logits, count):
-    """The largest, by ordering everything."""
     return np.argsort(-logits, kind="stable")[:count]
 
 

@@ -95,7 +95,6 @@ def session(constraint, *, sampling=GREEDY, draft_n=None, max_tokens=100, said=(
 
 
 def finish(made, drafter=None):
-    """The ids that its client is told of, and its rounds."""
     rounds = generate(made, TARGET, drafter)
     return ids_of(rounds), rounds
 
@@ -105,13 +104,10 @@ def spelt(ids):
 
 
 def anything(luck):
-    """A drafter of any ids at all, end ids too."""
     return lambda _: [luck.randrange(N_VOCAB) for _ in range(luck.randrange(1, 9))]
 
 
 def knowing(texts, sampling):
-    """One that knows the target and the grammar."""
-
     def drafts(made):
         guide, ids = Texts(*texts), []
         for token in made.said():

@@ -140,7 +140,6 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.places))
     @rule(blocks=IDS, cached=st.booleans())
     def begin(self, blocks, cached):
-        """Prompts of blocks, so that many begin alike."""
         ids = [token for token in blocks for _ in range(BLOCK)]
         live = [(seq, KVContents(ids[:held], 0)) for seq, (ids, held) in self.sessions.items()]
         seq, held = self.places.acquire(ids, len(ids) - 1, live, cached=cached)
@@ -180,7 +179,6 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.running is not None)
     @rule(data=st.data())
     def fail(self, data):
-        """The engine's sequences hold anything then."""
         for seq in self.running:
             self.engine[seq] = self.engine[seq][: data.draw(st.integers(0, len(self.engine[seq])))]
         doubtful = self.places.fail()
@@ -194,14 +192,12 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.sessions)
     @rule(data=st.data(), keeps=st.booleans())
     def leave(self, data, keeps):
-        """A session ends, perhaps in the middle of a step."""
         seq = data.draw(st.sampled_from(sorted(self.sessions)))
         ids, held = self.sessions.pop(seq)
         self.places.release(seq, KVContents(ids[:held], len(ids) - 1) if keeps else NO_CONTENTS)
 
     @rule()
     def clear(self):
-        """Rarely: everything is forgotten."""
         self.places.clear()
 
     @invariant()

@@ -42,14 +42,11 @@ SAMPLING = {
 
 @cache
 def row(ids, salt, n_vocab):
-    """A model's logits after these ids: a hash."""
     digest = blake2b(repr((salt, ids)).encode(), digest_size=n_vocab).digest()
     return np.frombuffer(digest, np.uint8).astype(np.float32) / np.float32(64)
 
 
 class Target:
-    """The target of one vocabulary, sampled in one way."""
-
     def __init__(self, params, n_vocab):
         self.sampler, self.n_vocab = Sampler(params), n_vocab
 
@@ -58,7 +55,6 @@ class Target:
         return self.sampler.after(ids).law(row(ids, "target", self.n_vocab))
 
     def texts(self):
-        """Every text and its probability."""
         for said in itertools.product(range(self.n_vocab), repeat=LENGTH):
             yield said, prod(float(self.law(said[:i])[said[i]]) for i in range(LENGTH))
 

@@ -50,7 +50,6 @@ def test_positions_before_the_first_have_none():
 
 
 def target(crc):
-    """The target's row after a prefix: its own, reproducible."""
     return np.random.default_rng(crc).normal(size=N_VOCAB).astype(np.float32) * 2
 
 

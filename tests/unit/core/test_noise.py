@@ -19,7 +19,6 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 def mix(value):
-    """The SplitMix64 finaliser on Python integers."""
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & M64
     value = (value ^ value >> 27) * 0x94D049BB133111EB & M64
     return value ^ value >> 31
@@ -36,7 +35,6 @@ def test_noise_belongs_to_the_token(seed, position, tokens, rng):
 @PROFILE
 @given(seeds, st.integers(0, 2**40), st.integers(0, 2**31 - 1))
 def test_noise_is_finite(seed, position, token):
-    """Large seeds and positions give finite noise and no warning."""
     assert np.isfinite(gumbel(np.uint64(seed), position, np.array([token]))).all()
 
 

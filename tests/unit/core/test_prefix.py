@@ -14,7 +14,6 @@ ids = st.lists(int32, max_size=30)
 
 
 def crc_of(tokens):
-    """CRC-32 of the little-endian int32 ids, in one go."""
     return crc32(struct.pack(f"<{len(tokens)}i", *tokens))
 
 

@@ -24,7 +24,6 @@ positions = st.integers(0, 2**31)
 
 
 def softmax(logits, temperature=1.0):
-    """Probabilities of a row."""
     weights = np.exp((logits - logits.max()).astype(np.float64) / temperature)
     return weights / weights.sum()
 
@@ -60,13 +59,11 @@ def shortest(pairs, enough):
 
 
 def draw(logits, positions, **params):
-    """The choices of one sampler at many positions."""
     sampler = Sampler(SamplingParams(**params))
     return [sampler.choose(logits, position) for position in positions]
 
 
 def chi_square(choices, probabilities):
-    """Pearson's statistic of choices against probabilities."""
     counts = Counter(choices)
     expected = {token: p * len(choices) for token, p in enumerate(probabilities) if p > 0}
     assert set(counts) <= set(expected)

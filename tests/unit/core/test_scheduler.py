@@ -13,8 +13,6 @@ PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
 
 class Scripted:
-    """A session that wants what it is told to want."""
-
     def __init__(self, wants, in_hand=(), finished=None):
         self.wants, self.in_hand, self.finished = wants, tuple(in_hand), finished
 
@@ -29,17 +27,14 @@ class Scripted:
 
 
 def verifying(drafts=0):
-    """A session ready to verify that many drafts."""
     return Scripted(ev.Verify(5, 1, tuple(range(drafts))))
 
 
 def waiting(until=2.0, in_hand=0):
-    """A session that would rather wait."""
     return Scripted(ev.Wait(until), range(in_hand))
 
 
 def prefilling(ids, position=0):
-    """A session with that much of its prompt to go."""
     return Scripted(ev.Prefill(position, tuple(range(ids))))
 
 

@@ -14,7 +14,6 @@ ALONE = replace(TEXTS, draft_n=0)
 
 
 def costs(first: float = 0.030, each: float = 0.001, most: int = 33) -> StepCosts:
-    """Steps of 1 to `most` rows along a line."""
     found = StepCosts()
     for rows in range(1, most + 1):
         for _ in range(3):
@@ -31,7 +30,6 @@ def run(site: Deployment, texts: Workload, users: int, seed: int = 1, alpha: flo
 
 
 def test_one_user_alone():
-    """A token a step, and nothing else takes time but the pause."""
     found = run(replace(SITE, pause=0.002), ALONE, 1)
     assert found.total == found.mean == found.slowest
     assert found.total == pytest.approx(1 / 0.032, rel=0.02)

@@ -10,7 +10,6 @@ seconds = st.floats(0, 10)
 
 
 def measured(table):
-    """Costs of which these widths were measured."""
     costs = StepCosts()
     for rows, value in table.items():
         costs.record(rows, value)

@@ -17,7 +17,6 @@ END, PROMPT, GREEDY = 0, (5, 6, 7), SamplingParams()
 
 
 def session(draft_n=4, max_tokens=100, n_ctx=64, max_drafts=8, stop=(), sampling=GREEDY):
-    """A session on PROMPT with its memory filled."""
     limits = TargetLimits(n_ctx, 16, frozenset({END}), max_drafts, [b"%d" % token for token in range(16)])
     made = session_of(PROMPT, SessionParams(sampling, max_tokens, draft_n, stop), limits)
     made.handle(ev.Prefilled(len(PROMPT) - 1), 0.0)
@@ -41,7 +40,6 @@ def step(made, *says, now=0.0):
 
 
 def only(effects, kind):
-    """The one effect of a kind."""
     (effect,) = [effect for effect in effects if isinstance(effect, kind)]
     return effect
 
@@ -95,7 +93,6 @@ def test_end_id_stops_and_is_not_shown():
 
 @pytest.mark.fault("E7.80")
 def test_length_is_exact():
-    """The session ends when max_tokens are out, or the context is full."""
     made = session(draft_n=0, max_tokens=2)
     assert made.finished is None
     step(made, 1)

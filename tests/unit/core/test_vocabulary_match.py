@@ -25,7 +25,6 @@ permutations = st.integers(0, 2**32).map(shuffled)
 
 
 def changed(vocabulary, changes, extra=()):
-    """With some pieces replaced, and more after them."""
     pieces = list(vocabulary.pieces)
     for token, piece in changes.items():
         pieces[token] = piece
@@ -33,7 +32,6 @@ def changed(vocabulary, changes, extra=()):
 
 
 def permuted(vocabulary, order):
-    """The same tokens, id i being what order[i] was."""
     pieces = tuple(vocabulary.pieces[i] for i in order)
     return Vocabulary(pieces, frozenset(i for i, was in enumerate(order) if was in vocabulary.end_ids))
 

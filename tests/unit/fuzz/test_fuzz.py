@@ -50,7 +50,6 @@ def run(target, data):
 
 @pytest.mark.parametrize(("target", "path"), INPUTS)
 def test_input(target, path):
-    """A target holds against each of its inputs."""
     run(target, path.read_bytes())
 
 
@@ -64,7 +63,6 @@ def test_corpus_reaches_what_there_is(target):
 @PROFILE
 @given(st.binary(max_size=300))
 def test_codec(data):
-    """Any bytes are a message or a FrameError, with the right checksum too."""
     codec.run(data)
     codec.run(b"SM\x02" + data)
 
@@ -72,7 +70,6 @@ def test_codec(data):
 @PROFILE
 @given(st.binary(max_size=400))
 def test_verifier_session(data):
-    """Any script of frames, steps and time: the text is the target's own."""
     verifier_session.run(data)
 
 
@@ -92,7 +89,6 @@ def test_damaged_frames():
 
 
 def notices(target: str) -> bool:
-    """Whether some input of the corpus breaks the target."""
     for path in corpus(target):
         try:
             run(target, path.read_bytes())
@@ -102,7 +98,6 @@ def notices(target: str) -> bool:
 
 
 def believing(drafts, choose, **_):
-    """An accept rule that takes a peer's word for it."""
     if drafts:
         return Acceptance(drafts[:1], 1, 1, ended=False)
     return Acceptance((choose(0),), 0, 0, ended=False)
@@ -141,7 +136,6 @@ BREAKS = [
 
 @pytest.mark.parametrize(("target", "broken"), BREAKS)
 def test_teeth(target, broken, monkeypatch):
-    """With this broken the corpus alone finds it."""
     assert not notices(target)
     monkeypatch.setattr(*broken)
     assert notices(target)

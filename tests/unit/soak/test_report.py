@@ -19,7 +19,6 @@ def report(**more):
 
 
 def test_a_pass():
-    """Cut answers and small slopes fail nothing."""
     good = report(growth={"verifier": grown(0.9, 0.5)})
     assert good.failures == []
     assert "steady: 10 generations, 500 tokens: 9 complete, 1 cut" in good.lines()

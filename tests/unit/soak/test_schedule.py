@@ -8,7 +8,6 @@ from soak.schedule import KILLS, NO_KILLS, SETTLE_S, SPANS, Fault, Kind, Lane, e
 
 
 def test_a_seed_is_a_schedule():
-    """Faults and orders repeat with their seed, and differ with another."""
     assert faults("1", 300, KILLS) == faults("1", 300, KILLS) != faults("2", 300, KILLS)
     first, again, other = (list(islice(orders(seed, 40, 300), 50)) for seed in "112")
     assert first == again != other
@@ -39,7 +38,6 @@ STOP = Fault(10.0, Lane.VERIFIER, Kind.STOP, 2.0)
 
 @pytest.mark.parametrize("fault", [VERIFIER_KILL, DRAFTER_KILL, PARTITION, DELAY, STOP], ids=repr)
 def test_what_excuses_a_lost_answer(fault):
-    """At the verifier only its own death; at the drafter all but a delay."""
     assert excused([fault], Lane.VERIFIER, 9.0, 11.0, 5.0) == (fault is VERIFIER_KILL)
     assert excused([fault], Lane.DRAFTER, 9.0, 11.0, 5.0) == (fault is not DELAY)
 

@@ -46,7 +46,6 @@ def test_connections_that_come_and_go_are_no_growth():
 
 
 def test_too_few_samples():
-    """Two points are no measurement."""
     assert growth([Sample(1.0, 1, 1), Sample(2.0, 1, 1)], 0.0) is None
     assert growth([Sample(float(at), 1, 1) for at in range(9)], 100.0) is None
 

@@ -42,7 +42,6 @@ def verdict(told, text=TEXT, max_tokens=4, **more):
     ids=repr,
 )
 def test_verdicts(told, text, max_tokens, expected):
-    """Complete, or a beginning; anything else is told apart."""
     assert verdict(told, text, max_tokens) is expected
     assert (expected in BAD) == (expected not in (Verdict.COMPLETE, Verdict.LEFT))
 
@@ -56,7 +55,6 @@ def test_faults_excuse_the_missing_rest_and_nothing_else():
 
 
 def test_who_waits_must_have_it_all():
-    """With a client that waits a fault excuses only that nothing was begun."""
     assert verdict(Told(ids=[65], text="A", error="x", opened=True), excused=True, waits=True) is Verdict.LOST
     assert verdict(Told(error="x"), excused=True, waits=True) is Verdict.REFUSED
     assert verdict(Told(error="x"), waits=True) is Verdict.LOST
@@ -82,7 +80,6 @@ def test_alone(alone, sampling):
 
 
 def test_near_ties_are_seen_by_the_target(alone):
-    """Only an id that the target itself would nearly have chosen is one."""
     text = alone.text("abc", GREEDY, 10)
     assert not alone.near_tie(text, text.ids)
     assert not alone.near_tie(text, (*text.ids[:4], text.ids[4] ^ 1))
