@@ -1,8 +1,4 @@
-"""The verifier's loop: frames, orders and finished steps in; frames, client events and new steps out.
-
-It decodes frames and hands them to the sessions. What to accept, how long to wait and with whom to step is decided in
-specmesh.core.
-"""
+"""The verifier's loop: frames, orders and finished steps in; frames, client events and new steps out."""
 
 import time
 from typing import assert_never
@@ -28,7 +24,7 @@ from specmesh.daemons.runtime.request_queue import MAX_QUEUE, RequestQueue
 from specmesh.daemons.runtime.shared_cores import SharedCores
 from specmesh.daemons.verifier.detached_sessions import GRACE
 from specmesh.daemons.verifier.drafters import Drafters
-from specmesh.daemons.verifier.policy_solver import PolicySolver, Solved
+from specmesh.daemons.verifier.drafting import PolicySolver, Solved
 from specmesh.daemons.verifier.remote_client import RemoteClient, requested
 from specmesh.daemons.verifier.sessions import Sessions
 from specmesh.daemons.verifier.statistics import VerifierStats
@@ -40,22 +36,19 @@ from specmesh.wire import messages as m
 log = structlog.get_logger("specmesh.verifier")
 
 SNAPSHOT_INTERVAL = 0.1
-"""Seconds between two snapshots of the statistics."""
-
 FLUSH_INTERVAL = 0.005
-"""Seconds between two tries to send what a drafter could not take."""
 
-PATIENCE = 1.0
-"""Seconds that a prompt being encoded, or a step, which nobody waits for any more, may hold up the end."""
+CLOSE_TIMEOUT = 1.0
+"""Seconds that a prompt being encoded, or a step, may hold up the end."""
 
 Order = ClientOrder | EncodedPrompt | Decoded | DecodeFailed | Solved
 
 
 class VerifierLoop:
-    """One verifier: its sockets, sessions and drafters. Everything runs on the thread that calls `run`.
+    """A verifier. Everything runs on the thread that calls `run`.
 
-    grace: seconds that a session is kept for a drafter which went away. max_queue: most requests that wait for one.
-    drain: seconds that sessions get to finish after `stop`.
+    grace: seconds that a session is kept for its lost drafter. max_queue: most requests that wait for a session.
+    drain: seconds for sessions to finish after `stop`.
     """
 
     def __init__(
@@ -104,7 +97,7 @@ class VerifierLoop:
     # --- the loop
 
     def run(self) -> bool:
-        """Serve until stopped and drained; whether the engine is idle then, and may be freed."""
+        """Serve until stopped and drained; return True where the engine is idle and may be freed."""
         while not self._drained():
             self._router.wait(self._mailbox, self._timeout(time.monotonic()))
             self._turns += 1
@@ -115,16 +108,16 @@ class VerifierLoop:
         self._mailbox.end(lambda order: refuse(order, _stopping()))
         self._drafters.tell(m.Bye())
         self._policies.close()
-        encoded = self._queue.close(PATIENCE)
-        return self._stepper.close(PATIENCE) and encoded
+        encoded = self._queue.close(CLOSE_TIMEOUT)
+        return self._stepper.close(CLOSE_TIMEOUT) and encoded
 
     @property
     def progress(self) -> int:
-        """Changes while the loop turns and the engine gets on; for a watchdog, from any thread."""
+        """Changes while the loop and the engine get on; from any thread."""
         return -1 if self._stepper.overdue(time.monotonic()) or not self._router.guarded else self._turns
 
     def stop(self) -> None:
-        """Take no new sessions and end when the live ones have; a signal handler may call this."""
+        """Take no new sessions and end after the live ones; safe in a signal handler."""
         if self._stopping is None:
             self._stopping = time.monotonic()
 
@@ -144,7 +137,7 @@ class VerifierLoop:
         return True
 
     def _timeout(self, now: float) -> float:
-        """Seconds the loop may sleep, once the engine has what it can do."""
+        """Begin a step where one is ready; return the seconds that the loop may sleep."""
         due = self._drafters.next_ping()
         until = now + 1.0 if due is None else due
         if self._stopping is not None:
@@ -213,7 +206,7 @@ class VerifierLoop:
     def _decoded(self, result: Decoded, now: float) -> None:
         outcomes = self._stepper.finish(result, self._sessions.live, now)
         if all(live.machine.lead or not live.machine.drafting for live, _ in outcomes):
-            # Before anyone is told: nobody's answer is needed for it.
+            # Before TRUTH is sent: no answer is needed for it.
             self._stepper.feed(self._sessions.live, time.monotonic())
         before = self.stats.totals.generated
         for live, effects in outcomes:
@@ -225,8 +218,7 @@ class VerifierLoop:
     # --- requests
 
     def _open(self, opening: Opening, now: float) -> None:
-        """Give a request the session that it names, or let it wait for one: till the end of this turn where there is
-        room and its prompt is ids."""
+        """Resume the session that a request names, else queue it: until the end of this turn where there is room."""
         try:
             if self._stopping is not None:
                 raise _stopping()
@@ -236,7 +228,7 @@ class VerifierLoop:
             opening.client.on_event(Failed(error))
 
     def snapshot(self, now: float) -> dict[str, object]:
-        """What `stats` shows: an immutable snapshot, built on the loop's thread."""
+        """Return a snapshot for `stats`."""
         return self.stats.snapshot(
             self._engine.info,
             list(self._sessions.live.values()),
@@ -319,14 +311,13 @@ class VerifierLoop:
         self._sessions.drafting.find_all(now)
 
     def _welcome(self, hello: m.Hello | None = None) -> m.Welcome:
-        """Who this is. Its host's name is for those that know it: with it anybody could claim to take its cores."""
+        """Return WELCOME, with the host's name only for who knows it: its holder may claim this host's cores."""
         limits, sha256 = self._limits, self.stats.model_hash or ""
         host = self._cores.host if hello is not None and hello.host == self._cores.host else ""
         return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
                          sorted(limits.end_ids), self._probes, host, self._cores.threads)  # fmt: skip
 
     def _share_cores(self) -> None:
-        """Leave the drafters of this host the CPU threads that they take."""
         threads = self._cores.beside(peer.hello for peer in self._drafters)
         if threads is not None:
             self._stepper.use_threads(threads)
@@ -335,7 +326,6 @@ class VerifierLoop:
         return reported_load(len(self._sessions.owners()), len(self._queue), self._info.n_seq, self._costs)
 
     def _peer_gone(self, identity: bytes, reason: str) -> None:
-        """Forget a drafter: its own sessions are kept for it, the others go on alone or with another drafter."""
         peer = self._drafters.remove(identity)
         if peer is None:
             return
@@ -347,7 +337,7 @@ class VerifierLoop:
         self._sessions.left(identity, time.monotonic(), may_return=reason not in ("revoked", "flooding"))
 
     def _peer_turned(self, peer: DrafterPeer) -> None:
-        """A drafter is stuck: sessions go on without it, but for its own clients'. Or it gets on again."""
+        """A drafter is stuck, or gets on again."""
         log.warning("drafter_stuck" if peer.stuck else "drafter_gets_on", drafter=peer.hello.drafter)
         self.stats.unpublished = True
         now = time.monotonic()
@@ -373,7 +363,6 @@ def _stopping() -> Busy:
 
 
 def _limits(engine: VerifyEngine) -> TargetLimits:
-    """What sessions must know of their target."""
     info, vocabulary = engine.info, engine.vocabulary
     most = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
     drafts = most if info.can_trim else 0

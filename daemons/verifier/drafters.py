@@ -1,4 +1,4 @@
-"""The drafters attached to a verifier: who is there, PINGs to them, and who has gone silent."""
+"""The drafters attached to a verifier, and the PINGs between them."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -15,19 +15,16 @@ from specmesh.daemons.link.router import Router
 from specmesh.errors import Busy
 from specmesh.wire import messages as m
 
-MOST = 64
-"""Most drafters attached at once."""
-
-MOST_OF_A_KEY = 8
-"""Most of them with the same key: one owner must not take every place."""
+MAX_DRAFTERS = 64
+MAX_PER_KEY = 8
+"""Most drafters with the same key: one owner must not keep others out."""
 
 
 P = TypeVar("P", m.Ping, m.Pong)
 
 
 class Drafters:
-    """DrafterPeers by the identity of their connection, in the order they came; `acceptance` is of all their drafts.
-    Each PING and PONG tells them of the `load` here."""
+    """Attached drafters by identity, the oldest first. acceptance: of all their drafts; load: for PING and PONG."""
 
     def __init__(self, router: Router, round_trips: Histogram, load: Callable[[], ReportedLoad] = ReportedLoad) -> None:
         self._router, self._round_trips, self._load = router, round_trips, load
@@ -45,8 +42,8 @@ class Drafters:
         return self._peers.get(identity) if identity is not None else None
 
     def add(self, identity: bytes, hello: m.Hello, now: float) -> None:
-        """Attach the drafter whose HELLO was just received; raises Busy where there are too many."""
-        if len(self._peers) >= MOST or self._router.gate.same_key(identity) >= MOST_OF_A_KEY:
+        """Attach the drafter whose HELLO was just received; raise Busy where there are too many."""
+        if len(self._peers) >= MAX_DRAFTERS or self._router.gate.same_key(identity) >= MAX_PER_KEY:
             raise Busy(f"too many drafters are attached ({len(self._peers)}): stop one")
         key = self._router.gate.attach(identity)
         self._peers[identity] = DrafterPeer(
@@ -60,17 +57,16 @@ class Drafters:
         )
 
     def remove(self, identity: bytes) -> DrafterPeer | None:
-        """Forget a drafter, and what is kept for it; None where there was none."""
         self._router.gate.detach(identity)
         self._router.forget(identity)
         return self._peers.pop(identity, None)
 
     def holding(self, length: int) -> list[bytes]:
-        """Those that get on and whose model can hold more than `length` ids."""
+        """Return those that are not stuck and can hold more than `length` ids."""
         return [identity for identity, peer in self._peers.items() if peer.hello.n_ctx > length and not peer.stuck]
 
     def turned(self) -> list[DrafterPeer]:
-        """Those found stuck, or no longer stuck, since the last call."""
+        """Return those that became stuck, or got on again, since the last call."""
         turned = [peer for peer in self._peers.values() if peer.stuck != peer.link.stuck]
         for peer in turned:
             peer.stuck = peer.link.stuck
@@ -80,7 +76,7 @@ class Drafters:
         return min((peer.link.next_ping for peer in self._peers.values()), default=None)
 
     def ping(self, now: float, progress: int, busy: float) -> None:
-        """PING each drafter that has had none for a while."""
+        """PING each drafter that is due one."""
         for peer in self._peers.values():
             if now >= peer.link.next_ping:
                 self._router.send(peer.identity, self._loaded(peer.link.ping(now, progress, busy)))
@@ -89,7 +85,6 @@ class Drafters:
         return [identity for identity, peer in self._peers.items() if peer.link.silent(now)]
 
     def probe(self, order: PingPeers, now: float, progress: int, busy: float) -> None:
-        """Send each the PING that somebody asked for."""
         order.sent(peer.end for peer in self._peers.values())
         for peer in self._peers.values():
             ping = peer.link.probe(now, progress, busy, order.answer(peer.end))

@@ -1,11 +1,14 @@
-"""Which drafter serves which session, and which stands by: core's drafter pool decides, this carries it out."""
+"""Which drafter serves which session, and which stands by, as the drafter pool decides; and the solving of policies."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import structlog
 
 from specmesh.core import events as ev
+from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.drafting.drafter_pool import (
     AttachReason,
     DrafterChange,
@@ -17,7 +20,6 @@ from specmesh.core.drafting.drafter_pool import (
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.verifier.drafters import Drafters
-from specmesh.daemons.verifier.policy_solver import PolicySolver
 from specmesh.daemons.verifier.remote_client import opened
 from specmesh.daemons.verifier.session_context import SessionContext
 from specmesh.wire import messages as m
@@ -30,11 +32,36 @@ CANDIDATES = 4
 """Most drafters that one look at a session compares with its own two: each takes some 50 microseconds."""
 
 
-class DrafterAssignment:
-    """The drafters of all `sessions`; `carry_out` does what a session's machine wants done, `changes` counts.
+@dataclass(frozen=True, slots=True)
+class Solved:
+    session: int
+    policy: Policy
 
-    A session that a drafter's own client asked for is drafted for by that drafter, which follows it anyway.
-    """
+
+class PolicySolver:
+    """Solves policies on a thread of its own: it takes milliseconds. Each goes to `deliver`, on that thread."""
+
+    def __init__(self, deliver: Callable[[Solved], None]) -> None:
+        self._deliver = deliver
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="policy")
+
+    def reconsider(self, live: SessionContext, now: float) -> None:
+        """Solve a new policy for a session where its estimates have moved."""
+        inputs = live.machine.unsolved(now)
+        if inputs is not None:
+            future = self._pool.submit(solve, inputs, live.machine.pacing.policy)
+            future.add_done_callback(lambda solved: self._solved(live.id, solved))
+
+    def _solved(self, session: int, solved: "Future[Policy]") -> None:
+        if not solved.cancelled():
+            self._deliver(Solved(session, solved.result()))
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+class DrafterAssignment:
+    """Assigns drafters to `sessions`; a session of a drafter's own client always has that drafter."""
 
     def __init__(
         self,
@@ -53,29 +80,28 @@ class DrafterAssignment:
     # --- who drafts
 
     def find_all(self, now: float, why: AttachReason | None = None) -> None:
-        """Have drafters for the sessions that may have one and have none."""
+        """Assign drafters to the sessions that may have one and have none."""
         for live in list(self._sessions.values()):
             if live.drafter is None and live.owner is None and live.machine.may_draft:
                 self.find(live, now, why)
 
     def find(self, live: SessionContext, now: float, why: AttachReason | None = None) -> None:
-        """Have a drafter for a session that has none, if there is any: the one that stands by, or the most useful."""
+        """Assign the standby or the fastest drafter, if there is any."""
         alone = live.machine.pacing.alone
         chosen = choose_drafter(self._offers(live, now), 1 / alone if alone > 0 else 0.0, live.casting.standby)
         if chosen is not None:
             self.attach(live, chosen, why or live.casting.why, now)
 
     def attach(self, live: SessionContext, identity: bytes, why: AttachReason, now: float) -> None:
-        """Let this drafter draft for a session, if it is there still; who drafted before knows already that it does
-        not, or is to stand by."""
+        """Let a drafter draft for a session; the one before knows that it does not, or will stand by."""
         peer = self._drafters.get(identity)
         if peer is None:
-            return  # it went away while it was being told
+            return  # it has just gone
         casting, known = live.casting, 0
         if casting.standby == identity and live.standby is not None:
             known, live.standby = live.standby.told, None
         if identity == live.owner:
-            known = 0  # it has just been told that it is opened
+            known = 0  # it has just got OPENED
         elif not known:
             self._announce(live, identity)
         live.drafter = identity
@@ -93,7 +119,7 @@ class DrafterAssignment:
         self._weigh()
 
     def go_round(self, identity: bytes, now: float) -> None:
-        """A drafter is stuck: sessions that are not its own clients' go on without it."""
+        """Take the sessions from a stuck drafter, but for its own clients'."""
         for live in self._sessions.values():
             if live.owner is not None:
                 continue
@@ -112,11 +138,10 @@ class DrafterAssignment:
             live.casting.forget(identity)
 
     def release(self, live: SessionContext, identity: bytes) -> None:
-        """Tell a drafter that a session is not its concern any more."""
         live.bytes_sent += self._router.send(identity, m.Done(live.id, "moved", len(live.machine.prefix)))
 
     def dismiss(self, live: SessionContext, heir: bytes | None = None) -> None:
-        """Let nobody stand by for a session; who did is told, unless it is `heir`, which gets the session anew."""
+        """Release a session's standby, unless it is `heir`, which gets the session."""
         identity = live.casting.standby
         if identity is not None and identity != heir:
             self.release(live, identity)
@@ -127,7 +152,7 @@ class DrafterAssignment:
         live.casting.stands_by(None)
 
     def finished(self, live: SessionContext, reason: str, now: float) -> None:
-        """A session has ended: its standby is told, with what it misses of the text."""
+        """A session has ended: send its standby the rest of the text and DONE."""
         identity = live.casting.standby
         if identity is not None and live.standby is not None:
             self._tell(live, identity, live.standby.rest(now))
@@ -138,7 +163,7 @@ class DrafterAssignment:
     # --- who stands by
 
     def stepped(self, live: SessionContext, now: float) -> None:
-        """A step has moved a session: its standby follows, and now and then its drafters are looked at."""
+        """Let the standby of a session follow it; now and then compare its drafters."""
         if live.machine.drafting != live.asked:
             self._weigh()
         if live.machine.finished is not None or live.owner is not None:
@@ -172,7 +197,7 @@ class DrafterAssignment:
             case ev.Nacked(base, crc):
                 self._tell(live, peer.identity, standby.nacked(base, crc, now))
             case _:
-                pass  # drafts that were on their way when it was relieved
+                pass  # drafts that were under way when it was relieved
 
     def _change(self, live: SessionContext, change: DrafterChange[bytes], now: float) -> None:
         if change.why is None:
@@ -206,8 +231,7 @@ class DrafterAssignment:
     # --- what they promise
 
     def _offers(self, live: SessionContext, now: float, most: int | None = None) -> list[DrafterOffer[bytes]]:
-        """What each drafter that can hold this session's text promises, the present one whatever it holds; of others
-        than the session's own at most so many, each in its turn."""
+        """Return the offers of drafters that can hold this session, its own always, of the others `most` in turn."""
         own = {live.drafter, live.casting.standby}
         fitting = self._drafters.holding(len(live.machine.prefix))
         if most is not None and len(fitting) > most + 2:
@@ -227,20 +251,13 @@ class DrafterAssignment:
                 continue
             rate = self._rate(live, peer, asked[identity] + 1, now)
             peer.record.rate = rate
-            offers.append(
-                DrafterOffer(
-                    identity,
-                    rate,
-                    drafting[identity],
-                    standing[identity],
-                    peer.record.measured,
-                    peer.record.barred(now),
-                )
-            )
+            barred = peer.record.barred(now)
+            loads = drafting[identity], standing[identity]
+            offers.append(DrafterOffer(identity, rate, *loads, peer.record.measured, barred))
         return offers
 
     def _rate(self, live: SessionContext, peer: DrafterPeer, load: int, now: float) -> float | None:
-        """Tokens per second to expect of a drafter in this session, were it one of `load`; None while unknown."""
+        """Return expected tokens per second with a drafter of `load` sessions; None while unknown."""
         pacing, record = live.machine.pacing, peer.record
         if pacing.alone <= 0:
             return None
@@ -254,7 +271,7 @@ class DrafterAssignment:
         return None if inputs is None else drafting_rate(inputs)
 
     def _weigh(self) -> None:
-        """Note for how many sessions each drafter drafts: that is what its timing is of."""
+        """Set each drafter's load, which its timing depends on."""
         for live in self._sessions.values():
             live.asked = live.machine.drafting
         loads = Counter(live.drafter for live in self._sessions.values() if live.asked)

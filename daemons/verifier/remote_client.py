@@ -1,22 +1,22 @@
-"""A client on the far side of the wire: what it asks for, and how it hears."""
+"""A client at a drafter: its OPEN as a request, and its events as frames."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
 from specmesh.api.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
-from specmesh.core.sampling.constraint import Grammar, check_grammar
+from specmesh.core.sampling.constraint import check_grammar
 from specmesh.core.sampling.logprobs import check_logprobs
 from specmesh.core.sampling.sampler import check_sampling
 from specmesh.core.sampling.stop import check_stops
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage, SessionParams
 from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
-from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
+from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError
 from specmesh.wire import messages as m
 
 
 def requested(order: m.Open) -> Request:
-    """What an OPEN asks for; raises RequestError for what cannot be."""
+    """Return the request of an OPEN; raise RequestError for an invalid one."""
     if order.n_prompt > len(order.ids):
         raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
     if len(order.biased_ids) != len(order.biases):
@@ -26,7 +26,11 @@ def requested(order: m.Open) -> Request:
     sampling = check_sampling(params_of(order))
     draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
     logprobs = None if order.logprobs == m.NO_LOGPROBS else check_logprobs(order.logprobs)
-    stops, grammar = check_stops(order.stop), _grammar(order)
+    stops, grammar = check_stops(order.stop), grammar_of(order)
+    if grammar is not None:
+        check_grammar(grammar)
+    elif order.grammar_kind:
+        raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
     params = SessionParams(sampling, order.max_tokens, draft_n, stops, logprobs, grammar, order.cache_prompt)
     chat = tuple(
         ChatMessage(told.get("role", ""), told.get("content", ""), told.get("name", "")) for told in order.messages
@@ -46,22 +50,18 @@ def requested(order: m.Open) -> Request:
     )
 
 
-def _grammar(order: m.Open) -> Grammar | None:
-    grammar = grammar_of(order)
-    if order.grammar_kind and grammar is None:
-        raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
-    return check_grammar(grammar) if grammar is not None else None
+_CODES = ((Busy, "busy"), (PromptTooLong, "context"), (NoSuchText, "session"), (EngineError, "engine"))
 
 
 class RemoteClient:
-    """A drafter whose own client asked for the session: hears by frames."""
+    """The client of a session that a drafter asked for: `say` sends it a frame."""
 
     def __init__(self, say: Callable[[m.ControlMessage], object], order: m.Open) -> None:
         self._say, self._ref, self._rounds = say, order.ref, order.rounds
         self._session = 0
 
     def on_event(self, event: ClientEvent) -> None:
-        """Send what the drafter cannot learn from TRUTH."""
+        """Send what TRUTH does not."""
         match event:
             case Started(session, prompt_tokens, _, params):
                 assert params is not None, "a verifier knows them"
@@ -73,28 +73,15 @@ class RemoteClient:
                 if self._rounds:
                     self._say(m.Round(self._session, list(drafts or ()), accepted))
             case Finished():
-                pass  # DONE has told it
+                pass  # DONE was sent
             case Failed(error):
-                self._say(m.Error(_code(error), str(error), self._ref, getattr(error, "param", None) or ""))
+                code = next((code for kind, code in _CODES if isinstance(error, kind)), "request")
+                self._say(m.Error(code, str(error), self._ref, getattr(error, "param", None) or ""))
             case _:
                 assert_never(event)
 
 
-def _code(error: SpecmeshError) -> str:
-    match error:
-        case Busy():
-            return "busy"
-        case PromptTooLong():
-            return "context"
-        case NoSuchText():
-            return "session"
-        case EngineError():
-            return "engine"
-        case _:
-            return "request"
-
-
 def opened(session: int, ref: int, prompt_tokens: int, params: SessionParams) -> m.Opened:
-    """The OPENED message for a session, as a drafter needs it that did not ask for it."""
+    """Return OPENED for a drafter that did not ask for the session."""
     fields = fields_of(params.sampling, params.grammar)
     return m.Opened(session, ref, prompt_tokens, **fields, cache_prompt=params.cache_prompt)

@@ -1,4 +1,4 @@
-"""A session at the verifier and what surrounds it, from its opening until its client has its report."""
+"""A session at the verifier with its client and drafters, until its client has its report."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,18 +11,16 @@ from specmesh.core.session import VerifierSession
 from specmesh.wire.messages import MAX_ALTERNATIVES, MAX_LOGPROBS, MAX_TOKENS, Logprobs, Sync, Truth
 
 CLOSE_GRACE = 0.2
-"""Most seconds a finished session's report waits for the drafter to tell its own time."""
+"""Most seconds that a finished session's report waits for the drafter's CLOSE."""
 
 
 @dataclass(slots=True)
 class SessionContext:
-    """A session: its place in the engine, its client, who owns it, and the drafter that drafts for it.
+    """A session: its sequence in the engine, its client, and its drafters.
 
-    owner is the drafter whose own client asked for it; None for a client of this daemon. told: when its client last
-    got a round. name: what it can be asked for by again, and key: with which key it was opened; either may be empty.
-    casting: what is known of its drafters; standby: the one that stands by, as it follows. asked: whether drafts are
-    asked for, as its drafter's load was counted last. unguided: it is in the log that drafts cannot be held against its
-    grammar any more.
+    owner: the drafter whose client asked for it, None for a client of this daemon. sent_at: time of the last round.
+    name: to resume it by; key: it was opened with; either may be empty. asked: drafts were asked for when drafters'
+    loads were last counted. unguided: the log has that its grammar can check no more drafts.
     """
 
     id: int
@@ -31,7 +29,7 @@ class SessionContext:
     client: EventSink
     owner: bytes | None
     drafter: bytes | None = None
-    told: float | None = None
+    sent_at: float | None = None
     bytes_sent: int = 0
     bytes_received: int = 0
     name: str = ""
@@ -46,7 +44,7 @@ class SessionContext:
         return Started(self.id, machine.n_prompt, tuple(machine.prefix[: machine.n_prompt]), machine.params)
 
     def frames(self, effect: Told) -> Iterator[Truth | Sync]:
-        """TRUTH, or SYNC in as many frames as its ids need, each placed by its own base and CRC."""
+        """Return TRUTH, or SYNC in as many frames as its ids need."""
         if not effect.sync:
             yield Truth(self.id, effect.base, effect.crc, effect.ids, effect.draft_n)
             return
@@ -56,7 +54,6 @@ class SessionContext:
             yield Sync(self.id, base, self.machine.prefix.crc_at(base), ids, effect.draft_n)
 
     def logprob_frames(self, base: int, count: int) -> Iterator[Logprobs]:
-        """LOGPROBS for `count` ids from `base` on, as far as they are known; of those said before they are not."""
         known, end = self.machine.logprobs, base + count
         most = max(min(MAX_LOGPROBS, MAX_ALTERNATIVES // ((self.machine.params.logprobs or 0) + 1)), 1)
         for at in range(max(base, known.begin), end, most):
@@ -64,19 +61,9 @@ class SessionContext:
             ids = [token for each in found for token in each.ids]
             yield Logprobs(self.id, at, [each.chosen for each in found], ids, [p for each in found for p in each.top])
 
-    def summary(self) -> dict[str, int]:
-        """What the log says of a finished session."""
-        counts = self.machine.counts
-        return {
-            "tokens": self.machine.generated,
-            "rounds": counts.rounds,
-            "accepted": counts.accepted,
-            "drafted": counts.drafted,
-        }
-
 
 class PendingReports:
-    """Finished sessions whose reports wait for the drafter's own numbers (CLOSE), but not for long."""
+    """Finished sessions whose reports wait for the drafter's own numbers in CLOSE."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[float, SessionContext, Finished]] = {}
@@ -91,13 +78,11 @@ class PendingReports:
         return min((deadline for deadline, _, _ in self._waiting.values()), default=None)
 
     def expire(self, now: float) -> None:
-        """Deliver what has waited long enough, the drafter's time unknown."""
         for session in [session for session, (deadline, _, _) in self._waiting.items() if now >= deadline]:
             self.deliver(session, 0, 0.0)
 
-    def told(self, session: int, drafter: bytes, drafted: int, draft_s: float, now: float) -> None:
-        """Deliver with the drafter's numbers, if it is the one that drafted; it cannot have worked longer than the
-        session lived."""
+    def closed(self, session: int, drafter: bytes, drafted: int, draft_s: float, now: float) -> None:
+        """Deliver with its drafter's numbers; none can have worked longer than the session lived."""
         if session in self._waiting and self._waiting[session][1].drafter == drafter:
             lived = now - self._waiting[session][1].machine.times.opened
             self.deliver(session, drafted, min(max(draft_s, 0.0), lived))

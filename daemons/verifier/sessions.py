@@ -1,8 +1,4 @@
-"""The verifier's sessions: begun, drafted for, kept for those who went away, ended.
-
-The machines (specmesh.core) decide what becomes of a text; here their effects are carried out, and here is known who
-listens to a session and who drafts for it.
-"""
+"""The verifier's sessions, from beginning to end; specmesh.core decides, this carries its effects out."""
 
 import itertools
 import time
@@ -24,8 +20,7 @@ from specmesh.daemons.link.router import Router
 from specmesh.daemons.runtime.prompts import Opening
 from specmesh.daemons.verifier.detached_sessions import AbsentClient, DetachedSessions
 from specmesh.daemons.verifier.drafters import Drafters
-from specmesh.daemons.verifier.drafting import DrafterAssignment
-from specmesh.daemons.verifier.policy_solver import PolicySolver
+from specmesh.daemons.verifier.drafting import DrafterAssignment, PolicySolver
 from specmesh.daemons.verifier.session_context import PendingReports, SessionContext
 from specmesh.daemons.verifier.statistics import SERVED, VerifierStats
 from specmesh.daemons.verifier.stepper import Stepper
@@ -36,8 +31,7 @@ log = structlog.get_logger("specmesh.verifier")
 
 
 class Sessions:
-    """All sessions of one verifier; `live` are those that have a place in the engine, by number. `drafting` knows who
-    drafts for them."""
+    """All sessions of one verifier; `live` by id those that have a sequence in the engine."""
 
     def __init__(
         self,
@@ -60,7 +54,7 @@ class Sessions:
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
 
     def __bool__(self) -> bool:
-        """Whether anybody waits for something."""
+        """True while a client waits for something."""
         return bool(self.live or self._closing)
 
     @property
@@ -79,12 +73,11 @@ class Sessions:
     # --- beginning
 
     def owners(self) -> list[bytes | None]:
-        """Who asked for the live sessions. Those that are kept are left out, as they give way."""
+        """Return who asked for the live sessions, without those kept, which give way."""
         return [live.owner for live in self.live.values() if not isinstance(live.client, AbsentClient)]
 
     def begin(self, opening: Opening, ids: Sequence[int], constraint: Constraint | None, now: float) -> None:
-        """Give an opening its session: the one that it names where there is one, else a new one on these ids. There
-        must be room; ids that the target cannot take, or the constraint forbids, must not come here."""
+        """Resume the session that an opening names, else begin one on these ids, which must be valid; there is room."""
         try:
             if self.adopted(opening, now):
                 return
@@ -123,7 +116,7 @@ class Sessions:
         return SessionContext(next(self._ids), seq, machine, opening.client, owner, name=request.id, key=key)
 
     def adopted(self, opening: Opening, now: float) -> bool:
-        """Give the session that an opening names to it, if any; raises NoSuchText where it must not have it."""
+        """Give an opening the session that it names, if any; raise NoSuchText where it must not have it."""
         request, owner = opening.request, opening.owner
         live, end = self._named(request.id)
         if live is None:
@@ -146,7 +139,7 @@ class Sessions:
         return True
 
     def _named(self, name: str) -> tuple[SessionContext | None, Finished | None]:
-        """The session of that name; with its end, where it has ended and nobody has heard of it."""
+        """Return the session of this name, with its end where it has finished."""
         if not name:
             return None, None
         for live in self.live.values():
@@ -155,7 +148,7 @@ class Sessions:
         return self._kept.ended(name) or (None, None)
 
     def _take_over(self, live: SessionContext, owner: bytes | None) -> None:
-        """Tell those who had a session that they have it no more; `owner` is the drafter that gets it, if one does."""
+        """Take a session from its client and drafter for `owner`, the drafter that gets it, if one does."""
         if live.owner is None:
             live.client.on_event(Failed(RequestError("somebody else has asked for this text by its name")))
         had = {live.owner} if owner is None else {live.owner, live.drafter}
@@ -167,7 +160,7 @@ class Sessions:
             self.drafting.dismiss(live, heir=owner)
 
     def _hand_over(self, live: SessionContext, opening: Opening) -> None:
-        """Let the opening's client have a session, and tell it what there is of the text that it does not know."""
+        """Give a session to the opening's client, with what that does not know of the text."""
         machine = live.machine
         live.client, live.owner = opening.client, opening.owner
         machine.followed = opening.owner is not None
@@ -183,7 +176,7 @@ class Sessions:
             self.drafting.find(live, time.monotonic())
 
     def _end_again(self, live: SessionContext, end: Finished, now: float) -> None:
-        """Tell how a session ended; of a drafter that is believed once it closes it."""
+        """Send how a session ended; to a drafter until it closes the session."""
         if live.owner is None:
             live.client.on_event(end)
             self._kept.forget(live.id)
@@ -194,7 +187,7 @@ class Sessions:
     # --- drafters
 
     def left(self, identity: bytes, now: float, *, may_return: bool) -> None:
-        """A drafter is gone: its own sessions are kept where it may return, the others go on with another."""
+        """A drafter is gone: keep its own sessions where it may return, give the others another drafter."""
         self.drafting.gone(identity, now)
         for live in list(self.live.values()):
             if live.owner == identity:
@@ -223,8 +216,7 @@ class Sessions:
         self.carry_out(live, live.machine.handle(event, now))
 
     def closed(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
-        """A drafter is done with a session: it has heard its end, or its client left before."""
-        self._closing.told(close.session, peer.identity, close.drafted, close.draft_s, now)
+        self._closing.closed(close.session, peer.identity, close.drafted, close.draft_s, now)
         self._kept.closed(close.session, peer.identity)
         live = self.live.get(close.session)
         if live is not None and live.owner == peer.identity:
@@ -238,18 +230,16 @@ class Sessions:
         self.carry_out(live, live.machine.handle(ev.Cancelled(reason), now))
 
     def fail(self, live: SessionContext, error: SpecmeshError, now: float, reason: str) -> None:
-        """The same, with an error for its client."""
         live.client.on_event(Failed(error))
         self.cancel(live, now, reason)
 
     def stop(self, now: float) -> None:
-        """Nobody is kept from now on: who comes back will find another verifier."""
+        """Keep no sessions from now on."""
         self._kept.grace = 0.0
         while (live := self._kept.running()) is not None:
             self._drop(live, now)
 
     def _drop(self, live: SessionContext, now: float) -> None:
-        """End a session that nobody came back for."""
         self._kept.forget(live.id)
         log.info("session_dropped", session=live.id, tokens=live.machine.generated)
         self.cancel(live, now)
@@ -278,7 +268,6 @@ class Sessions:
                     assert_never(effect)
 
     def _note_unguided(self, live: SessionContext) -> None:
-        """Say once that a session's drafts are all lost from now on."""
         why = None if live.unguided else live.machine.unguided
         if why is not None:
             live.unguided = True
@@ -290,13 +279,12 @@ class Sessions:
             live.bytes_sent += self._router.send(live.drafter, message)
 
     def _tell_logprobs(self, live: SessionContext, base: int, count: int) -> None:
-        """Those of ids that were just told, where the drafter's own client wants them."""
         if live.machine.logprobs and live.owner is not None:
             for frame in live.logprob_frames(base, count):
                 self._tell(live, frame)
 
     def _finish(self, live: SessionContext, reason: str, now: float) -> None:
-        """Free the session's place; its report waits a moment for the drafter's own numbers."""
+        """Free a session's sequence; its report waits a moment for the drafter's CLOSE."""
         if self.live.pop(live.id, None) is None:
             return
         self._stepper.release(live, broken=reason == "error")
@@ -307,7 +295,8 @@ class Sessions:
         peer = self._drafters.get(live.drafter)
         report["drafter"] = peer.hello.drafter if peer is not None else None
         finished = Finished(reason, tuple(machine.prefix[: machine.n_prompt]), report)
-        log.info("session_finished", session=live.id, reason=reason, **live.summary())
+        counts = {name: getattr(machine.counts, name) for name in ("rounds", "accepted", "drafted")}
+        log.info("session_finished", session=live.id, reason=reason, tokens=machine.generated, **counts)
         self._closing.add(live, finished, now)
         if peer is not None:
             done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == live.drafter else {})

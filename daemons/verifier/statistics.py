@@ -1,4 +1,4 @@
-"""The verifier's counters and the snapshot of them that `stats` shows."""
+"""The verifier's counters and their snapshot."""
 
 import os
 from collections import Counter, deque
@@ -23,14 +23,12 @@ SCHEMA_VERSION = 1
 ROLLING_ROUNDS = 256
 SERVED = ("stop", "length")
 ENDS = (*SERVED, "cancelled", "error", "shutdown")
-"""How sessions end: the first two with their text."""
 
 PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 
 
 class DaemonStats:
-    """What both daemons count since they started. `latest` is the newest snapshot, safe to read from any thread; what
-    has changed since is `unpublished`."""
+    """Counters of either daemon. latest: newest snapshot, for any thread; unpublished: counters changed since."""
 
     def __init__(self, now: float) -> None:
         self._started = now
@@ -42,12 +40,8 @@ class DaemonStats:
         self.unpublished = True
         self.latest: dict[str, object] = {}
 
-    def publish(self, snapshot: dict[str, object]) -> None:
-        """Make `snapshot` the newest."""
-        self.latest = snapshot
-
     def common(self, role: str, info: EngineInfo, traffic: Traffic, accepted: int, now: float) -> dict[str, object]:
-        """What `stats --json` prints about either daemon; accepted: drafts so far."""
+        """Return the part of `stats --json` that both daemons have."""
         wire_bytes = traffic.bytes_sent + traffic.bytes_received
         return {
             "schema_version": SCHEMA_VERSION,
@@ -74,7 +68,7 @@ class DaemonStats:
 
 
 def merged(common: dict[str, object], own: dict[str, object]) -> dict[str, object]:
-    """Both daemons' snapshot with one's own keys, objects of both joined."""
+    """Join two snapshots, and the objects that both have."""
     joined = {
         key: one | other
         for key, other in own.items()
@@ -84,8 +78,6 @@ def merged(common: dict[str, object], own: dict[str, object]) -> dict[str, objec
 
 
 class VerifierStats(DaemonStats):
-    """Counters of one verifier."""
-
     def __init__(self, now: float) -> None:
         super().__init__(now)
         self._recent: deque[tuple[int, int]] = deque(maxlen=ROLLING_ROUNDS)
@@ -100,14 +92,12 @@ class VerifierStats(DaemonStats):
         self.model_hash: str | None = None
 
     def begun(self, session: VerifierSession) -> None:
-        """Count a session that opens, perhaps with a text that was begun before."""
         self.unpublished = True
         self.opened += 1
         self.resumed += session.resumed > 0
         self._prompt_tokens += session.n_prompt
 
     def round(self, told: ev.Emit, now: float) -> None:
-        """Count a verification round of some session."""
         drafted, generated = len(told.drafts), len(told.ids)
         self.totals.record(drafted, told.tested, told.accepted, generated, told.forced)
         drafted, accepted = max(drafted - told.forced, 0), max(told.accepted - told.forced, 0)
@@ -115,20 +105,19 @@ class VerifierStats(DaemonStats):
         self.minute.record(now, drafted, accepted, generated)
 
     def emitted(self, live: SessionContext, told: ev.Emit) -> None:
-        """Count the round that a session's client is told now, and how long it has taken."""
+        """Count the round that is sent to a session's client now."""
         times, tokens = live.machine.times, len(told.ids)
         assert times.last_token is not None, "a round sets it"
         self.round(told, times.last_token)
-        if live.told is None:
+        if live.sent_at is None:
             self._first_tokens.record(times.last_token - times.opened)
         elif tokens:
-            self._between.record((times.last_token - live.told) / tokens, tokens)
-        live.told = times.last_token
+            self._between.record((times.last_token - live.sent_at) / tokens, tokens)
+        live.sent_at = times.last_token
         if not told.drafts and live.machine.may_draft:
             self._fallbacks["no_drafts" if live.machine.attached else "no_drafter"] += 1
 
     def ended(self, session: VerifierSession, reason: str, now: float) -> None:
-        """Count a session that is over."""
         self.unpublished = True
         self._ended[reason] += 1
         self._stale_drafts += session.stale_drafts
@@ -136,14 +125,8 @@ class VerifierStats(DaemonStats):
             self._latencies.record(now - session.times.opened)
 
     def step(self, start: float, end: float, generated: int) -> None:
-        """Count a step of the engine."""
         self.busy.record(start, end)
         self.throughput.record(generated, start, end)
-
-    def rolling_acceptance(self) -> float | None:
-        """Accepted / drafted over the recent rounds; None where nothing was drafted."""
-        drafted = sum(d for d, _ in self._recent)
-        return sum(a for _, a in self._recent) / drafted if drafted else None
 
     def snapshot(
         self,
@@ -156,11 +139,13 @@ class VerifierStats(DaemonStats):
         kept: int = 0,
         queued: int = 0,
     ) -> dict[str, object]:
-        """Everything `specmesh stats --json` prints about a verifier; `kept`: sessions whose client is away."""
+        """Return `specmesh stats --json`; kept: sessions whose client is away."""
         names = {peer.identity: peer.hello.drafter for peer in peers}
         drafting = Counter(live.drafter for live in sessions)
         standing = Counter(live.casting.standby for live in sessions)
         totals = self.totals
+        recent_drafts = sum(drafted for drafted, _ in self._recent)
+        recent = sum(accepted for _, accepted in self._recent) / recent_drafts if recent_drafts else None
         own: dict[str, object] = {
             "model": {"sha256": self.model_hash, "reproducible": info.width is not None},
             "sessions": {
@@ -171,7 +156,7 @@ class VerifierStats(DaemonStats):
                 "ended": dict(self._ended),
             },
             "acceptance": {
-                "rolling": _rounded(self.rolling_acceptance()),
+                "rolling": _rounded(recent),
                 "total": _rounded(totals.acceptance_rate if totals.drafted else None),
                 "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
                 "mean_length": round(totals.mean_acceptance_length, 4),

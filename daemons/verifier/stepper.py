@@ -1,5 +1,4 @@
-"""The target's steps: formed from the sessions that are ready, run on the engine's thread, their cost learned; and its
-sequences, from one session to the next."""
+"""Steps of the target: formed from the sessions that are ready, run on the engine's thread, their cost learned."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
@@ -22,11 +21,10 @@ STEP_PATIENCE = 180.0
 log = structlog.get_logger("specmesh.verifier")
 
 StepOutcome = tuple[SessionContext, list[ev.VerifierEffect]]
-"""A session that took part in a step, and what is to be done about it."""
 
 
 class Stepper:
-    """Runs one step at a time; `deliver` hears of its end, on the engine's thread."""
+    """Runs one step at a time; its end goes to `deliver`, on the engine's thread."""
 
     def __init__(
         self,
@@ -57,11 +55,11 @@ class Stepper:
         return self.slots.acquire(ids, prompt, live, cached=cached)
 
     def release(self, live: SessionContext, *, broken: bool) -> None:
-        """A session is over. Nothing is kept of one that is broken."""
+        """Give a session's sequence back; keep nothing of a broken one."""
         self.slots.release(live.seq, NO_CONTENTS if broken else live.machine.memory)
 
     def feed(self, sessions: Mapping[int, SessionContext], now: float) -> float | None:
-        """Begin a step if the engine is free and a session ready; when to try again where one waits for drafts."""
+        """Begin a step if the engine is free and a session ready; return when to try again."""
         if self._step is not None:
             return None
         step = self._scheduler.next_step({live.id: live.machine for live in sessions.values()}, now)
@@ -94,16 +92,16 @@ class Stepper:
         self._threads = None
 
     def use_threads(self, threads: int) -> None:
-        """Take so many CPU threads from the next step on; what steps cost is learned anew."""
+        """Use so many CPU threads from the next step on; learn the costs anew."""
         self._threads = threads
         self._costs.doubt()
 
     def overdue(self, now: float) -> bool:
-        """Whether the step that runs takes longer than any should; any thread may ask."""
+        """Return True where the running step takes too long; from any thread."""
         return self._step is not None and now - self._begun > STEP_PATIENCE
 
     def finish(self, result: Decoded, sessions: Mapping[int, SessionContext], now: float) -> list[StepOutcome]:
-        """Take in the step that has ended: its cost, and its logits into the sessions of it that still live."""
+        """Record the cost of the step that has ended and hand its logits to its sessions."""
         step, self._step = self._step, None
         assert step is not None, "results come of steps"
         self.slots.end()
@@ -140,7 +138,7 @@ class Stepper:
         return outcomes
 
     def abandon(self, sessions: Mapping[int, SessionContext]) -> list[SessionContext]:
-        """The step has failed; those of the sessions whose sequences are in doubt."""
+        """Give up the failed step; return the sessions whose sequences are in doubt."""
         self._step = None
         doubtful = self.slots.fail()
         return [live for live in sessions.values() if live.seq in doubtful]
@@ -153,13 +151,12 @@ class Stepper:
                     self._behind.add(live.seq)
 
     def rest(self) -> None:
-        """No session is left: what passes until the next step says nothing about pauses, nor do those that were here of
-        those that come."""
+        """No session is left: measure no pause until the next step."""
         self._last_ended = None
         self._costs.crowds.rest()
 
     def close(self, patience: float) -> bool:
-        """End the engine's thread; whether it did within `patience` seconds, so that the model may be freed."""
+        """End the engine's thread; return False where it did not end in time: then the model must not be freed."""
         return self._engine.close(patience)
 
 

@@ -9,7 +9,7 @@ from named_texts import LONG, NAME, asked, by_name, followed, kept, named, sessi
 
 from specmesh.api.requests import Finished, Started
 from specmesh.daemons.link.peer_gate import PeerGate
-from specmesh.daemons.verifier.detached_sessions import MOST, DetachedSessions
+from specmesh.daemons.verifier.detached_sessions import MAX_DETACHED, DetachedSessions
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import NoSuchText, RequestError
 from specmesh.wire import messages as m
@@ -246,11 +246,11 @@ def test_a_verifier_that_stops_keeps_nobody(bench: Bench):
 def test_kept_sessions_are_bounded():
     """Of too many that ended the oldest go."""
     store = DetachedSessions(30.0)
-    for number in range(MOST + 3):
+    for number in range(MAX_DETACHED + 3):
         live = SimpleNamespace(id=number, name=f"n{number}", owner=b"d")
         store.add(live, float(number), Finished("stop", (), {}))  # type: ignore[arg-type]
     assert store.expire(5.0) == []
-    assert len(store) == MOST
+    assert len(store) == MAX_DETACHED
     assert store.ended("n2") is None
     assert store.ended("n3") is not None
     store.closed(3, b"other")
