@@ -139,9 +139,9 @@ def test_vocabulary_comes_to_a_drafter_without_one(bench: Bench):
 class Turned(SimDrafter):
     """The simulated draft model with its ids in reverse order."""
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary(super().vocabulary.pieces[::-1], frozenset({0}))
+    def __init__(self, settings: SimSettings) -> None:
+        super().__init__(settings)
+        self.vocabulary = Vocabulary(self.vocabulary.pieces[::-1], frozenset({0}))
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         guess = super().predict(seq, [255 - token for token in ids], sampler and Reversing(sampler))

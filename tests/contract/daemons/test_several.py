@@ -289,9 +289,9 @@ def test_the_draft_model_is_shared(bench: Bench):
 class Foreign(SimDrafter):
     """A draft model of another family."""
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary(tuple(b"\xff%d" % number for number in range(256)), frozenset())
+    def __init__(self, settings: SimSettings) -> None:
+        super().__init__(settings)
+        self.vocabulary = Vocabulary(tuple(b"\xff%d" % number for number in range(256)), frozenset())
 
 
 @pytest.mark.parametrize("count", [1, 2])

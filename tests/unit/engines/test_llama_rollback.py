@@ -203,6 +203,18 @@ class TestRestore:
         assert close_to(last_row(engine, Span(0, 0, IDS[:9], logits=True)), after)
 
     @pytest.mark.parametrize("arch", [*RESTORING, *ROLLING])
+    def test_a_long_chain_is_wrong(self, path: Callable[[str], Path], arch: str) -> None:
+        """A state that was saved within it is not gone back to."""
+        engine, straight = LlamaDrafter(settings(path(arch))), LlamaDrafter(settings(path(arch)))
+        engine.predict(0, IDS[:40], None)
+        for token in (*IDS[40:50], *range(40, 90)):
+            engine.predict(0, [token], GREEDY)
+        assert engine.trim(0, 50) == 50
+        assert engine.predict(0, IDS[50:51], GREEDY) == straight.predict(0, IDS[:51], GREEDY)
+        engine.close()
+        straight.close()
+
+    @pytest.mark.parametrize("arch", [*RESTORING, *ROLLING])
     def test_a_drafter_goes_back_cheaply(
         self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, arch: str
     ) -> None:
