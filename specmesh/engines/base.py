@@ -263,6 +263,12 @@ class Sequences:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}: it holds {held}")
         return held
 
+    def check_cut(self, seq: int, length: int) -> int:
+        """Check that `length` >= 0; return how many ids `seq` holds after a cut to at most `length`."""
+        if length < 0:
+            raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
+        return min(self.held(seq), length)
+
     def check_copy(self, seq: int, source: int, length: int) -> None:
         """Check that the empty `seq` may begin with `length` ids of `source`, 0 < length <= held."""
         if self.held(seq) or not 0 < length <= self.held(source):

@@ -8,24 +8,21 @@ from collections.abc import Sequence
 
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.engines.base import ANY_ID, EngineInfo, Sequences
-from specmesh.errors import ConfigError, LocalProtocolError
+
+_SIZES = (4, 3, 2)
+"""Lengths of the suffixes that are tried."""
 
 
 class NgramDrafter:
-    """Guesses the id that followed the most recent earlier occurrence of the longest known suffix.
+    """Guesses the id that followed the most recent earlier occurrence of the longest known suffix."""
 
-    n_ctx and n_seq are as in EngineInfo; suffixes of `longest` down to `shortest` ids are tried.
-    """
+    vocabulary = None
 
-    def __init__(self, n_ctx: int, n_seq: int, *, longest: int = 4, shortest: int = 2) -> None:
-        if not 1 <= shortest <= longest:
-            raise ConfigError(f"n-gram sizes {shortest} to {longest}: need 1 <= shortest <= longest")
-        name = f"ngram-{longest}"
-        backend = "prompt lookup"
+    def __init__(self, n_ctx: int, n_seq: int) -> None:
+        name, backend = f"ngram-{_SIZES[0]}", "prompt lookup"
         self.info = EngineInfo(name, n_ctx, n_ctx, n_seq, trimming="removal", backend=backend, reuse="cut")
-        self.vocabulary = None
         self._sequences = Sequences(n_seq, n_ctx, ANY_ID)
-        self._histories = [_History(longest, shortest) for _ in range(n_seq)]
+        self._histories = [_History() for _ in range(n_seq)]
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         held = self._sequences.check_append(seq, ids, self.info.n_batch)
@@ -35,10 +32,7 @@ class NgramDrafter:
         return None if sampler is None else history.guess()
 
     def trim(self, seq: int, length: int) -> int:
-        held = self._sequences.held(seq)
-        if length < 0:
-            raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
-        kept = min(held, length)
+        kept = self._sequences.check_cut(seq, length)
         self._histories[seq].truncate(kept)
         self._sequences.set(seq, kept)
         return kept
@@ -50,8 +44,7 @@ class NgramDrafter:
 class _History:
     """Ids with an index of their n-grams that grows and shrinks with them, in constant time per id."""
 
-    def __init__(self, longest: int, shortest: int) -> None:
-        self._sizes = range(longest, shortest - 1, -1)
+    def __init__(self) -> None:
         self._ids: list[int] = []
         # For each n-gram where it ended, oldest first: the index of the id after it.
         self._ends: dict[tuple[int, ...], list[int]] = {}
@@ -78,4 +71,4 @@ class _History:
             self._ids.pop()
 
     def _suffixes(self) -> list[tuple[int, ...]]:
-        return [tuple(self._ids[-size:]) for size in self._sizes if size <= len(self._ids)]
+        return [tuple(self._ids[-size:]) for size in _SIZES if size <= len(self._ids)]

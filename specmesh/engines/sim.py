@@ -204,10 +204,9 @@ class SimDrafter(_SimEngine):
         return ask.sampler.choose(_one_hot([guess], self.settings.n_vocab)[0], held + len(ask.ids))
 
     def trim(self, seq: int, length: int) -> int:
-        held = self.sequences.held(seq)
-        if length < 0:
-            raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
-        kept = held if length >= held else length * self.settings.can_trim
+        kept = self.sequences.check_cut(seq, length)
+        if kept < self.sequences.held(seq) and not self.settings.can_trim:
+            kept = 0
         self.cut(seq, kept)
         return kept
 

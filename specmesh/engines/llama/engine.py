@@ -278,9 +278,6 @@ class LlamaDrafter(LlamaEngine):
 
     def trim(self, seq: int, length: int) -> int:
         """As `DraftEngine.trim`: a sequence that cannot be cut so far back is emptied."""
-        held = self._sequences.held(seq)
-        if length < 0:
-            raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
-        if length < held and not self._trim(seq, length):
+        if not self._trim(seq, self._sequences.check_cut(seq, length)):
             self._trim(seq, 0)
         return self._sequences.held(seq)

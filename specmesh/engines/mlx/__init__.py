@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVReuse
-from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import EngineInfo, Progress, Sequences, Trimming, context_of
 from specmesh.engines.mlx.model import MlxSettings, free, load
 from specmesh.errors import EngineError, LocalProtocolError
@@ -42,20 +41,12 @@ class MlxDrafter:
             self.close()
             raise
 
-    @property
-    def info(self) -> EngineInfo:
-        return self._info
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self._vocabulary
-
     def encode(self, text: str) -> list[int]:
         return self._encode(text)
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         self._check_caller()
-        held = self._sequences.check_append(seq, ids, self._info.n_batch)
+        held = self._sequences.check_append(seq, ids, self.info.n_batch)
         try:
             row = self._memories[seq].feed(ids, logits=sampler is not None)
         except Exception as error:
@@ -69,10 +60,7 @@ class MlxDrafter:
     def trim(self, seq: int, length: int) -> int:
         """As `DraftEngine.trim`: a model that cannot be cut there goes back to the newest snapshot below."""
         self._check_caller()
-        if length < 0:
-            raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
-        if length >= self._sequences.held(seq):
-            return self._sequences.held(seq)
+        self._sequences.check_cut(seq, length)
         try:
             self._sequences.set(seq, self._memories[seq].trim(length))
         except Exception as error:
@@ -108,12 +96,12 @@ class MlxDrafter:
         first.clear()
         assert row is not None, "asked for"
         n_vocab = int(row.logits.size)
-        self._vocabulary, self._encode = model.vocabulary(n_vocab), model.encode
+        self.vocabulary, self._encode = model.vocabulary(n_vocab), model.encode
         n_ctx = context_of(settings.n_ctx, model.trained_ctx)
         trimming: Trimming = "removal" if first.can_trim else "restore"
         reuse: KVReuse = "cut" if first.can_trim else "whole"
         sizes = n_ctx, settings.n_batch, settings.n_seq
-        self._info = EngineInfo(model.name, *sizes, trimming, model.backend, reuse=reuse)
+        self.info = EngineInfo(model.name, *sizes, trimming, model.backend, reuse=reuse)
         self._sequences = Sequences(settings.n_seq, n_ctx, n_vocab)
 
     def _empty(self, seq: int) -> None:

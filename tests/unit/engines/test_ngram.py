@@ -6,13 +6,12 @@ from hypothesis import strategies as st
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.ngram import NgramDrafter
-from specmesh.errors import ConfigError
 
 GREEDY = Sampler(SamplingParams())
 
 
-def guess(ids: list[int], **sizes: int) -> int | None:
-    return NgramDrafter(256, 1, **sizes).predict(0, ids, GREEDY)
+def guess(ids: list[int]) -> int | None:
+    return NgramDrafter(256, 1).predict(0, ids, GREEDY)
 
 
 def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:
@@ -31,16 +30,8 @@ def test_guesses_what_followed() -> None:
 
 @pytest.mark.parametrize("ids", [[1], [1, 2], [1, 2, 3, 4], [5, 1, 6, 1]])
 def test_no_guess(ids: list[int]) -> None:
-    """Without an earlier occurrence of at least `shortest` ids there is no guess."""
+    """Without an earlier occurrence of at least two ids there is no guess."""
     assert guess(ids) is None
-
-
-def test_sizes() -> None:
-    """`shortest` and `longest` bound what counts as a match."""
-    assert guess([5, 1, 6, 1], shortest=1) == 6
-    assert guess([1, 2, 3, 9, 1, 2], longest=3, shortest=3) is None
-    with pytest.raises(ConfigError):
-        NgramDrafter(256, 1, longest=1, shortest=2)
 
 
 SHORT_IDS = st.lists(st.integers(0, 3), max_size=12)
