@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 from specmesh.errors import ChildFailed
 
@@ -52,19 +51,21 @@ class Child:
     def __init__(self, module: str, limits: Limits) -> None:
         self._module, self._limits = module, limits
         self._lock = threading.Lock()
-        self._running: _Running | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._opened = contextlib.ExitStack()
 
     def ask(self, request: Json) -> Json:
         """Return the answer. Raises ChildFailed; the process may have ended then, and the next call starts another."""
         line = f"{json.dumps(request)}\n".encode()
         with self._lock:
-            if self._running is None or self._running.process.poll() is not None:
-                self._forget()
-                self._running = _Running(self._module, self._limits)
             try:
-                answer = self._running.exchange(line, self._limits.seconds)
+                process = self._process
+                if process is None or process.poll() is not None:
+                    self._end()
+                    process = self._start()
+                answer = self._exchange(process, line, self._limits.seconds)
             except BaseException:
-                self._forget()
+                self._end()
                 raise
         if "failed" in answer:
             raise ChildFailed(str(answer["failed"]))
@@ -72,55 +73,48 @@ class Child:
 
     def close(self) -> None:
         """End the process; a request in progress fails."""
-        if (running := self._running) is not None:
-            running.process.kill()
+        if (process := self._process) is not None:
+            process.kill()
         with self._lock:
-            self._forget()
+            self._end()
 
-    def _forget(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            running.end()
+    def _end(self) -> None:
+        self._process = None
+        self._opened.close()
 
-
-class _Running:
-    """One process, from its start to its end."""
-
-    def __init__(self, module: str, limits: Limits) -> None:
+    def _start(self) -> subprocess.Popen[bytes]:
+        limits = self._limits
         # Tokens and keys in our environment are none of its business.
         passed = {
             name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)
         }
-        self._errors: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
-        self._channel, theirs = socket.socketpair()
-        self._answers = self._channel.makefile("rb")
-        try:
-            self.process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-P", "-m", __name__, module, str(limits.memory), str(limits.seconds)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors.fileno(),
-                env={**passed, **limits.environment},
-                start_new_session=True,  # Ctrl-C is for this process
-            )
-        except OSError as error:
-            self._close()
-            raise ChildFailed(f"no process could be started: {error.strerror}") from error
-        finally:
-            theirs.close()
-        try:
-            self.exchange(b"", STARTING)
-        except BaseException:
-            self.end()
-            raise
+        self._errors = self._opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed by `_end`
+        ours, theirs = socket.socketpair()
+        self._channel = self._opened.enter_context(ours)
+        self._answers = self._opened.enter_context(ours.makefile("rb"))
+        with theirs:
+            try:
+                process = subprocess.Popen(  # noqa: S603 - our own module
+                    [sys.executable, "-P", "-m", __name__, self._module, str(limits.memory), str(limits.seconds)],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._errors.fileno(),
+                    env={**passed, **limits.environment},
+                    start_new_session=True,  # Ctrl-C is for this process
+                )
+            except OSError as error:
+                raise ChildFailed(f"no process could be started: {error.strerror}") from error
+        self._process = self._opened.enter_context(process)  # waits for its end
+        self._opened.callback(process.kill)
+        self._exchange(process, b"", STARTING)
+        return process
 
-    def exchange(self, request: bytes, seconds: float) -> Json:
-        """Send a request and receive an answer; after a ChildFailed the process must be ended."""
+    def _exchange(self, process: subprocess.Popen[bytes], request: bytes, seconds: float) -> Json:
         late, line = threading.Event(), b""
 
         def expire() -> None:
             late.set()
-            self.process.kill()
+            process.kill()
 
         timer = threading.Timer(seconds, expire)
         timer.start()
@@ -131,7 +125,7 @@ class _Running:
         if late.is_set():
             raise ChildFailed(f"it took more than {seconds:g} s")
         if not line:
-            raise ChildFailed(self._last_words())
+            raise ChildFailed(self._last_words(process))
         try:
             answer = json.loads(line)
         except (ValueError, RecursionError):
@@ -140,24 +134,15 @@ class _Running:
             raise ChildFailed("its answer cannot be read")
         return answer
 
-    def _last_words(self) -> str:
+    def _last_words(self, process: subprocess.Popen[bytes]) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(1.0)
-        self.process.kill()
-        code = self.process.wait()
+            process.wait(1.0)
+        process.kill()
+        code = process.wait()
         how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
         self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - _LAST_WORDS, 0))
         words = [line.strip() for line in self._errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
         return f"it ended with {how}" + (f": {words[-1]}" if words else "")
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._close()
-
-    def _close(self) -> None:
-        for opened in (self._answers, self._channel, self._errors):
-            opened.close()
 
 
 def _serve(answer: Callable[[Json], Json], memory: int, seconds: float) -> None:
