@@ -32,7 +32,7 @@ class Logprob:
 
 
 def check_logprobs(top: int) -> int:
-    """How many alternatives are to be told of a token; raises RequestError where those are too many."""
+    """Return `top`; raise RequestError where so many alternatives of a token are too many."""
     if not 0 <= top <= MAX_LOGPROBS:
         raise RequestError(f"logprobs must be a whole number from 0 to {MAX_LOGPROBS}", "logprobs")
     return top
@@ -63,13 +63,11 @@ class LogprobRecorder:
         return self._top is not None
 
     def take(self, rows: Iterable[NDArray[np.float32]], chosen: Sequence[int]) -> None:
-        """The next ids, each with the row that chose it."""
         if self._top is not None:
             self._found += [logprobs_of(row, token, self._top) for row, token in zip(rows, chosen, strict=False)]
 
     def between(self, begin: int, end: int) -> tuple[Logprob | None, ...]:
-        """Of the positions [begin, end), all of them known or before the first; None for those, nothing at all where
-        nobody asked."""
+        """Return those of the positions [begin, end), None before the first known one; nothing where nobody asked."""
         if self._top is None:
             return ()
         before = min(max(self.begin - begin, 0), end - begin)

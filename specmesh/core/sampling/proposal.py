@@ -44,13 +44,13 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class SampledDraft:
-    """A draft, and what it was sampled from; None for one that is certain, or of which that is not known."""
+    """A draft, and what it was sampled from: None if it was certain, or that is not known."""
 
     token: int
     proposal: Proposal | None = None
 
     def shares(self) -> tuple[Ids, Floats]:
-        """The law that it was sampled from. Without a proposal all of it is the token itself."""
+        """Tokens and probabilities that it was sampled from: itself alone without a proposal."""
         if self.proposal is None:
             return np.array([self.token], dtype=np.int64), np.ones(1)
         return self.proposal.shares()
@@ -75,7 +75,7 @@ class ProposalSampler(Sampler):
     __slots__ = ("proposal",)
 
     def __init__(self, sampler: Sampler, crc: int) -> None:
-        """The sampler for the position after a prefix with this CRC. Its temperature must be above 0."""
+        """For the position after a prefix with this CRC; the temperature must be above 0."""
         keyed = sampler.keyed(crc)
         super().__init__(keyed.params, keyed.before)
         self.proposal: Proposal | None = None

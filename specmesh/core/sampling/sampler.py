@@ -37,7 +37,7 @@ from specmesh.errors import RequestError
 
 __all__ = ["Logits", "Sampler", "SamplingParams"]
 
-MOST = 100.0  # the largest temperature and penalty, and the largest bias of either sign that a client may ask for
+MOST = 100.0  # largest temperature, penalty and (of either sign) bias of a request
 HEAD = 64  # largest logits whose noise is looked at first, where nothing filters a row
 
 
@@ -106,7 +106,6 @@ class Sampler:
         self._seed = np.uint64(params.seed & 0xFFFFFFFFFFFFFFFF)
 
     def after(self, ids: Sequence[int]) -> "Sampler":
-        """The sampler for the position after `ids`, as many of them as penalties look at."""
         penalties = self.params.penalties
         return Sampler(self.params, penalties.latest(ids)) if penalties else self
 
@@ -185,13 +184,11 @@ class Sampler:
         return self._narrowed(typical(found, params.typical_p) if params.typical_p < 1 else found)
 
     def _narrowed(self, found: Candidates) -> Candidates:
-        """What top-p and min-p leave."""
         if self.params.top_p < 1:
             found = top_p(found, self.params.top_p)
         return min_p(found, self.params.min_p) if self.params.min_p > 0 else found
 
     def _of_whole_row(self, logits: Logits) -> Candidates:
-        """The same where top-k leaves everything."""
         params = self.params
         if params.typical_p < 1:
             return self._narrowed(typical_of_row(logits, params.typical_p))

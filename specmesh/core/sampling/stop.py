@@ -83,7 +83,6 @@ class StopTextFilter:
         return self._passage(text, rest=not self._over)
 
     def _passage(self, text: str, *, rest: bool) -> ShownText:
-        """This text with its ids, or with the rest of them."""
         self._shown += len(text)
         told = []
         while self._begins and (rest or self._begins[0] < self._shown):

@@ -1,4 +1,4 @@
-"""Places in an engine: which sequence a session gets, and what sequences keep of the sessions they had.
+"""KV slots: which sequence of an engine a session gets, and the prefix cache that ended sessions leave.
 
 A session that ends leaves its ids in its sequence. One that begins gets the sequence, or a copy of what another one
 holds, by which most is gained: the next turn of a chat, or the same system prompt, then costs its new ids only. Ids are
@@ -12,12 +12,10 @@ from typing import Literal
 from specmesh.core.prefix import common_length
 
 KVReuse = Literal["copied", "cut", "whole"]
-"""What another session may have of what a sequence holds: any beginning of it, also as a copy in another sequence; any
-beginning, what follows being cut off; or only all of it."""
+"""What another session may have of a sequence: any beginning, also as a copy in another sequence; any beginning, what
+follows being cut off; or only all of it."""
 
-LEAST = 16
-"""Fewer ids than this are not kept for another session: any two prompts may begin alike, and to compute them again
-takes one small step."""
+MIN_REUSED_IDS = 16  # any two prompts may begin alike, and to compute fewer again takes one small step
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +50,8 @@ KVOrder = KVCut | KVCopy
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """A session in `seq` with `held` ids out of `source`; so many ids that are kept would be `lost`."""
+class _Candidate:
+    """A session in `seq` with `held` ids out of `source`; so many cached ids would be `lost`."""
 
     seq: int
     source: int
@@ -62,11 +60,11 @@ class _Way:
 
 
 class KVSlots:
-    """The sequences 0 .. n_seq - 1 of one engine, and what it is to do with them before its next step.
+    """The sequences 0 .. n_seq - 1 of one engine, and the orders it is to carry out before its next step.
 
     room: ids that sequences without a session may hold together; the least recently used are emptied first.
-    part: where the same ids must have the same bits, how many ids of a prompt are read at once: only what a session
-          would read in just the same way is left to it. None where that does not matter.
+    part: ids of a prompt that are read at once, where the same ids must have the same bits: only what a session would
+          read in just the same way is reused. None where that does not matter.
     """
 
     def __init__(self, n_seq: int, reuse: KVReuse, room: int, part: int | None = None) -> None:
@@ -81,7 +79,6 @@ class KVSlots:
         return bool(self._free)
 
     def snapshot(self) -> dict[str, int]:
-        """Sessions that found ids in memory and how many; sequences that hold some for others, and how many."""
         kept = [len(memory.ids) for memory in self._free.values() if memory.ids]
         return {"hits": self._hits, "tokens_saved": self._saved, "kept_sequences": len(kept), "kept_tokens": sum(kept)}
 
@@ -90,58 +87,51 @@ class KVSlots:
     def acquire(
         self, ids: Sequence[int], prompt: int, live: Iterable[tuple[int, KVContents]] = (), *, cached: bool = True
     ) -> tuple[int, int]:
-        """A sequence for a session that begins with these ids, the first `prompt` of them to be read as a prompt, and
-        how many of them it holds by the next step; never the last one, as its logits are needed.
+        """Return a sequence for a session that begins with these ids, the first `prompt` of them to be read as a
+        prompt, and how many of them it holds by the next step; never the last one, as its logits are needed.
 
-        A sequence must be free. live: what sequences of other sessions hold for certain. cached: False for
-        none held.
+        A sequence must be free. live: what sequences of other sessions hold for certain. cached: reuse what is held.
         """
-        victim = self._next()
-        cold = _Way(victim, victim, 0, len(self._free[victim].ids))
-        ways = self._ways(ids[:-1], prompt, live, victim) if cached else ()
-        way = max((cold, *ways), key=lambda way: way.held - way.lost)
-        self._hits += way.held > 0
-        self._saved += way.held
-        if way.source in self._free:
-            self._free[way.source] = self._free.pop(way.source)  # used just now
-        del self._free[way.seq]
-        self._unsettled.discard(way.seq)
-        itself = way.source == way.seq
-        if way.lost:
-            self._orders.append(KVCut(way.seq, way.held if itself else 0))
+        empty = (seq for seq, contents in self._free.items() if not contents.ids)
+        victim = min(empty, default=next(iter(self._free)))
+        cold = _Candidate(victim, victim, 0, len(self._free[victim].ids))
+        cached_ones = self._cached(ids[:-1], prompt, live, victim) if cached else ()
+        best = max((cold, *cached_ones), key=lambda one: one.held - one.lost)
+        self._hits += best.held > 0
+        self._saved += best.held
+        if best.source in self._free:
+            self._free[best.source] = self._free.pop(best.source)  # used just now
+        del self._free[best.seq]
+        self._unsettled.discard(best.seq)
+        itself = best.source == best.seq
+        if best.lost:
+            self._orders.append(KVCut(best.seq, best.held if itself else 0))
         if not itself:
-            self._orders.append(KVCopy(way.seq, way.source, way.held))
-        return way.seq, way.held
+            self._orders.append(KVCopy(best.seq, best.source, best.held))
+        return best.seq, best.held
 
-    def _next(self) -> int:
-        """The free sequence to be emptied next: one that is empty, or was used longest ago."""
-        empty = (seq for seq, memory in self._free.items() if not memory.ids)
-        return min(empty, default=next(iter(self._free)))
-
-    def _ways(
+    def _cached(
         self, before: Sequence[int], prompt: int, live: Iterable[tuple[int, KVContents]], victim: int
-    ) -> Iterator[_Way]:
-        """Ways to begin with ids that are in memory, before the last one of a session."""
+    ) -> Iterator[_Candidate]:
         settled = {seq: memory for seq, memory in self._free.items() if seq not in self._unsettled}
         held = {seq: self._usable(memory, before, prompt) for seq, memory in settled.items()}
         for seq, memory in settled.items():
             if held[seq]:
-                yield _Way(seq, seq, held[seq], len(memory.ids) - held[seq])
+                yield _Candidate(seq, seq, held[seq], len(memory.ids) - held[seq])
         if self._reuse != "copied":
             return
         held.pop(victim, None)
         held |= {seq: self._usable(memory, before, prompt) for seq, memory in live}
         source = max(held, key=lambda seq: held[seq], default=victim)
         if held.get(source):
-            yield _Way(victim, source, held[source], len(self._free[victim].ids))
+            yield _Candidate(victim, source, held[source], len(self._free[victim].ids))
 
     def _usable(self, memory: KVContents, before: Sequence[int], prompt: int) -> int:
-        """How many ids of a sequence a session can go on from."""
         held = common_length(memory.ids, before)
         if self._part is not None and not (memory.prompt == prompt <= held):
             held = min(held, memory.prompt, prompt)
             held -= held % self._part
-        if held < LEAST or (self._reuse == "whole" and held < len(memory.ids)):
+        if held < MIN_REUSED_IDS or (self._reuse == "whole" and held < len(memory.ids)):
             return 0
         return held
 
@@ -174,17 +164,16 @@ class KVSlots:
     # --- the engine
 
     def cut(self, seq: int, length: int) -> None:
-        """A session wants its sequence cut."""
         self._orders.append(KVCut(seq, length))
 
     def orders(self, step: Iterable[int] = ()) -> tuple[KVOrder, ...]:
-        """What is to be carried out now, in this order, before a step of these sequences."""
+        """Return what to carry out now, in this order, before a step of these sequences."""
         due, self._orders = tuple(self._orders), []
         self._step = frozenset(step)
         return due
 
     def end(self) -> None:
-        """The step is over: what it added to sequences that are free again is to go."""
+        """End the step: what it added to sequences that are free again is to go."""
         self._step = frozenset()
         for seq in sorted(self._unsettled):
             if self._reuse == "whole":
@@ -194,8 +183,8 @@ class KVSlots:
         self._unsettled.clear()
 
     def fail(self) -> set[int]:
-        """The step has failed: which sequences of sessions are in doubt. They took part in it, or were to begin with a
-        copy of one that did. Those that are free are to be emptied."""
+        """Note that the step failed; return the sessions' sequences in doubt: they took part in it, or were to begin
+        with a copy of one that did. Free ones are emptied."""
         doubtful, self._step = set(self._step), frozenset()
         for order in self._orders:
             if isinstance(order, KVCut) and not order.length:

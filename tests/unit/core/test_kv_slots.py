@@ -5,10 +5,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from specmesh.core.scheduling.kv_slots import LEAST, NO_CONTENTS, KVContents, KVCopy, KVCut, KVSlots
+from specmesh.core.scheduling.kv_slots import MIN_REUSED_IDS, NO_CONTENTS, KVContents, KVCopy, KVCut, KVSlots
 
-SYSTEM = tuple(range(100, 100 + 2 * LEAST))
-CHAT = (*SYSTEM, *range(200, 200 + 3 * LEAST))
+SYSTEM = tuple(range(100, 100 + 2 * MIN_REUSED_IDS))
+CHAT = (*SYSTEM, *range(200, 200 + 3 * MIN_REUSED_IDS))
 ANYTHING = 10_000
 
 
@@ -49,7 +49,7 @@ def test_room():
     assert made.take((*range(200, 240), 1), 0) == (seqs[2], 40)
 
 
-PART = 2 * LEAST
+PART = 2 * MIN_REUSED_IDS
 LONG = tuple(range(1000, 1000 + 4 * PART))
 
 
@@ -109,13 +109,13 @@ def test_a_copy_of_what_failed_is_in_doubt():
 
 
 IDS = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4)
-BLOCK = LEAST // 2
+BLOCK = MIN_REUSED_IDS // 2
 
 
 class Machine(RuleBasedStateMachine):
     """Places beside an engine that carries the orders out; its steps end, fail, and outlive sessions."""
 
-    reuse, part, room = "copied", None, 6 * LEAST
+    reuse, part, room = "copied", None, 6 * MIN_REUSED_IDS
 
     def __init__(self):
         super().__init__()
