@@ -117,12 +117,7 @@ class VerifierSession:
         return []
 
     def attach(
-        self,
-        arrivals: Arrivals,
-        acceptance: RollingAcceptance | None = None,
-        *,
-        known: int = 0,
-        proven: bool = False,
+        self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None, *, known: int = 0, proven: bool = False
     ) -> list[ev.VerifierEffect]:
         """Hand the session to a drafter that knows its first `known` ids; it is told the rest.
         `acceptance` is what others' sessions, or this one's past, saw of it.

@@ -77,12 +77,7 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        n_batch: int,
-        costs: StepCosts | None = None,
-        prefill_rows: int = PREFILL_ROWS,
-        *,
-        constant: bool = False,
+        self, n_batch: int, costs: StepCosts | None = None, prefill_rows: int = PREFILL_ROWS, *, constant: bool = False
     ) -> None:
         self._n_batch = n_batch
         self._costs = costs if costs is not None else StepCosts()
