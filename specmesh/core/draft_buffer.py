@@ -16,12 +16,9 @@ MOST_HELD = 192  # most drafts in hand, whatever a peer sends
 class DraftBuffer:
     """A chain of drafts beyond `prefix`, which is the session's and grows before `moved` is called.
 
-    Each place in it is known by the CRC-32 of the whole prefix before it, which is what a DRAFT frame carries: drafts
-    of a rejected chain cannot follow the next one.
-
-    stale: drafts that came too late, did not fit or were forbidden. cut: the drafter goes on with what the grammar
-    forbids, until it hears the next truth.
-    """
+    Each draft is known by the CRC-32 of the whole prefix before it, which a DRAFT frame carries: drafts of a rejected
+    chain cannot follow the next one. stale: drafts that came too late, did not fit or were forbidden. cut: the drafter
+    goes on with what the grammar forbids, until it hears the next truth."""
 
     def __init__(self, prefix: Prefix, n_vocab: int, guided: SessionConstraint, pacing: DraftLengthController) -> None:
         self.stale = 0
@@ -38,8 +35,8 @@ class DraftBuffer:
         return len(self._chain)
 
     def forget(self, *, stepping: bool) -> None:
-        """Hold none any more, nor what those of a step under way were sampled from: what comes from now on may be the
-        same drafts, by chance, of another law."""
+        """Drop all drafts, and what those of a running step were sampled from: the same drafts may come of another
+        distribution."""
         self._chain, self._crcs = [], [self._prefix.crc]
         self._forgotten = stepping
 
@@ -47,8 +44,7 @@ class DraftBuffer:
         return _tokens(self._chain[:most])
 
     def offers(self, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
-        """These drafts with what they were sampled from, and the one after them if it is here by now; of those that
-        are not, or were forgotten since, nothing but what they are."""
+        """Return these drafts with their proposals, where they are here, and the one after them if there is one."""
         if self._forgotten:
             return tuple(map(SampledDraft, drafts))
         here = common_length(drafts, _tokens(self._chain))
@@ -62,8 +58,7 @@ class DraftBuffer:
         return []
 
     def moved(self, ids: tuple[int, ...], tested: int, *, over: bool) -> None:
-        """`ids` were committed by a step that compared `tested` drafts; what still agrees is kept. over: with the
-        text's end, so that nothing more may follow."""
+        """Note that `ids` were committed by a step that compared `tested` drafts. over: nothing more may follow."""
         if tested:
             self._judged = len(self._prefix) - len(ids) + tested
         if self.chain(len(ids)) == ids:
@@ -103,9 +98,8 @@ class DraftBuffer:
         return fits and len(proposals) in (0, len(event.ids)) and all(0 <= token < n_vocab for token in event.ids)
 
     def _insert(self, event: ev.Drafted, *, known: bool) -> bool:
-        """Let the chain go on as told; False where the ids follow nothing that is here, or disagree with those that are
-        committed where they start in these, `known` to be the same before them. Of a draft that is here what it was
-        sampled from stays as it was first told."""
+        """Let the chain go on as told; False where the ids follow nothing here or contradict what is committed.
+        `known`: the prefix before `base` is ours. A draft that is here already keeps its first proposal."""
         at = event.base - len(self._prefix)
         if at > 0:
             known = at < len(self._crcs) and self._crcs[at] == event.crc
@@ -126,8 +120,7 @@ class DraftBuffer:
         del self._chain[length:], self._crcs[length + 1 :]
 
     def _prune(self) -> None:
-        """Drop the drafts that the grammar forbids: they are not verified, so no rejection either. That a chain ended
-        is known all the same, and counts where it is decided how many drafts pay."""
+        """Drop drafts that the grammar forbids: unverified, so no rejection, but it counts that a chain ended."""
         if not self._guided:
             return
         dropped = len(self) - self._guided.count_allowed(_tokens(self._chain))
@@ -145,10 +138,9 @@ class DraftBuffer:
             self.stale += 1
 
     def _judge(self, base: int, ids: tuple[int, ...], *, chain: bool) -> None:
-        """Guesses that no step verified still tell how often drafts stand: the text knows by now.
+        """Learn from guesses that no step verified how often drafts stand: the text knows by now.
 
-        chain: each is built on those before it, so the first wrong one ends what they tell.
-        """
+        chain: each is built on those before it, so the first wrong one ends what they tell."""
         known = max(min(self._judged, len(self._prefix)) - base, 0)
         if chain and tuple(ids[:known]) != tuple(self._prefix[base : base + len(ids[:known])]):
             return
@@ -160,10 +152,8 @@ class DraftBuffer:
                 return
 
     def _orphan(self, now: float) -> list[ev.VerifierEffect]:
-        """A draft built on drafts that are not here: of a rejected chain still in flight, or after a lost frame.
-
-        The first ends within a round trip; where it does not, the drafter is told where to continue.
-        """
+        """Count a draft that builds on drafts not here: of a rejected chain in flight, which ends within a round trip,
+        or after a lost frame; then the drafter is told where to continue."""
         self.stale += 1
         self._orphaned = now if self._orphaned is None else self._orphaned
         quiet = max(NACK_INTERVAL, 2 * self._pacing.round_trip)
@@ -177,17 +167,13 @@ def _tokens(offers: Iterable[SampledDraft]) -> tuple[int, ...]:
     return tuple(offer.token for offer in offers)
 
 
+# ids until a drafter that is not asked for drafts hears more; the second while a gate refuses drafts
 TELL_EVERY, TELL_SELDOM = 16, 64
-"""Ids after which a drafter that is not asked for drafts is told how the text goes on; where the clock has shown that a
-crowd does better without, its work would be for nothing, and may be on the target's own cores."""
-
+# seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask without end
 SYNC_INTERVAL = 0.01
-"""Seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask for them without end."""
 
 
 class TruthSender:
-    """What one session's drafter knows of `prefix`, which is the session's and grows; `pacing` is the session's too."""
-
     def __init__(self, prefix: Prefix, pacing: DraftLengthController) -> None:
         self._prefix, self._pacing = prefix, pacing
         self._untold: int | None = None  # from where it has not been told yet
@@ -198,16 +184,12 @@ class TruthSender:
         return len(self._prefix) if self._untold is None else self._untold
 
     def begin(self, known: int) -> ev.Told:
-        """What a drafter that knows the first `known` ids is told as it takes the session over."""
         self._untold = None
         return self._sync(known)
 
     def grown(self, base: int, now: float, *, idle: bool) -> list[ev.Told]:
-        """TRUTH from `base` on, where the text has grown from, or from where it was last told.
-
-        idle: nothing is drafted and nobody reads along, so that it may be told some rounds late: a frame costs more
-        than it is worth then.
-        """
+        """Return TRUTH from `base`, or from where the drafter was last told. idle: nothing is drafted, so it may come
+        some rounds late: a frame costs more than it is worth then."""
         base = base if self._untold is None else self._untold
         if idle and len(self._prefix) - base < (TELL_SELDOM if self._pacing.refused else TELL_EVERY):
             self._untold = base
@@ -218,7 +200,6 @@ class TruthSender:
         return [ev.Told(base, self._prefix.crc_at(base), tuple(self._prefix[base : len(self._prefix)]), draft_n)]
 
     def nacked(self, base: int, crc: int, now: float) -> list[ev.Told]:
-        """It lacks what follows its first `base` ids, or has other ones; nothing where it was told a moment ago."""
         if now - self._synced < min(NACK_INTERVAL, max(SYNC_INTERVAL, self._pacing.round_trip)):
             return []
         self._synced = now

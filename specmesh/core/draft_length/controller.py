@@ -15,25 +15,20 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics import SessionTimes
 
 FIRST_DRAFT_N = 4  # what a drafter is asked for before anything is known of it
-WAIT_SHARE = 0.01
-"""Share of the verification time that may be waited away for nothing: what a drafter can cost by being late."""
-
+WAIT_SHARE = 0.01  # of the verification time, that may be waited away for nothing when drafts are late
+# seconds between two policies of a session, at least; up to so many while they stay the same
 SOLVE_INTERVAL, LONGEST_INTERVAL = 0.1, 4.0
-"""Seconds between two policies of one session, at least; up to so many while new ones say what the old ones said and
-what they are solved from moves little."""
-
-COMPANY = 0.2  # how much the newest step counts for how many sessions share steps, where they have become fewer
-SAME_RATE = 0.02  # by how much, relatively, the promised rates of two policies may differ that say the same
-FAR = 3.0  # times as much, and the new policy is not put off
+COMPANY = 0.2  # weight of the newest step in how many sessions share steps, when they become fewer
+SAME_RATE = 0.02  # relative difference of the promised rates of two policies that count as the same
+FAR = 3.0  # times as far moved, and a new policy is not put off
 
 
 class DraftLengthController:
     """The pace of one session. `draft_n` is what its drafter is asked for.
 
-    fixed: the client's own draft_n, None to adapt; most: drafts a step may have at most. `costs` are the verifier's,
-    `acceptance` the session's, `arrivals` the drafter's; company: how many sessions there are with this one. Positions
-    are absolute: `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it.
-    """
+    fixed: the client's own draft_n, None to adapt; most: drafts a step may have. `costs` are the verifier's,
+    `acceptance` the session's, `arrivals` the drafter's; company: sessions there are with this one. Positions are
+    absolute: `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it."""
 
     def __init__(
         self,
@@ -65,8 +60,8 @@ class DraftLengthController:
         self._silence = SilenceTimer()
 
     def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None, *, proven: bool = False) -> None:
-        """Another drafter, whose timing is learned in `arrivals`, and how often its drafts stand in `acceptance`; None:
-        as before. proven: it has shown that it is better, so that trials which others failed do not count for it."""
+        """Take another drafter. acceptance: where its rounds are recorded, None: as before. proven: it has shown that
+        it is better, so trials that others failed do not count for it."""
         self.arrivals = arrivals
         self._drafting = False
         self._outlook = ArrivalEstimate(arrivals, self._times)
@@ -105,7 +100,7 @@ class DraftLengthController:
         return drafts, self._deadline
 
     def begin(self, now: float) -> float:
-        """Note that a verification step begins; the seconds that were waited for it."""
+        """Note that a verification step begins; return the seconds that were waited for it."""
         waited = 0.0 if self._waiting_since is None else now - self._waiting_since
         self._times.wait += waited
         self._deadline = self._waiting_since = None
@@ -141,7 +136,6 @@ class DraftLengthController:
 
     @property
     def _crowd(self) -> int:
-        """How many sessions share its steps, lately."""
         return round(self._company)
 
     @property
@@ -150,7 +144,7 @@ class DraftLengthController:
         return self._crowd > 1 and self._costs.crowds.refuse(self._crowd)
 
     def _crowded(self, rows: int) -> float:
-        """What a step of so many rows takes that others like this one share, and what is between two."""
+        """Seconds of a step of so many rows shared with others like this one, and the pause after it."""
         return self._costs.seconds(rows, self._frontier * self._crowd) + self._costs.pause(drafting=True)
 
     def stands(self, drafts: int) -> tuple[float, ...]:
@@ -172,10 +166,8 @@ class DraftLengthController:
     # --- the policy
 
     def unsolved(self, now: float) -> PolicyInputs | None:
-        """What to solve a new policy from, where the estimates have moved since the last; None where not.
-
-        Whoever asks solves it, beside the loop, and calls `adopt`.
-        """
+        """What to solve a new policy from, outside the loop, for `adopt`; None where the estimates have hardly
+        moved."""
         if self._fixed is not None or self.arrivals is None or self._crowd > 1 or now - self._solved < SOLVE_INTERVAL:
             return None
         arrivals = self.arrivals
@@ -205,7 +197,6 @@ class DraftLengthController:
         return self._bench.rounds > 0 or (unwanted and self._fixed is None)
 
     def silent(self, now: float) -> bool:
-        """Whether the drafter is asked for drafts and says nothing."""
         restart = self.arrivals.restart if self.arrivals is not None else None
         return self._silence.lasts(self.round_trip if restart is None else restart[0], now)
 
@@ -233,7 +224,6 @@ class DraftLengthController:
             self._outlook.shadowed(end, guesses, now)
 
     def alive(self) -> None:
-        """The drafter drafts on our truth, if too late."""
         self._drafting = True
         self._silence.broken()
 
@@ -243,11 +233,10 @@ class DraftLengthController:
             self._outlook.arrived(frontier, self.draft_n, end, now)
 
     def judged(self, *, right: bool) -> None:
-        """It has become known whether one more guess would have stood that no step verified.
+        """Learn whether one more guess, which no step verified, would have stood.
 
-        A drafter may say what the text says already, and be turned on by it. So one that has failed a trial is not
-        believed until it has passed one.
-        """
+        A drafter may say what the text says already. One that failed a trial is not believed until it has passed
+        one."""
         if self._bench.believed:
             self.acceptance.record(1, int(right))
 
@@ -262,10 +251,9 @@ class DraftLengthController:
         sessions: int = 1,
         forced: bool = False,
     ) -> None:
-        """A step of so many sessions has moved the frontier.
+        """Note that a step of so many sessions has moved the frontier.
 
-        flushed: no draft of the drafter's is left beyond it. forced: it had drafts of a grammar's own.
-        """
+        flushed: none of the drafter's drafts is left beyond it. forced: it had drafts of a grammar's own."""
         self._company = max(self._company + (sessions - self._company) * COMPANY, float(sessions))
         self.acceptance.record(tested, accepted)
         self._accepted += accepted
@@ -279,11 +267,8 @@ class DraftLengthController:
             self._set_draft_n()
 
     def _try(self, tokens: int, now: float, *, counts: bool) -> None:
-        """Hold the measured rate with drafts against that of the target alone, and bench a drafter that is slower.
-
-        The policy believes its estimates; this believes the clock. Steps with others do not count, nor those with
-        drafts of a grammar's own: what they take says nothing of a drafter.
-        """
+        """Hold the measured rate with drafts against the target's alone, and bench a drafter that is slower. Shared
+        steps and those with a grammar's own drafts say nothing of a drafter."""
         if not self.draft_n or self.policy is None or not counts or self._probing:
             self._bench.interrupted()
         else:
@@ -304,9 +289,7 @@ class DraftLengthController:
             self._rounds_off, self._probing, self.draft_n = 0, True, 1
 
     def _probe_every(self) -> int:
-        """Rounds between probes of a drafter that is off, so that probing costs about 1 % of the time.
-
-        One that succeeds is followed by the next at once.
-        """
+        """Rounds between probes of a drafter that is off, so that they cost about 1 %; one that succeeds repeats at
+        once."""
         alone = max(self._seconds(1), 1e-9)
         return max(16, int(100 * (self._seconds(2) - alone) / alone))

@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 from math import sqrt
 
-ROUNDS = 3  # rounds in which it was asked, and nothing came
+ROUNDS = 3  # without drafts although they were asked for
+# seconds of silence, and restarts; seconds before the first drafts, when it reads the text
 PATIENCE, FIRST_PATIENCE, RESTARTS = 0.25, 5.0, 8
-"""Seconds, and so many restarts, of such rounds; seconds before its first drafts, when it has all the text to read."""
 
 
 class SilenceTimer:
-    """One drafter of one session, from when it came."""
-
     def __init__(self) -> None:
         self._drafted = False
         self._since: float | None = None  # the first round in which nothing came
@@ -20,7 +18,7 @@ class SilenceTimer:
         self._drafted, self._since, self._rounds = True, None, 0
 
     def round(self, *, asked: bool, now: float) -> None:
-        """A round has ended, in which or before which nothing came, and it is asked, or not, for the next."""
+        """Note that a round ended without drafts, and whether any are asked for the next."""
         if not asked:
             self._since, self._rounds = None, 0
         elif self._since is None:
@@ -29,24 +27,20 @@ class SilenceTimer:
             self._rounds += 1
 
     def lasts(self, restart: float, now: float) -> bool:
-        """Whether it has lasted for much longer than the drafter takes to begin anew, `restart` seconds."""
+        """Whether it is silent for much longer than the `restart` seconds that it takes to begin anew."""
         patience = PATIENCE + RESTARTS * restart if self._drafted else FIRST_PATIENCE
         return self._since is not None and self._rounds >= ROUNDS and now - self._since > patience
 
 
-TRIAL = 32  # rounds with drafts after which their measured rate is held against the target's alone
-BENCHED, LONGEST_BENCHED = 32, 4096
-"""Rounds that a drafter which has failed a trial is not asked for anything; twice as many each time, up to so many."""
-
-COMPARISON = 8  # rounds without drafts that show what lies between steps then, where no others have shown it
+TRIAL = 32  # rounds with drafts whose rate is held against the target's alone
+BENCHED, LONGEST_BENCHED = 32, 4096  # rounds without a drafter that failed a trial; doubled each time, up to so many
+COMPARISON = 8  # rounds without drafts that show the pause between steps
 
 
 @dataclass(slots=True)
 class _Trial:
-    """Rounds with drafts: how many, their seconds, their tokens, and the sum of the squares of these.
-
-    `since` is when the newest of them ended; None where the rounds after it had no drafts, or do not count.
-    """
+    """Rounds with drafts: their seconds, number, tokens and the sum of the squares of these; `since` is when the newest
+    counted one ended, None after one that does not count."""
 
     since: float | None = None
     seconds: float = 0.0
@@ -55,7 +49,6 @@ class _Trial:
     squares: int = 0
 
     def add(self, tokens: int, now: float) -> None:
-        """A round that began when the last ended, if that one counts."""
         if self.since is not None:
             self.seconds += now - self.since
             self.rounds += 1
@@ -64,14 +57,14 @@ class _Trial:
         self.since = now
 
     def slower(self, alone: float) -> bool:
-        """Whether the target alone, at `alone` seconds a token, would have been faster by more than luck explains: one
-        standard deviation of the tokens of so many rounds."""
+        """Whether the target alone, at `alone` seconds a token, would have been faster by more than one standard
+        deviation."""
         spread = sqrt(max(self.squares - self.tokens * self.tokens / self.rounds, 0.0))
         return (self.tokens + spread) * alone < self.seconds
 
 
 class DrafterBackoff:
-    """Where a drafter sits that has failed a trial: not asked for anything for so many more `rounds`."""
+    """Keeps a drafter that failed a trial from being asked for so many more `rounds`."""
 
     def __init__(self) -> None:
         self.rounds = 0
@@ -80,12 +73,11 @@ class DrafterBackoff:
 
     @property
     def believed(self) -> bool:
-        """Whether what it says without being verified counts: it has failed no trial since it last passed one."""
+        """Whether its unverified guesses count: it has failed no trial since it last passed one."""
         return self._next == BENCHED
 
     def another(self, *, proven: bool) -> None:
-        """Another drafter takes the place. proven: it has shown that it is better, so that trials which others failed
-        do not count for it."""
+        """Note another drafter; see `DraftLengthController.attach`."""
         self._trial, self.rounds = _Trial(), 0 if proven else min(self.rounds, BENCHED)
         if proven:
             self._next = 2 * BENCHED  # what it showed may have been copied: it is not believed before it has passed one
@@ -97,15 +89,12 @@ class DrafterBackoff:
         return sat_out
 
     def interrupted(self) -> None:
-        """A round that does not count: its trial goes on with the next that do, drafting may come in short spells."""
+        """Note a round that does not count: the trial goes on with the next that do."""
         self._trial.since = None
 
     def tried(self, tokens: int, now: float, alone: float | None) -> None:
-        """A round with drafts; after enough of them the trial ends.
-
-        alone: seconds a token of the target alone; None where it is not known what lies between two of its steps, so
-        that some are to show it.
-        """
+        """Count a round with drafts; enough of them end the trial. alone: seconds a token of the target alone, None
+        where some steps must show first what lies between two of them."""
         trial = self._trial
         trial.add(tokens, now)
         if trial.rounds < TRIAL:

@@ -16,9 +16,8 @@ PRIOR_ROUNDS = 6.0  # rounds that the prior counts for
 class RollingAcceptance:
     """Exponentially forgotten counts per position, pulled towards their pooled rate where a position is rare.
 
-    prior: what nothing is known about yet counts as, or a `parent`, which also hears what is recorded here, as sessions
-    have in their verifier. memory: rounds after which one counts half.
-    """
+    prior: the rate while nothing is known, or a `parent`, which hears what is recorded here, as sessions have in their
+    verifier. memory: rounds after which one counts half."""
 
     def __init__(self, prior: float = 0.6, memory: float = 64.0, parent: "RollingAcceptance | None" = None) -> None:
         self._tested = [0.0] * POSITIONS
@@ -29,7 +28,6 @@ class RollingAcceptance:
         self._rates: list[float] | None = None
 
     def record(self, tested: int, accepted: int) -> None:
-        """Learn from a round that compared `tested` drafts and accepted `accepted` of them."""
         if tested == 0:
             return
         if self._parent is not None:
@@ -59,20 +57,13 @@ WINDOW = 31  # newest measurements of a kind that count
 
 
 class Arrivals:
-    """When one drafter's drafts arrive, as this side sees them on its own clock.
+    """When one drafter's drafts arrive, by this side's clock. What is measured belongs to its `load`: how many sessions
+    it drafts for at once; estimates are those of the present load.
 
-    A drafter that drafts for several sessions takes longer for each, so what is measured belongs to its `load`, how
-    many it drafts for at once; `share` says when that changes.
-
-    round_trip: median of answered PINGs in seconds, 0 while unknown.
-    restart:    (seconds, drafts): how long after a correction was told the first drafts on it are here, and how many;
-                None while unknown.
-    interval:   seconds from one draft to the next. Learned only while the drafter is certainly busy, from frames that
-                follow each other before as many drafts are here as it was asked for; until there were such, bounded
-                by the restart, which holds the round trip too: an estimate must not be optimistic. None while unknown.
-
-    Both are those of the present load.
-    """
+    round_trip: median of answered PINGs in seconds, 0 while unknown. restart: (seconds, drafts) from telling a
+    correction to the first drafts on it, and how many; None while unknown. interval: seconds from one draft to the
+    next; None while unknown. Learned only while the drafter is certainly busy, until then bounded by the restart: an
+    estimate must not be optimistic."""
 
     def __init__(self) -> None:
         self._round_trips: deque[float] = deque(maxlen=WINDOW)
@@ -84,20 +75,17 @@ class Arrivals:
         self._interval: float | None = None
 
     def share(self, load: int) -> None:
-        """It drafts for `load` sessions from now on; for none counts as for one."""
         if max(load, 1) != self.load:
             self.load = max(load, 1)
             self._looked = False
 
     @property
     def restart(self) -> tuple[float, int] | None:
-        """(seconds, drafts) of the present load."""
         self._look()
         return self._restart
 
     @property
     def interval(self) -> float | None:
-        """Seconds from one draft to the next with the present load."""
         self._look()
         return self._interval
 
@@ -106,30 +94,22 @@ class Arrivals:
         self.round_trip = median(self._round_trips)
 
     def record_restart(self, seconds: float, drafts: int) -> None:
-        """Learn that the first `drafts` >= 1 drafts on a new truth were here `seconds` after that truth was sent."""
         self._here().restarts.append((seconds, drafts))
         self._looked = False
 
     def record_bound(self, seconds: float, guesses: int) -> None:
-        """Learn that `guesses` >= 1 guesses took at most `seconds`, the way there and back and reading with them.
-
-        That says something only where drafts are believed to take longer: of times measured before drafting was
-        turned off, perhaps at a bad moment.
-        """
+        """Learn that guesses took at most `seconds`, the way there and back included: news only where drafts are
+        believed to take longer, as measured before drafting was turned off."""
         if self.interval is not None and seconds / guesses < self.interval:
             self.record_interval(seconds, guesses)
 
     def record_interval(self, seconds: float, drafts: int) -> None:
-        """Learn that `drafts` >= 1 drafts followed those before them after `seconds`."""
         self._here().intervals.append(seconds / drafts)
         self._looked = False
 
     def interval_at(self, load: int) -> float | None:
-        """`interval` as it would be with so many sessions; None while nothing is known.
-
-        Of a load that was not seen: as much longer than with fewer sessions as there are more of them, but not longer
-        than with more; where only more were seen, what it was with these. So never too little.
-        """
+        """`interval` with so many sessions; None while nothing is known. For an unseen load never too little: the next
+        smaller load's, scaled, but no more than the next larger one's."""
         if load in self._at:
             return self._at[load].interval()
         fewer = max((known for known in self._at if known < load), default=None)
@@ -139,7 +119,7 @@ class Arrivals:
         return min(found, default=None)
 
     def restart_at(self, load: int) -> tuple[float, int] | None:
-        """`restart` as it would be: that of the nearest load where it is known, longer by what drafts are longer."""
+        """`restart` of the nearest known load, longer by what drafts take longer."""
         known = [other for other, at in self._at.items() if at.restarts]
         if not known:
             return None
@@ -158,8 +138,6 @@ class Arrivals:
 
 
 class _AtLoad:
-    """What was measured with one load; there is something."""
-
     def __init__(self) -> None:
         self.restarts: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self.intervals: deque[float] = deque(maxlen=WINDOW)
@@ -176,12 +154,9 @@ UNKNOWN_INTERVAL = 0.01  # seconds that a draft may be late whose interval is no
 
 
 class ArrivalEstimate:
-    """One drafter and one session, from when it took that over.
-
-    What arrives is learned in `arrivals`, the drafter's, and told in `times`, the session's. Positions are absolute:
-    `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it; `asked` how many it is
-    asked for.
-    """
+    """One drafter and one session, from when it took that over. What arrives is learned in the drafter's `arrivals` and
+    the session's `times`. `frontier`: committed ids; `lead`: drafts in hand beyond it; `asked`: drafts it is asked
+    for."""
 
     def __init__(self, arrivals: Arrivals, times: SessionTimes) -> None:
         self._arrivals, self._times = arrivals, times
@@ -191,10 +166,8 @@ class ArrivalEstimate:
         self._told: tuple[float, int] | None = None  # the newest truth: when, up to where
 
     def lead(self, frontier: int, lead: int, now: float) -> float:
-        """How far the drafter is ahead as seen here, with the part of the next draft that is done.
-
-        A draft that is overdue is due one interval from now, never "soon".
-        """
+        """How far the drafter is ahead as seen here, with the done part of the next draft; an overdue one is due in one
+        interval."""
         interval = self._arrivals.interval
         if self._anchor is None or interval is None:
             return float(lead)
@@ -216,7 +189,7 @@ class ArrivalEstimate:
         self._told = now, frontier
 
     def shadowed(self, end: int, guesses: int, now: float) -> None:
-        """Guesses of known ids have come, the last for the one before `end`: begun no earlier than that was told."""
+        """Note guesses of known ids, the last for the one before `end`."""
         if self._told is not None and self._told[1] == end:
             self._arrivals.record_bound(now - self._told[0], guesses)
             self._told = None
@@ -237,8 +210,8 @@ class ArrivalEstimate:
             self._anchor = (now, end)
 
     def moved(self, frontier: int, asked: int, now: float, *, flushed: bool) -> None:
-        """The text has grown up to the frontier, and the drafter is about to be told: set what can be expected of it
-        from then on. flushed: no draft is left beyond the frontier."""
+        """Note the new frontier before the drafter is told, and what to expect then. flushed: no draft is left beyond
+        it."""
         self._arrived = None
         if flushed:
             self._flush = (now, frontier) if asked else None

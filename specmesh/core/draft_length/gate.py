@@ -15,22 +15,16 @@ LEAST_GAIN = 1.01  # times the rate without drafts that drafts must promise
 
 @dataclass(frozen=True, slots=True)
 class DraftBid:
-    """What a session could bring to a step, besides its own row.
-
-    stands: the probability that its first 1, 2, ... drafts are all committed, one for each draft in hand, falling.
-    chosen: how many is decided already, so they all come if there is room.
-    """
+    """What a session could bring to a step, besides its own row: stands are the probabilities that its first 1, 2, ...
+    drafts all stand, falling; chosen: how many is decided, so they all come if there is room."""
 
     stands: tuple[float, ...]
     chosen: bool = False
 
 
 def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int], float], first: int = 0) -> list[int]:
-    """How many of its drafts each bidder brings, at most `room` together. Of drafts that are as likely to stand, those
-    of bidder number `first` and of the ones after it come before others'.
-
-    seconds: what a step of so many rows is expected to take, everything between two steps included.
-    """
+    """Return how many of its drafts each bidder brings, at most `room` together. Of equally likely drafts those of
+    bidder `first` and the ones after it come first. seconds: of a step of so many rows, the pause included."""
     counts = [0] * len(bids)
     for bidder, bid in enumerate(bids):
         if bid.chosen:
@@ -55,8 +49,7 @@ def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int]
 
 
 def drafts_per_session(rates: Sequence[float], sessions: int, most: int, seconds: Callable[[int], float]) -> int:
-    """How many drafts each of so many sessions should bring if all did as this one, whose drafts stand at `rates` given
-    that those before them did: what its drafter is worth asking for."""
+    """Return how many drafts each session should bring if all had these conditional acceptance `rates`."""
     stands = tuple(accumulate(rates[:most], mul))
     tokens, best, drafts = 1.0, LEAST_GAIN / max(seconds(sessions), 1e-9), 0
     for count, stand in enumerate(stands, 1):
@@ -68,28 +61,21 @@ def drafts_per_session(rates: Sequence[float], sessions: int, most: int, seconds
 
 
 SETTLE = 4  # steps after a change that count for nothing: drafts are in hand still, or on their way
-COLD = 32  # steps for which drafts are waited for where drafting begins: drafters may have prompts to read first
-LEFT_OUT = 8  # steps that had drafts in hand and took none, before any took some: more need not be compared
+COLD = 32  # steps for which the first drafts are waited for: drafters may have prompts to read
+LEFT_OUT = 8  # steps that left drafts out before any took some: no need to compare more
+# rounds of each kind, one for each session of a step: how many drafts stand is luck, the rest is not
 WITH, WITHOUT = 320, 96
-"""Rounds of each kind that are compared, one for each session of a step: how many drafts stand is luck, and what a step
-without them takes is not."""
-
-SPAN, LONGEST = 256, 8192
-"""Steps until the next comparison; twice as many each time that it says the same again, up to so many."""
-
+SPAN, LONGEST = 256, 8192  # steps until the next comparison; doubled while it says the same, up to so many
+# steps until a crowd lasts; each step of another size takes so many back: drafters have texts to read first
 LASTING, FADING = 16, 2
-"""Steps after which a crowd lasts, of which each step of another size takes so many back; it does until all are gone.
-Drafters have texts to read before they draft, so that what has been found not to pay is not tried in a crowd that comes
-or goes; and now and then one of a crowd ends, and another begins, that lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedStep:
-    """A step that `sessions`, more than one, shared. It committed `tokens`, and ended `seconds` after the one before.
+    """A step that several `sessions` shared. It committed `tokens`, and ended `seconds` after the one before.
 
-    drafting: any of them was asking for drafts; drafts: it had some, None as far as is known; left_out: some were in
-    hand, and none came along.
-    """
+    drafting: any of them asked for drafts; drafts: it had some, None if unknown; left_out: some in hand did not come
+    along."""
 
     sessions: int
     tokens: int
@@ -102,8 +88,6 @@ class SharedStep:
 
 @dataclass(slots=True)
 class _Rate:
-    """Tokens and seconds of so many rounds."""
-
     rounds: int = 0
     tokens: int = 0
     seconds: float = 0.0
@@ -118,10 +102,8 @@ class _Rate:
 
 
 class SpeculationGate:
-    """Drafting against the target alone, in steps that about as many sessions share.
-
-    `drafts` is what is to be done; `verdict` whether it was found to pay, None before that was found.
-    """
+    """Drafting against the target alone, in steps that about as many sessions share: `drafts` is what to do; `verdict`
+    whether drafting pays, None before that was measured."""
 
     def __init__(self) -> None:
         self.drafts = True
@@ -134,11 +116,9 @@ class SpeculationGate:
 
     @property
     def refuses(self) -> bool:
-        """Whether drafting was found not to pay, and is not being tried again."""
         return self.verdict is False and not self.drafts
 
     def stepped(self, step: SharedStep) -> None:
-        """A shared step has ended, of as many sessions as this is about."""
         if self._rest:
             self._rest -= 1
             return
@@ -173,7 +153,7 @@ class SpeculationGate:
         self._had, self._cold, self._left_out = False, 0, 0
 
     def gone(self) -> None:
-        """The crowd has gone: the next has texts to be read first, again."""
+        """Note that the crowd has gone: the next has texts to read first."""
         if self.drafts:
             self._rest = max(self._rest, SETTLE)
             self._begin()
@@ -188,7 +168,7 @@ class SpeculationGates:
         self._lasting: set[int] = set()
 
     def shared(self, sessions: int) -> None:
-        """So many sessions have shared a step, measured or not; or one had it alone."""
+        """Note that so many sessions shared a step, measured or not."""
         size = sessions.bit_length()
         self._seen[size] = min(self._seen.get(size, 0) + 1, LASTING)
         if self._seen[size] == LASTING:
@@ -197,7 +177,6 @@ class SpeculationGates:
             self._fade(other, FADING)
 
     def rest(self) -> None:
-        """No session is left: the next crowd is another."""
         for size in list(self._seen):
             self._fade(size, LASTING)
 
@@ -215,8 +194,7 @@ class SpeculationGates:
             contest.stepped(step)
 
     def drafts(self, sessions: int) -> bool:
-        """Whether so many sessions are to ask for drafts, if they expect something of them: where that pays, as far as
-        is known, or is being tried."""
+        """Whether so many sessions may ask for drafts: it pays, as far as is known, or is being tried."""
         contest = self._of.get(sessions.bit_length())
         return (contest is None or contest.drafts) and not self._passes(sessions)
 
@@ -225,8 +203,8 @@ class SpeculationGates:
         return (contest is not None and contest.refuses) or self._passes(sessions)
 
     def _passes(self, sessions: int) -> bool:
-        """Whether drafting, which was found not to pay for so many, or for more where nothing is known of so many, is
-        not to be tried, because they have not been so many for long."""
+        """Whether drafting, found not to pay at this size or the nearest larger one measured, is not tried again yet
+        because the batch has not held this size for long."""
         size = sessions.bit_length()
         known = [other for other, contest in self._of.items() if other >= size and contest.verdict is not None]
         doubted = bool(known) and not self._of[min(known)].verdict

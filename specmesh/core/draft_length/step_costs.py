@@ -8,21 +8,15 @@ from statistics import fmean, median
 from specmesh.core.draft_length.gate import SpeculationGates
 
 SHORT_CONTEXT = 1024  # ids; steps over fewer are of one kind, then each doubling is another
-ENOUGH, OPTIMISM = 8, 0.4
-"""Measurements of a width after which it is taken for what it shows, and how much is hoped of one with fewer, see
-`StepCosts._hope`: after one measurement that it costs 16 % less."""
+ENOUGH, OPTIMISM = 8, 0.4  # measurements that settle a width, and the share hoped for with fewer: 16 % after one
 
 
 class StepCosts:
-    """Seconds of one verifier step as a function of its rows and its context, learned from every step.
+    """Seconds of one verifier step by its rows and its context, learned from every step.
 
-    The context is the number of ids that the step's sequences hold. It comes in buckets: up to 1023 ids, to 2047, to
-    4095 and so on, each with a `_Curve` of its own. A width that a bucket does not know
-    costs what it does with the next shorter context, and as much more as the widths known here do (their median).
-
-    `pause` is what lies between two steps: scheduling, sampling, the wire. `crowds` is what the clock says of drafting
-    where sessions share steps.
-    """
+    The context is the number of ids that the step's sequences hold, in buckets: up to 1023, 2047, 4095 and so on, each
+    with a `_Curve`. A width unknown to a bucket costs what it does with the next shorter context, plus the median of
+    what known widths cost more here. `pause` is what lies between two steps. `crowds` has the gates of shared steps."""
 
     def __init__(self, window: int = 31) -> None:
         self.crowds = SpeculationGates()
@@ -34,14 +28,11 @@ class StepCosts:
         self._pauses = {drafting: _Pauses(2 * window) for drafting in (False, True)}
 
     def copy(self) -> "StepCosts":
-        """Another that knows the same and learns for itself."""
         return deepcopy(self)
 
     def record_pause(self, seconds: float, *, drafting: bool) -> None:
-        """Learn what lies between two steps that nothing was waited for between: it is part of every step's price.
-
-        drafting: a drafter was at work meanwhile, whose frames take time too.
-        """
+        """Learn the pause between two steps, nothing being waited for. drafting: drafters, whose frames take time, were
+        at work."""
         self._pauses[drafting].record(seconds)
 
     def knows_pause(self, *, drafting: bool) -> bool:
@@ -49,8 +40,7 @@ class StepCosts:
         return self._pauses[drafting].mean is not None
 
     def pause(self, *, drafting: bool) -> float:
-        """The mean of it, in seconds, since the rare long ones are paid for too; where it is known for the other case
-        only, that."""
+        """Mean pause in seconds; that of the other case where only that is known."""
         mean = self._pauses[drafting].mean
         return (self._pauses[not drafting].mean or 0.0) if mean is None else mean
 
@@ -59,10 +49,8 @@ class StepCosts:
     ) -> None:
         """Learn from a step that verified `rows` rows, with or without drafts among them, and did nothing else.
 
-        redoes: it also decoded ids again, as some models must after drafts were rejected. That is a price of drafting:
-        a step with drafts is recorded with it. A step without is not recorded, or the target alone would look slow:
-        what it took beyond a plain one is owed by the next step with drafts.
-        """
+        redoes: it also decoded ids again, as some models must after a rejection. That is a price of drafting, owed by
+        the next step with drafts where this one has none."""
         if redoes and not drafts:
             self._owed += max(seconds - self.seconds(rows, context), 0.0)
             return
@@ -76,7 +64,7 @@ class StepCosts:
             self._expected.clear()
 
     def doubt(self) -> None:
-        """Steps may take another time from now on: what was measured counts as one measurement of each width."""
+        """Let what was measured count as one measurement of each width: steps may take another time from now on."""
         for curve in self._curves.values():
             curve.doubt()
 
@@ -89,12 +77,9 @@ class StepCosts:
         return known
 
     def hopeful(self, most: int, context: int = 0) -> list[float]:
-        """Expected seconds of 1, 2, ... `most` rows for choosing a width: less by what too few measurements may hide,
-        where that leaves a width no cheaper than narrower ones.
-
-        What disturbs a measurement makes it longer, and a width that once looked dear is never run again, so never
-        measured again: optimism is what finds out (bandits: Lai and Robbins, 1985).
-        """
+        """Expected seconds of 1, 2, ... `most` rows for choosing a width, less what too few measurements may hide where
+        that leaves a width no cheaper than narrower ones: a width that once looked dear would never be measured again
+        (bandits: Lai and Robbins, 1985)."""
         found, dearest = list[float](), 0.0
         for rows in range(1, most + 1):
             expected = self.seconds(rows, context)
@@ -133,8 +118,6 @@ class StepCosts:
 
 
 class _Pauses:
-    """The last ones of a kind; `mean` of them in seconds, None before the first."""
-
     def __init__(self, window: int) -> None:
         self.mean: float | None = None
         self._last = deque[float](maxlen=window)
@@ -145,11 +128,8 @@ class _Pauses:
 
 
 class _Curve:
-    """Seconds by rows with about the same context: the median of the last measurements per width.
-
-    Widths never run are interpolated between their neighbours; below the narrowest they cost as much as it, beyond the
-    widest the last slope goes on. The curve is not assumed monotone: kernels have cliffs.
-    """
+    """Seconds by rows with about the same context: the median of the last measurements per width, interpolated between
+    neighbours. Not assumed monotone: kernels have cliffs."""
 
     def __init__(self, window: int) -> None:
         self.medians: dict[int, float] = {}
@@ -159,7 +139,7 @@ class _Curve:
         self._between: dict[int, float] = {}
 
     def record(self, rows: int, seconds: float) -> bool:
-        """Learn; whether a median has changed by it."""
+        """Learn; return whether a median changed."""
         samples = self._samples.get(rows)
         if samples is None:
             samples = self._samples[rows] = deque(maxlen=self._window)
@@ -173,7 +153,6 @@ class _Curve:
         return True
 
     def doubt(self) -> None:
-        """Let each median count as the only measurement of its width."""
         self._samples = {rows: deque([self.medians[rows]], maxlen=self._window) for rows in self._samples}
 
     def measured(self, rows: int) -> int:
