@@ -10,12 +10,11 @@ from specmesh.errors import RequestError
 class Acceptance:
     """The outcome of one round.
 
-    committed: ids that are now truth, in order: the accepted drafts, then the target's own (correction or bonus).
+    committed: ids that are now truth: the accepted drafts, then the recovered or bonus token.
     accepted:  how many of them were drafts; all of them where the row after them gave no choice.
     tested:    how many drafts were compared; the last of them failed where accepted < tested.
     ended:     the last committed id ends the text, and is none of it.
-    stopped:   the last committed id completes a stop string.
-    """
+    stopped:   the last committed id completes a stop string."""
 
     committed: tuple[int, ...]
     accepted: int

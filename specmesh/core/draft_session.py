@@ -13,32 +13,25 @@ from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.proposal import Proposal
 
 MAX_CREDIT = 32  # most drafts beyond the truth, whatever the verifier asks for
-COALESCE = 1e-3  # seconds a finished draft may wait for company before it is sent: frames cost more than ids
-GROUP = 2  # drafts beyond what was asked for go out together by so many: nobody waits for the first of them
-LEAST_USE = 0.01  # drafts that would stand less often than this are not worth their bytes
+COALESCE = 1e-3  # seconds a finished draft may wait for company: frames cost more than ids
+GROUP = 2  # drafts beyond what was asked for that go out together
+LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
 FIRST_CHUNK = 8
 CHUNK_SECONDS = 0.1
 """A long prompt is taken in by chunks of about this long, begun with FIRST_CHUNK ids: between them the drafter listens,
 and a slow machine must not look dead."""
 
-SHADOW = 8
-"""Ids at the end of the truth that are guessed although they are known, where no drafts are asked for: it shows how
-often drafts would stand. So many at once, in one frame, and none of the ids before them."""
-
-LONGEST_GAP = 24
-"""Most ids between two shadows that are not guessed. The first follow each other; while no drafts are asked for
-nevertheless, they cost a machine that has other work more than they tell."""
-
-FOLLOW = 32  # ids that are taken in at once where nothing is drafted: one by one each would cost what a draft does
+SHADOW = 8  # known ids at the end of the truth that are guessed, in one frame, to show how often drafts would stand
+LONGEST_GAP = 24  # ids between two shadows, at most: nobody may ask for drafts for long, and the machine has other work
+FOLLOW = 32  # ids taken in at once where nothing is drafted: one by one each would cost what a draft does
 NACK_INTERVAL = 0.1  # seconds between two NACKs for the same gap
 
 
 class DrafterSession:
     """The state machine of one session at the drafter.
 
-    n_vocab bounds the ids a peer may name; n_ctx what the draft model can hold; n_batch what it takes at once; shadows:
-    whether known ids are guessed while no drafts are asked for.
-    """
+    n_vocab bounds the ids a peer may name; n_ctx what the draft model can hold; n_batch what it takes at once. shadows:
+    known ids are guessed while no drafts are asked for."""
 
     def __init__(self, n_vocab: int, n_ctx: int, n_batch: int, *, shadows: bool = True) -> None:
         self.draft_n = 0
@@ -92,7 +85,7 @@ class DrafterSession:
                 assert_never(event)
 
     def plan(self, round_trip: float) -> ev.Predict | None:
-        """What the draft model should do next, if anything: take in what it has not seen, then guess."""
+        """What the draft model should do next: take in what it has not seen, then guess. None: nothing."""
         if self._n_truth > self._n_ctx:
             return None
         drafts = self._may_draft(round_trip)
@@ -103,8 +96,7 @@ class DrafterSession:
         return ev.Predict(tuple(self._known[self._held : wanted]), guess=drafts) if missing > 0 else None
 
     def _followed(self) -> int:
-        """How much is taken in where nothing is drafted: all but what is shadowed, and the id that a guess begins
-        with, so that drafting can start soon; nothing while that is little, nor before anything is to be guessed."""
+        """How far to take ids in where nothing is drafted: much at once, or what a shadow needs."""
         end = self._n_truth - 1 - (0 if self.draft_n else self._shadow)
         much = self._held > 0 and end - self._held >= min(FOLLOW, self._chunk)
         return end if self.draft_n or self._due or much else self._held
@@ -121,15 +113,13 @@ class DrafterSession:
         return self._known.crc_at(self.end(plan))
 
     def plan_shadow(self) -> ev.Predict | None:
-        """What the draft model should do when `plan` has nothing for it and no other session either: take in one id and
-        guess the next, which is known."""
+        """What to do when no session has a `plan`: take in one id and guess the next, which is known."""
         if not self._due or self._held >= self._n_truth - 1:
             return None
         return ev.Predict(tuple(self._known[self._held : self._held + 1]), guess=True)
 
     @property
     def _due(self) -> bool:
-        """Whether there are enough known ids to shadow."""
         idle = self.draft_n == 0 and self._shadow > 0 and self._n_truth <= self._n_ctx
         return idle and self._n_truth - self._shadowed >= self._gap + self._shadow
 
@@ -139,7 +129,6 @@ class DrafterSession:
         return self.draft_n > 0 or self._held > 0 or self._due
 
     def relocated(self, held: int) -> None:
-        """Note how many ids the model really holds after a trim."""
         self._held = held
         self._guesses.clear()
 
@@ -177,7 +166,6 @@ class DrafterSession:
         return effects + self._learn(accepted, sync=event.sync) + self._send()
 
     def _cut(self, length: int) -> list[ev.DrafterEffect]:
-        """Drop every id from `length` on, here and in the model's memory."""
         self._known.truncate(length)
         self._proposals = {at: one for at, one in self._proposals.items() if at < length}
         self._sent = min(self._sent, length)
@@ -202,7 +190,6 @@ class DrafterSession:
         return [ev.Nacked(self._n_truth, self._known.crc_at(self._n_truth))]
 
     def _asked(self, base: int, crc: int, now: float) -> list[ev.DrafterEffect]:
-        """The verifier holds `base` ids and misses what this side sent beyond them."""
         if base < self._n_truth or not self._known.holds(base, crc):
             return self._nack(now)
         self._sent = base
@@ -227,10 +214,8 @@ class DrafterSession:
         return ceil(log(LEAST_USE) / log(self._acceptance.pooled()))
 
     def _predicted(self, event: ev.Predicted, now: float) -> list[ev.DrafterEffect]:
-        """Note what the model took in and, where it guessed, let the chain grow.
-
-        The caller hands back each plan before it handles another frame, so the guess still belongs at the end.
-        """
+        """Note what the model took in and, where it guessed, let the chain grow. The caller hands back each plan before
+        it handles another frame, so the guess still belongs at the end."""
         self._held += event.count
         if event.count == self._chunk:
             self._chunk = self._next_chunk(now - event.started)
@@ -249,8 +234,8 @@ class DrafterSession:
         return self._send() if self._worth_sending(now) else []
 
     def _guessed(self, event: ev.Predicted) -> list[ev.DrafterEffect]:
-        """Note what was guessed for the known id after those that the model holds, if anything. All that was guessed
-        goes out when the truth ends, or there is a gap."""
+        """Note the guess, if any, for the known id after those held; all guesses go out at the end of the truth or at a
+        gap."""
         end = self._held + 1 - event.count  # the last one noted was for the id before this
         if event.token is not None:
             self._guesses.append(event.token)
@@ -265,16 +250,12 @@ class DrafterSession:
         return [ev.Shadowed(end - len(ids), self._known.crc_at(end - len(ids)), ids)]
 
     def _next_chunk(self, seconds: float) -> int:
-        """Ids to take in at once after a whole chunk took `seconds`: twice, half or as many."""
         if seconds > 2 * CHUNK_SECONDS:
             return max(self._chunk // 2, 1)
         return min(self._chunk * 2, self._n_batch) if seconds < CHUNK_SECONDS / 2 else self._chunk
 
     def _worth_sending(self, now: float) -> bool:
-        """All that the next step wants, or beyond it what a step consumes, or what has waited long enough.
-
-        A draft slower than COALESCE goes out at once.
-        """
+        """Send all that the next step wants, or beyond it what a step consumes, or what has waited for COALESCE."""
         sent, end, wanted = max(self._sent, self._n_truth), len(self._known), self._n_truth + self.draft_n
         waited = now - self._unsent_since if self._unsent_since is not None else 0.0
         if sent < wanted:
@@ -282,7 +263,6 @@ class DrafterSession:
         return end - sent > self.draft_n or (waited >= COALESCE and end - sent >= GROUP)
 
     def flush(self) -> list[ev.DrafterEffect]:
-        """Send what is held back; for when nothing more will be drafted for now."""
         return self._send()
 
     def _send(self) -> list[ev.DrafterEffect]:

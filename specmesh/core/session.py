@@ -26,20 +26,16 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics import RoundCounts, SessionTimes
 from specmesh.errors import RequestError
 
-SESSION_MEMORY = 8.0
-"""Rounds after which what a session saw of acceptance counts half: texts change, and a policy must follow."""
+SESSION_MEMORY = 8.0  # rounds after which what a session saw of acceptance counts half: texts change
 
 
 class VerifierSession:
     """The state machine of one session.
 
-    `ids` are the prompt's first `n_prompt` (None: all of them), then what was generated before and is gone on with; a
-    text that has ended with them is `finished` from the start.
-    `costs` and `acceptance` are the verifier's, shared by its sessions: what others have learnt is where it begins.
-    `constraint` is the grammar's, at the beginning of the text, and allows what was generated before.
-    The target's memory holds the first `held` ids already, the last one never among them. `company`: how many sessions
-    there are with this one.
-    """
+    `ids` are the prompt's first `n_prompt` (None: all), then the resumed text; a text that ended with them is
+    `finished` from the start. `costs` and `acceptance` are the verifier's, shared by its sessions. `constraint` is the
+    grammar's at the beginning of the text. The target holds the first `held` ids already, never the last one.
+    `company`: sessions there are with this one."""
 
     def __init__(
         self,
@@ -79,7 +75,7 @@ class VerifierSession:
             self.finished = self._ended_before()
 
     def _ended_before(self) -> str | None:
-        """How the text ended with the ids it begins with, if it did; the scan for stop strings goes on after them."""
+        """How a resumed text ended with its last ids, if it did."""
         before = self.prefix[self.n_prompt : len(self.prefix)]
         ends = [token in self._limits.end_ids or self._stops_with(token) for token in before]
         if any(ends):
@@ -119,12 +115,11 @@ class VerifierSession:
     def attach(
         self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None, *, known: int = 0, proven: bool = False
     ) -> list[ev.VerifierEffect]:
-        """Hand the session to a drafter that knows its first `known` ids; it is told the rest.
-        `acceptance` is what others' sessions, or this one's past, saw of it.
+        """Hand the session to a drafter that knows its first `known` ids; it is told the rest. `acceptance` is what was
+        seen of it elsewhere.
 
-        Where drafts come with what they were sampled from, those of the one before go: its laws are not those of drafts
-        that happen to be the same.
-        """
+        Where drafts come with proposals those of the drafter before go: the same drafts may come of other
+        distributions."""
         if uses_proposals(self.params.sampling):
             self._drafts.forget(stepping=self._stepping)
         own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
@@ -141,7 +136,7 @@ class VerifierSession:
 
     @property
     def generated(self) -> int:
-        """How many ids of the text there are, with those of before."""
+        """Ids of the text, resumed ones included."""
         return self.resumed + self.counts.generated
 
     def said(self, known: int = 0) -> tuple[int, ...]:
@@ -151,7 +146,7 @@ class VerifierSession:
 
     @property
     def memory(self) -> KVContents:
-        """What the target's memory holds for certain, as far as other sessions may have it."""
+        """What the target's sequence holds for certain, as far as other sessions may have it."""
         return KVContents(self.prefix[: self._held], self.n_prompt - 1) if self.params.cache_prompt else NO_CONTENTS
 
     @property
@@ -160,12 +155,11 @@ class VerifierSession:
 
     @property
     def may_draft(self) -> bool:
-        """Whether steps may have drafts at all, by the client's wish and the target's nature."""
+        """Whether the client and the target allow drafts at all."""
         return self.params.drafts != 0 and self._limits.max_drafts > 0
 
     @property
     def drafting(self) -> bool:
-        """Whether a drafter is asked for drafts."""
         return self.attached and self.draft_n > 0
 
     @property
@@ -182,18 +176,18 @@ class VerifierSession:
 
     @property
     def stale_drafts(self) -> int:
-        """DRAFTs and SHADOWs that came too late or did not fit, and drafts that a grammar forbade."""
+        """Drafts and shadows that came too late, did not fit or were forbidden."""
         return self._drafts.stale
 
     @property
     def unguided(self) -> str | None:
-        """Why drafts cannot be held against the grammar any more, so that none is verified; None where they can."""
+        """Why drafts cannot be held against the grammar any more; None while they can."""
         return self._guided.exhausted
 
     # --- what to run next
 
     def plan(self, now: float) -> ev.Plan:
-        """What the engine should do for this session; `Wait` when a draft on its way is worth more than a step now."""
+        """What the engine should do next; `Wait` when a draft on its way is worth more than a step now."""
         if self._held < len(self.prefix) - 1:
             return self._missing()
         wanted, until = self._pacing.plan(len(self.prefix), self.lead, self._max_drafts(), now)
@@ -201,8 +195,8 @@ class VerifierSession:
         return ev.Wait(until) if until is not None and waits else self.verify(wanted)
 
     def _missing(self) -> ev.Prefill:
-        """What the target's memory lacks: the prompt, and what was generated before. Where a step's rows are constant
-        each part is computed as it was the first time."""
+        """What the target lacks: the prompt and the resumed text, in the same parts as the first time where rows are
+        constant."""
         width, prompt, end = self._limits.width, self.n_prompt - 1, len(self.prefix) - 1
         stepwise = width is not None and self._held >= prompt
         if width is not None:
@@ -223,12 +217,11 @@ class VerifierSession:
         return DraftBid(stands, chosen=self.params.drafts is not None)
 
     def _forced(self) -> tuple[int, ...]:
-        """What of the next step's drafts is the grammar's own."""
         most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
         return self._guided.forced(most, lambda rows: self._costs.seconds(rows, len(self.prefix)))
 
     def begin(self, now: float) -> float:
-        """Note that a verification step with this session begins; the seconds that were waited for it."""
+        """Note that a step with this session begins; return the seconds that were waited for it."""
         self._stepping = True
         if self.times.decoding is None:
             self.times.decoding = now
@@ -239,7 +232,7 @@ class VerifierSession:
         return min(self.params.max_tokens - self.generated, self._limits.n_ctx - len(self.prefix))
 
     def _max_drafts(self) -> int:
-        """Most drafts a step may take: one row is the target's own token."""
+        """Most drafts of a step: one row is the target's own."""
         return max(min(self._limits.max_drafts, self._room() - 1), 0)
 
     # --- steps
@@ -277,12 +270,11 @@ class VerifierSession:
         return effects
 
     def _stops_with(self, token: int) -> bool:
-        """Take in the next id of the text; whether it ends there, at a stop string or because it is whole."""
+        """Take in the next id of the text; return whether the text ends there."""
         whole = self._guided.accept(token)
         return self._stops.completes(token) or whole
 
     def _choices(self, event: ev.Stepped) -> TokenChoice:
-        """The token after the first i drafts: by the rule, or out of what the grammar allows."""
         base = len(self.prefix)
         if self._guided:
             return lambda i: self._guided.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
@@ -291,7 +283,7 @@ class VerifierSession:
         return self._rule.choices(rows)
 
     def _after(self, drafts: tuple[int, ...]) -> Sampler:
-        """The sampler after what is committed and these drafts, which stand: earlier rows have chosen them."""
+        """The sampler after what is committed and these drafts, which earlier rows have chosen."""
         back = self.sampler.looks_back
         if not back:
             return self.sampler

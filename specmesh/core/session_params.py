@@ -12,20 +12,18 @@ from specmesh.errors import PromptTooLong, RequestError
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """Who says what. role: system, user, assistant, or what else the model's template knows; name: of who says it,
-    which some templates know; empty for none."""
+    """role: system, user, assistant, or what else the template knows; name: of who says it; empty for none."""
 
     role: str
     content: str
     name: str = ""
 
     def fields(self) -> dict[str, str]:
-        """As templates and the wire have it."""
         return {"role": self.role, "content": self.content} | ({"name": self.name} if self.name else {})
 
 
 MAX_DRAFTS = 16  # most drafts of one step
-MAX_TOKENS = 2**31 - 1  # the largest max_tokens of a request; the least is 0, the prompt only
+MAX_TOKENS = 2**31 - 1  # largest max_tokens of a request; 0: the prompt only
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +32,9 @@ class SessionParams:
 
     draft_n:  None adapts, 0 never drafts, N takes N drafts in every step.
     stop:     texts with which the text ends.
-    logprobs: how many of the likeliest ids are told with each of the text; None for no log-probabilities at all.
-    grammar:  what the text must be, as far as it comes: max_tokens may cut it.
-    cache_prompt: what earlier sessions left in memory may be gone on from, and this one leaves its own.
-    """
+    logprobs: alternatives told with each id; None for no log-probabilities.
+    grammar:  what the text must be; max_tokens may cut it.
+    cache_prompt: reuse what earlier sessions left in memory, and leave one's own."""
 
     sampling: SamplingParams
     max_tokens: int
@@ -71,8 +68,7 @@ class TargetLimits:
 def check_prompt(ids: Sequence[int], limits: TargetLimits, n_prompt: int | None = None) -> None:
     """Raise RequestError for an empty prompt or foreign ids, PromptTooLong where not one token would fit after it.
 
-    n_prompt: so many of the ids are the prompt, None for all; the others were generated before, and fill the context.
-    """
+    n_prompt: how many ids are the prompt, None for all; the others were generated before."""
     n_prompt = len(ids) if n_prompt is None else n_prompt
     if not ids:
         raise RequestError("the prompt is empty: give at least one token")
@@ -109,7 +105,7 @@ def check_continued(ids: Sequence[int], constraint: Constraint | None, limits: T
 
 
 def check_strategy(params: SessionParams) -> None:
-    """Raise RequestError for a grammar with a strategy that looks at the laws of whole rows, which it does not mask."""
+    """Raise RequestError for a grammar with a strategy that looks at unmasked rows."""
     if params.grammar is not None and params.sampling.strategy in (Strategy.PROBABILISTIC, Strategy.THRESHOLD):
         raise RequestError(
             f"strategy {params.sampling.strategy} does not go with a grammar or schema: use deterministic", "strategy"
@@ -117,9 +113,6 @@ def check_strategy(params: SessionParams) -> None:
 
 
 def may_adopt(first: str, asker: str | None) -> bool:
-    """Whether a session that was opened with the key `first` (empty: none) may be given to whoever has shown `asker`.
-
-    None is a client of the daemon's own, who may: it could read the daemon's memory as well. Which session is meant is
-    known by a name that nobody can guess.
-    """
+    """Whether a session opened with the key `first` (empty: none) may be given to whoever has shown `asker`; None is a
+    local client, who could read the daemon's memory as well."""
     return asker is None or asker == first

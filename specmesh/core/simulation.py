@@ -38,12 +38,9 @@ ROWS = np.tile(np.array([1.0, 0.0], np.float32), (MAX_DRAFTS + 1, 1))
 class Deployment:
     """A verifier, its drafters and the network between them; times in seconds.
 
-    costs:    step times, as measured; n_batch: most rows of a step. pause: between two steps.
-    solving:  of one policy; one thread solves them all.
-    places:   sessions the verifier holds at once; the others wait in order. None: all of them.
-    draft:    of one draft token.
-    drafters: how many there are, each drafting for its sessions in turn; None: one for each user.
-    """
+    costs: step times; n_batch: rows of a step; pause: between two steps; solving: of one policy, one at a time.
+    places: sessions the verifier holds at once, None for all; the others wait in order.
+    draft: of one draft token; drafters: how many, each drafting for its sessions in turn; None: one for each user."""
 
     costs: StepCosts
     draft: float
@@ -57,7 +54,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What every user asks for, one text after the other: tokens of prompt and text. draft_n: None adapts."""
+    """What every user asks for, again and again: tokens of prompt and text. draft_n: None adapts."""
 
     prompt: int
     tokens: int
@@ -109,8 +106,6 @@ class _Drafter:
 
 @dataclass(slots=True)
 class _Counts:
-    """Since `begun`; tokens are by user."""
-
     begun: float
     tokens: list[int]
     steps: int = 0

@@ -13,10 +13,8 @@ from math import floor
 
 @dataclass(slots=True)
 class RoundCounts:
-    """What verification rounds did. A round is one step that committed at least one token.
-
-    Drafts of a grammar's own are counted apart: nobody guessed them.
-    """
+    """What verification rounds did; a round is a step that committed a token. A grammar's own drafts are counted
+    apart."""
 
     rounds: int = 0
     drafted: int = 0
@@ -29,11 +27,8 @@ class RoundCounts:
     forced_accepted: int = 0
 
     def record(self, drafted: int, tested: int, accepted: int, generated: int, forced: int = 0) -> None:
-        """Count a round that verified `drafted` drafts, compared `tested` along the text and committed `generated`
-        tokens.
-
-        The first `forced` of the drafts were a grammar's own.
-        """
+        """Count a round that verified `drafted` drafts, the first `forced` of them a grammar's own, compared `tested`
+        and committed `generated` tokens."""
         self.forced_drafted += forced
         self.forced_accepted += min(accepted, forced)
         drafted, tested, accepted = (max(count - forced, 0) for count in (drafted, tested, accepted))
@@ -73,8 +68,8 @@ def _count(bins: list[int], indices: range | tuple[int, ...]) -> None:
 
 @dataclass(slots=True)
 class SessionTimes:
-    """When things happened to a session, and seconds spent: in verification steps it took part in, waiting for drafts,
-    and between a correction and the first draft on it (`restart`, over `restarts` corrections)."""
+    """Times of events, and seconds spent: in verification steps, waiting for drafts, and between a correction and the
+    first draft on it (`restart`, over `restarts` corrections)."""
 
     opened: float
     decoding: float | None = None
@@ -86,7 +81,7 @@ class SessionTimes:
     restarts: int = 0
 
     def generating(self, now: float) -> float:
-        """Seconds from the first verification step to the newest token, to `now` before that; 0 before the first."""
+        """Seconds from the first verification step to the newest token, or `now` before that."""
         end = now if self.last_token is None else self.last_token
         return 0.0 if self.decoding is None else end - self.decoding
 
@@ -108,16 +103,14 @@ class RecentSamples:
         return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
+# seconds: once per token or frame
 SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Bounds in seconds for what happens once per token or frame."""
-
+# seconds: once per request
 LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0)
-"""The same for what happens once per request."""
 
 
 class Histogram:
-    """How many samples there were up to each of the ascending `bounds`, how many in all, and their sum; none is ever
-    forgotten."""
+    """Samples up to each of the ascending `bounds`, in all, and their sum."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
@@ -150,7 +143,6 @@ class Reconnects:
         self._missing += 1
 
     def came(self) -> None:
-        """A peer has come: one more, or in place of one that had gone."""
         if self._missing:
             self._missing -= 1
             self.count += 1
@@ -165,7 +157,6 @@ class LastMinute:
         self._bins: deque[list[int]] = deque(maxlen=self.SECONDS + 1)  # [second, drafted, accepted, generated]
 
     def record(self, now: float, drafted: int = 0, accepted: int = 0, generated: int = 0) -> None:
-        """Count into the second of `now`."""
         second = floor(now)
         if not self._bins or self._bins[-1][0] < second:
             self._bins.append([second, 0, 0, 0])
@@ -224,17 +215,14 @@ class Throughput:
         self.gaps = RecentSamples(1024)
 
     def record(self, tokens: int, start: float, end: float) -> None:
-        """Count a step that committed `tokens`; what lies between it and the step before counts as its time.
-
-        `gaps` are those pauses, in seconds: waiting for drafts, and everything else that is not the model.
-        """
+        """Count a step that committed `tokens`; the gap before it counts as its time, and is kept in `gaps`."""
         if self._last_end is not None:
             self.gaps.record(start - self._last_end)
         self._steps.append((tokens, end - (start if self._last_end is None else self._last_end)))
         self._last_end = end
 
     def idle(self) -> None:
-        """Note that nothing is being generated: the time until the next step is nobody's."""
+        """Note that nothing is generated: the time until the next step is nobody's."""
         self._last_end = None
 
     def per_second(self) -> float:

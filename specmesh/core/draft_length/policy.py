@@ -26,16 +26,9 @@ Ints = NDArray[np.int64]
 QUARTERS = 4  # grid points per draft interval
 MAX_LEAD = 34  # largest lead that is told apart: a little more than a drafter may be ahead
 MAX_BEHIND = 256  # longest restart in draft intervals; a longer one is as good as for ever
-EXACT = 3e-4
-"""How exactly values (in tokens) and rates (relatively) are found: acceptance is never known better than to a few
-percent."""
-
-BEGIN_GAIN, KEEP_GAIN = 1.03, 1.01
-"""Times the rate of the target alone that drafting must promise to begin, and to go on."""
-
-
-RATES_MOVED, TIMES_MOVED = 0.04, 0.08
-"""By how much acceptance rates, and relatively times, must differ for a new policy."""
+EXACT = 3e-4  # error of values (tokens) and rates (relative): acceptance is known to a few percent at best
+BEGIN_GAIN, KEEP_GAIN = 1.03, 1.01  # times the target's own rate that drafting must promise to begin, and to go on
+RATES_MOVED, TIMES_MOVED = 0.04, 0.08  # difference of acceptance rates, and relatively of times, for a new policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +67,6 @@ class Policy:
     values: Floats
 
     def index(self, lead: float) -> int:
-        """The grid point of a lead, the nearest one not above it."""
         at = int((lead - self.lowest) * QUARTERS + 1e-6)
         return min(max(at, 0), len(self.drafts) - 1)
 
@@ -111,15 +103,13 @@ def moved(old: PolicyInputs, new: PolicyInputs) -> float:
 
 
 def _apart(before: float, after: float) -> float:
-    """How far a time has moved, as a share of what it was; a step that was too fast to measure took 0 s."""
+    """Relative difference of two times; a step too fast to measure took 0 s."""
     if before == after:
         return 0.0
     return abs(after - before) / before if before > 0 else inf
 
 
 class _Grid:
-    """The problem on its grid: rewards, times and successors of each step, by lead and number of drafts."""
-
     def __init__(self, inputs: PolicyInputs) -> None:
         steps = _without_bad_widths(inputs.steps)
         behind = min(inputs.restart / inputs.interval - 1.0, MAX_BEHIND)
@@ -144,7 +134,7 @@ class _Grid:
         )
 
     def resampled(self, start: Policy | None) -> Floats:
-        """Values to begin with: those of another policy at the same leads."""
+        """Values to begin with, of another policy at the same leads."""
         if start is None:
             return np.zeros(len(self._leads))
         old = start.lowest + np.arange(len(start.values)) / QUARTERS
@@ -173,13 +163,11 @@ class _Grid:
         return found
 
     def _best_later(self, scores: Floats) -> Floats:
-        """At each place the best score, its own or that of an arrival from there on."""
         arrivals = np.where(self._arrivals, scores, -np.inf)
         found: Floats = np.maximum(scores, np.maximum.accumulate(arrivals[::-1])[::-1])
         return found
 
     def _where_best_later(self, scores: Floats) -> Ints:
-        """Where that score is, the first of equals."""
         best, size = self._best_later(scores), len(scores)
         reached = self._arrivals & (scores >= best - 1e-12)
         later = np.minimum.accumulate(np.where(reached, np.arange(size), size - 1)[::-1])[::-1]

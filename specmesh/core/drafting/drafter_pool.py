@@ -26,32 +26,25 @@ nothing; or this one promises more."""
 
 ATTACH_REASONS: tuple[AttachReason, ...] = get_args(AttachReason)
 
-LOOK_ROUNDS, LOOK_SECONDS = 8, 0.25  # rounds of a session, and seconds, between two looks at its drafters, at least
-GAIN = 1.05
-"""Times the present drafter's rate that another must promise, at two looks that follow each other. A change costs one
-restart, as the standby has read the text."""
-
-ALIKE = 1.05  # drafters whose rates differ by less are as good as each other: the one with fewer sessions is taken
-HOPE = 1.02  # times the rate of the target alone that a drafter counts for of which nothing is known
-STINT, SHORT_STINT = 32, 12
-"""Rounds that a drafter gets before another takes its place because it promises more; or much more, `FAR` times."""
-
-FAR = 1.5  # times as much
-PROOF = 64  # rounds after which a drafter has kept its promise. One that is left before has broken it
+LOOK_ROUNDS, LOOK_SECONDS = 8, 0.25  # between two looks at a session's drafters, at least
+GAIN = 1.05  # times the present rate that another must promise, at two looks in a row: a change costs a restart
+ALIKE = 1.05  # times: rates this near count as equal, and the drafter with fewer sessions is taken
+HOPE = 1.02  # times the target's own rate that an unknown drafter counts for
+STINT, SHORT_STINT = 32, 12  # rounds before one that promises more takes over; or `FAR` times as much
+FAR = 1.5
+PROOF = 64  # rounds after which a drafter has kept its promise; left before, it broke it
 SHOWN = 8  # guesses that a standby must have shown in this session
+# seconds that one which broke its promise takes nobody's place; doubled each time
 PENALTY, LONGEST_PENALTY = 30.0, 3600.0
-"""Seconds that one which broke its promise takes nobody's place; twice as many each time, up to so many."""
-
 CERTAIN = 0.999  # no chain of drafts stands more surely than this
-RECHECK = 30.0  # seconds after which a drafter that nobody has measured since is a standby's successor
+RECHECK = 30.0  # seconds after which an unmeasured drafter becomes a standby
 MOST_STANDBYS = 2  # most sessions that one drafter stands by for: each is a text to read
-MEMORY = 32.0  # rounds after which what a session saw of one drafter counts half, where drafters are compared
+MEMORY = 32.0  # rounds after which what a session saw of one drafter counts half
 DRAFTER_MEMORY = 128.0  # the same for what all sessions saw of it
 
 
 class DrafterRecord:
-    """What was measured of one drafter since it came. `shared` is what all drafters' drafts were worth, where nothing
-    is known of this one."""
+    """What was measured of one drafter; `shared` is what all drafters' drafts were worth."""
 
     def __init__(self, shared: RollingAcceptance | None = None, now: float = 0.0) -> None:
         self.acceptance = RollingAcceptance(memory=DRAFTER_MEMORY, parent=shared)
@@ -62,14 +55,14 @@ class DrafterRecord:
         self._barred, self._penalty = float("-inf"), PENALTY
 
     def shadowed(self, interval: float | None, now: float) -> None:
-        """It has shown guesses, perhaps with the seconds from one to the next."""
+        """Note guesses, and perhaps the seconds from one to the next."""
         self.measured = now
         if interval is not None:
             self._shadows.append(interval)
             self.arrivals.record_bound(interval, 1)
 
     def interval_at(self, load: int) -> float | None:
-        """Seconds from one draft to the next with so many sessions; by its guesses where it has not drafted yet."""
+        """Seconds from one draft to the next with so many sessions; by its guesses before it has drafted."""
         known = self.arrivals.interval_at(load)
         if known is None and self._shadows:
             return max(median(self._shadows), LEAST_INTERVAL) * load  # sooner than the way takes: by chance, or a lie
@@ -79,7 +72,6 @@ class DrafterRecord:
         return self.arrivals.restart_at(load)
 
     def barred(self, now: float) -> bool:
-        """Whether it takes nobody's place now."""
         return now < self._barred
 
     def broke(self, now: float) -> None:
@@ -91,11 +83,8 @@ class DrafterRecord:
 
 @dataclass(frozen=True, slots=True)
 class DrafterOffer(Generic[D]):
-    """A drafter that could draft for a session.
-
-    rate: tokens per second that it promises, None while that is unknown. sessions, standbys: how many it drafts and
-    stands by for. measured: when it last was. barred: it may not take another's place.
-    """
+    """A drafter that could draft for a session. rate: tokens per second that it promises, None while unknown. sessions,
+    standbys: how many it drafts and stands by for. measured: when it last was. barred: it may take nobody's place."""
 
     drafter: D
     rate: float | None
@@ -107,15 +96,15 @@ class DrafterOffer(Generic[D]):
 
 @dataclass(frozen=True, slots=True)
 class DrafterChange(Generic[D]):
-    """A drafter is to draft for the session from now on, for this reason; or to stand by, where there is none."""
+    """The drafter that takes over for this reason; or that stands by, without one."""
 
     drafter: D
     why: AttachReason | None = None
 
 
 def choose_drafter(offers: Sequence[DrafterOffer[D]], alone: float, standby: D | None = None) -> D | None:
-    """The drafter for a session that has none, of those attached in the order they came; None without any. The one that
-    stands by has read the text, and is taken unless another promises much more. `alone` is the target's own rate."""
+    """Return the drafter for a session that has none: the standby, which has read the text, unless another promises
+    much more. `alone` is the target's own rate."""
     free = [offer for offer in offers if not offer.barred] or list(offers)
     worth = {offer.drafter: alone * HOPE if offer.rate is None else offer.rate for offer in free}
     best = max(worth.values(), default=0.0)
@@ -128,8 +117,6 @@ def choose_drafter(offers: Sequence[DrafterOffer[D]], alone: float, standby: D |
 
 @dataclass(slots=True)
 class _Seen:
-    """A drafter in one session: its guesses, and beyond them its drafts since it took over."""
-
     record: DrafterRecord
     guesses: RollingAcceptance
     drafts: RollingAcceptance
@@ -152,7 +139,7 @@ class SessionDrafters(Generic[D]):
     # --- what happened
 
     def took_over(self, drafter: D, record: DrafterRecord, *, promised: bool = False) -> RollingAcceptance:
-        """It drafts from now on, perhaps because it promised more than another; where its rounds are recorded."""
+        """Note the new drafter, and whether it promised more than another; return where its rounds are recorded."""
         self._promised = promised
         seen = self._see(drafter, record)
         seen.drafts = RollingAcceptance(memory=MEMORY, parent=seen.guesses)
@@ -174,14 +161,12 @@ class SessionDrafters(Generic[D]):
         self._seen.pop(drafter, None)
 
     def guessed(self, right: Sequence[bool]) -> None:
-        """Whether guesses of the standby were right."""
         assert self.standby is not None, "a standby guesses"
         guesses = self._seen[self.standby].guesses
         for one in right:
             guesses.record(1, int(one))
 
     def broke(self, now: float) -> None:
-        """The drafter is left because it is not as good as it seemed."""
         if self.drafter is not None and self._promised and self._rounds < PROOF:
             self._seen[self.drafter].record.broke(now)
 
@@ -198,9 +183,8 @@ class SessionDrafters(Generic[D]):
     # --- what it comes to
 
     def rates(self, drafter: D, record: DrafterRecord) -> list[float]:
-        """Conditional acceptance to expect of a drafter in this session: by what was seen of it here. For one that was
-        never here, what others saw, as much better or worse as this text suits the present drafter more than others
-        did (the same in log-odds, as of persons and tasks in Rasch's model)."""
+        """Conditional acceptance to expect of a drafter in this session. For one that was never here, what others saw,
+        moved in log-odds by how much better this text suits the present drafter than others did (Rasch's model)."""
         seen = self._seen.get(drafter)
         if seen is not None:
             return (seen.drafts if drafter == self.drafter else seen.guesses).rates()
@@ -211,7 +195,7 @@ class SessionDrafters(Generic[D]):
         return [1 / (1 + exp(-_log_odds(rate) - suits)) for rate in record.acceptance.rates()]
 
     def due(self, now: float) -> bool:
-        """Count a round; whether it is time for `look`."""
+        """Count a round; return whether it is time for `look`."""
         self._rounds += 1
         self._standby_rounds += 1
         if self._rounds == PROOF and self.drafter is not None:
@@ -225,8 +209,8 @@ class SessionDrafters(Generic[D]):
     def look(
         self, offers: Sequence[DrafterOffer[D]], shown: int, now: float, *, silent: bool
     ) -> DrafterChange[D] | None:
-        """What should change, if anything. `offers` are of all that could draft, the present one's too; `shown` is how
-        many guesses the standby has shown; silent: the drafter was asked and says nothing."""
+        """What should change, if anything. `offers` are of all that could draft, the present one too; `shown`: guesses
+        that the standby has shown; silent: the drafter was asked and says nothing."""
         of = {offer.drafter: offer for offer in offers}
         standby = of.get(self.standby) if self.standby is not None else None
         drafter = of.get(self.drafter) if self.drafter is not None else None
@@ -235,7 +219,6 @@ class SessionDrafters(Generic[D]):
         return self._successor(of, standby, shown, now)
 
     def _is_better(self, standby: DrafterOffer[D], drafter: DrafterOffer[D], shown: int, *, silent: bool) -> bool:
-        """Whether the standby is to draft, by this look and the one before."""
         able = shown >= SHOWN and standby.rate is not None and not standby.barred
         offered, present = standby.rate or 0.0, drafter.rate or 0.0
         self._better = self._better + 1 if able and offered > GAIN * present else 0
@@ -245,7 +228,7 @@ class SessionDrafters(Generic[D]):
     def _successor(
         self, of: dict[D, DrafterOffer[D]], standby: DrafterOffer[D] | None, shown: int, now: float
     ) -> DrafterChange[D] | None:
-        """Another standby, where there is none, or a drafter that was not measured for long or promises more."""
+        """Another standby, where there is none, or a drafter not measured for long or promising more."""
         free = [offer for offer in of.values() if offer.drafter not in (self.drafter, self.standby)]
         free = [offer for offer in free if offer.standbys < MOST_STANDBYS]
         if not free:
@@ -264,12 +247,9 @@ class SessionDrafters(Generic[D]):
 
 
 def drafting_rate(inputs: PolicyInputs) -> float:
-    """Expected tokens per second with such a drafter, at least those of the target alone.
-
-    A closed form: solving the step policy (policy.py) takes milliseconds, this takes microseconds. It looks
-    at two ways of drafting only, with each number of drafts: after a rejection, wait for them or say tokens alone
-    meanwhile; then step whenever so many are here.
-    """
+    """Expected tokens per second with such a drafter, at least the target's alone: a closed form, microseconds where
+    solving the policy takes milliseconds. After a rejection, wait for drafts or step alone meanwhile; then step with so
+    many each."""
     best = 1.0 / inputs.alone
     tokens, alive = 1.0, 1.0
     for drafts in range(1, len(inputs.steps)):
@@ -306,11 +286,11 @@ SYNC_INTERVAL = 0.1  # seconds between two SYNCs, at least
 
 
 class Standby:
-    """One drafter beside the one that drafts, following `prefix`, which is the session's and grows.
+    """A drafter that follows `prefix`, the session's, beside the one that drafts: measured by its shadows, ready to
+    take over.
 
-    `known` ids it knows already, as it has drafted for this session. `told` is how many it has been told; `shown` how
-    many of its guesses have been compared.
-    """
+    Nothing of it is verified or waited for. `known` ids it knows already; `told` is how many it was told; `shown` how
+    many of its guesses were compared."""
 
     def __init__(self, prefix: Prefix, now: float, known: int = 0) -> None:
         self.told = known
@@ -324,11 +304,11 @@ class Standby:
         return self._tell(self.told, now, sync=not self.told)
 
     def follow(self, now: float) -> ev.Told | None:
-        """What to tell it now that the text has grown, if there is enough of it."""
+        """What to tell it once enough ids are new."""
         return self._tell(self.told, now) if len(self._prefix) - self.told >= TELL_EVERY else None
 
     def rest(self, now: float) -> ev.Told | None:
-        """What it has not been told yet, as the text has ended; None for nothing."""
+        """What it has not been told when the text has ended."""
         return self._tell(self.told, now) if len(self._prefix) > self.told else None
 
     def nacked(self, base: int, crc: int, now: float) -> ev.Told | None:
@@ -338,12 +318,10 @@ class Standby:
         return self._tell(base if self._prefix.holds(base, crc) else 0, now, sync=True)
 
     def shadowed(self, event: ev.Shadowed, round_trip: float, now: float) -> tuple[tuple[bool, ...], float | None]:
-        """Compare its guesses with the text; returns of each whether it was right, and the seconds from one to the
-        next. Those of ids that were compared before, or that do not fit, are left out.
+        """Compare its guesses with the text: whether each new one was right, and the seconds from one to the next.
 
-        The seconds are known where they end with what it was told last: it has read some ids and guessed these since.
-        The first guesses tell none, as it has read all of the text before them.
-        """
+        These are known where they end with what it was told last, but for the first guesses, before which it read the
+        text."""
         if not self._prefix.holds(event.base, event.crc):
             return (), None
         new = max(self._judged - event.base, 0)

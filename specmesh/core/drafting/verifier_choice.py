@@ -11,14 +11,14 @@ from specmesh.core.draft_length.step_costs import StepCosts
 
 FIRST = 0.25  # seconds until the second HELLO, and between two tries while nobody is connected
 LONGEST = 2.0  # most seconds between two HELLOs
-STEADY = 5.0  # seconds that a verifier must have been there for its loss to be answered by a HELLO at once
+STEADY = 5.0  # seconds a verifier must have been there for its loss to be answered by a HELLO at once
 UNANSWERED = 3.0  # seconds without an answer after which somebody should be told
 RENEW = 30.0  # seconds without an answer after which the connection itself is in doubt
 
 
 class HelloTimer:
-    """The pauses between HELLOs, doubled each time and shortened by `luck`, a number from 0 to below 1: the drafters of
-    one verifier must not speak in chorus."""
+    """The pauses between HELLOs, doubled each time and shortened by `luck` in [0, 1): drafters must not speak in
+    chorus."""
 
     def __init__(self, luck: Callable[[], float], now: float) -> None:
         self.due = now
@@ -28,7 +28,7 @@ class HelloTimer:
         self._told = False
 
     def said(self, now: float, *, sent: bool) -> None:
-        """A HELLO was due; `sent` says whether anybody was connected to take it."""
+        """Note that a HELLO was due; `sent`: somebody was connected to take it."""
         self.due = now + self._shortened(self._pause if sent else FIRST)
         if sent:
             self._pause = min(2 * self._pause, LONGEST)
@@ -46,14 +46,14 @@ class HelloTimer:
         self._since, self._renewed, self._told = now, now, False
 
     def unanswered(self, now: float) -> bool:
-        """Whether there has been no answer for so long that somebody should be told; true once."""
+        """Whether somebody should be told that there was no answer for long; true once."""
         if self._told or now - self._since < UNANSWERED:
             return False
         self._told = True
         return True
 
     def doubtful(self, now: float) -> bool:
-        """Whether to try by a fresh connection; true once in RENEW seconds."""
+        """Whether to try a fresh connection; true once in RENEW seconds."""
         if now - self._renewed < RENEW:
             return False
         self._renewed = now
@@ -64,26 +64,17 @@ class HelloTimer:
 
 
 TYPICAL = 256  # most tokens that a text is expected to have: `max_tokens` is often just a bound
-UNKNOWN_STEP = 0.05
-"""Seconds of a step where the verifier does not tell; those that tell are rather compared by what they told."""
-
+UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
 ROWS = 4  # rows that each other session is expected to add to a step, drafts included
-NEAR = 0.1
-"""What is better by a smaller share is not better: estimates are noisy, and the turns of a chat should find their
-verifier again, which has the beginning in its memory."""
-
+NEAR = 0.1  # share below which better is not better: the turns of a chat should find their prefix cache again
 FADE = 0.97  # what a round still counts after the next one, about 30 rounds
-FORGOTTEN = 120.0
-"""Seconds after which a measured pace counts no more: else a verifier that was slow once would never be tried again."""
+FORGOTTEN = 120.0  # seconds after which a measured pace counts no more: a slow verifier must be tried again
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
-    """What a verifier told of its work.
-
-    sessions: those it generates for; queued: requests that wait; places: sessions it holds at once, 0 where it does not
-    tell. step_s: a step of one row; row_s: what each further row adds.
-    """
+    """What a verifier told of its work. places: sessions it holds at once, 0 where it does not tell; step_s: a step of
+    one row; row_s: what each further row adds."""
 
     sessions: int = 0
     queued: int = 0
@@ -92,7 +83,6 @@ class ReportedLoad:
     row_s: float = 0.0
 
     def step(self, others: float) -> float:
-        """Expected seconds of a step beside so many other sessions."""
         return (self.step_s or UNKNOWN_STEP) + self.row_s * ROWS * others
 
 
@@ -104,7 +94,7 @@ def reported_load(sessions: int, queued: int, places: int, costs: StepCosts) -> 
 
 @dataclass(frozen=True, slots=True)
 class TokenPace:
-    """Measured: seconds from a token of a session to the next, with so many other sessions beside it."""
+    """Measured seconds from a token of a session to the next, with so many other sessions beside it."""
 
     token_s: float
     others: float
@@ -112,11 +102,8 @@ class TokenPace:
 
 @dataclass(frozen=True, slots=True)
 class VerifierLoad:
-    """A verifier, as far as it matters for a new text.
-
-    ours: sessions of this drafter's clients that `load` does not have yet. round_trip: seconds. length: tokens that a
-    round is expected to bring where no pace was measured.
-    """
+    """A verifier, as it matters for a new text. ours: sessions of this drafter's clients that `load` lacks yet.
+    round_trip: seconds. length: tokens that a round is expected to bring where no pace was measured."""
 
     load: ReportedLoad
     ours: int = 0
@@ -139,7 +126,7 @@ def expected_seconds(outlook: VerifierLoad, max_tokens: int) -> float:
 
 
 def rank_verifiers(outlooks: Sequence[VerifierLoad], max_tokens: int) -> list[int]:
-    """The verifiers by their index, the one to ask first in front; of those that are NEAR the best, the first given."""
+    """Return the verifiers by index, the one to ask first in front; of those NEAR the best, the first given."""
     expected = [expected_seconds(outlook, max_tokens) for outlook in outlooks]
     left, order = list(range(len(outlooks))), list[int]()
     while left:
@@ -151,15 +138,13 @@ def rank_verifiers(outlooks: Sequence[VerifierLoad], max_tokens: int) -> list[in
 
 
 class PaceMeter:
-    """Learns the pace of one verifier's sessions from when their tokens are heard."""
-
     def __init__(self) -> None:
         self._heard: dict[int, float] = {}
         self._tokens = self._seconds = self._others = self._weight = 0.0
         self._newest = float("-inf")
 
     def heard(self, session: int, tokens: int, others: int, now: float) -> None:
-        """So many tokens of a session came, with so many sessions beside it. The first of a session only begin it."""
+        """Note tokens of a session, with so many sessions beside it. The first of a session only begin it."""
         before = self._heard.get(session)
         self._heard[session] = now
         if before is None or not tokens:

@@ -24,10 +24,9 @@ TokenChoice = Callable[[int], int]
 class VerifiedRows:
     """What a step has shown.
 
-    base, crc: how many ids are committed, and their CRC. logits: one row for the place after them and one after each
-    draft that was verified, float32 (k + 1, n_vocab). offers: these k drafts; one more where another was in hand at the
-    end of the step, for the place of the last row. sampler(i): what chooses there after the first i drafts.
-    """
+    base, crc: committed ids, and their CRC. logits: one row for the place after them and one after each verified draft,
+    float32 (k + 1, n_vocab). offers: these k drafts, and perhaps the next one in hand, for the last row. sampler(i):
+    what chooses after the first i drafts."""
 
     base: int
     crc: int
@@ -51,7 +50,7 @@ class Deterministic:
 
 
 class Threshold:
-    """The draft, where the target's law gives it at least so much; else the target's own choice. Not exact."""
+    """The draft, where the target gives it at least this probability; else the target's own choice. Not exact."""
 
     def __init__(self, least: float) -> None:
         self._least = least
@@ -69,13 +68,11 @@ class Threshold:
 
 
 class Probabilistic:
-    """Block verification, exact in law; for temperatures above 0.
+    """Block verification, exact in distribution; for temperatures above 0.
 
-    A draft in hand for the last row is one more of the block: a token of the target's own there would only by luck be
-    that draft, and with any other all that was drafted ahead would be lost. How many drafts there are depends on what
-    has arrived, never on what they are. Noise is used once: coins and corrections belong to `base`, which grows with
-    every step, choices to the prefix they are for (see core.proposal.Proposing).
-    """
+    A draft in hand for the last row is one more of the block: a token of the target's own there would rarely be that
+    draft, and all that was drafted ahead would be lost. Noise is used once: coins and corrections belong to `base`,
+    which grows with every step, choices to the prefix they are for (see `ProposalSampler`)."""
 
     def __init__(self, seed: int) -> None:
         self._coins, self._corrections = derived(seed, NoiseStream.COINS), derived(seed, NoiseStream.CORRECTIONS)
@@ -107,5 +104,5 @@ def strategy_of(params: SamplingParams) -> AcceptanceStrategy:
 
 
 def uses_proposals(params: SamplingParams) -> bool:
-    """Whether drafts are to be sampled, and sent with what they were sampled from."""
+    """Whether drafts are sampled, and sent with their proposals."""
     return params.strategy == Strategy.PROBABILISTIC and params.temperature > 0

@@ -17,10 +17,9 @@ Logits = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-STRIPES = 64  # stripes whose maxima bound the largest logits from below; as many rows of numpy's `max` cost the least
+STRIPES = 64  # whose maxima bound the largest logits from below; numpy's `max` of so many rows costs least
+# candidates that a filter of the whole vocabulary begins with, and how many times more it tries next
 BEGIN, GROWTH = 256, 8
-"""Candidates with which a filter begins that has the whole vocabulary before it, and how many times more it tries next.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def largest(logits: Logits, count: int) -> Candidates:
 
 
 def nucleus(logits: Logits, top_p: float) -> Candidates:
-    """The fewest of the largest logits whose softmax over the whole row reaches `top_p`."""
+    """`top_p` of a whole row."""
     most = float(logits.max())
     total = float(np.exp(logits.astype(np.float64) - most).sum())
     for count in _growing(len(logits)):
@@ -71,10 +70,8 @@ def top_p(found: Candidates, share: float) -> Candidates:
 
 
 def typical(found: Candidates, share: float) -> Candidates:
-    """The candidates whose information is nearest to the entropy, as few as have more than `share` of the softmax.
-
-    Locally typical sampling (Meister et al. 2202.00666).
-    """
+    """The candidates whose information is nearest to the entropy, as few as have more than `share` of the softmax:
+    locally typical sampling (Meister et al. 2202.00666)."""
     shares = softmax(found.scores)
     nearest = np.argsort(_distance(shares), kind="stable")
     kept = np.sort(nearest[: _needed(np.cumsum(shares[nearest]), share, more=True)])
@@ -103,7 +100,6 @@ def _needed(reached: Floats, share: float, *, more: bool = False) -> int:
 
 
 def _distance(shares: Floats) -> Floats:
-    """How far the information of each is from the entropy."""
     with np.errstate(divide="ignore"):
         information = -np.log(shares)
     possible = shares > 0
@@ -112,7 +108,6 @@ def _distance(shares: Floats) -> Floats:
 
 
 def _growing(n_vocab: int) -> Iterator[int]:
-    """How many candidates to try with, ending with all."""
     count = BEGIN
     while count < n_vocab:
         yield count
@@ -126,8 +121,7 @@ def _ordered(logits: Logits, ids: Ids) -> Candidates:
 
 
 def _floor(logits: Logits, count: int) -> np.float32:
-    """A value that at least `count` logits reach, and few others: the vocabulary is cut into columns, and each of the
-    `count` best columns has one."""
+    """A value that at least `count` logits reach, and few others: the least maximum of the `count` best columns."""
     width = len(logits) // STRIPES
     if width < 4 * count:
         return np.float32(np.partition(logits, len(logits) - count)[len(logits) - count])
@@ -136,10 +130,8 @@ def _floor(logits: Logits, count: int) -> np.float32:
 
 
 MAX_BIASES = 1024  # most biased tokens of a request
-FORBIDDEN = -1e9
-"""A bias with which a token is never chosen while another can be; a finite number, as JSON knows no other."""
-
-WINDOW = 64  # latest ids that penalties look at, unless told otherwise; llama.cpp's `repeat_last_n`
+FORBIDDEN = -1e9  # bias of a token never chosen while another can be; finite, as JSON knows no infinity
+WINDOW = 64  # latest ids that penalties look at by default; llama.cpp's `repeat_last_n`
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +169,7 @@ def biased(logits: Logits, biases: Sequence[tuple[int, float]]) -> Logits:
 
 
 def forbidding(biases: Sequence[tuple[int, float]], ids: Collection[int]) -> tuple[tuple[int, float], ...]:
-    """The biases with one more for each of `ids`, with which it is never chosen; what else was asked for it is void."""
+    """The biases with one more for each of `ids`, which is then never chosen."""
     return (*(bias for bias in biases if bias[0] not in ids), *((token, FORBIDDEN) for token in sorted(ids)))
 
 

@@ -12,19 +12,15 @@ from specmesh.core.session import VerifierSession
 Part: TypeAlias = ev.Prefill | ev.Verify
 """What one session does in a step."""
 
-PREFILL_ROWS = 128
-"""Rows of prompts in a step in which others verify; where the same ids must have the same bits, in any step."""
-
+PREFILL_ROWS = 128  # of a step in which others verify; where the same ids must have the same bits, in any step
 LEAST_PART = 64  # rows of a part of a prompt that is cut because others go before it
+# rows of prompts for each session beside them, if more: prompts must be read as fast as short texts end
 ROWS_BESIDE = 4
-"""As many rows of prompts for each session beside them, where that is more: a text of 150 ids on a prompt of 400 needs
-that the prompts of those to come are read as fast as texts end, and many rows are stretched less by more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decode: parts by session id. `pure` says that it holds verification rows only, so its time teaches costs.
-    left_out: drafts could come along, and none does, as it would cost more than it is worth, or there is no room."""
+    """One decode: parts by session id. left_out: drafts could come along, and none does: no room, or not worth it."""
 
     parts: tuple[tuple[int, Part], ...]
     left_out: bool = False
@@ -47,8 +43,8 @@ class Step:
         return any(isinstance(part, ev.Verify) and part.drafts for _, part in self.parts)
 
     def measured(self, seconds: float, width: int | None) -> tuple[int, float, int]:
-        """What its time teaches: rows, seconds and context of one decode. With a constant width each part was one of
-        its own, of so many rows."""
+        """What its time teaches: rows, seconds and context of one decode; with a constant width each part was one of
+        its own."""
         if width is None:
             return self.rows, seconds, self.context
         return width, seconds / len(self.parts), self.context // len(self.parts)
@@ -62,19 +58,17 @@ class Idle:
 class Scheduler:
     """Forms steps of at most `n_batch` rows.
 
-    As soon as one session is ready, every session that could step joins, and nobody waits for another's drafts: waiting
-    through the others' step would cost more than any draft brings. Each has its own row; where they are several, as
-    many drafts come with them as raise what all of them get for the time by `costs`.
+    As soon as one session is ready, every session that could step joins, and nobody waits for another's drafts: that
+    would cost more than any draft brings. Each has its own row; where they are several, as many drafts come as raise
+    what all get for the time by `costs`.
 
-    What room is left prefills; where others verify or wait only `prefill_rows` of it, or ROWS_BESIDE for each of them,
-    so that no one's tokens stall, times as many as there are prompts for each of the others: prompts in small parts
-    cost everybody time. LEAST_PART of it is kept from drafts. In every other step it is the oldest prompt's first,
-    which so goes on whatever comes, else that of those with least to go, by powers of two: of prompts about as long the
-    older comes first. Whole prompts follow, and parts of LEAST_PART.
+    The rest of the rows prefills; where others verify or wait only `prefill_rows`, or ROWS_BESIDE for each of them,
+    times as many as there are prompts for each of the others. LEAST_PART of it is kept from drafts. In every other step
+    the oldest prompt comes first, so that it goes on whatever comes, else those with least to go, by powers of two.
+    Whole prompts follow, and parts of LEAST_PART.
 
-    constant: rows of a step cost the same whatever they hold, so all drafts come, and a prompt is always cut at the
-    same places, at multiples of `prefill_rows`, so that what other sessions do does not change how it is computed.
-    """
+    constant: rows cost the same whatever they hold, so all drafts come, and a prompt is always cut at multiples of
+    `prefill_rows`: other sessions do not change how it is computed."""
 
     def __init__(
         self, n_batch: int, costs: StepCosts | None = None, prefill_rows: int = PREFILL_ROWS, *, constant: bool = False
@@ -87,7 +81,7 @@ class Scheduler:
         self._eldest = False  # who was first of the prompts in the step before
 
     def next_step(self, sessions: Mapping[int, VerifierSession], now: float) -> Step | Idle:
-        """The next step over the unfinished `sessions`, or until when there is none."""
+        """Return the next step over the unfinished `sessions`, or until when there is none."""
         plans = {key: session.plan(now) for key, session in sessions.items() if session.finished is None}
         waits = [plan.until for plan in plans.values() if isinstance(plan, ev.Wait)]
         if len(waits) == len(plans):
@@ -110,7 +104,6 @@ class Scheduler:
         return Step((*parts, *self._filling(prompts, budget)), left_out)
 
     def _fitting(self, joining: list[int]) -> list[int]:
-        """Those that take part: all, or as many as there are rows."""
         self._turn += 1
         if len(joining) <= self._n_batch:
             return joining
@@ -120,8 +113,7 @@ class Scheduler:
     def _verifying(
         self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, VerifierSession], kept: int
     ) -> list[tuple[int, ev.Verify]]:
-        """Each with its own row, and with the drafts that there is room for and that pay. `kept` rows are a prompt's:
-        drafts of many could leave none."""
+        """Each with its own row, and the drafts that fit and pay. `kept` rows are a prompt's."""
         decided, room = len(wants) == 1 or self._constant, max(self._n_batch - len(wants) - kept, 0)
         if decided:
             counts = []
@@ -140,7 +132,6 @@ class Scheduler:
         ]
 
     def _filling(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
-        """As much of the prompts as there is room for."""
         if self._constant:
             return self._whole_parts(prompts, budget)
         self._eldest = not self._eldest

@@ -22,10 +22,8 @@ import numpy as np
 
 from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
 
-LEAST_OVERLAP = 0.9  # share of tokens with a counterpart below which a drafter is refused, unless told otherwise
-MAX_PADDING = 128
-"""Most ids by which one side may be longer and still be the same, all of them empty or unused: llama.cpp's bound."""
-
+LEAST_OVERLAP = 0.9  # share of tokens with a counterpart below which a drafter is refused by default
+MAX_PADDING = 128  # ids by which one side may be longer, all of them empty or unused: llama.cpp's bound
 SHOWN = 5  # differences that are named
 _SUFFIX = 32  # longest end of a foreign token, in bytes, for which a stand-in is looked for
 _SPELLING = 40
@@ -76,7 +74,6 @@ class VocabularyMatch:
     remap: Remap | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
-        """One sentence for people, the first differing ids with it where the drafter cannot say everything."""
         sizes = f"{self.n_draft} tokens" if self.n_draft == self.n_verifier else self._sizes()
         match self.verdict:
             case MatchKind.SAME:
@@ -157,7 +154,6 @@ def _same(draft: Vocabulary, verifier: Vocabulary, least: float) -> VocabularyMa
 
 
 def _spare(piece: bytes) -> bool:
-    """Whether a token stands for no text, or looks like one that no text contains."""
     return not piece or _SPARE.fullmatch(piece) is not None
 
 
@@ -167,10 +163,9 @@ def _spare(piece: bytes) -> bool:
 class _Pairs:
     """Counterparts: fed maps verifier ids to draft ids, said draft ids to verifier ids.
 
-    Text is matched by its bytes. Of several ids with the same bytes those with equal ids belong together, then the
-    first with the first, and so on; what is left over shares the first. Tokens without text are matched by their id
-    where most others keep theirs, and end ids by their role; for others nothing tells what they are for.
-    """
+    Text is matched by its bytes; of several ids with the same bytes equal ids belong together, then the first with the
+    first, and so on; what is left over shares the first. Tokens without text are matched by id where most others keep
+    theirs, end ids by role."""
 
     def __init__(self, draft: Vocabulary, verifier: Vocabulary) -> None:
         self._draft, self._verifier = draft, verifier
@@ -248,20 +243,18 @@ def _filler(vocabulary: Vocabulary) -> int:
 
 
 def _stand_in(piece: bytes, ids: dict[bytes, list[int]], filler: int) -> int:
-    """The token that is the longest end of a foreign one: what follows it then looks right to the draft model."""
+    """The longest end of a foreign token: what follows it then looks right to the draft model."""
     ends = (piece[start:] for start in range(max(len(piece) - _SUFFIX, 0), len(piece)))
     return next((ids[end][0] for end in ends if end in ids), filler)
 
 
 def _differing(draft: Vocabulary, verifier: Vocabulary) -> Iterator[int]:
-    """Ids that are other bytes on the other side, or are not there."""
     n = min(len(draft), len(verifier))
     yield from (token for token in range(n) if draft.pieces[token] != verifier.pieces[token])
     yield from range(n, max(len(draft), len(verifier)))
 
 
 def _foreign(pairs: _Pairs, draft: Vocabulary, verifier: Vocabulary) -> Iterable[int]:
-    """Ids of tokens without a counterpart: the verifier's, or else the drafter's."""
     theirs = [i for i, piece in enumerate(verifier.pieces) if i not in pairs.fed and not _spare(piece)]
     return theirs or [i for i, piece in enumerate(draft.pieces) if i not in pairs.said and not _spare(piece)]
 
@@ -299,11 +292,8 @@ class EncodingMatch:
 def compare_encodings(
     draft: Vocabulary, verifier: Vocabulary, encodings: Iterable[tuple[str, Sequence[int], Sequence[int]]]
 ) -> EncodingMatch:
-    """Compare (text, draft's ids, verifier's ids). Ids must lie in their vocabularies.
-
-    Tokens without text, which models want around a prompt, are left out. A text in which the verifier uses a token
-    that the drafter lacks must come out differently, and is not compared.
-    """
+    """Compare (text, draft's ids, verifier's ids), tokens without text left out. A text in which the verifier uses a
+    token that the drafter lacks is not compared."""
     known = frozenset(draft.pieces)
     agreed = compared = 0
     first = ""
