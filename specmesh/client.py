@@ -17,9 +17,9 @@ from specmesh.paths import candidate_sockets, lock_of
 
 Json = dict[str, object]
 
-PATIENCE = 300.0
+START_TIMEOUT_S = 300.0
 """Most seconds that a daemon which is starting is waited for: as long as its service may take to start."""
-POLL = 0.2
+POLL_S = 0.2
 
 _RAISED_AGAIN: tuple[type[SpecmeshError], ...] = (
     *(errors.Busy, errors.ConfigError, errors.DaemonUnreachable, errors.EngineError, errors.NoSuchText),
@@ -29,13 +29,11 @@ _CLASSES = {"NoSuchModel": errors.RequestError} | {cls.__name__: cls for cls in 
 
 
 class Client:
-    """A connection to one daemon.
+    """A connection to one daemon: at `path`, or the first live socket of SPECMESH_SOCKET, the user's and the system's.
 
-    With `path` None the first live socket of SPECMESH_SOCKET, the user's runtime folder and the system's is taken.
-    timeout: seconds without a byte after which it counts as not answering; None to wait for ever.
-    waits:   makes `stream` wait for a daemon that is starting, PATIENCE at most; hears once what for.
-    Every method raises DaemonUnreachable where nobody answers (WentAway where somebody did before), Starting where it
-    will soon, and the daemon's own error where it refuses.
+    timeout: seconds without a byte, None for ever. waits: `stream` waits START_TIMEOUT_S for a daemon that is starting,
+    and tells `waits` once what for. Every method raises DaemonUnreachable if nobody answers (WentAway if somebody did
+    before), Starting if it will soon, and the daemon's own error if it refuses.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class Client:
 
     def _started(self, resource: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """A POST that is answered with events; waits for a daemon that is starting where that is wanted."""
-        until, waiting = time.monotonic() + PATIENCE, False
+        until, waiting = time.monotonic() + START_TIMEOUT_S, False
         while True:
             try:
                 return self._accepted(resource, body)
@@ -82,7 +80,7 @@ class Client:
                 if not waiting:
                     self._waits(str(error).removesuffix(": try again in a moment"))
                 waiting = True
-                time.sleep(POLL)
+                time.sleep(POLL_S)
 
     def _accepted(self, resource: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection, response = self._request("POST", resource, body)

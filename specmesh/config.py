@@ -12,8 +12,7 @@ from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.errors import ConfigError
 from specmesh.security.addresses import Way, check_rpc, endpoint, way
 
-MAX_KEYS = 64 * 1024
-"""Bytes of a file of keys."""
+MAX_KEY_FILE_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -69,7 +68,7 @@ def read_keys(path: Path) -> tuple[str, ...]:
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            raw = file.read(MAX_KEYS + 1)
+            raw = file.read(MAX_KEY_FILE_BYTES + 1)
         lines = raw.decode("ascii").splitlines()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}): name a readable file", "api_key_file") from None
@@ -78,7 +77,7 @@ def read_keys(path: Path) -> tuple[str, ...]:
     if mode & stat.S_IRWXO:
         raise ConfigError(f"{path}: everybody on this machine can read the keys: chmod 600 {path}", "api_key_file")
     keys = tuple(key for line in lines if (key := line.strip()) and not key.startswith("#"))
-    if not keys or len(raw) > MAX_KEYS:
+    if not keys or len(raw) > MAX_KEY_FILE_BYTES:
         raise ConfigError(f"{path}: needs at least one key, one per line, 64 KiB at most", "api_key_file")
     return keys
 
@@ -87,15 +86,11 @@ def read_keys(path: Path) -> tuple[str, ...]:
 class ModelSettings:
     """Which engine runs which model, and how.
 
-    engine:     auto (drafters only), llama, mlx, ngram or sim.
-    model:      a GGUF file, a Hugging Face directory or hub id; `bundled` for a drafter; None where none is needed.
-    ctx:        None means what suits the model.
-    threads:    None means one per core.
-    gpu_layers: -1 means all.
-    chat_template: a file with a Jinja template, instead of the target's own.
-    reproducible: a target's steps all have the same number of rows, so that no bit of its text depends on drafts.
-    rpc:        HOST:PORT of llama.cpp's RPC servers, whose devices take layers of a target; insecure_rpc: beyond this
-                machine too.
+    engine: auto (drafters only), llama, mlx, ngram or sim. model: a GGUF file, a Hugging Face directory or hub id,
+    `bundled` for a drafter. ctx: None for what suits the model. threads: None for one per core. gpu_layers: -1 for all.
+    chat_template: a Jinja file instead of the target's own. reproducible: all steps of a target have the same number of
+    rows, so that no bit of its text depends on drafts. rpc: HOST:PORT of llama.cpp's RPC servers that take layers of a
+    target; insecure_rpc: beyond this machine too.
     """
 
     engine: str
@@ -129,12 +124,9 @@ class ModelSettings:
 class DaemonSettings:
     """Settings that both daemons have.
 
-    port:      where the API listens besides `socket`.
-    insecure:  no keys, although others may reach the address.
-    keys:      the folder with its keys; None for the usual ones.
-    max_queue: most requests that wait for a free session.
-    defaults:  fields of a request that are used where it leaves them out.
-    drain:     seconds that running requests get after SIGTERM.
+    port: where the API listens besides `socket`. insecure: no keys, although others may reach the address. keys: the
+    folder with its keys, None for the usual ones. max_queue: most requests that wait for a free session. defaults:
+    fields of requests that leave them out. drain: seconds that running requests get after SIGTERM.
     """
 
     model: ModelSettings

@@ -1,7 +1,4 @@
-"""Logging of the daemons: structlog to stderr, readable on a terminal, JSON lines elsewhere.
-
-A line that cannot be written is dropped and counted; whoever logs never notices.
-"""
+"""Logging of the daemons: structlog to stderr. A line that cannot be written is dropped and counted."""
 
 import atexit
 import contextlib
@@ -21,16 +18,13 @@ import structlog
 from specmesh.errors import ConfigError
 from specmesh.paths import open_own
 
-LIMIT = 16 * 2**20
+MAX_LOG_BYTES = 16 * 2**20
 """Bytes at which the file is begun anew; as many are kept of what came before."""
 _STDOUT, _STDERR = 1, 2
 
 
 class LogFile:
-    """Standard output and error of this process in a file, to which libraries and a dying interpreter write as well.
-
-    Raises ConfigError where it cannot be written.
-    """
+    """Leads stdout and stderr to a file, also those of libraries and a dying interpreter. Raises ConfigError."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -49,13 +43,13 @@ class LogFile:
         """
         with self._lock, suppress(OSError):
             size = os.fstat(_STDERR).st_size
-            if size < LIMIT:
+            if size < MAX_LOG_BYTES:
                 return
             new = self._path.with_name(f"{self._path.name}.new")
             try:
                 self._begin(new)
             except OSError:
-                if size >= 2 * LIMIT:
+                if size >= 2 * MAX_LOG_BYTES:
                     os.ftruncate(_STDERR, 0)
                 new.unlink(missing_ok=True)
 
@@ -76,21 +70,16 @@ class LogFile:
             os.close(file)
 
 
-MAX_WAITING = 10_000
-"""Most lines kept for a stream that does not take them; further ones are dropped."""
-
-LOOK_INTERVAL = 1.0
-"""Seconds between two looks at a file that others write to as well."""
-
-FLUSH_PATIENCE = 1.0
-"""Seconds that `flush` waits at most."""
+MAX_QUEUED_LINES = 10_000
+POLL_INTERVAL_S = 1.0
+FLUSH_TIMEOUT_S = 1.0
 
 
 class LogWriter:
     """Writes lines to a stream in order. Any thread may write, and a signal handler too: nothing here waits for a lock.
 
     Called on the writer's thread: `tell`, with the number of dropped lines, once lines can be written again; `prepare`,
-    which must not raise, before each line and every LOOK_INTERVAL.
+    which must not raise, before each line and every POLL_INTERVAL_S.
     """
 
     def __init__(self, stream: TextIO, tell: Callable[[int], None], prepare: Callable[[], None] | None = None) -> None:
@@ -110,12 +99,12 @@ class LogWriter:
         return self._refused + self._failed
 
     def write(self, line: str) -> None:
-        if self._lines.qsize() < MAX_WAITING:
+        if self._lines.qsize() < MAX_QUEUED_LINES:
             self._lines.put(line)
         else:
             self._refused += 1
 
-    def flush(self, seconds: float = FLUSH_PATIENCE) -> bool:
+    def flush(self, seconds: float = FLUSH_TIMEOUT_S) -> bool:
         """Wait until all lines so far were written or dropped, but not longer than `seconds`; whether they were."""
         reached = threading.Event()
         self._lines.put(reached)
@@ -126,7 +115,7 @@ class LogWriter:
         item: str | threading.Event | None
         while True:
             try:
-                item = self._lines.get(timeout=LOOK_INTERVAL if self._prepare is not None else None)
+                item = self._lines.get(timeout=POLL_INTERVAL_S if self._prepare is not None else None)
             except queue.Empty:
                 item = None
             if self._prepare is not None:

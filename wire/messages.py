@@ -1,9 +1,8 @@
-"""What verifier and drafter say to each other, as frozen values.
+"""What verifier and drafter say to each other, as frozen values. PROTOCOL.md says what each means and leads to.
 
-This file knows nothing of bytes (codec.py) and nothing of what a message leads to (specmesh.core).
-Token-plane messages place themselves: `base` is the absolute position of the first id carried and
-`prefix_crc` the CRC-32 of the little-endian int32 ids before it.
-Control-plane messages are JSON bodies; each field's annotation is what `body.py` enforces.
+This file knows nothing of bytes (codec.py). Token frames place themselves: `base` is the absolute position of the first
+id carried, `prefix_crc` the CRC-32 of the little-endian int32 ids before it. Control frames have JSON bodies; the codec
+enforces each field's annotation.
 """
 
 from dataclasses import dataclass, field
@@ -69,17 +68,17 @@ class _TokenFrame:
 
 @dataclass(frozen=True, slots=True)
 class Draft(_TokenFrame):
-    """Drafted ids from `base`, built on exactly the prefix that `prefix_crc` names."""
+    """Ids drafted on exactly the prefix that `prefix_crc` names."""
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DraftProbs(_TokenFrame):
-    """Drafts as in DRAFT, each with the law that it was sampled from.
+    """Drafts, each with the distribution that it was sampled from.
 
-    For each id `sizes` has how many tokens its law has, 0 where it is not told; these stand in `support`, their weights
-    in `weights`, one draft's after the other's.
+    Per id: `sizes`, the tokens of its distribution, 0 if not told. One draft's after the other's: these tokens in
+    `support`, their weights in `weights`.
     """
 
     ids: tuple[int, ...]
@@ -90,7 +89,7 @@ class DraftProbs(_TokenFrame):
 
 @dataclass(frozen=True, slots=True)
 class Truth(_TokenFrame):
-    """Committed ids from `base`; `draft_n` is how many drafts the next step wants."""
+    """Committed ids; `draft_n` is how many drafts the next step wants."""
 
     ids: tuple[int, ...]
     draft_n: int
@@ -98,7 +97,7 @@ class Truth(_TokenFrame):
 
 @dataclass(frozen=True, slots=True)
 class Sync(_TokenFrame):
-    """A stretch of the whole prefix, sent on open and on resync; more frames may follow with higher bases."""
+    """A stretch of the whole prefix, on open and resync; more frames may follow with higher bases."""
 
     ids: tuple[int, ...]
     draft_n: int
@@ -106,22 +105,21 @@ class Sync(_TokenFrame):
 
 @dataclass(frozen=True, slots=True)
 class Nack(_TokenFrame):
-    """`base` ids with this CRC are what the sender holds: continue from there."""
+    """The sender holds `base` ids with this CRC: continue from there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shadow(_TokenFrame):
-    """What the drafter says at positions from `base` on, each after the true ids before it, which it knows already."""
+    """What the drafter says at positions from `base` on, each after the true ids before it."""
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Drafter to verifier, first: who I am and which vocabulary my ids come from.
+    """Drafter to verifier, first. `vocab_fingerprint` is empty without a model of its own, and for people only.
 
-    `vocab_fingerprint` is empty for a drafter without a model of its own (ngram). It is for people and statistics.
-    `host` is what two daemons have in common that run on one host, and `cpu_threads` how many its steps take there.
+    `host` is equal in two daemons on one host; `cpu_threads`: how many its steps take there.
     """
 
     drafter: str
@@ -136,9 +134,9 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Verifier to drafter: accepted, and what is served here. Whether the vocabulary suits is the drafter's to decide.
+    """Verifier to drafter: accepted. The drafter decides if the vocabulary suits.
 
-    `probes` are texts and the ids that the verifier's encoder makes of them. `host` and `cpu_threads`: as in HELLO.
+    `probes` are texts and the ids that the verifier's encoder makes of them.
     """
 
     verifier: str
@@ -155,27 +153,36 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Vocab:
-    """A stretch of the verifier's vocabulary. The drafter asks with `pieces` empty; the answer has base64 pieces."""
+    """A stretch of the verifier's vocabulary: asked for with `pieces` empty, answered with base64 pieces."""
 
     start: int
     pieces: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SamplingFields:
+    stop: list[str] = field(default_factory=list)
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = WINDOW
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    biased_ids: list[int] = field(default_factory=list)
+    biases: list[float] = field(default_factory=list)
+    logprobs: int = NO_LOGPROBS
+    strategy: str = "deterministic"
+    threshold: float = 0.3
+    grammar: str = ""
+    grammar_kind: str = ""
+    cache_prompt: bool = True
+
+
 @dataclass(frozen=True, slots=True)
-class Open:
-    """Drafter to verifier: start a session for this prompt. `ref` returns in OPENED or ERROR.
+class Open(_SamplingFields):
+    """Drafter to verifier: start a session, or with `name` resume one. `ref` returns in OPENED or ERROR.
 
-    `ids`, where given, are used as they are; else `messages`, a chat of role and content each, through the target's own
-    template, and where it is `continued` up to the end of its last message; else `prompt`. The text ends with the first
-    of `stop` that it contains. `logprobs` is how many of the likeliest ids are to be told with each of the text.
-
-    `name`, where given, is what the session can be asked for again by: an OPEN with the name of a session that lives is
-    given that one, whatever else it says; with `adopt` nothing else is wanted. Where `n_prompt` is not 0, `ids` are so
-    many ids of prompt and then ids that were generated before, from which the text goes on.
-
-    `grammar`, where given, is what the text must be, in the language that `grammar_kind` names: gbnf or json_schema.
-    While all sessions are taken, those with a lower `priority` go before it.
-    Without `cache_prompt` the session goes on from nothing that is in memory, on either side, and leaves nothing there.
+    The prompt is the first given of `ids`, `messages`, `prompt`. With `n_prompt`, the ids after these were generated.
     """
 
     ref: int
@@ -189,35 +196,18 @@ class Open:
     rounds: bool = False
     ids: list[int] = field(default_factory=list)
     messages: list[dict[str, str]] = field(default_factory=list)
-    stop: list[str] = field(default_factory=list)
     name: str = ""
     n_prompt: int = 0
     adopt: bool = False
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repeat_penalty: float = 1.0
-    repeat_last_n: int = WINDOW
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    biased_ids: list[int] = field(default_factory=list)
-    biases: list[float] = field(default_factory=list)
-    logprobs: int = NO_LOGPROBS
-    strategy: str = "deterministic"
-    threshold: float = 0.3
-    grammar: str = ""
-    grammar_kind: str = ""
     priority: int = 0
-    cache_prompt: bool = True
     continued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """Verifier to drafter: a session to draft for, SYNC follows. `ref` is 0 unless the receiver asked with OPEN.
+class Opened(_SamplingFields):
+    """Verifier to drafter: a session to draft for, SYNC follows. `ref` is 0 unless the receiver sent OPEN.
 
-    The drafter samples with these parameters: with the verifier's noise its drafts match far more often. `stop`,
-    `max_tokens` and `logprobs` are for the client that asked, perhaps by the session's name alone. `grammar` is for
-    both: drafts that it forbids are dropped.
+    `stop`, `max_tokens` and `logprobs` are for the client that asked, the rest for drafting as the target samples.
     """
 
     session: int
@@ -227,31 +217,12 @@ class Opened:
     top_k: int
     top_p: float
     seed: int
-    stop: list[str] = field(default_factory=list)
     max_tokens: int = 0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repeat_penalty: float = 1.0
-    repeat_last_n: int = WINDOW
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    biased_ids: list[int] = field(default_factory=list)
-    biases: list[float] = field(default_factory=list)
-    logprobs: int = NO_LOGPROBS
-    strategy: str = "deterministic"
-    threshold: float = 0.3
-    grammar: str = ""
-    grammar_kind: str = ""
-    cache_prompt: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Drafter to verifier: this session is over for me (cancelled by its client, or DONE heard).
-
-    `draft_s` is the time this drafter spent drafting for the session, `drafted` the ids it drafted. With `ref` it is
-    about the OPEN of that ref instead, which was not answered yet.
-    """
+    """Drafter to verifier: over for me. `draft_s`: seconds spent drafting. With `ref`, withdraws that OPEN instead."""
 
     session: int
     drafted: int
@@ -261,7 +232,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Verifier to drafter: the session has ended. `length` ids are the whole of it; `report` is for its client."""
+    """Verifier to drafter: the session has ended with `length` ids in all; `report` is for its client."""
 
     session: int
     finish_reason: str
@@ -272,7 +243,7 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class Error:
     """Something was refused. `code` is one of version, hello, busy, request, context, session, engine; `ref` as in
-    OPEN; `param`: the field of the request that it is about, empty for none."""
+    OPEN; `param`: the request's field that it is about, or empty."""
 
     code: str
     message: str
@@ -293,18 +264,17 @@ class _Heartbeat:
 
 
 class Ping(_Heartbeat):
-    """Answer with PONG and the same `number`.
+    """Answer with PONG and the same `number`. From `sessions` on the fields are a verifier's.
 
-    `progress` counts turns of the sender's own loop; `busy` is the share of the last minute its engine worked. The
-    others are a verifier's, for drafters that have several: `sessions` that it generates for, requests `queued`,
-    `places` for sessions (0: not told), milliseconds of a step of one row, and of each further row.
+    `progress` counts turns of the sender's loop; `busy` is its engine's share of the last minute; `places` for
+    sessions, 0 if not told; `step_ms` of a step of one row, `row_ms` of each further row.
     """
 
     __slots__ = ()
 
 
 class Pong(_Heartbeat):
-    """The answer to the PING with this `number`; all else is the answerer's, as in PING."""
+    """The answer to the PING with this `number`."""
 
     __slots__ = ()
 
@@ -320,10 +290,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Verifier to the drafter whose client asked: log-probabilities of ids of the TRUTH or SYNC just sent.
-
-    They are those from `base` on; for each id there are equally many of `top_ids` and `top`, the likeliest first.
-    """
+    """Verifier to drafter: log-probabilities of ids of the TRUTH or SYNC just sent, `top` the likeliest first."""
 
     session: int
     base: int

@@ -20,8 +20,6 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 
 DISCONNECT_POLL_S = 0.25
-"""Between two checks that a client which waits for a whole answer is still there."""
-
 Event = Started | Tokens | Finished
 Batches = AsyncGenerator[list[Event], None]
 Merged = AsyncGenerator[tuple[int, list[Event]], None]

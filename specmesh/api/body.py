@@ -58,13 +58,11 @@ _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A parsed body: the request, whether its answer is streamed, and with the usage in a chunk of its own.
+    """A parsed body.
 
-    resumable: the answer is to say what is needed to go on with it, should it break off. model: which one began
-    the text that is gone on with; empty where that is not said. ignore_eos: the text is not to end by itself.
-    choices: how many answers there are to be to each prompt. echo: the prompt's text is to precede each. named: the
-    model that is asked for; empty for none. prompts: all of them, as `Request` has one; none for a chat. ignored: the
-    fields that nobody reads.
+    usage_apart: the usage has a chunk of its own. resumable: say what is needed to resume the text. model: the one that
+    began a resumed text, named: the one asked for; empty for none. choices: answers per prompt. echo: answers begin
+    with the prompt. prompts: all of them; none for a chat. ignored: the fields that nobody reads.
     """
 
     request: Request
@@ -81,12 +79,9 @@ class Body:
 
 
 def parse_completion(body: object) -> Body:
-    """Check a completion's body; raises RequestError that names the field.
+    """Check a completion's body. Raise RequestError that names the field.
 
-    Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. llama-server's: top_k, min_p, typical_p,
-    repeat_penalty, repeat_last_n, ignore_eos, grammar, json_schema, cache_prompt. Ours: strategy and threshold; draft_n
-    ("auto" or a number; 0 never drafts), rounds (stream each round's drafts), priority (of those that wait, lower ones
-    first); reconnect_timeout, resumable and resume, for texts that outlive a daemon.
+    Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. docs/http-api.md says whose each field is.
     """
     fields, unread = _read(body, "prompt", "logprobs", "best_of", "echo")
     resumes = fields.get("resume") is not None
@@ -106,10 +101,10 @@ def parse_completion(body: object) -> Body:
 
 
 def parse_chat(body: object) -> Body:
-    """Check a chat's body; raises RequestError that names the field. Without max_tokens the context is the end.
+    """Check a chat's body. Raise RequestError that names the field. Without max_tokens the context is the end.
 
-    continue_final_message and add_generation_prompt are vLLM's; without them an assistant's message at the end is
-    continued, as llama-server does.
+    An assistant's message at the end is continued, as llama-server does, unless vLLM's continue_final_message and
+    add_generation_prompt say otherwise.
     """
     own = ("messages", "max_completion_tokens", "logprobs", "top_logprobs", "continue_final_message")
     fields, unread = _read(body, *own, "add_generation_prompt")
@@ -156,9 +151,8 @@ def _body(fields: Json, request: Request) -> Body:
 def _resumed(value: object, request: Request) -> tuple[Request, str]:
     """What goes on with a text, and its model: its `id`, and where known its prompt's ids and those it has so far."""
     if not isinstance(value, dict) or value.keys() - {"id", "model", "prompt_token_ids", "token_ids"}:
-        raise RequestError(
-            "resume must be an object with id, model, prompt_token_ids, token_ids, or id alone", "resume"
-        )
+        why = "resume must be an object with id, model, prompt_token_ids, token_ids, or id alone"
+        raise RequestError(why, "resume")
     name, model = value.get("id"), value.get("model", "")
     if not isinstance(model, str):
         raise RequestError("resume.model must be a text", "resume")

@@ -10,7 +10,7 @@ from specmesh.api.fields import integer_field, number_field
 from specmesh.api.requests import Backend, EventBridge, Peer, Pinged, PingPeers, Ponged
 from specmesh.errors import DaemonUnreachable, RequestError
 
-PATIENCE = 3.0
+PING_TIMEOUT_S = 3.0
 """Seconds after which a PING counts as lost; a peer that says nothing for half a second more counts as gone."""
 
 
@@ -23,7 +23,7 @@ class PingBody:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PingResult:
     """What became of the PING `number` to a peer: the seconds until its answer, None where it was lost."""
 
     number: int
@@ -64,16 +64,16 @@ class PingRun:
             return None
         self._begun += 1
         self._due = now + self._wanted.interval
-        self._deadlines[self._begun] = now + PATIENCE
+        self._deadlines[self._begun] = now + PING_TIMEOUT_S
         return self._begun
 
-    def on_event(self, event: Pinged | Ponged) -> list[Result]:
+    def on_event(self, event: Pinged | Ponged) -> list[PingResult]:
         """What an event of the loop settles. A peer that is no longer there has lost its PING."""
         if event.number not in self._deadlines:
             return []
         match event:
             case Pinged(number, peers):
-                gone = [Result(number, peer, None) for peer in self._known if peer not in peers]
+                gone = [PingResult(number, peer, None) for peer in self._known if peer not in peers]
                 self._known |= dict.fromkeys(peers)
                 self._missing[number] = set(peers)
                 self._settle(number)
@@ -81,17 +81,17 @@ class PingRun:
             case Ponged(number, peer, seconds):
                 self._missing[number].discard(peer)
                 self._settle(number)
-                return [Result(number, peer, seconds)]
+                return [PingResult(number, peer, seconds)]
 
-    def expire(self, now: float) -> list[Result]:
+    def expire(self, now: float) -> list[PingResult]:
         """The PINGs that are lost by now. Raises DaemonUnreachable where the daemon's loop has not even sent any."""
         late = [number for number, deadline in self._deadlines.items() if now >= deadline]
         if late and not self._known:
             raise DaemonUnreachable("the daemon's loop does not get on: see its log")
-        lost: list[Result] = []
+        lost: list[PingResult] = []
         for number in late:
             missing = self._missing.pop(number, set(self._known))
-            lost += [Result(number, peer, None) for peer in self._known if peer in missing]
+            lost += [PingResult(number, peer, None) for peer in self._known if peer in missing]
             del self._deadlines[number]
         return lost
 

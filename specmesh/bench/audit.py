@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, cast
 from specmesh.client import Client, Json
 from specmesh.errors import EngineError
 
-LIKELIEST = 10
+TOP_LOGPROBS = 10
 """Tokens of a row that are compared: less likely ones move more, and a temperature lets them be chosen."""
 MIN_PLACES = 16
 """Places at which a prompt's texts must agree to tell how noisy they are; below, the noise of all prompts counts."""
@@ -35,7 +35,7 @@ class AuditPlan:
 
     def body(self, number: int) -> Json:
         """Return the request for a prompt, without its draft_n. The seed is the prompt's number if none is given."""
-        asked = {"prompt": self.prompts[number], "max_tokens": self.tokens, "logprobs": LIKELIEST}
+        asked = {"prompt": self.prompts[number], "max_tokens": self.tokens, "logprobs": TOP_LOGPROBS}
         return {"seed": number} | self.sampling | asked | {"cache_prompt": False}
 
 
@@ -69,8 +69,8 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """A finished audit. ways: counts for each draft_n. noise: the largest difference between log-probabilities of the
-    same token after the same ids. reproducible: the verifier promises the same bits, so the noise must be 0."""
+    """ways: counts for each draft_n. noise: the largest difference between log-probabilities of the same token after
+    the same ids. reproducible: the verifier promises the same bits, so the noise must be 0."""
 
     plan: AuditPlan
     model: Json | None
@@ -104,7 +104,7 @@ class AuditResult:
             *("  ".join(f"{cell:>9}" for cell in row) for row in table),
             "",
             f"noise {self.noise:.2g}: log-probabilities of the same tokens differ so much, at most",
-            f"near ties are within twice what the {LIKELIEST} likeliest differ by in the texts of one prompt",
+            f"near ties are within twice what the {TOP_LOGPROBS} likeliest differ by in the texts of one prompt",
             *([f"ERROR: {noisy}"] if self.too_noisy else []),
             *(f"ERROR: nothing was drafted with draft_n {way}, so nothing was compared" for way in self.undrafted),
             *(["the drafter did not keep up with the verifier: ask for more --tokens"] if self.undrafted else []),
@@ -206,10 +206,7 @@ def _agreeing(pairs: Iterable[tuple[AuditText, AuditText]]) -> Iterator[tuple[in
 def _divergence(
     client: Client, plan: AuditPlan, number: int, way: int | str, pair: tuple[AuditText, AuditText], noise: float
 ) -> Divergence:
-    """Ask the target alone where two texts part: does a bias of twice the noise make it say what it said with drafts?
-
-    Two tokens change places where each moves by half of their margin.
-    """
+    """Ask the target alone where two texts part: does a bias of twice the noise turn it to what it said with drafts?"""
     alone, drafted = pair
     at = len(list(_agreeing([pair])))
     tokens = [text.ids[at] if at < len(text.ids) else None for text in pair]

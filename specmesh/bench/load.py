@@ -17,8 +17,7 @@ from specmesh.client import Json, chunks
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, SpecmeshError
 
 WARM_UP_TOKENS = 16
-AGAIN = 0.1
-"""Seconds after which a client that was refused asks again."""
+RETRY_AFTER_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +65,9 @@ class LoadText:
         return self.arrivals[-1] if self.arrivals else self.begun
 
     def take(self, chunk: Json, now: float) -> None:
-        """Add what a chunk brings.
+        """Add a chunk. Without our token ids, one with text counts as one token until `usage` has the number.
 
-        Our daemon tells each chunk's ids. Of another server a chunk with text counts as one token until its `usage`
-        tells them all, and drafts are known where it has llama-server's `timings`.
+        Another server's drafts are known if it has llama-server's `timings`.
         """
         text = ""
         match chunk:
@@ -152,7 +150,7 @@ def _text(source: Source, body: Json, client: int, prompt: int) -> LoadText:
                     text.take(chunk, time.perf_counter())
         except Busy:
             refused += 1
-            time.sleep(AGAIN)
+            time.sleep(RETRY_AFTER_S)
         else:
             return text
 
@@ -165,11 +163,9 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class LoadLevel:
-    """What so many clients at once got.
+    """What so many clients at once got. slowest, mean: of their own rates, waiting included; fairness: their ratio.
 
-    tokens_per_second: of all together, from the first request to the last token. slowest, mean: of the clients' own
-    rates, waiting included; fairness is their ratio. gap_ms: between arrivals at a client. identical: of `compared`
-    texts, those equal to the first one of the same prompt.
+    gap_ms: between arrivals at a client. identical: of `compared` texts, those equal to the first of the same prompt.
     """
 
     sessions: int

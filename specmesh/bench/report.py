@@ -9,11 +9,8 @@ from specmesh.client import Json
 FLAT, STEEP = 1.25, 2.0
 """Cost of a wide step over that of one row: up to FLAT drafts are almost free, from STEEP on they are dear."""
 
-CLOSE = 0.97
-"""A share of the best speed from which a setting counts as good as the best."""
-
-OFF = 0.5
-"""Drafts per step below which the adaptive variant has drafting all but off, and says nothing about its limits."""
+CLOSE = 0.97  # share of the best speed from which a setting counts as good as the best
+OFF = 0.5  # drafts per step below which the adaptive variant says nothing about what limits drafting
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +87,8 @@ def assess(outcomes: list[Outcome], steps_ms: dict[int, float]) -> list[str]:
 def factors(one: Outcome, alone: Outcome) -> dict[str, float]:
     """Return how many times faster `one` would be at most, were one thing perfect and all else as it is.
 
-    acceptance: every draft stands. step costs: a step with drafts costs what one without does. draft speed or network,
-    whichever the larger part of a fresh start is: no waiting. handling: no time between steps but waiting.
+    Perfect: every draft accepted; a step with drafts as cheap as one without; no waiting (for draft speed or network,
+    whichever is the larger part of a restart); no time between steps but waiting.
     """
     if not (one.rounds and alone.rounds and one.decode_ms and one.verify_ms and alone.verify_ms):
         return {}

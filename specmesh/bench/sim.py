@@ -23,17 +23,17 @@ from specmesh.core.simulation import simulate as in_virtual_time
 from specmesh.engines.sim import SimSettings, luck
 from specmesh.errors import EngineError, SpecmeshError
 
-MOST = 16
+MAX_DRAFTS = 16
 PROMPT = "a simulated text"
-LOOPBACK = 0.5e-3
+MIN_PROXY_RTT_S = 0.5e-3
 """Seconds of round trip below which no proxy is put in between: loopback and the daemons take about as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimPair:
-    """The pair to imagine: seconds of a step with k = 0, 1, ... drafts, of a draft, of the round trip and its jitter.
+    """Seconds of a step with 0, 1, ... drafts, of a draft, of the round trip and its jitter.
 
-    alphas: probability that a draft stands, each for `period` tokens in turn.
+    alphas: probability that a draft is accepted, each for `period` tokens in turn.
     """
 
     steps: tuple[float, ...]
@@ -51,9 +51,9 @@ class SimPair:
 def steps_of(step_ms: float, row_ms: float, file: Path | None) -> tuple[float, ...]:
     """Return the seconds of a step by its number of drafts, from a line or from a file; see `read_costs`."""
     if file is None:
-        return tuple((step_ms + row_ms * drafts) / 1e3 for drafts in range(MOST + 1))
+        return tuple((step_ms + row_ms * drafts) / 1e3 for drafts in range(MAX_DRAFTS + 1))
     costs = read_costs(file)
-    return tuple(costs.seconds(drafts + 1) for drafts in range(MOST + 1))
+    return tuple(costs.seconds(drafts + 1) for drafts in range(MAX_DRAFTS + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +134,7 @@ def simulate(
 
 
 def ideal(pair: SimPair, tokens: int, policy: Callable[[int], Policy] | None = None) -> float:
-    """Tokens per second of the very text that the daemons generate, in virtual time, with the same right drafts.
-
-    The prompt is of one token: the daemons' rates leave prompts out.
-    """
+    """Tokens per second of the daemons' text in virtual time. The prompt has one token: rates leave prompts out."""
     costs = costs_of({0: {drafts + 1: seconds * 1e3 for drafts, seconds in enumerate(pair.steps)}})
     site = Deployment(costs, pair.draft, pair.round_trip + pair.jitter, solving=0.0)
     guesses = luck(SimSettings(alpha=pair.alphas, period=pair.period, n_ctx=len(PROMPT) + tokens), PROMPT, tokens)
@@ -168,7 +165,7 @@ def daemons(pair: SimPair) -> Iterator[Client]:
         options = ["--log-level", "warning", "--socket"]
         verifier = ["verifier", "--engine", "sim", "--model", f"steps_ms={steps}", "--bind", f"tcp://127.0.0.1:{port}"]
         stack.enter_context(_running(["specmesh", *verifier, *options, str(folder / "verifier.sock")]))
-        if pair.round_trip + pair.jitter >= LOOPBACK:
+        if pair.round_trip + pair.jitter >= MIN_PROXY_RTT_S:
             port = stack.enter_context(_proxy(port, pair))
         model = f"draft_ms={pair.draft * 1e3:.6g},alpha={alphas},period={pair.period}"
         drafter = ["drafter", "--engine", "sim", "--model", model, "--connect", f"tcp://127.0.0.1:{port}"]

@@ -9,11 +9,8 @@ from specmesh.client import Json
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.errors import Busy, ConfigError
 
-MEASUREMENTS = 3
-"""How many measurements a median of a table counts for: a verifier takes so many before its first session."""
-
-NOISE = 0.02
-"""A wider step is cheaper only where it saves more than this share: medians of two equal widths differ a little."""
+MEASUREMENTS = 3  # that a median of a table counts for: a verifier takes so many before its first session
+NOISE = 0.02  # a wider step is cheaper only if it saves more than this share
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,10 +46,7 @@ Scalar = int | float | bool | str
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """values: metadata that are no arrays; lengths: of those that are; weights: by their type.
-
-    least_size: bytes that the file has at least when it is whole; file_size: those it has.
-    """
+    """values: metadata but arrays; lengths: of arrays; weights: by type; least_size: bytes of a whole file."""
 
     values: dict[str, Scalar]
     lengths: dict[str, int]

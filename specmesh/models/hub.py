@@ -1,8 +1,5 @@
-"""The Hugging Face hub through huggingface_hub: what a repository holds, and the bytes of a file from any offset.
-
-Its own download functions drop what came of a broken transfer; so the listing, addresses, tokens and the HTTP session
-are its, and the transfer is ours.
-"""
+"""The Hugging Face hub through huggingface_hub. Its downloads drop a broken transfer, so the transfer is ours: resumed
+where it broke off, its checksum verified before the file gets its place."""
 
 import contextlib
 import errno
@@ -153,16 +150,14 @@ Open = Callable[[int], AbstractContextManager[RemoteBody]]
 Advance = Callable[[int], None]
 """Told the bytes held whenever they change."""
 
-WORTH_RECONNECTING = 1 << 20
-"""A connection that broke after as many bytes is opened again; one that brought less is given up."""
-
+MIN_RECONNECT_BYTES = 1 << 20  # a connection that broke after fewer is given up
 _CHUNK = 1 << 20
 
 
 def fetch(file: RemoteFile, opened: Open, path: Path, advance: Advance) -> None:
-    """Complete and verify the file at `path`. Raise PullError, or TransferInterrupted where another attempt can go on.
+    """Complete and verify the file at `path`; a wrong checksum removes it. Its size must be known.
 
-    The file's size must be known. What came stays, unless its checksum is wrong: then it is removed.
+    Raise PullError, or TransferInterrupted if another attempt can go on.
     """
     assert file.size is not None, "the caller asks for the size"
     with _disk_errors(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", 0) as out:
@@ -207,7 +202,7 @@ def _receive(file: RemoteFile, opened: Open, target: "_Partial", advance: Advanc
         cause = str(error)
     else:
         cause = f"{file.name}: the server ended it too soon"
-    if target.held < target.size and target.held - before < WORTH_RECONNECTING:
+    if target.held < target.size and target.held - before < MIN_RECONNECT_BYTES:
         raise TransferInterrupted(
             f"{cause}; {target.held} of {target.size} bytes are kept: the same command goes on from there"
         )

@@ -67,9 +67,9 @@ def human_bytes(size: int) -> str:
 
 
 def resolve(value: str, root: Path) -> str:
-    """The path that `--model VALUE` means: a name in the folder, a path, or the end of exactly one name.
+    """Return the path that `--model VALUE` means: a name in the folder, a path, or the end of exactly one name.
 
-    Raises ConfigError where it is none of them, or the end of several names; says what was tried.
+    Raise ConfigError otherwise, with what was tried.
     """
     path = Path(value)
     if path.is_absolute():
@@ -118,10 +118,7 @@ def _found(root: Path) -> Iterator[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What is known of a model; None where it is not. notes: why something is not known.
-
-    can_trim: whether part of its context can be removed.
-    """
+    """What is known of a model. notes: why something is not. can_trim: if part of its context can be removed."""
 
     path: str
     kind: str

@@ -1,8 +1,6 @@
-"""Keys of the wire, in a folder: this machine's own, the drafters it lets in, the verifiers it trusts.
+"""A folder of keys: this machine's own, of drafters that it lets in, of verifiers that it trusts.
 
-A key is a Curve25519 key as ZeroMQ makes it, written as 64 hexadecimal digits, which neither shells nor files mind.
-
-secret.key  this machine's secret key
+secret.key  this machine's secret key, Curve25519 in 64 hexadecimal digits
 drafters    who may connect to a verifier here: KEY NAME, one per line
 verifiers   whom a drafter here trusts: KEY ADDRESS, one per line; a key may have several addresses, and an address keys
 
@@ -28,15 +26,9 @@ from specmesh.errors import ConfigError, InsecureKeys
 from specmesh.paths import config_folders
 from specmesh.security.addresses import endpoint, host_of, is_loopback
 
-MAX_SIZE = 2**20
-"""Bytes of a file of keys; a larger one is something else."""
-
-_FIRST_PERSON = 1000
-"""User ids below are those of services (SYS_UID_MAX of login.defs)."""
-
-CREDENTIAL = "specmesh.key"
-"""What systemd's LoadCredential= calls the secret key, in place of the folder's."""
-
+MAX_KEY_FILE_BYTES = 2**20
+_FIRST_PERSON = 1000  # user ids below are those of services (SYS_UID_MAX of login.defs)
+CREDENTIAL = "specmesh.key"  # what systemd's LoadCredential= calls the secret key
 SECRET = "secret.key"  # noqa: S105  (a file's name)
 _KEY = re.compile(r"[0-9a-f]{64}")
 _LABEL = re.compile(r"[^\s#]\S{0,254}")
@@ -271,9 +263,9 @@ class KeyFolder:
             folder = self.path.stat()
             _require_safe(self.path, folder, folder.st_uid, forbidden=0o022)
             _require_safe(path, os.fstat(file.fileno()), folder.st_uid, forbidden=0o077)
-            raw = file.read(MAX_SIZE + 1)
-        if len(raw) > MAX_SIZE:
-            raise ConfigError(f"{path} is longer than {MAX_SIZE} bytes: is this a file of keys?")
+            raw = file.read(MAX_KEY_FILE_BYTES + 1)
+        if len(raw) > MAX_KEY_FILE_BYTES:
+            raise ConfigError(f"{path} is longer than {MAX_KEY_FILE_BYTES} bytes: is this a file of keys?")
         return raw.decode("utf-8", "replace")
 
 

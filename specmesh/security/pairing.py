@@ -1,17 +1,14 @@
 """Two machines learn each other's public keys, by a short code that a person reads on one and types on the other.
 
-The code never crosses the network. SPAKE2 makes a strong key of it, which both sides share where both had the same
-code; by that key each encrypts what it says of itself. Who does not know the code can try one per connection, and
-learns nothing else from it.
-
-Lines over TCP, at most MAX_LINE bytes each:
+The code never crosses the network: SPAKE2 makes a strong shared key of it, which encrypts what each side says of
+itself. Who does not know the code can try one per connection. Lines over TCP, at most MAX_LINE bytes each:
 
 drafter   "specmesh pair 1 " and the message of SPAKE2's side A, in hexadecimal
 verifier  the message of side B
 drafter   its introduction, encrypted
-verifier  its own, or "no" where the drafter's could not be read
+verifier  its own, or "no" if the drafter's cannot be read
 
-The drafter uses the key first: so a verifier has counted the try before it says whether the code was right.
+The drafter uses the key first, so the verifier has counted the try before it says whether the code was right.
 """
 
 import base64
@@ -30,17 +27,9 @@ from spake2 import SPAKE2_A, SPAKE2_B
 from specmesh.errors import Busy, Refused, RemoteProtocolError
 
 PORT = 7072
-"""Where a verifier waits to be paired, unless told otherwise."""
-
-LIFETIME = 300.0
-"""Seconds that a code is good for."""
-
-TRIES = 3
-"""Wrong codes after which the right one is not taken either."""
-
-PATIENCE = 10.0
-"""Seconds for the whole exchange with one peer: nobody else is heard meanwhile."""
-
+CODE_LIFETIME_S = 300.0
+MAX_WRONG_CODES = 3
+EXCHANGE_TIMEOUT_S = 10.0  # nobody else is heard meanwhile
 MAX_LINE = 4096
 
 _GREETING = b"specmesh pair 1 "
@@ -74,12 +63,11 @@ def wait(
     mine: PairingIntroduction,
     admit: Callable[[PairingIntroduction], None],
     failed: Callable[[str, int], None],
-    lifetime: float = LIFETIME,
+    lifetime: float = CODE_LIFETIME_S,
 ) -> PairingIntroduction:
-    """Wait as a verifier for the drafter with this code, once; `admit` is called before it is told that it was right.
+    """Wait as a verifier for the drafter with this code; `admit` it before it is told that the code was right.
 
-    failed: called with what was wrong with a peer, and how many tries are left.
-    Raises Refused after too many tries, Busy where nobody came in time.
+    failed: called with what was wrong with a peer, and tries left. Raise Refused after too many, Busy if nobody came.
     """
     end, spent = time.monotonic() + lifetime, 0
 
@@ -87,7 +75,7 @@ def wait(
         nonlocal spent
         spent += 1
 
-    while spent < TRIES and (left := end - time.monotonic()) > 0:
+    while spent < MAX_WRONG_CODES and (left := end - time.monotonic()) > 0:
         listener.settimeout(left)
         try:
             connection, _ = listener.accept()
@@ -99,9 +87,9 @@ def wait(
             try:
                 return offer(LineChannel(connection), code, mine, spend, admit)
             except (RemoteProtocolError, OSError) as error:
-                failed(str(error), TRIES - spent)
-    if spent >= TRIES:
-        raise Refused(f"{TRIES} wrong codes, and nobody was let in: run `specmesh pair` again for a new one")
+                failed(str(error), MAX_WRONG_CODES - spent)
+    if spent >= MAX_WRONG_CODES:
+        raise Refused(f"{MAX_WRONG_CODES} wrong codes, and nobody was let in: run `specmesh pair` again for a new one")
     raise Busy("nobody came, and the code is no longer good: run `specmesh pair` again for a new one")
 
 
@@ -179,11 +167,11 @@ def _name(told: str, role: str) -> str:
 
 
 class LineChannel:
-    """Lines over a connection, all of them together within PATIENCE seconds; raises OSError, RemoteProtocolError."""
+    """Lines over a connection, all of them together within EXCHANGE_TIMEOUT_S; raises OSError, RemoteProtocolError."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._end = time.monotonic() + PATIENCE
+        self._end = time.monotonic() + EXCHANGE_TIMEOUT_S
         self._kept = b""
 
     def write(self, line: bytes) -> None:

@@ -33,10 +33,9 @@ class File:
 class Service:
     """A daemon as a service.
 
-    files:   what says what to run, and the settings.
-    shared:  what both daemons' services have, and the last one takes with it; `other` is there while the other has one.
-    prepare, reload, enable: what installing runs, in this order; reload also after uninstalling.
-    unload:  run before `start` and `restart`, and may fail.
+    files: the unit or job, and the settings. shared: of both daemons' services, removed with the last one; `other`
+    exists while the other has one. Installing runs prepare, reload and enable, uninstalling reload. unload runs before
+    `start` and `restart`, and may fail.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
+class ServiceInstaller:
     """Carries a plan out. dry: only says what it would do. root: files lie under it, and no command is run."""
 
     say: Callable[[str], None]

@@ -15,18 +15,14 @@ from specmesh.service import Command, File, Scope, Service
 
 TEMPLATE = resources.files("specmesh.launchd") / "job.plist"
 
-_NOT_IN = {Scope.USER: "UserName", Scope.SYSTEM: "LimitLoadToSessionType"}
-"""What in the template is for the other scope only."""
+_NOT_IN = {Scope.USER: "UserName", Scope.SYSTEM: "LimitLoadToSessionType"}  # for the other scope only
 
 _WAIT = 'n=0; while launchctl print "$0" >/dev/null 2>&1 && [ $n -lt 175 ]; do sleep 0.2; n=$((n + 1)); done'
 """bootout returns before the job has ended, and until then bootstrap fails: ExitTimeOut and some seconds are enough."""
 
 
 def launchd_service(role: str, scope: Scope, settings: str, domain: str | None = None) -> Service:
-    """A daemon as a LaunchAgent or LaunchDaemon; `settings` is the file of settings to begin with.
-
-    domain: where launchd keeps it, such as gui/501; None to find out.
-    """
+    """A daemon as a LaunchAgent or LaunchDaemon. settings: initial file; domain: launchd's, such as gui/501."""
     system = scope is Scope.SYSTEM
     label, other = f"org.specmesh.{role}", "drafter" if role == "verifier" else "verifier"
     where = domain or ("system" if system else _user_domain(label))
@@ -82,10 +78,7 @@ def _filled(value: Any, values: dict[str, str]) -> Any:
 
 
 def _user_domain(label: str) -> str:
-    """Where the job is loaded, else where it can be: with a user at the screen, or one who only logs in from elsewhere.
-
-    The two do not see each other: a job that was loaded at the screen is to be found over SSH as well.
-    """
+    """Where the job is loaded, else where it can be: `gui` (at the screen) and `user` (SSH) do not see each other."""
     domains = [f"{kind}/{os.getuid()}" for kind in ("gui", "user")]
     loaded = [domain for domain in domains if _launchctl("print", f"{domain}/{label}")]
     there = [domain for domain in domains if _launchctl("print", domain)]

@@ -16,12 +16,8 @@ from specmesh.service import Command, File, Scope, Service
 
 TEMPLATES = resources.files("specmesh.systemd")
 
-_HIDDEN = ("/home", "/root", "/run/user")
-"""What ProtectHome hides."""
-
-_FLEETING = ("/tmp", "/var/tmp")  # noqa: S108 - not written to
-"""What PrivateTmp hides, and a restart of the machine removes."""
-
+_HIDDEN = ("/home", "/root", "/run/user")  # by ProtectHome
+_FLEETING = ("/tmp", "/var/tmp")  # noqa: S108 - hidden by PrivateTmp, removed at a restart
 _GPU_GROUPS = {"render", "video"}
 
 
@@ -73,10 +69,7 @@ def unit(role: str, scope: Scope, config: Path) -> str:
 
 
 def check_visible() -> list[str]:
-    """What keeps the system's service from running this very Python, as sentences; empty where nothing does.
-
-    Raises ConfigError where it can never run from here.
-    """
+    """Return what keeps the system's service from running this Python. Raise ConfigError if it never can from here."""
     told = []
     for path in _needed():
         if path.startswith(tuple(f"{folder}/" for folder in _FLEETING)):
@@ -91,10 +84,7 @@ def check_visible() -> list[str]:
 
 
 def quoted(argument: str, program: bool = False) -> str:
-    """An argument as ExecStart takes it, see systemd.service(5): quotes, and no specifiers or variables.
-
-    In the program's own path, the first word, systemd looks for no variables.
-    """
+    """Quote an argument for ExecStart, see systemd.service(5). In the first word systemd expands no variables."""
     plain = argument.replace("%", "%%")
     plain = plain if program else plain.replace("$", "$$")
     if re.fullmatch(r"[\w@+=:,./%$-]+", plain):

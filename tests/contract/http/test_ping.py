@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.api.ping import PATIENCE, PingBody, PingRun, Result, parse_ping
+from specmesh.api.ping import PING_TIMEOUT_S, PingBody, PingResult, PingRun, parse_ping
 from specmesh.api.requests import Peer, Pinged, Ponged
 from specmesh.errors import RequestError
 
@@ -39,7 +39,7 @@ def test_lost_when_the_time_is_up():
     run.begin(0.0)
     run.on_event(Pinged(1, (NEAR, FAR)))
     run.on_event(Ponged(1, FAR, 0.1))
-    assert run.wait(1.0) == PATIENCE - 1.0
-    assert run.expire(PATIENCE - 0.01) == []
-    assert run.expire(PATIENCE) == [Result(1, NEAR, None)]
-    assert (run.expire(PATIENCE), run.on_event(Ponged(1, NEAR, 3.1)), run.wait(PATIENCE)) == ([], [], None)
+    assert run.wait(1.0) == PING_TIMEOUT_S - 1.0
+    assert run.expire(PING_TIMEOUT_S - 0.01) == []
+    assert run.expire(PING_TIMEOUT_S) == [PingResult(1, NEAR, None)]
+    assert (run.expire(PING_TIMEOUT_S), run.on_event(Ponged(1, NEAR, 3.1)), run.wait(PING_TIMEOUT_S)) == ([], [], None)

@@ -46,7 +46,7 @@ class Full:
 
 def test_who_is_refused_asks_again(monkeypatch: pytest.MonkeyPatch):
     """Until there is a place; the text tells how often."""
-    monkeypatch.setattr(load, "AGAIN", 0.001)
+    monkeypatch.setattr(load, "RETRY_AFTER_S", 0.001)
     [found] = load.crowd(Full(3), LoadPlan((1,), ("a",), 1, 4, {}), 1, lambda: None)
     assert (found.refused, found.tokens) == (3, 1)
 

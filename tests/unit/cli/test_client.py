@@ -113,10 +113,10 @@ def test_a_daemon_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyP
             Client(path).get("/stats")
         with pytest.raises(errors.Starting):
             list(Client(path).complete({}))
-        monkeypatch.setattr(client, "PATIENCE", -1.0)
+        monkeypatch.setattr(client, "START_TIMEOUT_S", -1.0)
         with pytest.raises(errors.Starting):
             list(Client(path, waits=lambda _: None).complete({}))
-    monkeypatch.setattr(client, "PATIENCE", 300.0)
+    monkeypatch.setattr(client, "START_TIMEOUT_S", 300.0)
     with pytest.raises(errors.DaemonUnreachable, match="no daemon answers"):
         list(Client(path, waits=lambda _: None).complete({}))
     lock_of(path).write_text("1")  # a crash leaves it, and nobody holds it

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 from specmesh import logs
 
-logs.LIMIT = int(sys.argv[2])
+logs.MAX_LOG_BYTES = int(sys.argv[2])
 print("before", file=sys.stderr)
 logs.configure("info", "json", logs.LogFile(Path(sys.argv[1])))
 
@@ -67,7 +67,7 @@ import os, resource, sys, time
 from pathlib import Path
 from specmesh import logs
 
-logs.LIMIT = 10_000
+logs.MAX_LOG_BYTES = 10_000
 path = Path(sys.argv[1])
 logs.configure("info", "json", logs.LogFile(path))
 most = int(sys.argv[2])

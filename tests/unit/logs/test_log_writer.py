@@ -66,7 +66,7 @@ def test_a_full_disk():
 @pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "not blocking"])
 def test_a_reader_that_stands_still(pipe: Pipe, monkeypatch: pytest.MonkeyPatch, blocking: bool):
     """Whoever logs goes on; beyond what is kept lines are dropped, and when it reads on it is told how many."""
-    monkeypatch.setattr(log_writer, "MAX_WAITING", 3)
+    monkeypatch.setattr(log_writer, "MAX_QUEUED_LINES", 3)
     taken = pipe.fill()
     os.set_blocking(pipe.stream.fileno(), blocking)
     pipe.writer.write("first")

@@ -9,7 +9,7 @@ import pytest
 from spake2 import SPAKE2_A
 
 from specmesh.errors import Busy, Refused, RemoteProtocolError, SpecmeshError
-from specmesh.security.pairing import TRIES, PairingIntroduction, WrongCode, ask, wait
+from specmesh.security.pairing import MAX_WRONG_CODES, PairingIntroduction, WrongCode, ask, wait
 
 CODE, WRONG = "0123-4567", "0123-4568"
 BOX = PairingIntroduction("verifier", "ab" * 32, "bigbox", 7071)
@@ -85,7 +85,7 @@ def test_a_code_is_good_once(verifier: Verifier):
 
 def test_three_tries(verifier: Verifier):
     """Wrong codes are refused and counted; after the third the right one is refused too."""
-    for _ in range(TRIES):
+    for _ in range(MAX_WRONG_CODES):
         with pytest.raises(WrongCode):
             verifier.ask(WRONG)
     assert isinstance(verifier.end(), Refused)
@@ -104,7 +104,7 @@ def test_the_right_code_after_a_wrong_one(verifier: Verifier):
 
 def test_a_try_that_is_broken_off_counts(verifier: Verifier):
     """Who leaves once it could try a guess has used one: what is told then could not be taken back."""
-    for _ in range(TRIES):
+    for _ in range(MAX_WRONG_CODES):
         with verifier.connect() as connection:
             connection.sendall(b"specmesh pair 1 " + SPAKE2_A(b"01234567").start().hex().encode() + b"\n")
             assert connection.recv(1)
@@ -135,14 +135,14 @@ def test_a_code_ages():
 )
 def test_strangers_cost_no_try(verifier: Verifier, said: bytes):
     """Port scanners, browsers and points that are none are sent away; the code stays as good as it was."""
-    for _ in range(TRIES + 1):
+    for _ in range(MAX_WRONG_CODES + 1):
         with verifier.connect() as connection, suppress(OSError):
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(4096):
                 pass
     assert verifier.ask(CODE) == BOX
-    assert [left for _, left in verifier.failures] == [TRIES] * (TRIES + 1)
+    assert [left for _, left in verifier.failures] == [MAX_WRONG_CODES] * (MAX_WRONG_CODES + 1)
 
 
 def lines_between(verifier: Verifier, change: Callable[[int, bytes], bytes]) -> tuple[list[bytes], object]:

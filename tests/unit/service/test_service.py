@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from specmesh.cli import main
 from specmesh.errors import ConfigError, EngineError
-from specmesh.service import Hand, Scope, Service
+from specmesh.service import Scope, Service, ServiceInstaller
 from specmesh.service.launchd import launchd_service
 from specmesh.service.systemd import systemd_service
 
@@ -72,7 +72,7 @@ def test_restart(make):
     """Whatever ran before has ended when it is started again, and that it did not run is no error."""
     said: list[str] = []
     service: Service = make("drafter", Scope.USER, "# settings\n")
-    Hand(said.append, dry=True).start(service.unload, service.restart)
+    ServiceInstaller(said.append, dry=True).start(service.unload, service.restart)
     if service.name == "specmesh-drafter":
         forgiven = "$ systemctl --user reset-failed specmesh-drafter"  # or the fifth within minutes is refused
         assert said == [forgiven, "$ systemctl --user restart specmesh-drafter"]
@@ -88,7 +88,7 @@ def test_where_nobody_may_write(tmp_path: Path):
     (tmp_path / "home").write_text("not a folder")
     service = systemd_service("drafter", Scope.USER, "")
     with pytest.raises(ConfigError, match="cannot be written"):
-        Hand(lambda _: None, root=tmp_path / "home").install(service)
+        ServiceInstaller(lambda _: None, root=tmp_path / "home").install(service)
 
 
 def test_no_session_of_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -98,4 +98,4 @@ def test_no_session_of_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(EngineError, match=r"no systemd for this user here .* --dry-run"):
-        Hand(print).run([("systemctl", "--user", "daemon-reload")])
+        ServiceInstaller(print).run([("systemctl", "--user", "daemon-reload")])
