@@ -16,7 +16,7 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.transport import Route, bind_router, close_dealer
-from specmesh.daemons.link.vocabulary_transfer import VocabularyCache, default_folder
+from specmesh.daemons.link.vocabulary_handshake import VocabularyCache
 from specmesh.daemons.runtime.api_thread import ApiThread
 from specmesh.daemons.runtime.calibration import CostCache, calibrate, steps_folder
 from specmesh.daemons.runtime.engine_thread import on_own_thread
@@ -123,7 +123,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             engine,
             mailbox,
             settings.min_vocab_overlap,
-            VocabularyCache(default_folder()),
+            VocabularyCache(),
             settings.draft_temperature,
             settings.drain,
             settings.max_queue,

@@ -105,3 +105,18 @@ def prepare_folder(path: Path) -> None:
     shared = folder == Path(f"/tmp/specmesh-{os.getuid()}")  # noqa: S108
     if shared and (not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077):
         raise ConfigError(f"{folder} is not a private folder of this user: remove it or choose another --socket")
+
+
+def write_whole(path: Path, raw: bytes) -> None:
+    """Write a file of this user's whole or not at all, whatever interrupts, and its folder. Raises OSError."""
+    import tempfile
+
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(raw)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -19,8 +19,7 @@ from specmesh.daemons.drafter.request_router import RequestRouter
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.drafter.upstream import Upstream
 from specmesh.daemons.link.transport import Route, Traffic, wait_for_any
-from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
-from specmesh.daemons.link.vocabulary_transfer import VocabularyCache
+from specmesh.daemons.link.vocabulary_handshake import VocabularyCache, VocabularyHandshake
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.runtime.shared_cores import SharedCores

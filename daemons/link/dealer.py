@@ -13,35 +13,32 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
 
 MAX_FRAMES_PER_TURN = 64
-CHECK_INTERVAL = 0.2
-"""Seconds between two looks at how handshakes ended; also until a refused connection is tried again, because somebody
-may be allowing this drafter's key just now."""
-
+CHECK_INTERVAL = 0.2  # seconds between two looks at handshakes, and until a refused key is tried again
 LONGEST_RETRY = 1.0  # seconds between two tries that fail for another reason
-MAX_BACKLOG = 2**20
-"""Most bytes kept for a verifier beyond ZeroMQ's queue where a request to open is added. Those to close are small, and
-no more than sessions."""
-
+MAX_BACKLOG = 2**20  # bytes kept beyond ZeroMQ's queue where an OPEN is added; CLOSEs are small, and few
 FLUSH_INTERVAL = 5e-3  # seconds until it is tried again to send them
 
-_MEANINGS: dict[Handshake, str] = {
+_NO_ANSWER = (
+    "nothing answers there with the key that is known for it: is it running, and is its key, which "
+    "`specmesh keys show` prints there, the one that `specmesh keys list` shows here?"
+)
+_MEANINGS = {
     Handshake.KEY: "it does not allow this machine's key: run `specmesh keys allow KEY --name NAME` there, with what "
     "`specmesh keys show` prints here",
     Handshake.MECHANISM: "one of the two has keys and the other has none: run `specmesh pair` there and then here "
     "(or `specmesh keys new` where they are missing), or give both --insecure-no-auth",
-    Handshake.BROKEN: "nothing answers there with the key that is known for it: is it running, and is its key, which "
-    "`specmesh keys show` prints there, the one that `specmesh keys list` shows here?",
+    Handshake.BROKEN: _NO_ANSWER,
+    Handshake.CRYPTOGRAPHY: _NO_ANSWER,
 }
-_MEANINGS[Handshake.CRYPTOGRAPHY] = _MEANINGS[Handshake.BROKEN]
 
 
 class Dealer:
     """A connected DEALER. `route` opens one; a fresh one replaces a connection that went silent or was refused.
 
-    traffic: where frames are counted, with others'. cut: the connection has ended, as of the last look; by the next,
+    traffic: where frames are counted, with others'. cut: the connection had ended at the last look; over the next,
     which libzmq makes itself, the verifier does not know who this is.
     libzmq gives up for good after most refusals, and after others tries again without a pause; see `look`.
-    What nobody says again, OPEN and CLOSE, is kept where the verifier cannot take it at once, in order: without its
+    What nobody repeats, OPEN and CLOSE, is kept where the verifier cannot take it at once, in order: without its
     CLOSE a session would go on for nobody.
     """
 
@@ -53,13 +50,21 @@ class Dealer:
         self.refusal: str | None = None
         self.cut = False
         self.next_look = 0.0
-        self._retry: float | None = None
+        self._retry_at: float | None = None
         self._pause = CHECK_INTERVAL
         self._backlog = deque[bytes]()
-        self._kept = 0  # bytes in it
+        self._backlog_bytes = 0
+
+    @property
+    def encrypted(self) -> bool:
+        return self.socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
+
+    @property
+    def behind(self) -> bool:
+        return bool(self._backlog)
 
     def look(self, now: float) -> str | None:
-        """Why the verifier refuses this drafter, where it began to since the last look; tries again in time.
+        """Return why the verifier refuses this drafter, once when it begins to; reconnect in time.
 
         `refusal` says so as long as it lasts. To be called from `next_look` on.
         """
@@ -69,8 +74,8 @@ class Dealer:
         if self._route.changed():
             self.reconnect()
             return f"the key known for the verifier at {self._route.address} was changed or revoked here"
-        if self._retry is not None:
-            if now >= self._retry:
+        if self._retry_at is not None:
+            if now >= self._retry_at:
                 self.reconnect()
             return None
         ended = self._newest_handshake()
@@ -82,9 +87,9 @@ class Dealer:
         self.traffic.refused[ended] += 1
         self._leave()
         if ended in (Handshake.BROKEN, Handshake.CRYPTOGRAPHY) and self._route.next_key():
-            self._retry = now
+            self._retry_at = now
             return None
-        self._retry = now + self._pause
+        self._retry_at = now + self._pause
         self._pause = CHECK_INTERVAL if ended is Handshake.KEY else min(2 * self._pause, LONGEST_RETRY)
         before, self.refusal = self.refusal, f"no way into the verifier at {self._route.address}: {_MEANINGS[ended]}"
         return self.refusal if self.refusal != before else None
@@ -98,23 +103,22 @@ class Dealer:
         keeps = isinstance(message, m.Open | m.Close)
         if not (keeps and self._backlog) and self._hand_over(frame):
             return len(frame)
-        if not keeps or (isinstance(message, m.Open) and self._kept + len(frame) > MAX_BACKLOG):
+        if not keeps or (isinstance(message, m.Open) and self._backlog_bytes + len(frame) > MAX_BACKLOG):
             return 0
         self._backlog.append(frame)
-        self._kept += len(frame)
+        self._backlog_bytes += len(frame)
         return len(frame)
-
-    @property
-    def behind(self) -> bool:
-        return bool(self._backlog)
 
     def flush(self) -> None:
         while self._backlog and self._hand_over(self._backlog[0]):
-            self._kept -= len(self._backlog.popleft())
+            self._backlog_bytes -= len(self._backlog.popleft())
 
     def receive(self) -> Iterator[tuple[m.Message | None, int]]:
-        """(message, bytes) of what has come, a bounded number; None for a frame that is none, or an ERROR where that
-        shows another protocol version, or that something is lost which nobody says again."""
+        """Yield (message, bytes) of a bounded number of frames.
+
+        A frame that is none gives None, or an ERROR where it shows another protocol version, or that something is lost
+        which nobody repeats.
+        """
         for _ in range(MAX_FRAMES_PER_TURN):
             parts = self.inlet.receive()
             if parts is None:
@@ -126,22 +130,21 @@ class Dealer:
             yield self._decoded(parts[0]), len(parts[0])
 
     def reconnect(self) -> None:
-        """Open a fresh connection, by which the verifier knows nothing of the old one; later, where keys forbid it.
-        What was kept was for sessions of the old one."""
+        """Open a fresh connection, of which the verifier knows nothing; later, where keys forbid it."""
         self._backlog.clear()
-        self._kept = 0
+        self._backlog_bytes = 0
         try:
             fresh = self._route.open()
         except (ConfigError, OSError, zmq.ZMQError) as error:
             self._leave()
-            self.refusal, self._retry = str(error), 0.0
+            self.refusal, self._retry_at = str(error), 0.0
             return
         old, self.socket, self.inlet = self.socket, fresh, Inlet(fresh)
         close_dealer(old)
-        self._retry, self.cut = None, False
+        self._retry_at, self.cut = None, False
 
     def close(self, linger: int = 100) -> None:
-        """Give the connection back; what is on its way has `linger` milliseconds to leave."""
+        """Close the connection; what is on its way has `linger` milliseconds to leave."""
         close_dealer(self.socket, linger)
 
     def _hand_over(self, frame: bytes) -> bool:
@@ -157,13 +160,8 @@ class Dealer:
         with contextlib.suppress(zmq.ZMQError):
             self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
 
-    @property
-    def encrypted(self) -> bool:
-        return self.socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
-
     def _newest_handshake(self) -> Handshake | None:
-        """How the newest handshake ended, None where none has since the last call; notes whether there is a connection
-        after it."""
+        """How the newest handshake since the last call ended; sets `cut` if the connection has ended after it."""
         newest, monitor = None, self.socket.get_monitor_socket()
         while (event := next_event(monitor)) is not None:
             self.cut = event.kind == zmq.EVENT_DISCONNECTED
@@ -177,6 +175,6 @@ class Dealer:
         except FrameError as error:
             self.traffic.rejected[error.reason] += 1
             if error.reason == "version" and frame[3] in (m.Kind.WELCOME, m.Kind.ERROR):
-                told = f"it speaks protocol version {error.seen}, this drafter {m.PROTOCOL_VERSION}"
-                return m.Error("version", told)
+                text = f"it speaks protocol version {error.seen}, this drafter {m.PROTOCOL_VERSION}"
+                return m.Error("version", text)
             return m.Error("hello", "a frame came damaged") if may_be_control(frame, error) else None

@@ -1,38 +1,147 @@
-"""What follows WELCOME at the drafter: the verifier's vocabulary, and an engine that speaks its ids.
+"""The verifier's vocabulary at the drafter: fetched, kept on disk, compared with the draft model's own.
 
-The vocabulary is the engine's own where the fingerprints agree, else it comes from the cache, else from the verifier.
-How well the two fit is for specmesh.core to say, on a thread beside the loop: large vocabularies take seconds to
-compare, and the verifier takes a drafter that is silent for seconds for dead.
+After WELCOME the drafter needs the verifier's vocabulary and an engine that speaks its ids. The vocabulary is the
+engine's own where the fingerprints agree, else it comes from the cache, else from the verifier. They are compared on a
+thread beside the loop: that takes seconds for large ones, and a drafter that is silent for seconds counts as gone.
 """
 
+import base64
+import contextlib
+import hashlib
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
+from platformdirs import user_cache_path
 
 from specmesh.core.vocabulary.match import LEAST_OVERLAP, MatchKind, VocabularyMatch, compare, compare_encodings
-from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.link.vocabulary_transfer import VocabularyCache, VocabularyDownload
+from specmesh.core.vocabulary.vocabulary import Vocabulary, framed
 from specmesh.daemons.runtime.shared_cores import SharedCores
 from specmesh.engines.base import DraftEngine, Encoder
 from specmesh.engines.remapped import RemappedDrafter
-from specmesh.errors import ConfigError, SpecmeshError
+from specmesh.errors import ConfigError, RemoteProtocolError, SpecmeshError
+from specmesh.paths import write_whole
 from specmesh.wire.messages import Hello, Vocab, Welcome
 
 log = structlog.get_logger("specmesh.drafter")
 
+CHUNK_BYTES = 128 * 1024  # about how many bytes of pieces one VOCAB carries
+MAX_VOCAB = 2**20  # tokens of a vocabulary that is believed
+MAX_VOCAB_BYTES = 64 * 2**20  # bytes of its pieces, in base64
+MAX_FILES = 16  # vocabularies kept on disk; the ones longest unused go first
 RETRY = 1.0  # seconds after which an unanswered VOCAB is asked again
-MAX_PROBES, MAX_PROBE = 32, 512  # most texts of a verifier that are tried, and their most characters
+MAX_PROBES, MAX_PROBE = 32, 512  # texts of a verifier that are tried, and characters of each
+
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+_SUFFIX = ".vocabulary"
+_MAX_FILE_BYTES = MAX_VOCAB_BYTES + 4 * MAX_VOCAB
 
 
-@dataclass(frozen=True, slots=True)
-class _Met:
-    """What a comparison found: the draft engine in the verifier's ids."""
+def vocabulary_chunk(vocabulary: Vocabulary, start: int) -> Vocab:
+    """Return the VOCAB answer from id `start` on; empty past the end."""
+    pieces: list[str] = []
+    size = 0
+    for piece in vocabulary.pieces[start:]:
+        pieces.append(base64.b64encode(piece).decode())
+        size += len(pieces[-1]) + 3
+        if size >= CHUNK_BYTES:
+            break
+    return Vocab(start, pieces)
 
-    vocabulary: Vocabulary
-    engine: DraftEngine
-    comparison: VocabularyMatch | None
+
+class VocabularyDownload:
+    """Collects VOCAB answers in order and checks the whole against WELCOME's fingerprint."""
+
+    def __init__(self, welcome: Welcome) -> None:
+        """Begin; raises RemoteProtocolError for a size no vocabulary has."""
+        if welcome.n_vocab > MAX_VOCAB:
+            raise RemoteProtocolError(f"the verifier claims a vocabulary of {welcome.n_vocab} tokens")
+        self._welcome = welcome
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def next_request(self) -> Vocab:
+        return Vocab(len(self._pieces))
+
+    def add(self, answer: Vocab) -> Vocabulary | None:
+        """Return the vocabulary once it is complete. Raises RemoteProtocolError where it is not as promised."""
+        if answer.start != len(self._pieces) or not answer.pieces:
+            return None
+        try:
+            self._pieces += [base64.b64decode(piece, validate=True) for piece in answer.pieces]
+        except ValueError:  # binascii.Error is one, and what is not ASCII raises another
+            raise RemoteProtocolError("the verifier's vocabulary is not base64") from None
+        self._size += sum(map(len, answer.pieces))
+        if len(self._pieces) > self._welcome.n_vocab or self._size > MAX_VOCAB_BYTES:
+            raise RemoteProtocolError("the verifier sends more vocabulary than it has")
+        if len(self._pieces) < self._welcome.n_vocab:
+            return None
+        vocabulary = Vocabulary(tuple(self._pieces), frozenset(self._welcome.eog_ids))
+        if vocabulary.fingerprint() != self._welcome.vocab_fingerprint:
+            raise RemoteProtocolError("the verifier's vocabulary does not match its own fingerprint")
+        return vocabulary
+
+
+class VocabularyCache:
+    """Vocabularies on disk, by fingerprint. No call raises: where the folder is of no use, they are fetched each time.
+
+    A file holds exactly the bytes that the fingerprint is the SHA-256 of (PROTOCOL.md section 6.1), so its name tells
+    whether it is whole. What is damaged counts as absent.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or user_cache_path("specmesh") / "vocabularies"
+
+    def load(self, fingerprint: str, n_vocab: int) -> tuple[bytes, ...] | None:
+        """Return the pieces with this fingerprint; None where they are not here, not whole or not `n_vocab`."""
+        path = self._path(fingerprint)
+        if path is None:
+            return None
+        try:
+            if path.stat().st_size > _MAX_FILE_BYTES:
+                return None
+            raw = path.read_bytes()
+        except OSError:
+            return None
+        pieces = _pieces(raw) if hashlib.sha256(raw).hexdigest() == fingerprint else None
+        if pieces is None or len(pieces) != n_vocab:
+            log.warning("vocabulary_cache_damaged", file=str(path))
+            return None
+        with contextlib.suppress(OSError):  # in a folder that can only be read nothing is removed either
+            path.touch()
+        return pieces
+
+    def store(self, fingerprint: str, pieces: tuple[bytes, ...]) -> None:
+        """Keep pieces, whose fingerprint was checked: whole or not at all, whatever interrupts."""
+        path = self._path(fingerprint)
+        if path is None:
+            return
+        try:
+            write_whole(path, b"".join(framed(pieces)))
+            files = self._folder.glob(f"*{_SUFFIX}")
+            for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[MAX_FILES:]:
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("vocabulary_not_cached", folder=str(self._folder), reason=error.strerror)
+
+    def _path(self, fingerprint: str) -> Path | None:
+        """The file of a fingerprint; None for what is none: a peer's text never names a path."""
+        return self._folder / f"{fingerprint}{_SUFFIX}" if _FINGERPRINT.fullmatch(fingerprint) else None
+
+
+def _pieces(raw: bytes) -> tuple[bytes, ...] | None:
+    """The pieces in a file's bytes; None where they do not end where the file does."""
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(raw):
+        end = at + 4 + int.from_bytes(raw[at : at + 4], "little")
+        if end > len(raw) or at + 4 > len(raw):
+            return None
+        pieces.append(raw[at + 4 : end])
+        at = end
+    return tuple(pieces)
 
 
 class VocabularyHandshake:
@@ -62,9 +171,8 @@ class VocabularyHandshake:
         self._welcome: Welcome | None = None
         self._wake, self._cores = wake, cores
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
-        self._meeting: Future[_Met] | None = None
+        self._comparing: Future[tuple[Vocabulary, DraftEngine, VocabularyMatch]] | None = None
         self._asked = 0.0
-        self._frames = 0
 
     def hello(self, drafter: str) -> Hello:
         """Who this is, under the name `drafter`."""
@@ -75,53 +183,50 @@ class VocabularyHandshake:
         return Hello(drafter, engine, info.model, self._fingerprint, n_vocab, info.n_ctx, host, threads)
 
     def welcomed(self, welcome: Welcome, now: float) -> Vocab | None:
-        """Begin with a verifier; what to ask it for. Raises RemoteProtocolError for a vocabulary nobody can have."""
-        known = self._welcome
+        """Begin with a verifier; return what to ask it for.
+
+        Raises RemoteProtocolError for a vocabulary nobody can have.
+        """
+        known, self._welcome = self._welcome, welcome
         self._download = None
         if self.vocabulary is not None and known is not None and _key(known) == _key(welcome):
-            self._welcome = welcome
             return None
-        self._welcome, self.vocabulary, self.engine, self.comparison = welcome, None, None, None
-        self._meeting = None
+        self.vocabulary = self.engine = self.comparison = self._comparing = None
         download = VocabularyDownload(welcome)
         pieces = self._at_hand(welcome)
         if pieces is not None:
-            self._meet(Vocabulary(pieces, frozenset(welcome.eog_ids)), welcome)
+            self._compare(Vocabulary(pieces, frozenset(welcome.eog_ids)), welcome)
             return None
-        self._download, self._frames = download, 0
+        self._download = download
         return self._ask(now)
 
     def answered(self, answer: Vocab, now: float) -> Vocab | None:
-        """Take a part of the vocabulary in; what to ask for next. Raises as `welcomed` does."""
+        """Take a part of the vocabulary in; return what to ask for next. Raises as `welcomed` does."""
         if self._download is None or self._welcome is None:
             return None
         before = self._download.next_request()
         vocabulary = self._download.add(answer)
         if vocabulary is None:
-            progress = self._download.next_request() != before
-            self._frames += progress
-            return self._ask(now) if progress else None
+            return self._ask(now) if self._download.next_request() != before else None
         self._download = None
-        log.info("vocabulary_fetched", tokens=len(vocabulary), frames=self._frames + 1)
+        log.info("vocabulary_fetched", tokens=len(vocabulary))
         if self._cache is not None:
             self._cache.store(self._welcome.vocab_fingerprint, vocabulary.pieces)
-        self._meet(vocabulary, self._welcome)
+        self._compare(vocabulary, self._welcome)
         return None
 
     def settle(self) -> None:
         """Take over what the comparison found, once it has. Raises ConfigError where the vocabularies do not suit."""
-        if self._meeting is None or not self._meeting.done():
-            return
-        meeting, self._meeting = self._meeting, None
-        met = meeting.result()
-        self.vocabulary, self.engine, self.comparison = met.vocabulary, met.engine, met.comparison
+        if self._comparing is not None and self._comparing.done():
+            compared, self._comparing = self._comparing, None
+            self.vocabulary, self.engine, self.comparison = compared.result()
 
     def overdue(self, now: float) -> Vocab | None:
-        """What to ask for again, where an answer does not come."""
-        return self._ask(now) if self._download is not None and now - self._asked > RETRY else None
+        """Return what to ask for again, where an answer does not come."""
+        return self._ask(now) if now - self._asked > RETRY else None
 
     def lost(self) -> None:
-        """The verifier is gone. What was learnt of its vocabulary is kept: it may come back with the same."""
+        """The verifier is gone. What is known of its vocabulary is kept: it may come back with the same."""
         self._download = None
 
     def _ask(self, now: float) -> Vocab | None:
@@ -137,15 +242,17 @@ class VocabularyHandshake:
             log.info("vocabulary_from_cache", tokens=len(pieces))
         return pieces
 
-    def _meet(self, vocabulary: Vocabulary, welcome: Welcome) -> None:
+    def _compare(self, vocabulary: Vocabulary, welcome: Welcome) -> None:
         own = self._own.vocabulary
         if own is None:
             self.vocabulary, self.engine = vocabulary, self._own
             return
-        self._meeting = self._executor.submit(self._translated, own, vocabulary, welcome)
-        self._meeting.add_done_callback(lambda _: self._wake())
+        self._comparing = self._executor.submit(self._translated, own, vocabulary, welcome)
+        self._comparing.add_done_callback(lambda _: self._wake())
 
-    def _translated(self, own: Vocabulary, vocabulary: Vocabulary, welcome: Welcome) -> _Met:
+    def _translated(
+        self, own: Vocabulary, vocabulary: Vocabulary, welcome: Welcome
+    ) -> tuple[Vocabulary, DraftEngine, VocabularyMatch]:
         """The engine in the verifier's ids; raises ConfigError where too few have a counterpart. Runs on the thread."""
         found = compare(own, vocabulary, self._least)
         model, theirs = self._own.info.model, welcome.model
@@ -158,7 +265,7 @@ class VocabularyHandshake:
         say(f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=str(found))
         self._compare_encoders(own, vocabulary, welcome)
         engine = self._own if found.remap.identity else RemappedDrafter(self._own, found.remap, vocabulary)
-        return _Met(vocabulary, engine, found)
+        return vocabulary, engine, found
 
     def _compare_encoders(self, own: Vocabulary, vocabulary: Vocabulary, welcome: Welcome) -> None:
         probed = compare_encodings(own, vocabulary, self._encodings(len(own), len(vocabulary), welcome))

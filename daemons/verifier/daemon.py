@@ -16,7 +16,7 @@ from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.frames import drafted
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.router import Router
-from specmesh.daemons.link.vocabulary_transfer import vocabulary_chunk
+from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
 from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening, PromptEncoder

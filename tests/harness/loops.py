@@ -38,7 +38,7 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link import peers
 from specmesh.daemons.link.transport import Route, bind_router
-from specmesh.daemons.link.vocabulary_transfer import VocabularyCache
+from specmesh.daemons.link.vocabulary_handshake import VocabularyCache
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.verifier.daemon import VerifierLoop

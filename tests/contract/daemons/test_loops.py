@@ -13,7 +13,7 @@ from specmesh.api.body import endless
 from specmesh.api.requests import Finished, Peer, Pinged, Ponged, Request, Started
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.link.vocabulary_transfer import VocabularyCache, vocabulary_chunk
+from specmesh.daemons.link.vocabulary_handshake import VocabularyCache, vocabulary_chunk
 from specmesh.daemons.runtime.shared_cores import host_id
 from specmesh.daemons.verifier import daemon as verifier_module
 from specmesh.engines.ngram import NgramDrafter

@@ -20,7 +20,7 @@ from harness.loops import (
 from specmesh.api.requests import Finished
 from specmesh.core.prefix import Prefix
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.link.vocabulary_transfer import vocabulary_chunk
+from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, NoSuchModel, NoSuchText, RequestError
 from specmesh.wire import messages as m
