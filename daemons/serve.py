@@ -11,19 +11,19 @@ from pathlib import Path
 import structlog
 
 from specmesh.api.requests import ClientOrder, ModelInfo
-from specmesh.config import DrafterSettings, ModelSettings, Port, VerifierSettings
+from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.transport import Route, bind_router, close_dealer
 from specmesh.daemons.link.vocabulary_handshake import VocabularyCache
 from specmesh.daemons.runtime.api_thread import ApiThread
-from specmesh.daemons.runtime.calibration import CostCache, calibrate, steps_folder
+from specmesh.daemons.runtime.calibration import CostCache, calibrate
 from specmesh.daemons.runtime.engine_thread import on_own_thread
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.runtime.process import DaemonProcess, Loading
 from specmesh.daemons.verifier.daemon import Order, VerifierLoop
-from specmesh.engines.base import VerifyEngine
+from specmesh.engines.base import EngineInfo, VerifyEngine
 from specmesh.engines.load import load_drafter, load_verifier
 from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting, about
 from specmesh.logs import leave
@@ -31,8 +31,78 @@ from specmesh.security.keys import KeyFolder, find_keys
 
 log = structlog.get_logger("specmesh")
 
-
 GRACE = 1.0  # seconds after its start in which a drafter's verifier counts as not found yet
+
+
+class VerifierBackend:
+    """The API's view of a verifier."""
+
+    role = "verifier"
+
+    def __init__(self, loading: Loading, mailbox: Mailbox[Order]) -> None:
+        self._loading, self._mailbox = loading, mailbox
+        self._served: ModelInfo | None = None
+        self._loop: VerifierLoop | None = None
+
+    def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
+        self._served = ModelInfo(engine.info.model, engine.vocabulary)
+        self._loop = loop
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self._served.model,) if self._served is not None else ()
+
+    def not_ready(self) -> SpecmeshError | None:
+        return self._loading.error() if self._loop is None else None
+
+    def served(self, name: str) -> ModelInfo:  # noqa: ARG002  (the one model has any name)
+        assert self._served is not None, "asked only once ready"
+        return self._served
+
+    def submit(self, order: ClientOrder) -> None:
+        self._mailbox.put(order)
+
+    def stats(self) -> dict[str, object]:
+        return self._loading.stats() if self._loop is None else self._loop.stats.latest
+
+
+class DrafterBackend:
+    """The API's view of a drafter: ready while a verifier is there. `address` says where they are expected."""
+
+    role = "drafter"
+
+    def __init__(self, loading: Loading, mailbox: Mailbox[ClientOrder], address: str) -> None:
+        self._loading, self._mailbox, self._address = loading, mailbox, address
+        self._loop: DrafterLoop | None = None
+        self._ready_at = 0.0
+
+    def ready(self, loop: DrafterLoop) -> None:
+        self._loop, self._ready_at = loop, time.monotonic()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self._loop.models if self._loop is not None else ()
+
+    def not_ready(self) -> SpecmeshError | None:
+        if self._loop is None:
+            return self._loading.error()
+        if self._loop.verifier is None:
+            if self._loop.refusal is None and time.monotonic() < self._ready_at + GRACE:
+                return Starting(f"the drafter is connecting to {self._address}: try again in a moment")
+            return DaemonUnreachable(self._loop.trouble)
+        if self._loop.vocabulary is None:
+            return Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
+        return None
+
+    def served(self, name: str) -> ModelInfo:
+        assert self._loop is not None, "asked only once ready"
+        return self._loop.served(name)
+
+    def submit(self, order: ClientOrder) -> None:
+        self._mailbox.put(order)
+
+    def stats(self) -> dict[str, object]:
+        return self._loading.stats() if self._loop is None else self._loop.stats.latest
 
 
 def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> None:
@@ -57,7 +127,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         if engine is None:
             return
         costs = StepCosts()
-        cache = CostCache(steps_folder(), Path(settings.model.model or ""), f"{engine.info} {settings.model}")
+        cache = CostCache(Path(settings.model.model or ""), f"{engine.info} {settings.model}")
         on_own_thread(partial(calibrate, engine, costs, cache.load()))
         cache.store(costs.table())
         loop = VerifierLoop(
@@ -76,19 +146,9 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
         loop.stats.latest = loop.snapshot(time.monotonic())
         backend.ready(loop, engine)
-        log.info(
-            "ready",
-            role="verifier",
-            bind=settings.bind,
-            encrypted=keys is not None,
-            socket=str(settings.socket),
-            model=engine.info.model,
-            backend=engine.info.backend,
-            **_opened(settings.port),
-            speculation=engine.info.can_trim,
-            trimming=engine.info.trimming,
-        )
-        with process.watched(loop, f"{engine.info.model} on {settings.bind}"):
+        can = {"speculation": engine.info.can_trim, "trimming": engine.info.trimming}
+        _log_ready("verifier", settings, engine.info, keys, bind=settings.bind, **can)
+        with process.watched(lambda: loop.progress, f"{engine.info.model} on {settings.bind}"):
             idle = loop.run()
         cache.store(costs.table())
         if idle:
@@ -133,107 +193,29 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         loop.stats.latest = loop.snapshot(time.monotonic())
         backend.ready(loop)
-        log.info(
-            "ready",
-            role="drafter",
-            connect=addresses,
-            encrypted=keys is not None,
-            socket=str(settings.socket),
-            model=engine.info.model,
-            backend=engine.info.backend,
-            **_opened(settings.port),
-        )
-        with process.watched(loop, f"{engine.info.model} for {addresses}"):
+        _log_ready("drafter", settings, engine.info, keys, connect=addresses)
+        with process.watched(lambda: loop.progress, f"{engine.info.model} for {addresses}"):
             loop.run()
     log.info("stopped", role="drafter")
-
-
-class VerifierBackend:
-    """The API's view of a verifier."""
-
-    role = "verifier"
-
-    def __init__(self, loading: Loading, mailbox: Mailbox[Order]) -> None:
-        self._loading, self._mailbox = loading, mailbox
-        self._served: ModelInfo | None = None
-        self._loop: VerifierLoop | None = None
-
-    def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
-        self._served = ModelInfo(engine.info.model, engine.vocabulary)
-        self._loop = loop
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return (self._served.model,) if self._served is not None else ()
-
-    def not_ready(self) -> SpecmeshError | None:
-        return self._loading.error() if self._loop is None else None
-
-    def served(self, name: str) -> ModelInfo:  # noqa: ARG002  (the one model has any name)
-        assert self._served is not None, "asked only once ready"
-        return self._served
-
-    def submit(self, order: ClientOrder) -> None:
-        self._mailbox.put(order)
-
-    def stats(self) -> dict[str, object]:
-        return self._loading.stats() if self._loop is None else self._loop.stats.latest
-
-
-class DrafterBackend:
-    """The API's view of a drafter: ready while a verifier is there. `address` says where they are expected."""
-
-    role = "drafter"
-
-    def __init__(self, loading: Loading, mailbox: Mailbox[ClientOrder], address: str) -> None:
-        self._loading, self._mailbox, self._address = loading, mailbox, address
-        self._loop: DrafterLoop | None = None
-        self._ready = 0.0
-
-    def ready(self, loop: DrafterLoop) -> None:
-        self._loop, self._ready = loop, time.monotonic()
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return self._loop.models if self._loop is not None else ()
-
-    def not_ready(self) -> SpecmeshError | None:
-        if self._loop is None:
-            return self._loading.error()
-        if self._loop.verifier is None:
-            if self._loop.refusal is None and time.monotonic() < self._ready + GRACE:
-                return Starting(f"the drafter is connecting to {self._address}: try again in a moment")
-            return DaemonUnreachable(self._loop.trouble)
-        if self._loop.vocabulary is None:
-            return Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
-        return None
-
-    def served(self, name: str) -> ModelInfo:
-        assert self._loop is not None, "asked only once ready"
-        return self._loop.served(name)
-
-    def submit(self, order: ClientOrder) -> None:
-        self._mailbox.put(order)
-
-    def stats(self) -> dict[str, object]:
-        return self._loading.stats() if self._loop is None else self._loop.stats.latest
 
 
 def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
     """The keys that the wire is to be used with; None where there are none, or none are wanted."""
     if settings.insecure:
-        log.warning(
-            "wire_not_encrypted",
-            meaning="no keys are asked for: whoever reaches the port, or is in between, reads and sends prompts",
-        )
+        meaning = "no keys are asked for: whoever reaches the port, or is in between, reads and sends prompts"
+        log.warning("wire_not_encrypted", meaning=meaning)
         return None
     with about("keys"):
         return find_keys(settings.keys)
 
 
-def _opened(port: Port | None) -> dict[str, object]:
-    """What the log says of the API's port."""
-    return {} if port is None else {"http": f"{port.host}:{port.port}", "keys": len(port.keys.current)}
+def _log_ready(
+    role: str, settings: VerifierSettings | DrafterSettings, info: EngineInfo, keys: KeyFolder | None, **more: object
+) -> None:
+    port, socket, encrypted = settings.port, str(settings.socket), keys is not None
+    if port is not None:
+        more |= {"http": f"{port.host}:{port.port}", "keys": len(port.keys.current)}
+    log.info("ready", role=role, encrypted=encrypted, socket=socket, model=info.model, backend=info.backend, **more)
 
 
 def _hash_in_background(model: ModelSettings, tell: Callable[[str], None]) -> None:

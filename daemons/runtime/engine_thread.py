@@ -19,8 +19,7 @@ T = TypeVar("T")
 
 
 def on_own_thread(work: Callable[[], T]) -> T:
-    """What `work` returns, done on a thread that ends with it; raises what it raises. For what an engine does before it
-    serves.
+    """Do what an engine does before it serves on a thread that ends with it.
 
     A thread's OpenMP workers stay as long as it does. Where a process has more of them than cores libgomp has all sleep
     at barriers where they would spin, which took a fifth of the speed of a target on all cores (bench/RESULTS.md).
@@ -40,7 +39,7 @@ class EngineJob:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A job's result: per span its logits (valid until the next job), and the seconds the decode took."""
+    """Per span its logits (valid until the next job), and when the decode began and ended."""
 
     logits: list[NDArray[np.float32] | None]
     started: float
@@ -49,8 +48,6 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class DecodeFailed:
-    """A job that raised."""
-
     error: SpecmeshError
 
 
@@ -69,7 +66,7 @@ class EngineThread:
         self._jobs.put(job)
 
     def close(self, timeout: float) -> bool:
-        """End the thread after the job it is in; whether it ended within `timeout` seconds."""
+        """End the thread after the job it is in; return True if it ended within `timeout` seconds."""
         self._jobs.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -96,17 +93,14 @@ class EngineThread:
         failed: SpecmeshError | None = None
         for order in orders:
             try:
-                self._carry_out(order)
+                match order:
+                    case KVCut(seq, length):
+                        self._engine.trim(seq, length)
+                    case KVCopy(seq, source, length):
+                        self._engine.copy(seq, source, length)
+                    case _:
+                        assert_never(order)
             except SpecmeshError as error:
                 failed = failed or error
         if failed is not None:
             raise failed
-
-    def _carry_out(self, order: KVOrder) -> None:
-        match order:
-            case KVCut(seq, length):
-                self._engine.trim(seq, length)
-            case KVCopy(seq, source, length):
-                self._engine.copy(seq, source, length)
-            case _:
-                assert_never(order)

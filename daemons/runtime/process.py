@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 import structlog
 import zmq
@@ -24,140 +24,17 @@ from specmesh.logs import flush, leave
 
 log = structlog.get_logger("specmesh")
 
-SWITCH_INTERVAL = 2e-4
-"""Seconds a thread may keep the interpreter while another waits: at the default of 5 ms the API would stall steps."""
-
-COLLECT_EVERY = (20_000, 2, 2)
-"""Allocations between two garbage collections of the young, at the default of 700 there are several in a round; and how
-many of these make one of the middle-aged, and of all: at the default of 10 what sessions leave behind piles up."""
-
-LOADING_GRACE = 4.0  # seconds that loading a model may go on after SIGTERM
-ENDING = 8.0  # seconds that sockets and models may take to be given back after SIGTERM, once the loop has ended
-MARGIN = 20.0  # seconds after a daemon's drain in which its service manager can count on its end
 T = TypeVar("T")
 
+SWITCH_INTERVAL = 2e-4  # seconds of a thread's turn while others wait: at the default of 5 ms the API would stall steps
 
-class Loading:
-    """What the API shows before the loop exists. `goes_on` hears of the progress, and says whether to go on."""
+COLLECT_EVERY = (20_000, 2, 2)
+"""Allocations between collections of the young generation, of which at the default of 700 there are several in a round;
+and how many of these make one of the next, and of all: at the default of 10 what sessions leave behind piles up."""
 
-    def __init__(self, role: str, goes_on: Callable[[float, int], bool]) -> None:
-        self.role = role
-        self.share, self.fetched = 0.0, 0
-        self._goes_on = goes_on
-        self._begun = time.monotonic()
-
-    def progress(self, share: float, fetched: int = 0, /) -> bool:
-        """An engine tells how much of its model is loaded, or of the bytes it has downloaded; False asks it to stop."""
-        self.share, self.fetched = share, fetched
-        return self._goes_on(share, fetched)
-
-    def error(self) -> SpecmeshError:
-        if self.fetched:
-            so_far = f"{self.fetched / 1e6:.0f} MB so far"
-            return Busy(f"the {self.role} is downloading its model ({so_far}): try again when it is here")
-        return Starting(f"the {self.role} is loading its model ({self.share:.0%}): try again in a moment")
-
-    def stats(self) -> dict[str, object]:
-        return {
-            "schema_version": 1,
-            "role": self.role,
-            "version": __version__,
-            "pid": os.getpid(),
-            "uptime_s": round(time.monotonic() - self._begun, 1),
-            "loading": round(self.share, 3),
-        }
-
-
-class Loop(Protocol):
-    """A daemon's loop, as its process sees it."""
-
-    @property
-    def progress(self) -> int:
-        """Changes while it gets on."""
-
-    def stop(self) -> None:
-        """End soon; a signal handler may call this."""
-
-
-class DaemonProcess:
-    """This process as a daemon of that role, while the context is open.
-
-    The caller holds the `InstanceLock` of its socket. reread: called on SIGHUP; reads the settings again and says what
-    of them holds now. drain: seconds that its texts get after SIGTERM.
-    """
-
-    def __init__(self, role: str, reread: Callable[[], str], drain: float) -> None:
-        _tune_interpreter()
-        faulthandler.enable()  # where a library ends the process, its last lines say in which call of ours
-        self.notifier = Notifier()
-        on_hangup(reread, self.notifier)
-        self.stop = StopSignals(lambda: self.notifier.stopping(drain + MARGIN))
-        self.context = zmq.Context[zmq.Socket[bytes]]()
-        self.loading = Loading(role, self._told)
-
-    def __enter__(self) -> Self:
-        self.notifier.loading(0.0)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.context.term()
-        self.notifier.close()
-        flush()  # what went wrong is told after what led there
-
-    @property
-    def name(self) -> str:
-        """What this machine and process are called in stats and logs."""
-        return f"{platform.node() or 'unknown'}:{os.getpid()}"
-
-    def loaded(self, load: Callable[[], T]) -> T | None:
-        """The loaded model; None where a signal ended the loading."""
-        try:
-            with about("model"):
-                return load()
-        except SpecmeshError:
-            if self.stop.asked:
-                return None
-            raise
-
-    @contextmanager
-    def watched(self, loop: Loop, status: str) -> Iterator[None]:
-        """While the loop runs: ready, and looked after."""
-        gc.collect()
-        gc.freeze()  # what is here stays until the end: no collection looks at it again
-        watchdog = Watchdog(lambda: loop.progress, self.notifier)
-        self.notifier.ready(status)
-        try:
-            yield
-        finally:
-            watchdog.close()
-            self.stop.hurry()
-
-    def _told(self, share: float, fetched: int) -> bool:
-        """Tell how much of a model is loaded; whether to go on."""
-        self.notifier.loading(share, fetched)
-        return not self.stop.asked
-
-
-def on_hangup(reread: Callable[[], str], notifier: Notifier) -> None:
-    """SIGHUP: read the settings again; bad ones are told, and change nothing.
-
-    On a thread of its own: a handler that logs would wait for the log it has interrupted.
-    """
-    heard: queue.SimpleQueue[int] = queue.SimpleQueue()  # the one queue that a handler may put into
-
-    def reload() -> None:
-        while heard.get():
-            notifier.reloading(time.monotonic())
-            try:
-                log.info("reloaded", now=reread())
-            except Exception as error:  # noqa: BLE001  (whatever is wrong with the file, the daemon goes on)
-                log.error("not_reloaded", error=str(error))
-            notifier.reloaded()
-
-    threading.Thread(target=reload, name="reload", daemon=True).start()
-    signal.signal(signal.SIGHUP, lambda number, _: heard.put(number))
+LOADING_GRACE = 4.0  # seconds that loading a model may go on after SIGTERM
+ENDING = 8.0  # seconds that sockets and models may take to close after SIGTERM, once the loop has ended
+MARGIN = 20.0  # seconds after a daemon's drain in which its service manager can count on its end
 
 
 class StopSignals:
@@ -198,7 +75,110 @@ class StopSignals:
             self._last.start()  # some libraries cannot be told to stop loading
 
 
-def _tune_interpreter() -> None:
-    """Short turns for threads, rare collections: a round takes a fraction of a millisecond."""
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    gc.set_threshold(*COLLECT_EVERY)
+class Loading:
+    """What the API shows before the loop exists."""
+
+    def __init__(self, role: str, notifier: Notifier, stop: StopSignals) -> None:
+        self.role = role
+        self._notifier, self._stop = notifier, stop
+        self._share, self._fetched = 0.0, 0
+        self._begun = time.monotonic()
+
+    def progress(self, share: float, fetched: int = 0, /) -> bool:
+        """Note the share of a model that is loaded, or the bytes downloaded; return False to ask the engine to stop."""
+        self._share, self._fetched = share, fetched
+        self._notifier.loading(share, fetched)
+        return not self._stop.asked
+
+    def error(self) -> SpecmeshError:
+        if self._fetched:
+            so_far = f"{self._fetched / 1e6:.0f} MB so far"
+            return Busy(f"the {self.role} is downloading its model ({so_far}): try again when it is here")
+        return Starting(f"the {self.role} is loading its model ({self._share:.0%}): try again in a moment")
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "schema_version": 1,
+            "role": self.role,
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._begun, 1),
+            "loading": round(self._share, 3),
+        }
+
+
+class DaemonProcess:
+    """This process as a daemon of that role, while the context is open.
+
+    The caller holds the `InstanceLock` of its socket. reread: called on SIGHUP; reads the settings again and says what
+    of them holds now. drain: seconds that its sessions get after SIGTERM.
+    """
+
+    def __init__(self, role: str, reread: Callable[[], str], drain: float) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        gc.set_threshold(*COLLECT_EVERY)
+        faulthandler.enable()  # where a library ends the process, its last lines say in which call of ours
+        self.notifier = Notifier()
+        on_hangup(reread, self.notifier)
+        self.stop = StopSignals(lambda: self.notifier.stopping(drain + MARGIN))
+        self.context = zmq.Context[zmq.Socket[bytes]]()
+        self.loading = Loading(role, self.notifier, self.stop)
+
+    def __enter__(self) -> Self:
+        self.notifier.loading(0.0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.context.term()
+        self.notifier.close()
+        flush()  # what went wrong is told after what led there
+
+    @property
+    def name(self) -> str:
+        """What this machine and process are called in stats and logs."""
+        return f"{platform.node() or 'unknown'}:{os.getpid()}"
+
+    def loaded(self, load: Callable[[], T]) -> T | None:
+        """Return the loaded model; None where a signal ended the loading."""
+        try:
+            with about("model"):
+                return load()
+        except SpecmeshError:
+            if self.stop.asked:
+                return None
+            raise
+
+    @contextmanager
+    def watched(self, progress: Callable[[], int], status: str) -> Iterator[None]:
+        """While the loop runs: ready, and looked after. progress: changes while the loop gets on."""
+        gc.collect()
+        gc.freeze()  # what is here stays until the end: no collection looks at it again
+        watchdog = Watchdog(progress, self.notifier)
+        self.notifier.ready(status)
+        try:
+            yield
+        finally:
+            watchdog.close()
+            self.stop.hurry()
+
+
+def on_hangup(reread: Callable[[], str], notifier: Notifier) -> None:
+    """SIGHUP: read the settings again; bad ones are logged, and change nothing.
+
+    On a thread of its own: a handler that logs would wait for the log it has interrupted.
+    """
+    heard: queue.SimpleQueue[int] = queue.SimpleQueue()  # the one queue that a handler may put into
+
+    def reload() -> None:
+        while heard.get():
+            notifier.reloading(time.monotonic())
+            try:
+                log.info("reloaded", now=reread())
+            except Exception as error:  # noqa: BLE001  (whatever is wrong with the file, the daemon goes on)
+                log.error("not_reloaded", error=str(error))
+            notifier.reloaded()
+
+    threading.Thread(target=reload, name="reload", daemon=True).start()
+    signal.signal(signal.SIGHUP, lambda number, _: heard.put(number))

@@ -14,8 +14,7 @@ from specmesh.errors import EngineError, RequestError, SpecmeshError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """A request on its way to a session. owner is the drafter whose client asked, by `ref`; None for a client of this
-    daemon."""
+    """A request on its way to a session. owner: the drafter whose client asked, by `ref`; None for a client here."""
 
     request: Request
     client: EventSink
@@ -25,7 +24,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """What became of an opening's prompt: its ids, or why it has none; and its grammar where it asked for one."""
+    """An opening's prompt as ids, or why it has none, and its grammar where it asked for one."""
 
     opening: Opening
     ids: Sequence[int] | SpecmeshError
@@ -33,10 +32,7 @@ class EncodedPrompt:
 
 
 class PromptEncoder:
-    """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread.
-
-    How many there may be is the request queue's affair.
-    """
+    """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread."""
 
     def __init__(self, engine: VerifyEngine, deliver: Callable[[EncodedPrompt], None]) -> None:
         self._engine, self._deliver = engine, deliver
@@ -48,18 +44,17 @@ class PromptEncoder:
         self._thread.start()
 
     def add(self, opening: Opening) -> None:
-        """Put a prompt into the line."""
         with self._changed:
             self._waiting.append(opening)
             self._changed.notify()
 
     def withdraw(self, unwanted: Callable[[Opening], bool]) -> None:
-        """Take out those whose session nobody wants any more; the one under way is delivered all the same."""
+        """Remove prompts that nobody wants any more; the one under way is delivered all the same."""
         with self._changed:
             self._waiting = [opening for opening in self._waiting if not unwanted(opening)]
 
     def close(self, timeout: float) -> bool:
-        """End the thread after the prompt it is at; whether it ended within `timeout` seconds."""
+        """End the thread after the prompt it is at; return True if it ended within `timeout` seconds."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -76,9 +71,7 @@ class PromptEncoder:
     def _next(self) -> Opening | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
-            if self._closed:
-                return None
-            return self._waiting.pop(0)
+            return None if self._closed else self._waiting.pop(0)
 
     def _encoded(self, opening: Opening) -> EncodedPrompt:
         request = opening.request
@@ -88,13 +81,12 @@ class PromptEncoder:
         except SpecmeshError as error:
             return EncodedPrompt(opening, error)
         except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
-            return EncodedPrompt(
-                opening, EngineError(f"the prompt could not be encoded ({type(error).__name__}: {error})")
-            )
+            reason = f"the prompt could not be encoded ({type(error).__name__}: {error})"
+            return EncodedPrompt(opening, EngineError(reason))
 
 
 def prompt_ids(engine: VerifyEngine, request: Request) -> Sequence[int]:
-    """The ids to continue, made by the target's tokenizer and chat template; safe from any thread.
+    """Return the ids to continue, by the target's tokenizer and chat template; safe from any thread.
 
     An empty text, where the target begins none with a token of its own, is what ends others, as at OpenAI's. Raises
     RequestError for text that cannot be encoded, and for a chat where the target has no template.

@@ -17,9 +17,9 @@ from specmesh.core.session_params import (
 from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening, PromptEncoder
 from specmesh.errors import Busy, SpecmeshError
 
-MAX_QUEUE = 256  # most requests that wait for a free session, unless told otherwise
-MAX_BYTES = 64 * 2**20  # most that they may take together; one alone always may
-LONGEST_RETRY = 60.0  # seconds that a client is told to wait at most: clients ignore more
+MAX_QUEUE = 256  # requests that wait for a free session, unless told otherwise
+MAX_BYTES = 64 * 2**20  # that they may take together; one alone always may
+LONGEST_RETRY = 60.0  # seconds in a Retry-After: clients ignore more
 
 
 class QueueLimits:
@@ -27,33 +27,33 @@ class QueueLimits:
 
     def __init__(self, most: int = MAX_QUEUE) -> None:
         self._most = most
-        self._left: deque[float] = deque(maxlen=32)
+        self._departures: deque[float] = deque(maxlen=32)
 
     def check(self, waiting: Iterable[Request], new: Request, now: float, full: str, free: int = 0) -> None:
         """Raise Busy, which says `full`, where there is no room for one more; the first `free` do not count."""
-        sizes = [one.size for one in waiting]
+        sizes = [request.size for request in waiting]
         if not sizes:
-            self._left.clear()
-            self._left.append(now)
+            self._departures.clear()
+            self._departures.append(now)
         elif sum(sizes) + new.size > MAX_BYTES:
-            told = f"the {len(sizes)} requests that wait take {sum(sizes) >> 20} MB: try again, or ask for less"
-            raise Busy(told, self.retry_after(len(sizes), now))
+            text = f"the {len(sizes)} requests that wait take {sum(sizes) >> 20} MB: try again, or ask for less"
+            raise Busy(text, self.retry_after(len(sizes), now))
         if len(sizes) >= self._most + free:
             raise Busy(full, self.retry_after(len(sizes), now))
 
     def left(self, now: float) -> None:
-        self._left.append(now)
+        self._departures.append(now)
 
     def retry_after(self, waiting: int, now: float) -> float:
         """Seconds in which so many will have left, as fast as the last did."""
-        if len(self._left) < 2:
+        if len(self._departures) < 2:
             return 1.0
-        return min(max(waiting * (now - self._left[0]) / (len(self._left) - 1), 1.0), LONGEST_RETRY)
+        return min(max(waiting * (now - self._departures[0]) / (len(self._departures) - 1), 1.0), LONGEST_RETRY)
 
 
 @dataclass(slots=True)
 class _QueuedRequest:
-    """A request and, once they are known, the ids of its prompt, and with them its grammar's constraint."""
+    """ids and constraint: None until the prompt is encoded."""
 
     opening: Opening
     ids: Sequence[int] | None = None
@@ -65,7 +65,7 @@ class RequestQueue:
 
     A drafter's own clients get at most three quarters of the sessions (of fewer than four all), and half of the places
     here, so that it can keep nobody else out. A prompt that takes long holds up nobody either: those that are ready
-    overtake it. Those with a grammar have a line of their own, `guided`: what it takes to compile holds up no others.
+    overtake it. Those with a grammar have an encoder of their own, `guided`: compiling holds up no others.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RequestQueue:
         self._prompts, self._guided, self._limits = prompts, guided, limits
         self._sessions, self._most = sessions, most
         self._share = sessions - sessions // 4
-        self._room = QueueLimits(most)
+        self._queue_limits = QueueLimits(most)
         self._waiting: list[_QueuedRequest] = []
 
     def __len__(self) -> int:
@@ -83,13 +83,13 @@ class RequestQueue:
     def add(self, opening: Opening, owners: Sequence[bytes | None], now: float) -> None:
         """Let a request wait; `owners` of the live sessions. Raises Busy where too many wait already."""
         waiting, free = (one.opening.request for one in self._waiting), self._sessions - len(owners)
-        self._room.check(waiting, opening.request, now, self._refusal(), free)
+        self._queue_limits.check(waiting, opening.request, now, self._refusal(), free)
         if opening.owner is not None:
             theirs = owners.count(opening.owner) + sum(one.opening.owner == opening.owner for one in self._waiting)
             if theirs >= self._share + (self._most + 1) // 2:
-                told = f"{theirs} requests of this drafter run or wait, half of --max-queue: try again, or start the "
-                retry_after = self._room.retry_after(len(self._waiting), now)
-                raise Busy(f"{told}verifier with a larger one", retry_after)
+                text = f"{theirs} requests of this drafter run or wait, half of --max-queue: try again, or start the "
+                retry_after = self._queue_limits.retry_after(len(self._waiting), now)
+                raise Busy(f"{text}verifier with a larger one", retry_after)
         self._waiting.append(_QueuedRequest(opening))
         if opening.request.params.grammar is not None:
             self._guided.add(opening)
@@ -99,16 +99,16 @@ class RequestQueue:
             self.encoded(EncodedPrompt(opening, opening.request.prompt_ids))
 
     def encoded(self, encoded: EncodedPrompt) -> None:
-        """A prompt is ids now, or never will be, which its client is told; withdrawn ones are nobody's any more."""
+        """Take over an encoded prompt; one that is refused is withdrawn and its client told. Ignores withdrawn ones."""
+        request = encoded.opening.request
         try:
             if isinstance(encoded.ids, SpecmeshError):
                 raise encoded.ids
-            known = (*encoded.ids, *encoded.opening.request.generated)
-            check_prompt(known, self._limits, len(encoded.ids))
-            check_biases(encoded.opening.request.params.sampling, self._limits)
-            check_alternatives(encoded.opening.request.params, len(encoded.ids), self._limits)
-            check_strategy(encoded.opening.request.params)
-            check_continued(encoded.opening.request.generated, encoded.constraint, self._limits)
+            check_prompt((*encoded.ids, *request.generated), self._limits, len(encoded.ids))
+            check_biases(request.params.sampling, self._limits)
+            check_alternatives(request.params, len(encoded.ids), self._limits)
+            check_strategy(request.params)
+            check_continued(request.generated, encoded.constraint, self._limits)
         except SpecmeshError as error:
             for opening in self.withdraw(lambda other: other is encoded.opening):
                 opening.client.on_event(Failed(error))
@@ -120,20 +120,19 @@ class RequestQueue:
     def next(
         self, owners: Sequence[bytes | None], now: float
     ) -> tuple[Opening, Sequence[int], Constraint | None] | None:
-        """Take out the one that is to begin now, its ids and its constraint; None where there is none, or no session is
-        free."""
+        """Remove and return the one that is to begin now, its ids and its constraint; None while none can."""
         if len(owners) >= self._sessions:
             return None
         for waiting in sorted(self._waiting, key=lambda one: one.opening.request.priority):
             owner = waiting.opening.owner
             if waiting.ids is not None and (owner is None or owners.count(owner) < self._share):
                 self._waiting.remove(waiting)
-                self._room.left(now)
+                self._queue_limits.left(now)
                 return waiting.opening, waiting.ids, waiting.constraint
         return None
 
     def withdraw(self, unwanted: Callable[[Opening], bool]) -> list[Opening]:
-        """Take out those that nobody wants any more, and return them."""
+        """Remove those that nobody wants any more, and return them."""
         self._prompts.withdraw(unwanted)
         self._guided.withdraw(unwanted)
         gone = [waiting.opening for waiting in self._waiting if unwanted(waiting.opening)]
@@ -141,7 +140,7 @@ class RequestQueue:
         return gone
 
     def close(self, timeout: float) -> bool:
-        """Encode no more; whether the prompts under way were done, each within `timeout` seconds."""
+        """Encode no more; return True if the prompts under way were done, each within `timeout` seconds."""
         return self._guided.close(timeout) & self._prompts.close(timeout)
 
     def _refusal(self) -> str:

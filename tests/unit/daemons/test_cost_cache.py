@@ -19,18 +19,18 @@ def model(tmp_path: Path) -> Path:
 def test_what_is_stored_is_loaded(tmp_path: Path, model: Path):
     """By another process too, from a private folder."""
     folder = tmp_path / "not" / "yet"
-    CostCache(folder, model, "CPU, 2 threads").store(TABLE)
-    assert CostCache(folder, model, "CPU, 2 threads").load() == TABLE
+    CostCache(model, "CPU, 2 threads", folder).store(TABLE)
+    assert CostCache(model, "CPU, 2 threads", folder).load() == TABLE
     assert folder.stat().st_mode & 0o077 == 0
 
 
 def test_other_models_and_settings(tmp_path: Path, model: Path):
     """Another setting, another file of the same length, no file: nothing is known."""
-    CostCache(tmp_path / "c", model, "CPU, 2 threads").store(TABLE)
-    assert CostCache(tmp_path / "c", model, "CPU, 1 threads").load() is None
+    CostCache(model, "CPU, 2 threads", tmp_path / "c").store(TABLE)
+    assert CostCache(model, "CPU, 1 threads", tmp_path / "c").load() is None
     model.write_bytes(b"GGUF" + bytes(4999) + b"x")
-    assert CostCache(tmp_path / "c", model, "CPU, 2 threads").load() is None
-    nothing = CostCache(tmp_path / "c", tmp_path / "none", "CPU")
+    assert CostCache(model, "CPU, 2 threads", tmp_path / "c").load() is None
+    nothing = CostCache(tmp_path / "none", "CPU", tmp_path / "c")
     nothing.store(TABLE)
     assert nothing.load() is None
 
@@ -40,7 +40,7 @@ def test_other_models_and_settings(tmp_path: Path, model: Path):
 )
 def test_damaged(tmp_path: Path, model: Path, text: str):
     """What is no table of times counts as absent, and is replaced."""
-    cache = CostCache(tmp_path / "c", model, "CPU")
+    cache = CostCache(model, "CPU", tmp_path / "c")
     cache.store(TABLE)
     [file] = (tmp_path / "c").iterdir()
     file.write_text(text)
@@ -52,16 +52,16 @@ def test_damaged(tmp_path: Path, model: Path, text: str):
 def test_a_folder_that_cannot_be_written(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]):
     """One warning, no error."""
     (tmp_path / "c").write_text("a file")
-    CostCache(tmp_path / "c", model, "CPU").store(TABLE)
+    CostCache(model, "CPU", tmp_path / "c").store(TABLE)
     assert "step_times_not_kept" in "".join(capsys.readouterr())
 
 
 def test_a_link_in_the_place_of_what_it_writes_is_not_followed(tmp_path: Path, model: Path):
     """The cache may lie where others can write."""
-    CostCache(tmp_path, model, "cpu").store(TABLE)
+    CostCache(model, "cpu", tmp_path).store(TABLE)
     [kept] = tmp_path.glob("*.json")
     (tmp_path / "victim").write_text("precious")
     kept.with_suffix(".part").symlink_to(tmp_path / "victim")
-    CostCache(tmp_path, model, "cpu").store(TABLE)
+    CostCache(model, "cpu", tmp_path).store(TABLE)
     assert (tmp_path / "victim").read_text() == "precious"
-    assert CostCache(tmp_path, model, "cpu").load() == TABLE
+    assert CostCache(model, "cpu", tmp_path).load() == TABLE
