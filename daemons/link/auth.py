@@ -24,7 +24,6 @@ from specmesh.daemons.link.curve import (
     TcpConnection,
     handshake,
     next_event,
-    next_handshake,
     protect_client,
     protect_server,
     unwatch,
@@ -269,7 +268,8 @@ class ZapGuard:
         monitor = watch(client)
         try:
             client.connect(endpoint)
-            return next_handshake(monitor, HANDSHAKE_TIMEOUT)
+            event = next_event(monitor, HANDSHAKE_TIMEOUT)
+            return handshake(event) if event is not None else None
         finally:
             unwatch(client, monitor)
             client.close()

@@ -81,11 +81,6 @@ def next_event(monitor: zmq.Socket[bytes], patience: float = 0.0) -> MonitorEven
     return MonitorEvent(int(event["event"]), int(event["value"]), event["endpoint"].decode(errors="replace"))
 
 
-def next_handshake(monitor: zmq.Socket[bytes], patience: float = 0.0) -> Handshake | None:
-    event = next_event(monitor, patience)
-    return None if event is None else handshake(event)
-
-
 def handshake(event: MonitorEvent) -> Handshake:
     match event.kind, event.value:
         case zmq.EVENT_HANDSHAKE_SUCCEEDED, _:

@@ -12,16 +12,10 @@ from specmesh.wire.messages import Hello, Ping, Pong
 
 PING_INTERVAL = 1.0  # seconds between PINGs
 FIRST_INTERVAL, FIRST_PINGS = 0.1, 5
-"""The same after the answers to the first few: one alone may meet a peer that is still getting ready, and texts begin
-soon."""
+"""Seconds after the answers to the first few: one alone may meet a peer that is still getting ready."""
 
-U32 = 0xFFFFFFFF
-"""Counters wrap around on the wire."""
-
+U32 = 0xFFFFFFFF  # counters wrap around on the wire
 SILENCE = 3.5  # seconds without a frame after which a peer counts as gone
-
-Answer = Callable[[float], None]
-"""Called with the seconds that the answer to a probe took."""
 
 
 @dataclass(slots=True)
@@ -29,8 +23,7 @@ class Link:
     """Liveness and round trip of one connection.
 
     progress: the peer's own loop counter, as last told, which changed at `progressed`.
-    stuck:    the peer answers, perhaps by a thread of its own, but its loop has not turned for as long as a silent one
-              would count as gone.
+    stuck: the peer answers, perhaps by a thread of its own, but its loop has not turned for SILENCE.
 
     A probe is a PING that somebody asked for. It counts nowhere: measuring must not move what drafting is decided by.
     """
@@ -44,7 +37,7 @@ class Link:
     next_ping: float = 0.0
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _pending: tuple[int, float] | None = None
-    _probes: dict[int, tuple[float, Answer]] = field(default_factory=dict)
+    _probes: dict[int, tuple[float, Callable[[float], None]]] = field(default_factory=dict)
 
     def told(self, progress: int, busy: float, now: float) -> None:
         if progress != self.progress or self.progressed is None:
@@ -57,32 +50,29 @@ class Link:
         self._pending = (next(self._numbers), now)
         return Ping(self._pending[0], progress & U32, busy)
 
-    def probe(self, now: float, progress: int, busy: float, answer: Answer) -> Ping:
-        """A PING beside those of `ping`, to be sent now; `answer` hears of its PONG, or never."""
+    def probe(self, now: float, progress: int, busy: float, answer: Callable[[float], None]) -> Ping:
+        """Return a PING beside those of `ping`, to be sent now; `answer` gets the seconds until its PONG."""
         self._probes = {number: probe for number, probe in self._probes.items() if now - probe[0] <= SILENCE}
         number = next(self._numbers)
         self._probes[number] = now, answer
         return Ping(number, progress & U32, busy)
 
     def pong(self, message: Pong, now: float) -> float | None:
-        """Learn from a PONG; its round trip in seconds, None when it answers no PING of ours, or a probe."""
+        """Return the round trip in seconds; None for a PONG that answers no PING of ours, or a probe."""
         self.told(message.progress, message.busy, now)
-        probe = self._probes.pop(message.number, None)
-        if probe is not None:
-            sent, answer = probe
+        if message.number in self._probes:
+            sent, answer = self._probes.pop(message.number)
             answer(now - sent)
             return None
         if self._pending is None or message.number != self._pending[0]:
             return None
-        round_trip = now - self._pending[1]
-        self._pending = None
+        round_trip, self._pending = now - self._pending[1], None
         self.round_trips.record(round_trip)
         if message.number < FIRST_PINGS:
             self.next_ping = min(self.next_ping, now + FIRST_INTERVAL)
         return round_trip
 
     def silent(self, now: float) -> bool:
-        """Whether the peer has said nothing for too long."""
         return now - self.last_heard > SILENCE
 
     def round_trip_ms(self) -> dict[str, float | None]:
@@ -94,10 +84,8 @@ class Link:
 class DrafterPeer:
     """A drafter attached to this verifier.
 
-    key:    what its key is called here, empty where it has no name.
-    stuck:  it was found so, and drafts for nobody until its loop turns again.
-    number: the how manyth it is that came.
-    record: what was measured of it.
+    key: its key's name here, if any. stuck: it drafts for nobody until its loop turns again. number: it was the
+    number-th to come.
     """
 
     identity: bytes

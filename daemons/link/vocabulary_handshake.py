@@ -10,13 +10,13 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import structlog
 from platformdirs import user_cache_path
 
-from specmesh.core.vocabulary.match import LEAST_OVERLAP, MatchKind, VocabularyMatch, compare, compare_encodings
+from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare, compare_encodings
 from specmesh.core.vocabulary.vocabulary import Vocabulary, framed
 from specmesh.daemons.runtime.shared_cores import SharedCores
 from specmesh.engines.base import DraftEngine, Encoder
@@ -148,19 +148,17 @@ class VocabularyHandshake:
     """A drafter getting to know its verifier.
 
     `vocabulary` is the verifier's and `engine` the draft engine in its ids; None until they are known. `address`, the
-    verifier's, is for messages. Vocabularies are compared on `executor`; `wake` is called from there when `settle` has
-    something to take over.
+    verifier's, is for messages. `wake` is called from the comparing thread when `settle` has something to take over.
     """
 
     def __init__(
         self,
         engine: DraftEngine,
-        address: str = "",
-        least_overlap: float = LEAST_OVERLAP,
-        cache: VocabularyCache | None = None,
-        wake: Callable[[], None] = lambda: None,
-        cores: SharedCores | None = None,
-        executor: Executor | None = None,
+        address: str,
+        least_overlap: float,
+        cache: VocabularyCache | None,
+        wake: Callable[[], None],
+        cores: SharedCores,
     ) -> None:
         self._own, self._address, self._least, self._cache = engine, address, least_overlap, cache
         self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
@@ -170,16 +168,15 @@ class VocabularyHandshake:
         self._download: VocabularyDownload | None = None
         self._welcome: Welcome | None = None
         self._wake, self._cores = wake, cores
-        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
         self._comparing: Future[tuple[Vocabulary, DraftEngine, VocabularyMatch]] | None = None
         self._asked = 0.0
 
     def hello(self, drafter: str) -> Hello:
-        """Who this is, under the name `drafter`."""
         info, vocabulary = self._own.info, self._own.vocabulary
         engine = type(self._own).__name__.removesuffix("Drafter").lower()
         n_vocab = len(vocabulary) if vocabulary is not None else 0
-        host, threads = (self._cores.host, self._cores.share(1)) if self._cores is not None else ("", 0)
+        host, threads = self._cores.host, self._cores.share(1)
         return Hello(drafter, engine, info.model, self._fingerprint, n_vocab, info.n_ctx, host, threads)
 
     def welcomed(self, welcome: Welcome, now: float) -> Vocab | None:
@@ -270,12 +267,9 @@ class VocabularyHandshake:
     def _compare_encoders(self, own: Vocabulary, vocabulary: Vocabulary, welcome: Welcome) -> None:
         probed = compare_encodings(own, vocabulary, self._encodings(len(own), len(vocabulary), welcome))
         if probed.agreed < probed.compared:
-            log.warning(
-                "encoders_differ",
-                alike=f"{probed.agreed} of {probed.compared} texts",
-                first=probed.first,
-                meaning="the text is right all the same; fewer drafts will be accepted",
-            )
+            alike = f"{probed.agreed} of {probed.compared} texts"
+            meaning = "the text is right all the same; fewer drafts will be accepted"
+            log.warning("encoders_differ", alike=alike, first=probed.first, meaning=meaning)
 
     def _encodings(self, n_own: int, n_vocab: int, welcome: Welcome) -> Iterator[tuple[str, list[int], list[int]]]:
         """Texts with the own ids and the verifier's, as far as what the verifier sent can be used."""

@@ -11,13 +11,13 @@ from typing import IO, Self
 from specmesh.errors import Busy, ConfigError
 from specmesh.paths import check_socket_path, is_own, lock_of, prepare_folder
 
-TRIES = 5
-PAUSE = 0.02
-"""Seconds between two tries: a client that looks whether a daemon is starting holds the lock for a moment too."""
+TRIES, PAUSE = 5, 0.02  # and seconds between them: a client that looks for a daemon holds the lock for a moment too
+
+_UNUSABLE = "cannot write {} ({}): remove it or choose another --socket"
 
 
 class InstanceLock:
-    """Holds the lock beside a socket: one daemon per socket path, also after a crash (flock, not a pid file).
+    """The lock beside a socket: one daemon per socket path, also after a crash (flock, not a pid file).
 
     From then on clients know that a daemon is starting there, see `specmesh.client`. Raises Busy where another one
     holds it, ConfigError where it cannot be written.
@@ -57,22 +57,18 @@ def _locked(lock: Path, path: Path) -> IO[str]:
         file = os.fdopen(os.open(lock, flags, 0o600), "r+", errors="replace")
     except OSError as error:
         why = "it is a link" if error.errno == errno.ELOOP else error.strerror or "it is no file"
-        raise _unusable(lock, why) from None
+        raise ConfigError(_UNUSABLE.format(lock, why)) from None
     if not _flocked(file):
         pid = file.read(32).strip() or "unknown"
         file.close()
         raise Busy(f"already running at {path} (pid {pid}): stop it or choose another --socket")
     if not is_own(file.fileno()):
         file.close()
-        raise _unusable(lock, "it is a link, or another user's")
+        raise ConfigError(_UNUSABLE.format(lock, "it is a link, or another user's"))
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
     return file
-
-
-def _unusable(lock: Path, why: str) -> ConfigError:
-    return ConfigError(f"cannot write {lock} ({why}): remove it or choose another --socket")
 
 
 def _flocked(file: IO[str]) -> bool:

@@ -1,8 +1,4 @@
-"""What a service manager is told: ready, loading, alive, stopping. systemd's datagram protocol, see sd_notify(3).
-
-The watchdog is a thread of ours that looks whether the loop and the engine get on: with systemd it says so, elsewhere
-(launchd has no watchdog) it ends a process that is stuck.
-"""
+"""What a service manager is told: ready, loading, alive, stopping. systemd's datagram protocol, see sd_notify(3)."""
 
 import os
 import socket
@@ -35,7 +31,7 @@ class Notifier:
             self._socket.setblocking(False)
 
     def loading(self, share: float, fetched: int = 0) -> None:
-        """The model is being loaded, `share` of it so far, or downloaded, `fetched` bytes so far: give it more time."""
+        """Ask for more time: `share` of the model is loaded so far, or `fetched` bytes are downloaded."""
         status = f"downloading, {fetched / 1e6:.0f} MB so far" if fetched else f"loading {share:.0%}"
         self._send(f"STATUS={status}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}")
 
@@ -44,7 +40,7 @@ class Notifier:
         self._send("READY=1", f"STATUS={status}")
 
     def reloading(self, now: float) -> None:
-        """Settings are being read again, until `reloaded`. now: the monotonic clock, in seconds."""
+        """now: the monotonic clock, in seconds."""
         if self._ready:
             self._send("RELOADING=1", f"MONOTONIC_USEC={now * 1e6:.0f}")
 
@@ -53,7 +49,6 @@ class Notifier:
             self._send("READY=1")
 
     def stopping(self, seconds: float) -> None:
-        """Asked to stop: sessions end, within so many seconds at most."""
         self._send("STOPPING=1", "STATUS=stopping", f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
 
     def heartbeat(self) -> None:
@@ -77,17 +72,16 @@ class Notifier:
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:
     """Seconds after which the manager wants to hear something; None where it does not watch this process."""
-    told, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
-    if not told.isdecimal() or int(told) == 0 or (process and process != str(os.getpid())):
+    microseconds, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+    if not microseconds.isdecimal() or int(microseconds) == 0 or (process and process != str(os.getpid())):
         return None
-    return int(told) / 1e6
+    return int(microseconds) / 1e6
 
 
 class Watchdog:
-    """Watches that `progress` changes: passes it on to a manager that waits for it, else ends a process that is stuck.
+    """Watches on a thread of its own that `progress` changes: tells systemd so, elsewhere ends a process that is stuck.
 
     It counts its own checks, not seconds, so that a process that was stopped or slept is not found stuck when it wakes.
-    `progress` is called on a thread of its own.
     """
 
     def __init__(

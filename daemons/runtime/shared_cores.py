@@ -19,12 +19,11 @@ log = structlog.get_logger("specmesh")
 
 
 class SharedCores:
-    """How many `threads` an engine takes; 0 where it does not compute on the CPU. Where nothing was asked for
-    (`explicit` is false) these follow who else computes on this host; a reproducible target keeps its own, since some
-    kernels' sums depend on them.
+    """How many `threads` an engine takes; 0 where it does not compute on the CPU.
 
-    drafts: the engine is a drafter's. That takes a quarter of the cores beside others: a draft model is small, and on
-    fewer cores loses less than a target does on those it has given up. A verifier takes what drafters leave.
+    Unless `explicit`, they follow who else computes on this host; a reproducible target keeps its own, since some
+    kernels' sums depend on them. drafts: the engine is a drafter's, which beside others takes a quarter of the cores: a
+    draft model is small, and loses less by that than a target. A verifier takes what drafters leave.
     """
 
     def __init__(self, engine: VerifyEngine | DraftEngine, *, drafts: bool, explicit: bool = False) -> None:
@@ -36,14 +35,15 @@ class SharedCores:
         self._warned = False
 
     def share(self, others: int) -> int:
-        """What it takes beside others of this host that take so many."""
         if not others or not self._follows:
             return self._alone
         return max(self._cores // 4 if self._drafts else self._cores - others, 1)
 
     def beside(self, peers: Iterable[Hello | Welcome]) -> int | None:
-        """These are there now: what the engine is to take from its next step on, None where that is what it takes
-        already. Says so, and why, or warns once where nothing can be done about it."""
+        """Return the threads that the engine is to take beside these peers; None for as many as now.
+
+        Logs a change, and warns once where `explicit` threads prevent one.
+        """
         others = sum(peer.cpu_threads for peer in peers if self.host and peer.host == self.host)
         wanted = self.share(others)
         if wanted != self.threads:
@@ -54,8 +54,9 @@ class SharedCores:
         if others and self.threads and not self._follows and self.threads + others > self._cores and not self._warned:
             self._warned = True
             meaning = "drafter and verifier of this host slow each other down: give fewer by --threads"
-            told = {"threads": self.threads, "others": others, "cores": self._cores}
-            log.warning("more_threads_than_cores", **told, meaning=meaning)
+            log.warning(
+                "more_threads_than_cores", threads=self.threads, others=others, cores=self._cores, meaning=meaning
+            )
         return None
 
 
@@ -63,7 +64,7 @@ class SharedCores:
 def host_id() -> str:
     """A digest that two processes have in common where one kernel runs both, containers included; empty if unknown.
 
-    It is made of the boot's own id, so that it names no machine to a peer, and is another after the next boot.
+    It is made of the boot's id, so that it names no machine to a peer.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
