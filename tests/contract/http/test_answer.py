@@ -1,35 +1,16 @@
 """What a completion says, whole and streamed, from its beginning or from where it was."""
 
-import asyncio
 import json
 from dataclasses import replace
 
 import pytest
-from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, call, post
+from asgi_calls import DONE, EVENTS, FakeDaemon, post
 
 from specmesh.api.requests import Finished, Started, Submit, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.filters import FORBIDDEN, Penalties
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import ChatMessage, SessionParams
-
-
-def test_completion():
-    """A completion carries text, reason, usage, ids and the report."""
-    answer = post(FakeDaemon(*EVENTS))
-    body = answer.json()
-    assert answer.status == 200
-    assert body["choices"] == [{"index": 0, "text": "ABC", "logprobs": None, "finish_reason": "length"}]
-    details = {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 2}
-    cached = {"cached_tokens": 1}
-    usage = {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5, "completion_tokens_details": details}
-    usage["prompt_tokens_details"] = cached
-    assert body["usage"] == usage
-    assert body["model"] == "fake-model"
-    told = body["specmesh"]
-    assert told["token_ids"] == [65, 66, 67]  # type: ignore[index]
-    assert told["prompt_token_ids"] == [104, 105]  # type: ignore[index]
-    assert told["report"] == DONE.report  # type: ignore[index]
+from specmesh.core.session_params import SessionParams
 
 
 def test_stream_joins_what_came_together():
@@ -176,37 +157,6 @@ def test_the_model_that_is_named():
     assert (refused.status, len(daemon.orders)) == (404, 3)
     assert "/v1/models" in refused.json()["error"]["message"]  # type: ignore[index]
     assert post(daemon, model="other-model", resume=resume | {"model": "fake-model"}).status == 400
-
-
-def chat(daemon: FakeDaemon, **body: object) -> Answer:
-    raw = json.dumps({"messages": [{"role": "user", "content": "hi"}]} | body).encode()
-    return asyncio.run(call(daemon, "POST", "/v1/chat/completions", [raw]))
-
-
-def test_chat():
-    """A chat's answer is the assistant's message; the daemon gets the messages."""
-    daemon = FakeDaemon(*EVENTS)
-    body = chat(daemon).json()
-    assert body["object"] == "chat.completion"
-    assert str(body["id"]).startswith("chatcmpl-")
-    message = {"role": "assistant", "content": "ABC", "refusal": None}
-    assert body["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}]
-    [order] = daemon.orders
-    assert isinstance(order, Submit)
-    assert order.request.messages == (ChatMessage("user", "hi"),)
-
-
-def test_streamed_chat():
-    """Chunks: who speaks, the text, the reason; with include_usage the usage in a chunk of its own."""
-    *events, done = chat(FakeDaemon(*EVENTS), stream=True, stream_options={"include_usage": True}).events()
-    *chunks, usage = (json.loads(event) for event in events)
-    assert done == "[DONE]"
-    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
-    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    assert deltas == [{"role": "assistant", "content": ""}, {"content": "ABC"}, {}]
-    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "length"]
-    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 3)
-    assert "usage" not in chunks[-1]
 
 
 @pytest.mark.parametrize("stream", [False, True])

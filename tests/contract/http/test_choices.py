@@ -51,47 +51,9 @@ def tellings(count: int, **options: bool) -> list[ChoiceStream]:
     return [ChoiceStream(BYTES, one, resumable=False, **options) for one in choices(REQUEST, count, chat=False)]
 
 
-def test_each_has_a_seed_and_a_name_of_its_own():
-    """The first the request's, the others those after it; by its name a text can be had, so no two have one."""
-    made = choices(REQUEST, 3, chat=False)
-    assert [one.params.sampling.seed for one in made] == [2**32 - 1, 0, 1]
-    assert made[0].id == REQUEST.id
-    assert len({one.id for one in made}) == 3
-
-
-def test_they_are_told_as_one_answer():
-    """In order, the prompt counted once, the rest summed; specmesh's part is a list."""
-
-    async def told() -> dict[str, object]:
-        sources = [text(number).batches() for number in range(3)]
-        return await whole(merged(sources), SHAPE, tellings(3), never)
-
-    answer = asyncio.run(told())
-    assert [(c["index"], c["text"]) for c in answer["choices"]] == [(0, "A"), (1, "B"), (2, "C")]  # type: ignore[attr-defined]
-    assert [one["token_ids"] for one in answer["specmesh"]["choices"]] == [[65], [66], [67]]  # type: ignore[index]
-    assert answer["usage"] == {
-        "prompt_tokens": 2,
-        "completion_tokens": 3,
-        "total_tokens": 5,
-        "prompt_tokens_details": {"cached_tokens": 0},
-        "completion_tokens_details": {"accepted_prediction_tokens": 9, "rejected_prediction_tokens": 6},
-    }
-
-
 async def events_of(batches: Merged, count: int, *, apart: bool) -> list[str]:
     first = await anext(batches)
     return [event async for event in streamed(first, batches, SHAPE, tellings(count), usage_apart=apart)]
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_a_stream_says_whose_a_chunk_is(apart: bool):
-    """Each ends once, and the usage of all comes at the end of the last."""
-    events = asyncio.run(events_of(merged([text(number).batches() for number in range(2)]), 2, apart=apart))
-    whole_text = "".join(events)
-    assert [whole_text.count(f'"index": {n}, "text": "{letter}"') for n, letter in ((0, "A"), (1, "B"))] == [1, 1]
-    assert whole_text.count('"finish_reason": "length"') == 2
-    assert whole_text.count('"completion_tokens": 2,') == whole_text.count('"usage"') == 1
-    assert events[-1] == "data: [DONE]\n\n"
 
 
 def test_one_that_fails_ends_all():

@@ -1,9 +1,6 @@
 """Settings in files: which file, what beats what, and what every mistake is answered with."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -236,18 +233,6 @@ def test_bad_variables(command: str, name: str, value: str, named: list[str]):
     assert all(part in told for part in named)
 
 
-SEEN_BY_THE_DAEMON = [
-    ("verifier", "ctx = 7", 1, ["--ctx 7 is too small", "8 or more"]),
-    ("verifier", 'engine = "llama"', 1, ["no model: give --model FILE"]),
-    ("verifier", 'model = "/no/such/model.gguf"', 1, ["/no/such/model.gguf", "check"]),
-    ("verifier", 'model = "bundled"\nbind = "tcp://*:7071"', 2, ["tcp://*:7071"]),
-    ("verifier", 'model = "bundled"\nbind = "localhost"', 2, ["localhost", "tcp://"]),
-    ("verifier", f'model = "bundled"\nsocket = "/tmp/{"s" * 120}"', 2, ["103", "--socket"]),
-    ("drafter", 'engine = "llama"\nmodel = "x.safetensors"', 2, ["x.safetensors"]),
-    ("drafter", 'engine = "ngram"\nconnect = "http://box:7071"', 2, ["http://box:7071", "tcp://"]),
-]
-
-
 def names(cases: list[tuple[str, str, int, list[str]]]) -> list[str]:
     return [text.replace("\n", "|")[:40] for _, text, _, _ in cases]
 
@@ -275,20 +260,6 @@ def test_bad_files(role: str, text: str, line: int, named: list[str], tmp_path: 
     done = specmesh(role, "--config", file)
     assert done.exit_code == 78, done.output
     check_told(done.stderr, file, line, named)
-
-
-@pytest.mark.parametrize(("role", "text", "line", "named"), SEEN_BY_THE_DAEMON, ids=names(SEEN_BY_THE_DAEMON))
-@pytest.mark.fault("E7.74")
-def test_bad_settings(role: str, text: str, line: int, named: list[str], tmp_path: Path):
-    """Settings that only the daemon can see to be wrong: exit 78 as well, and no socket is left."""
-    file, runtime = tmp_path / f"{role}.toml", tmp_path / "run"
-    file.write_text(text + "\n")
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
-    command = [sys.executable, "-m", "specmesh", role, "--config", str(file)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 78, done.stderr
-    check_told(done.stderr, file, line, named)
-    assert not list(runtime.rglob("*.sock"))
 
 
 @pytest.mark.parametrize(
