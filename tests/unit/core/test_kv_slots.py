@@ -45,8 +45,8 @@ def test_room():
     made = slots(n_seq=4, room=100)
     seqs = [had(made, tuple(range(start, start + 40))) for start in (0, 100, 200)]
     assert made.snapshot()["kept_tokens"] == 80
-    assert made.take((*range(40), 1), 0)[1] == 0
-    assert made.take((*range(200, 240), 1), 0) == (seqs[2], 40)
+    assert made.acquire((*range(40), 1), 0)[1] == 0
+    assert made.acquire((*range(200, 240), 1), 0) == (seqs[2], 40)
 
 
 PART = 2 * MIN_REUSED_IDS
@@ -97,12 +97,12 @@ def test_the_step_that_runs():
 
 def test_a_copy_of_what_failed_is_in_doubt():
     made = slots(n_seq=4)
-    stepping, other = made.take(CHAT, 0)[0], made.take((5,), 0)[0]
+    stepping, other = made.acquire(CHAT, 0)[0], made.acquire((5,), 0)[0]
     made.orders([stepping, other])
-    copy, held = made.take((*SYSTEM, 1), 0, [(stepping, KVContents(CHAT, 0))])
+    copy, held = made.acquire((*SYSTEM, 1), 0, [(stepping, KVContents(CHAT, 0))])
     assert held
-    made.give_back(other, NO_CONTENTS)
-    anew = {made.take((9,) * 9, 0)[0] for _ in range(2)}
+    made.release(other, NO_CONTENTS)
+    anew = {made.acquire((9,) * 9, 0)[0] for _ in range(2)}
     assert other in anew
     assert made.fail() == {stepping, copy}
     assert made.orders() == (KVCut(other, 0),)
