@@ -54,6 +54,7 @@ class LlamaCache:
         """Reserve the memory. Raises ConfigError."""
         self.lib = model.lib
         self.partial = True
+        self._address, self._logits = 0, np.empty((0, model.n_vocab), np.float32)
         self._n_vocab = model.n_vocab
         self._handle = _create(model, sizes)
         self._memory = self.lib.llama_get_memory(self._handle)
@@ -86,11 +87,15 @@ class LlamaCache:
         if rows == 0:
             # A step without logits may still be running on a GPU; callers time steps.
             self.lib.llama_synchronize(self._handle)
-            return np.empty((0, self._n_vocab), np.float32)
+            return self._logits[:0]
         pointer = self.lib.llama_get_logits(self._handle)
         if not pointer:
             raise EngineError("llama.cpp returned no logits")
-        return np.ctypeslib.as_array(pointer, shape=(rows, self._n_vocab))
+        address = ctypes.addressof(pointer.contents)
+        if address != self._address or rows > len(self._logits):
+            self._address = address
+            self._logits = np.ctypeslib.as_array(pointer, shape=(rows, self._n_vocab))
+        return self._logits[:rows]
 
     def remove(self, seq: int, length: int) -> bool:
         """Keep the first `length` tokens of a sequence; False, with nothing changed, where the model cannot.
@@ -193,7 +198,7 @@ class _Batch:
         for span in spans:
             row, end = end, end + len(span.ids)
             self._ids[row:end] = span.ids
-            self._positions[row:end] = range(span.position, span.end)
+            self._positions[row:end] = np.arange(span.position, span.end)
             self._seqs[row:end] = span.seq
             self._wanted[row:end] = span.logits
         self._batch.n_tokens = end

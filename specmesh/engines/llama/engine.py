@@ -227,7 +227,8 @@ class LlamaVerifier(LlamaEngine):
         return self.encode(self._model.chat_text(messages, continued=continued))
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
-        block, rows, end = self._decode(spans), list[NDArray[np.float32] | None](), 0
+        rows: list[NDArray[np.float32] | None] = []
+        block, end = self._decode(spans), 0
         for span in spans:
             start, end = end, end + len(span.ids) * span.logits
             rows.append(block[start:end] if span.logits else None)
@@ -263,9 +264,10 @@ class LlamaDrafter(LlamaEngine):
         return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
 
     def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
-        n_batch, spans, ends = self.info.n_batch, list[Span](), list[int]()
+        spans: list[Span] = []
+        ends: list[int] = []
         for ask in asks:
-            start = self._sequences.check_append(ask.seq, ask.ids, n_batch)
+            start = self._sequences.check_append(ask.seq, ask.ids, self.info.n_batch)
             *body, last = ask.ids
             end = start + len(ask.ids)
             if body:
