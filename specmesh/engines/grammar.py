@@ -43,19 +43,7 @@ class Grammars:
 
         Each text compiles its own: the library's copies share a lexer and its limits.
         """
-        field, lark = grammar.field, self._lark(grammar)
-        spelling = self._spelling
-        tokens, text, drafts = (
-            LLMatcher(vocabulary, lark, log_level=0, limits=LIMITS)
-            for vocabulary in (spelling.tokenizer, spelling.bytes, spelling.bytes)
-        )
-        if tokens.is_error():
-            raise RequestError(f"{field} cannot be used: {describe(tokens.get_error())}", field)
-        constraint = GrammarConstraint(tokens, walk := _Walk(text), _Walk(drafts), spelling, field)
-        constraint.allowed()  # computed on this thread
-        constraint.forced()
-        walk.seconds = 0.0
-        return constraint
+        return GrammarConstraint(self._lark(grammar), self._spelling, grammar.field)
 
     def close(self) -> None:
         self._child.close()
@@ -78,12 +66,18 @@ class Grammars:
 class GrammarConstraint:
     """`Constraint` by llguidance.
 
-    `tokens` computes masks, `text` follows the text, `drafts` follows drafts: a matcher that exceeded its limits never
-    answers again, and drafts must not cost the text its own. `exhausted` is that matcher's error.
+    `_tokens` computes masks, `_text` follows the text, `_drafts` follows drafts: a matcher that exceeded its limits
+    never answers again, and drafts must not cost the text its own. `exhausted` is that matcher's error.
     """
 
-    def __init__(self, tokens: LLMatcher, text: "_Walk", drafts: "_Walk", spelling: "_Spelling", field: str) -> None:
-        self._tokens, self._text, self._drafts = tokens, text, drafts
+    def __init__(self, lark: str, spelling: "_Spelling", field: str) -> None:
+        self._tokens, text, drafts = (
+            LLMatcher(vocabulary, lark, log_level=0, limits=LIMITS)
+            for vocabulary in (spelling.tokenizer, spelling.bytes, spelling.bytes)
+        )
+        if self._tokens.is_error():
+            raise RequestError(f"{field} cannot be used: {describe(self._tokens.get_error())}", field)
+        self._text, self._drafts = _ByteMatcher(text), _ByteMatcher(drafts)
         self._spelling, self._field = spelling, field
         self.exhausted: str | None = None
         self._ids: list[int] = []
@@ -91,6 +85,9 @@ class GrammarConstraint:
         self._allowed: NDArray[np.bool_] | None = None
         self._forced: tuple[int, ...] = ()
         self._forks = False  # after what is forced
+        self.allowed()  # computed on this thread
+        self.forced()
+        self._text.seconds = 0.0
 
     @property
     def complete(self) -> bool:
@@ -110,7 +107,7 @@ class GrammarConstraint:
             self._allowed = allowed
         return self._allowed
 
-    def _settled(self, walk: "_Walk", said: bytes) -> int | None:
+    def _settled(self, walk: "_ByteMatcher", said: bytes) -> int | None:
         """Return the only id where only one text can follow, or None.
 
         None at the end of that text if a token spells more than it: the choice is the target's.
@@ -168,7 +165,7 @@ class GrammarConstraint:
             said += self._spelling.pieces[token]
         return fitting
 
-    def _ran_out(self, walk: "_Walk", *more: LLMatcher) -> str | None:
+    def _ran_out(self, walk: "_ByteMatcher", *more: LLMatcher) -> str | None:
         """Return which limit was exceeded, if any. A vocabulary without a fitting token is another error."""
         errors = (matcher.get_error() for matcher in (walk.matcher, *more) if matcher.is_error())
         why = next((describe(error) for error in errors if "NoExtension" not in error), None)
@@ -177,7 +174,7 @@ class GrammarConstraint:
         self.exhausted = why or self.exhausted
         return why
 
-    def _fits(self, walk: "_Walk", said: bytes, token: int) -> bool:
+    def _fits(self, walk: "_ByteMatcher", said: bytes, token: int) -> bool:
         if token in self._spelling.ends:
             return walk.at(said) and walk.matcher.is_accepting()
         settled = self._settled(walk, said)
@@ -194,7 +191,7 @@ class GrammarConstraint:
         return self._forced
 
 
-class _Walk:
+class _ByteMatcher:
     """A grammar byte by byte: the matcher stands `_ahead` of the text, and rolls back where other bytes are asked for.
 
     From the `_free`th byte of `_ahead` on each is the only one possible. `seconds` counts CPU time within `with`.

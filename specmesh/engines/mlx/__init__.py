@@ -41,9 +41,6 @@ class MlxDrafter:
             self.close()
             raise
 
-    def encode(self, text: str) -> list[int]:
-        return self._encode(text)
-
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         self._check_caller()
         held = self._sequences.check_append(seq, ids, self.info.n_batch)
@@ -96,7 +93,7 @@ class MlxDrafter:
         first.clear()
         assert row is not None, "asked for"
         n_vocab = int(row.logits.size)
-        self.vocabulary, self._encode = model.vocabulary(n_vocab), model.encode
+        self.vocabulary, self.encode = model.vocabulary(n_vocab), model.encode
         n_ctx = context_of(settings.n_ctx, model.trained_ctx)
         trimming: Trimming = "removal" if first.can_trim else "restore"
         reuse: KVReuse = "cut" if first.can_trim else "whole"
