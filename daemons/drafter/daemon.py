@@ -66,7 +66,7 @@ class DrafterLoop:
         info = engine.info
         room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
         # With several verifiers nothing is kept: the same ids may mean other tokens.
-        self._places = KVSlots(info.n_seq, "whole" if info.reuse == "whole" else "cut", room if len(routes) == 1 else 0)
+        self._slots = KVSlots(info.n_seq, "whole" if info.reuse == "whole" else "cut", room if len(routes) == 1 else 0)
         self._upstreams = tuple(
             Upstream(
                 name,
@@ -76,7 +76,7 @@ class DrafterLoop:
                 self.stats,
                 self._traffic,
                 self._router,
-                self._places,
+                self._slots,
                 lambda: self._turns,
                 temperature,
             )
@@ -264,7 +264,7 @@ class DrafterLoop:
             "encrypted": first.dealer.encrypted,
             "refusal": first.refusal,
             "verifiers": [one.describe(now) for one in self._upstreams],
-            "reuse": self._places.snapshot(),
+            "reuse": self._slots.snapshot(),
         }
 
 

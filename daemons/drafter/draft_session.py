@@ -142,8 +142,6 @@ class DraftSession:
     guided: DraftConstraint | None = None
     broken: SpecmeshError | None = None
     undraftable: bool = False
-    _prompt_ids: list[int] = field(default_factory=list)
-    _received: int = 0  # generated ids
     _buffer: EventBuffer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -166,19 +164,20 @@ class DraftSession:
 
     def learned(self, news: Learned) -> int:
         """Take in committed ids, the prompt first; return how many generated ones are new to the client."""
-        missing = self.n_prompt - len(self._prompt_ids)
-        if missing:
-            self._prompt_ids += news.ids[:missing]
-            if len(self._prompt_ids) == self.n_prompt:
-                self._start()
+        begin = self.machine.n_truth - len(news.ids)
+        if begin < self.n_prompt <= self.machine.n_truth:
+            self._start()
         known = self.pending.request.known if self.pending is not None else 0
-        skipped = max(known - self._received, 0)
-        ids, base = news.ids[missing + skipped :], self.n_prompt + self._received + skipped
-        self._received += max(len(news.ids) - missing, 0)
+        base = max(begin, self.n_prompt + known)
+        ids = news.ids[base - begin :]
         if ids:
             self._buffer.add(base, ids, news.accepted, sync=news.sync)
             self._send_ready()
         return len(ids)
+
+    @property
+    def _prompt_ids(self) -> tuple[int, ...]:
+        return self.machine.truth[: self.n_prompt]
 
     def round(self, message: Round) -> None:
         self._buffer.add_round(tuple(message.drafts), message.accepted)
@@ -196,11 +195,11 @@ class DraftSession:
         self._send_ready()
         report = with_drafting(message.report, self.machine.drafted, self.machine.draft_seconds)
         report |= {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
-        self.pending.client.on_event(Finished(message.finish_reason, tuple(self._prompt_ids), report))
+        self.pending.client.on_event(Finished(message.finish_reason, self._prompt_ids, report))
 
     def cancelled(self) -> None:
         if self.pending is not None:
-            self.pending.client.on_event(Finished("cancelled", tuple(self._prompt_ids), {}))
+            self.pending.client.on_event(Finished("cancelled", self._prompt_ids, {}))
 
     def failed(self, error: SpecmeshError) -> None:
         if self.pending is not None:
@@ -220,15 +219,14 @@ class DraftSession:
         sent = truth[self.n_prompt : self._buffer.first]  # what lacks its log-probabilities is generated again
         generated = sent if len(sent) > len(request.generated) else request.generated
         known = max(request.known, len(sent))
-        prompt = truth[: self.n_prompt]
-        return replace(pending, request=replace(request, prompt_ids=prompt, generated=generated, known=known))
+        return replace(pending, request=replace(request, prompt_ids=self._prompt_ids, generated=generated, known=known))
 
     def _start(self) -> None:
         if self.pending is None or self.pending.started:
             return
         self.pending = replace(self.pending, started=True)
         params = self.pending.request.params
-        self.pending.client.on_event(Started(self.id, self.n_prompt, tuple(self._prompt_ids), params))
+        self.pending.client.on_event(Started(self.id, self.n_prompt, self._prompt_ids, params))
 
     def _send_ready(self) -> None:
         for tokens in self._buffer.ready():

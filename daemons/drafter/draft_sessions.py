@@ -48,7 +48,7 @@ class RequestOwner(Protocol):
 class DraftSessions:
     """All sessions with one verifier: `live` by id, `asked` by ref those not opened yet.
 
-    address: the verifier's; load: its newest; meter: its pace. places: KV slots of the draft model, perhaps shared with
+    address: the verifier's; load: its newest; meter: its pace. slots: KV slots of the draft model, perhaps shared with
     other verifiers. temperature: of drafts for sampled texts; None for the text's own.
     """
 
@@ -59,12 +59,12 @@ class DraftSessions:
         stats: DrafterStats,
         address: str,
         owner: RequestOwner,
-        places: KVSlots,
+        slots: KVSlots,
         temperature: float | None = None,
     ) -> None:
         self.live: dict[int, DraftSession] = {}
         self.asked: dict[int, PendingRequest] = {}
-        self.load, self.meter, self.places = ReportedLoad(), PaceMeter(), places
+        self.load, self.meter, self.slots = ReportedLoad(), PaceMeter(), slots
         self._dealer, self._engine, self._stats, self._address = dealer, engine, stats, address
         self._owner, self._temperature = owner, temperature
         self._welcome: m.Welcome | None = None  # the newest verifier's, also once it is gone
@@ -206,13 +206,13 @@ class DraftSessions:
         machine = live.machine
         if live.undraftable or not machine.active or machine.n_truth < max(live.n_prompt, 1):
             return False
-        if not self.places and machine.draft_n:
+        if not self.slots and machine.draft_n:
             idle = (one for one in self.live.values() if one.seq is not None and not one.machine.draft_n)
             if (spare := next(idle, None)) is not None:
                 self._release(spare)
-        if not self.places:
+        if not self.slots:
             return False
-        live.seq, held = self.places.acquire(machine.truth, live.n_prompt, cached=live.cache_prompt)
+        live.seq, held = self.slots.acquire(machine.truth, live.n_prompt, cached=live.cache_prompt)
         self._trim_slots()
         machine.relocated(self._engine.trim(live.seq, held))
         return True
@@ -224,12 +224,12 @@ class DraftSessions:
         machine = live.machine
         keeps = live.cache_prompt and not broken
         held = self._engine.trim(live.seq, min(machine.held, machine.n_truth) if keeps else 0)
-        self.places.release(live.seq, KVContents(machine.truth[:held], live.n_prompt) if held else NO_CONTENTS)
+        self.slots.release(live.seq, KVContents(machine.truth[:held], live.n_prompt) if held else NO_CONTENTS)
         self._trim_slots()
         live.seq = None
 
     def _trim_slots(self) -> None:
-        for order in self.places.orders():
+        for order in self.slots.orders():
             self._engine.trim(order.seq, order.length)
 
     # --- sessions
@@ -375,7 +375,7 @@ class DraftSessions:
         """A verifier is there, or says more of itself."""
         before, self._welcome = self._welcome, welcome
         if before is not None and not same_model(before, welcome):
-            self.places.clear()  # the same ids may mean other tokens
+            self.slots.clear()  # the same ids may mean other tokens
             self._trim_slots()
 
     def stop(self, error: SpecmeshError) -> None:

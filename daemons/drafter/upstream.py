@@ -39,7 +39,7 @@ class Upstream:
         stats: DrafterStats,
         traffic: Traffic,
         owner: RequestOwner,
-        places: KVSlots,
+        slots: KVSlots,
         turns: Callable[[], int],
         temperature: float | None = None,
     ) -> None:
@@ -47,7 +47,7 @@ class Upstream:
         self.address, self._name = route.address, name
         self.dealer = Dealer(route, traffic)
         self.introduction, self.link = introduction, Link(now)
-        self.sessions = DraftSessions(self.dealer, engine, stats, route.address, owner, places, temperature)
+        self.sessions = DraftSessions(self.dealer, engine, stats, route.address, owner, slots, temperature)
         self.welcome: m.Welcome | None = None
         self.last_model = ""
         self.given_up: SpecmeshError | None = None

@@ -82,16 +82,9 @@ class VerifierLoop:
         self._drain = drain
         self.stats = VerifierStats(time.monotonic())
         self._drafters = Drafters(self._router, self.stats.round_trips, self._load)
-        self._hash_told = ""
+        self._hash_sent = ""
         self._sessions = Sessions(
-            self._limits,
-            costs,
-            self._router,
-            self._drafters,
-            self._stepper,
-            self._policies,
-            self.stats,
-            grace,
+            self._limits, costs, self._router, self._drafters, self._stepper, self._policies, self.stats, grace
         )
 
     # --- the loop
@@ -187,8 +180,8 @@ class VerifierLoop:
         for peer in self._drafters.turned():
             self._peer_turned(peer)
         self._drafters.ping(now, self._turns, self.stats.busy.share(now))
-        if self._hash_told != (self.stats.model_hash or ""):
-            self._hash_told = self.stats.model_hash or ""
+        if self._hash_sent != (self.stats.model_hash or ""):
+            self._hash_sent = self.stats.model_hash or ""
             self._drafters.tell(self._welcome())
         self._sessions.expire(now)
         while self._queue and (waiting := self._queue.next(self._sessions.owners(), now)) is not None:

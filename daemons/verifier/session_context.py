@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from specmesh.api.requests import EventSink, Finished, Started
+from specmesh.api.requests import EventSink, Finished
 from specmesh.core.drafting.drafter_pool import SessionDrafters, Standby
 from specmesh.core.events import Told
 from specmesh.core.report import with_drafting
@@ -39,9 +39,9 @@ class SessionContext:
     asked: bool = False
     unguided: bool = False
 
-    def started(self) -> Started:
-        machine = self.machine
-        return Started(self.id, machine.n_prompt, tuple(machine.prefix[: machine.n_prompt]), machine.params)
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return tuple(self.machine.prefix[: self.machine.n_prompt])
 
     def frames(self, effect: Told) -> Iterator[Truth | Sync]:
         """Return TRUTH, or SYNC in as many frames as its ids need."""

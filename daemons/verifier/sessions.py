@@ -7,7 +7,7 @@ from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import EventSink, Failed, Finished, Tokens
+from specmesh.api.requests import EventSink, Failed, Finished, Started, Tokens
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import common_length
@@ -164,7 +164,7 @@ class Sessions:
         machine = live.machine
         live.client, live.owner = opening.client, opening.owner
         machine.followed = opening.owner is not None
-        live.client.on_event(live.started())
+        live.client.on_event(Started(live.id, machine.n_prompt, live.prompt_ids, machine.params))
         if opening.owner is not None:
             self.drafting.attach(live, opening.owner, live.casting.why, time.monotonic())
             return
@@ -294,7 +294,7 @@ class Sessions:
         report = session_report(machine, self._costs, now)
         peer = self._drafters.get(live.drafter)
         report["drafter"] = peer.hello.drafter if peer is not None else None
-        finished = Finished(reason, tuple(machine.prefix[: machine.n_prompt]), report)
+        finished = Finished(reason, live.prompt_ids, report)
         counts = {name: getattr(machine.counts, name) for name in ("rounds", "accepted", "drafted")}
         log.info("session_finished", session=live.id, reason=reason, tokens=machine.generated, **counts)
         self._closing.add(live, finished, now)
