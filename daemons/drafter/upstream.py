@@ -214,16 +214,16 @@ class Upstream:
             case _:
                 self.dealer.traffic.rejected["direction"] += 1
 
-    def _loaded(self, told: m.Ping | m.Pong) -> None:
-        step_s, row_s = max(told.step_ms, 0.0) / 1e3, max(told.row_ms, 0.0) / 1e3
-        self.sessions.load = ReportedLoad(told.sessions, told.queued, told.places, step_s, row_s)
+    def _loaded(self, message: m.Ping | m.Pong) -> None:
+        step_s, row_s = max(message.step_ms, 0.0) / 1e3, max(message.row_ms, 0.0) / 1e3
+        self.sessions.load = ReportedLoad(message.sessions, message.queued, message.places, step_s, row_s)
         self._own_at_load = self.sessions.own
 
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
         before = self.welcome
         if before is not None and before.verifier == welcome.verifier:
             self.welcome = replace(before, model_hash=welcome.model_hash or before.model_hash)
-            self.sessions.found(self.welcome)  # it heard more than one HELLO, or knows its file's hash by now
+            self.sessions.found(self.welcome)  # it got more than one HELLO, or knows its file's hash by now
             return
         self.welcome = None  # while what it has forgotten is taken back
         self.sessions.lost(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
@@ -257,14 +257,14 @@ class Upstream:
         else:
             log.warning("verifier_error", code=error.code, message=error.message)
 
-    def _other_version(self, told: str) -> None:
+    def _other_version(self, error: str) -> None:
         """Raise ConfigError where the verifier says so again on a fresh connection."""
         if self.welcome is not None:
             return
         if self._refused_version:
-            raise ConfigError(f"the verifier at {self.address} refused this drafter: {told}: {UPDATE}")
+            raise ConfigError(f"the verifier at {self.address} refused this drafter: {error}: {UPDATE}")
         self._refused_version = True
-        log.warning("other_version", error=told, meaning="asking again on a fresh connection")
+        log.warning("other_version", error=error, meaning="asking again on a fresh connection")
         self.dealer.reconnect()
         self._greeting.due = time.monotonic()
 

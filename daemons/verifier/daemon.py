@@ -99,7 +99,7 @@ class VerifierLoop:
             self._receive()
             self._tick(time.monotonic())
         self._mailbox.end(lambda order: refuse(order, _stopping()))
-        self._drafters.tell(m.Bye())
+        self._drafters.send_all(m.Bye())
         self._policies.close()
         encoded = self._queue.close(CLOSE_TIMEOUT)
         return self._stepper.close(CLOSE_TIMEOUT) and encoded
@@ -182,7 +182,7 @@ class VerifierLoop:
         self._drafters.ping(now, self._turns, self.stats.busy.share(now))
         if self._hash_sent != (self.stats.model_hash or ""):
             self._hash_sent = self.stats.model_hash or ""
-            self._drafters.tell(self._welcome())
+            self._drafters.send_all(self._welcome())
         self._sessions.expire(now)
         while self._queue and (waiting := self._queue.next(self._sessions.owners(), now)) is not None:
             self._sessions.begin(*waiting, now)
@@ -261,13 +261,13 @@ class VerifierLoop:
     def _message(self, peer: DrafterPeer, message: m.Message, size: int, now: float) -> None:
         match message:
             case m.Draft(session, base, crc, ids):
-                self._sessions.heard(peer, session, ev.Drafted(base, crc, ids), size, now)
+                self._sessions.on_frame(peer, session, ev.Drafted(base, crc, ids), size, now)
             case m.DraftProbs(session):
-                self._sessions.heard(peer, session, drafted(message), size, now)
+                self._sessions.on_frame(peer, session, drafted(message), size, now)
             case m.Shadow(session, base, crc, ids):
-                self._sessions.heard(peer, session, ev.Shadowed(base, crc, ids), size, now)
+                self._sessions.on_frame(peer, session, ev.Shadowed(base, crc, ids), size, now)
             case m.Nack(session, base, crc):
-                self._sessions.heard(peer, session, ev.Nacked(base, crc), size, now)
+                self._sessions.on_frame(peer, session, ev.Nacked(base, crc), size, now)
             case m.Open():
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client did not wait for a session

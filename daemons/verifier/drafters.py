@@ -100,12 +100,12 @@ class Drafters:
             peer.arrivals.record_round_trip(round_trip)
             self._round_trips.record(round_trip)
 
-    def tell(self, message: m.Welcome | m.Bye) -> None:
+    def send_all(self, message: m.Welcome | m.Bye) -> None:
         for identity in self._peers:
             self._router.send(identity, message)
 
     def _loaded(self, message: P) -> P:
         load = self._load()
         step_ms, row_ms = (round(seconds * 1e3, 4) for seconds in (load.step_s, load.row_s))
-        told = {"sessions": load.sessions, "queued": load.queued, "places": load.places}
-        return replace(message, **told, step_ms=step_ms, row_ms=row_ms)
+        counts = {"sessions": load.sessions, "queued": load.queued, "places": load.places}
+        return replace(message, **counts, step_ms=step_ms, row_ms=row_ms)

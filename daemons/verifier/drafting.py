@@ -155,7 +155,7 @@ class DrafterAssignment:
         """A session has ended: send its standby the rest of the text and DONE."""
         identity = live.casting.standby
         if identity is not None and live.standby is not None:
-            self._tell(live, identity, live.standby.rest(now))
+            self._send(live, identity, live.standby.rest(now))
             live.bytes_sent += self._router.send(identity, m.Done(live.id, reason, len(live.machine.prefix)))
             self._nobody_stands_by(live)
         self._weigh()
@@ -170,7 +170,7 @@ class DrafterAssignment:
             return
         identity = live.casting.standby
         if identity is not None and live.standby is not None:
-            self._tell(live, identity, live.standby.follow(now))
+            self._send(live, identity, live.standby.follow(now))
         peer = self._drafters.get(live.drafter)
         if peer is None:
             return
@@ -183,7 +183,7 @@ class DrafterAssignment:
             if change is not None:
                 self._change(live, change, now)
 
-    def heard(self, live: SessionContext, peer: DrafterPeer, event: ev.VerifierEvent, size: int, now: float) -> None:
+    def on_frame(self, live: SessionContext, peer: DrafterPeer, event: ev.VerifierEvent, size: int, now: float) -> None:
         standby = live.standby
         if standby is None:
             return
@@ -195,7 +195,7 @@ class DrafterAssignment:
                     live.casting.guessed(right)
                     peer.record.shadowed(interval, now)
             case ev.Nacked(base, crc):
-                self._tell(live, peer.identity, standby.nacked(base, crc, now))
+                self._send(live, peer.identity, standby.nacked(base, crc, now))
             case _:
                 pass  # drafts that were under way when it was relieved
 
@@ -205,12 +205,12 @@ class DrafterAssignment:
             self._announce(live, change.drafter)
             self._stand_by(live, change.drafter, 0, now)
             return
-        relieved, told = live.drafter, live.machine.told
+        relieved, sent = live.drafter, live.machine.told
         live.casting.broke(now)
         self.attach(live, change.drafter, change.why, now)
         log.info("drafter_changed", session=live.id, drafter=self._name(live.drafter), why=change.why)
         if relieved is not None:
-            self._stand_by(live, relieved, told, now)
+            self._stand_by(live, relieved, sent, now)
 
     def _stand_by(self, live: SessionContext, identity: bytes, known: int, now: float) -> None:
         peer = self._drafters.get(identity)
@@ -218,13 +218,13 @@ class DrafterAssignment:
             return
         live.standby = Standby(live.machine.prefix, now, known)
         live.casting.stands_by(identity, peer.record)
-        self._tell(live, identity, live.standby.begin(now))
+        self._send(live, identity, live.standby.begin(now))
 
     def _announce(self, live: SessionContext, identity: bytes) -> None:
         machine = live.machine
         live.bytes_sent += self._router.send(identity, opened(live.id, 0, machine.n_prompt, machine.params))
 
-    def _tell(self, live: SessionContext, identity: bytes, effect: ev.Told | None) -> None:
+    def _send(self, live: SessionContext, identity: bytes, effect: ev.Told | None) -> None:
         for frame in live.frames(effect) if effect is not None else ():
             live.bytes_sent += self._router.send(identity, frame)
 

@@ -33,7 +33,8 @@ def requested(order: m.Open) -> Request:
         raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
     params = SessionParams(sampling, order.max_tokens, draft_n, stops, logprobs, grammar, order.cache_prompt)
     chat = tuple(
-        ChatMessage(told.get("role", ""), told.get("content", ""), told.get("name", "")) for told in order.messages
+        ChatMessage(message.get("role", ""), message.get("content", ""), message.get("name", ""))
+        for message in order.messages
     )
     n_prompt = order.n_prompt or len(order.ids)
     return Request(

@@ -168,10 +168,10 @@ class Sessions:
         if opening.owner is not None:
             self.drafting.attach(live, opening.owner, live.casting.why, time.monotonic())
             return
-        told = machine.said(opening.request.known)
-        if told:
+        known = machine.said(opening.request.known)
+        if known:
             begin = machine.n_prompt + opening.request.known
-            live.client.on_event(Tokens(told, 0, None, machine.logprobs.between(begin, begin + len(told))))
+            live.client.on_event(Tokens(known, 0, None, machine.logprobs.between(begin, begin + len(known))))
         if machine.finished is None and live.drafter is None and machine.may_draft:
             self.drafting.find(live, time.monotonic())
 
@@ -204,10 +204,10 @@ class Sessions:
 
     # --- what happens to them
 
-    def heard(self, peer: DrafterPeer, session: int, event: ev.VerifierEvent, size: int, now: float) -> None:
+    def on_frame(self, peer: DrafterPeer, session: int, event: ev.VerifierEvent, size: int, now: float) -> None:
         live = self.live.get(session)
         if live is not None and live.casting.standby == peer.identity:
-            self.drafting.heard(live, peer, event, size, now)
+            self.drafting.on_frame(live, peer, event, size, now)
             return
         if live is None or live.drafter != peer.identity:
             self._stats.stray_frames += 1
@@ -249,10 +249,10 @@ class Sessions:
             match effect:
                 case ev.Told():
                     for frame in live.frames(effect):
-                        self._tell(live, frame)
-                    self._tell_logprobs(live, effect.base, len(effect.ids))
+                        self._send(live, frame)
+                    self._send_logprobs(live, effect.base, len(effect.ids))
                 case ev.Nacked(base, crc):
-                    self._tell(live, m.Nack(live.id, base, crc))
+                    self._send(live, m.Nack(live.id, base, crc))
                 case ev.Trim():
                     pass  # the engine has it already
                 case ev.Emit(ids, accepted, drafts):
@@ -274,14 +274,14 @@ class Sessions:
             meaning = "none of its drafts is verified"
             log.warning("grammar_spent", session=live.id, error=why, meaning=meaning, hint=SIMPLER)
 
-    def _tell(self, live: SessionContext, message: m.TokenMessage | m.Logprobs) -> None:
+    def _send(self, live: SessionContext, message: m.TokenMessage | m.Logprobs) -> None:
         if live.drafter is not None:
             live.bytes_sent += self._router.send(live.drafter, message)
 
-    def _tell_logprobs(self, live: SessionContext, base: int, count: int) -> None:
+    def _send_logprobs(self, live: SessionContext, base: int, count: int) -> None:
         if live.machine.logprobs and live.owner is not None:
             for frame in live.logprob_frames(base, count):
-                self._tell(live, frame)
+                self._send(live, frame)
 
     def _finish(self, live: SessionContext, reason: str, now: float) -> None:
         """Free a session's sequence; its report waits a moment for the drafter's CLOSE."""

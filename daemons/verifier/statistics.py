@@ -97,24 +97,24 @@ class VerifierStats(DaemonStats):
         self.resumed += session.resumed > 0
         self._prompt_tokens += session.n_prompt
 
-    def round(self, told: ev.Emit, now: float) -> None:
-        drafted, generated = len(told.drafts), len(told.ids)
-        self.totals.record(drafted, told.tested, told.accepted, generated, told.forced)
-        drafted, accepted = max(drafted - told.forced, 0), max(told.accepted - told.forced, 0)
+    def round(self, emit: ev.Emit, now: float) -> None:
+        drafted, generated = len(emit.drafts), len(emit.ids)
+        self.totals.record(drafted, emit.tested, emit.accepted, generated, emit.forced)
+        drafted, accepted = max(drafted - emit.forced, 0), max(emit.accepted - emit.forced, 0)
         self._recent.append((drafted, accepted))
         self.minute.record(now, drafted, accepted, generated)
 
-    def emitted(self, live: SessionContext, told: ev.Emit) -> None:
+    def emitted(self, live: SessionContext, emit: ev.Emit) -> None:
         """Count the round that is sent to a session's client now."""
-        times, tokens = live.machine.times, len(told.ids)
+        times, tokens = live.machine.times, len(emit.ids)
         assert times.last_token is not None, "a round sets it"
-        self.round(told, times.last_token)
+        self.round(emit, times.last_token)
         if live.sent_at is None:
             self._first_tokens.record(times.last_token - times.opened)
         elif tokens:
             self._between.record((times.last_token - live.sent_at) / tokens, tokens)
         live.sent_at = times.last_token
-        if not told.drafts and live.machine.may_draft:
+        if not emit.drafts and live.machine.may_draft:
             self._fallbacks["no_drafts" if live.machine.attached else "no_drafter"] += 1
 
     def ended(self, session: VerifierSession, reason: str, now: float) -> None:

@@ -130,7 +130,9 @@ class Stepper:
         if step.pure:
             self._costs.crowds.shared(sharing)
         if step.pure and sharing > 1 and self._pause is not None:
-            tokens = sum(len(effect.ids) for _, told in outcomes for effect in told if isinstance(effect, ev.Emit))
+            tokens = sum(
+                len(effect.ids) for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)
+            )
             spent = self._pause + seconds
             self._costs.crowds.stepped(
                 SharedStep(sharing, tokens, spent, drafting=drafting, drafts=step.drafts, left_out=step.left_out)
