@@ -74,13 +74,14 @@ most = int(sys.argv[2])
 if most:
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, max(held) + 1))
-written, deadline = 0, time.monotonic() + 20
+written, deadline = 0, time.monotonic() + 60
 while time.monotonic() < deadline and (written < 30_000 or os.fstat(2).st_size >= 10_000):
     if os.fstat(2).st_size < 25_000:
         written += os.write(2, b"Traceback (most recent call last):\\n")
     else:
         time.sleep(0.05)
 print(written, flush=True)
+logs.leave(0)
 """
 
 
