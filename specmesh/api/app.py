@@ -19,37 +19,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from specmesh.api import shapes
-from specmesh.api.answer import (
-    Batches,
-    ChoiceStream,
-    Event,
-    append,
-    as_events,
-    beginning,
-    choices,
-    error_body,
-    merged,
-    streamed,
-    whole,
-)
+from specmesh import errors
+from specmesh.api import answer, shapes
 from specmesh.api.body import Body, endless, filled, parse_chat, parse_completion
 from specmesh.api.fields import shown
 from specmesh.api.metrics import Exposition
 from specmesh.api.ping import parse_ping, pinged
 from specmesh.api.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
 from specmesh.client import Fields
-from specmesh.errors import (
-    Busy,
-    DaemonUnreachable,
-    NoSuchModel,
-    NoSuchText,
-    PromptTooLong,
-    RequestError,
-    SpecmeshError,
-    Starting,
-    WentAway,
-)
 
 log = structlog.get_logger("specmesh.api")
 
@@ -78,7 +55,7 @@ def create_app(backend: Backend, defaults: Mapping[str, object] | None = None, c
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
         ],
         exception_handlers={
-            SpecmeshError: _specmesh_error,
+            errors.SpecmeshError: _specmesh_error,
             ClientDisconnect: _gone,
             HTTPException: _http_error,
             Exception: _defect,
@@ -110,14 +87,14 @@ class _Api:
     async def model(self, http: HttpRequest) -> Response:
         name = http.path_params["model"]
         if name not in self._known():
-            raise NoSuchModel(name)
+            raise errors.NoSuchModel(name)
         return JSONResponse(_model(name))
 
     def _known(self) -> tuple[str, ...]:
         """The models; raises Starting while none is known, for whatever reason."""
         models = self._backend.models
         if not models:
-            raise Starting(str(self._backend.not_ready() or "no model is known yet: try again in a moment"))
+            raise errors.Starting(str(self._backend.not_ready() or "no model is known yet: try again in a moment"))
         return models
 
     async def ping(self, http: HttpRequest) -> Response:
@@ -127,7 +104,7 @@ class _Api:
             raise reason
         results = pinged(self._backend, wanted)
         first = await anext(results)
-        return StreamingResponse(as_events(first, results), media_type="text/event-stream")
+        return StreamingResponse(answer.as_events(first, results), media_type="text/event-stream")
 
     async def completions(self, http: HttpRequest) -> Response:
         return await self._answer(http, parse_completion(filled(await _json(http), self._defaults)), chat=False)
@@ -141,29 +118,28 @@ class _Api:
             raise reason
         served = self._backend.served(body.named or body.model)
         if body.model not in ("", served.model):
-            raise RequestError(f"{body.model} began this text, and {served.model} answers here", "resume")
+            raise errors.RequestError(f"{body.model} began this text, and {served.model} answers here", "resume")
         shape = shapes.Shape(chat, body.request.id or shapes.new_id(chat), int(time.time()), served.model)
         vocabulary, request = served.vocabulary, replace(body.request, id=shape.id, target=served.target)
         if body.ignore_eos:
             request = replace(request, params=endless(request.params, vocabulary.end_ids))
         if (top := request.params.logprobs) is not None:  # further than the vocabulary there is nothing to tell
             request = replace(request, params=replace(request.params, logprobs=min(top, len(vocabulary.pieces))))
-        requests, headers = choices(request, body.choices, body.prompts, chat=chat), {"X-Request-Id": shape.id}
+        requests, headers = answer.choices(request, body.choices, body.prompts, chat=chat), {"X-Request-Id": shape.id}
         if body.ignored:
             headers["X-Specmesh-Ignored"] = shown(body.ignored)
             log.info("fields_ignored", request=request.label, fields=headers["X-Specmesh-Ignored"])
-        batches = merged([self._events(one) for one in requests])
-        streams = [
-            ChoiceStream(vocabulary, one, chat=chat, resumable=body.resumable, echo=body.echo) for one in requests
-        ]
+        batches = answer.merged([self._events(one) for one in requests])
+        options = {"chat": chat, "resumable": body.resumable, "echo": body.echo}
+        streams = [answer.ChoiceStream(vocabulary, one, **options) for one in requests]
         if not body.stream:
-            answer = await whole(batches, shape, streams, http.is_disconnected)
-            return JSONResponse(answer, headers=headers)
-        first = await beginning(batches, http.is_disconnected)  # a refusal becomes a status code, not a broken stream
-        chunks = streamed(first, batches, shape, streams, usage_apart=body.usage_apart)
+            return JSONResponse(await answer.whole(batches, shape, streams, http.is_disconnected), headers=headers)
+        # A refusal becomes a status code, not a broken stream.
+        first = await answer.beginning(batches, http.is_disconnected)
+        chunks = answer.streamed(first, batches, shape, streams, usage_apart=body.usage_apart)
         return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
 
-    async def _events(self, request: Request) -> Batches:
+    async def _events(self, request: Request) -> answer.Batches:
         """A session's events, as many as came together; leaving early cancels it. Raises the daemon's refusal."""
         client = LocalClient()
         self._backend.submit(Submit(request, client))
@@ -171,14 +147,14 @@ class _Api:
         watch = asyncio.create_task(self._watch(client))
         try:
             while not over:
-                batch: list[Event] = []
-                error: SpecmeshError | None = None
+                batch: list[answer.Event] = []
+                error: errors.SpecmeshError | None = None
                 for event in await client.batch():
                     over = isinstance(event, Finished | Failed)
                     if isinstance(event, Failed):
                         error = event.error
                         break
-                    append(batch, event, request.rounds)
+                    answer.append(batch, event, request.rounds)
                     if isinstance(event, Finished):
                         break  # what is said after it came too late
                 if batch:
@@ -201,7 +177,7 @@ class _Api:
             unread = time.monotonic() - (client.unread_since or math.inf)
         self._backend.submit(Cancel(client))
         why = f"this stream was not read for {unread:.0f} s while others waited for a session: ask again"
-        client.on_event(Failed(Busy(why)))
+        client.on_event(Failed(errors.Busy(why)))
 
     def _crowd(self) -> bool:
         """Whether requests wait for a session here, all being taken, or at a drafter's verifiers."""
@@ -226,36 +202,36 @@ async def _json(http: HttpRequest) -> object:
         if b"\\u" in raw:
             json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
     except RecursionError:
-        raise RequestError("the request body is nested too deeply") from None
+        raise errors.RequestError("the request body is nested too deeply") from None
     except UnicodeEncodeError:
-        raise RequestError(
+        raise errors.RequestError(
             "the request body has half a surrogate pair (\\ud800 to \\udfff), which is no text"
         ) from None
     except ValueError:
-        raise RequestError("the request body is not JSON") from None
+        raise errors.RequestError("the request body is not JSON") from None
     return body
 
 
-_STATUS: dict[type[SpecmeshError], int] = {
-    **dict.fromkeys((RequestError, PromptTooLong), 400),
-    **dict.fromkeys((NoSuchModel, NoSuchText), 404),
-    **dict.fromkeys((Busy, Starting, WentAway), 503),
-    DaemonUnreachable: 502,
+_STATUS: dict[type[errors.SpecmeshError], int] = {
+    **dict.fromkeys((errors.RequestError, errors.PromptTooLong), 400),
+    **dict.fromkeys((errors.NoSuchModel, errors.NoSuchText), 404),
+    **dict.fromkeys((errors.Busy, errors.Starting, errors.WentAway), 503),
+    errors.DaemonUnreachable: 502,
 }
 
 
 async def _specmesh_error(_: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, SpecmeshError)
+    assert isinstance(error, errors.SpecmeshError)
     status = _STATUS.get(type(error), 500)
-    wait = error.retry_after if isinstance(error, Busy) else 1.0
+    wait = error.retry_after if isinstance(error, errors.Busy) else 1.0
     headers = {"Retry-After": str(math.ceil(wait))} if status == 503 else None
-    return JSONResponse(error_body(error), status, headers)
+    return JSONResponse(answer.error_body(error), status, headers)
 
 
 async def _http_error(_: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}.get(error.status_code, "http_error")
-    body = shapes.error(error.detail, "invalid_request_error", code, None, RequestError())
+    body = shapes.error(error.detail, "invalid_request_error", code, None, errors.RequestError())
     return JSONResponse(body, error.status_code, error.headers)
 
 
@@ -263,7 +239,7 @@ async def _defect(_: HttpRequest, error: Exception) -> Response:
     """A defect of ours; what it is stands in the log."""
     log.error("api_failed", error=f"{type(error).__name__}: {error}")
     told = "internal error: see the daemon's log"
-    return JSONResponse(shapes.error(told, "server_error", "internal_error", None, SpecmeshError()), 500)
+    return JSONResponse(shapes.error(told, "server_error", "internal_error", None, errors.SpecmeshError()), 500)
 
 
 async def _gone(_: HttpRequest, __: Exception) -> Response:
