@@ -20,10 +20,12 @@ class DraftBuffer:
     chain cannot follow the next one. stale: drafts that came too late, did not fit or were forbidden. cut: the drafter
     goes on with what the grammar forbids, until it hears the next truth."""
 
-    def __init__(self, prefix: Prefix, n_vocab: int, guided: SessionConstraint, pacing: DraftLengthController) -> None:
+    def __init__(
+        self, prefix: Prefix, n_vocab: int, constraint: SessionConstraint, pacing: DraftLengthController
+    ) -> None:
         self.stale = 0
         self.cut = False
-        self._prefix, self._n_vocab, self._guided, self._pacing = prefix, n_vocab, guided, pacing
+        self._prefix, self._n_vocab, self._constraint, self._pacing = prefix, n_vocab, constraint, pacing
         self._chain = list[SampledDraft]()
         self._crcs = [prefix.crc]  # of all ids before each draft, and after the last one
         self._forgotten = False
@@ -121,9 +123,9 @@ class DraftBuffer:
 
     def _prune(self) -> None:
         """Drop drafts that the grammar forbids: unverified, so no rejection, but it counts that a chain ended."""
-        if not self._guided:
+        if not self._constraint:
             return
-        dropped = len(self) - self._guided.count_allowed(_tokens(self._chain))
+        dropped = len(self) - self._constraint.count_allowed(_tokens(self._chain))
         if dropped:
             self._truncate(len(self) - dropped)
             self.stale += dropped

@@ -57,16 +57,16 @@ class VerifierSession:
         self.sampler = Sampler(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
         self.logprobs = LogprobRecorder(params.logprobs, len(self.prefix))
-        self._guided = SessionConstraint(constraint)
+        self._constraint = SessionConstraint(constraint)
         self.counts = RoundCounts()
         self.times = SessionTimes(now)
         self.finished: str | None = None
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
         self._limits, self._costs = limits, costs
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
-        self._pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, own, self.times, company)
-        self._telling = TruthSender(self.prefix, self._pacing)
-        self._drafts = DraftBuffer(self.prefix, limits.n_vocab, self._guided, self._pacing)
+        self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, own, self.times, company)
+        self._truth = TruthSender(self.prefix, self.pacing)
+        self._drafts = DraftBuffer(self.prefix, limits.n_vocab, self._constraint, self.pacing)
         self._rule = strategy_of(params.sampling)
         self._held = held  # ids in the target's memory
         self._stepping = False
@@ -89,28 +89,25 @@ class VerifierSession:
             return []
         match event:
             case ev.Drafted() | ev.Shadowed():
-                return self._guessed(event, now)
+                if self.attached:
+                    return self._drafts.take(event, now)
+                self._drafts.stale += 1
+                return []
             case ev.Stepped():
                 return self._stepped(event, now)
             case ev.Prefilled(count):
                 self._held += count
                 return []
             case ev.Nacked(base, crc):
-                return [*self._telling.nacked(base, crc, now)]
+                return [*self._truth.nacked(base, crc, now)]
             case ev.Detached():
-                self._pacing.detach()
+                self.pacing.detach()
                 return []
             case ev.Cancelled(reason):
                 self.finished = reason
                 return [ev.Finish(reason)]
             case _:
                 assert_never(event)
-
-    def _guessed(self, event: ev.Drafted | ev.Shadowed, now: float) -> list[ev.VerifierEffect]:
-        if self.attached:
-            return self._drafts.take(event, now)
-        self._drafts.stale += 1
-        return []
 
     def attach(
         self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None, *, known: int = 0, proven: bool = False
@@ -123,16 +120,12 @@ class VerifierSession:
         if uses_proposals(self.params.sampling):
             self._drafts.forget(stepping=self._stepping)
         own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
-        self._pacing.attach(arrivals, own, proven=proven)
-        return [self._telling.begin(known)]
+        self.pacing.attach(arrivals, own, proven=proven)
+        return [self._truth.begin(known)]
 
     @property
     def told(self) -> int:
-        return self._telling.told
-
-    @property
-    def pacing(self) -> DraftLengthController:
-        return self._pacing
+        return self._truth.told
 
     @property
     def generated(self) -> int:
@@ -151,7 +144,7 @@ class VerifierSession:
 
     @property
     def attached(self) -> bool:
-        return self._pacing.arrivals is not None
+        return self.pacing.arrivals is not None
 
     @property
     def may_draft(self) -> bool:
@@ -164,11 +157,11 @@ class VerifierSession:
 
     @property
     def draft_n(self) -> int:
-        return self._pacing.draft_n
+        return self.pacing.draft_n
 
     def unsolved(self, now: float) -> PolicyInputs | None:
         """What to solve another policy from, for `DraftLengthController.adopt`; None where nothing has moved."""
-        return None if self.finished is not None else self._pacing.unsolved(now)
+        return None if self.finished is not None else self.pacing.unsolved(now)
 
     @property
     def lead(self) -> int:
@@ -182,7 +175,7 @@ class VerifierSession:
     @property
     def unguided(self) -> str | None:
         """Why drafts cannot be held against the grammar any more; None while they can."""
-        return self._guided.exhausted
+        return self._constraint.exhausted
 
     # --- what to run next
 
@@ -190,7 +183,7 @@ class VerifierSession:
         """What the engine should do next; `Wait` when a draft on its way is worth more than a step now."""
         if self._held < len(self.prefix) - 1:
             return self._missing()
-        wanted, until = self._pacing.plan(len(self.prefix), self.lead, self._max_drafts(), now)
+        wanted, until = self.pacing.plan(len(self.prefix), self.lead, self._max_drafts(), now)
         waits = until is not None and not self._drafts.cut and not self._forced()
         return ev.Wait(until) if until is not None and waits else self.verify(wanted)
 
@@ -204,28 +197,28 @@ class VerifierSession:
         return ev.Prefill(self._held, tuple(self.prefix[self._held : end]), stepwise)
 
     def verify(self, wanted: int | None = None) -> ev.Verify:
-        limit = self._max_drafts() if wanted is None else min(wanted, self._max_drafts())
-        drafts, forced = self._drafts.chain(limit), self._forced()
+        limit = self._max_drafts()
+        drafts, forced = self._drafts.chain(limit if wanted is None else min(wanted, limit)), self._forced()
         if common_length(drafts, forced) < len(forced):
             drafts = forced
         return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts)
 
     def bid(self, verify: ev.Verify) -> DraftBid:
         """What its drafts offer to a step: those of the grammar's own stand for certain."""
-        forced = self._guided.count_forced(verify.drafts)
-        stands = (1.0,) * forced + self._pacing.stands(len(verify.drafts) - forced)
+        forced = self._constraint.count_forced(verify.drafts)
+        stands = (1.0,) * forced + self.pacing.stands(len(verify.drafts) - forced)
         return DraftBid(stands, chosen=self.params.drafts is not None)
 
     def _forced(self) -> tuple[int, ...]:
         most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
-        return self._guided.forced(most, lambda rows: self._costs.seconds(rows, len(self.prefix)))
+        return self._constraint.forced(most, lambda rows: self._costs.seconds(rows, len(self.prefix)))
 
     def begin(self, now: float) -> float:
         """Note that a step with this session begins; return the seconds that were waited for it."""
         self._stepping = True
         if self.times.decoding is None:
             self.times.decoding = now
-        return self._pacing.begin(now)
+        return self.pacing.begin(now)
 
     def _room(self) -> int:
         """How many more ids may be committed."""
@@ -239,7 +232,7 @@ class VerifierSession:
 
     def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
         self._stepping = False
-        base, forced = len(self.prefix), self._guided.count_forced(event.drafts)
+        base, forced = len(self.prefix), self._constraint.count_forced(event.drafts)
         try:
             verdict = accept(
                 event.drafts,
@@ -261,7 +254,7 @@ class VerifierSession:
             self.finished = "stop" if verdict.ended or verdict.stopped else "length"
         if self.attached:
             idle = self.draft_n == 0 and not self.followed and self.finished is None
-            effects[:0] = self._telling.grown(base, now, idle=idle)
+            effects[:0] = self._truth.grown(base, now, idle=idle)
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
         logprobs = self.logprobs.between(base, base + len(shown))
         effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs, forced))
@@ -271,13 +264,13 @@ class VerifierSession:
 
     def _stops_with(self, token: int) -> bool:
         """Take in the next id of the text; return whether the text ends there."""
-        whole = self._guided.accept(token)
+        whole = self._constraint.accept(token)
         return self._stops.completes(token) or whole
 
     def _choices(self, event: ev.Stepped) -> TokenChoice:
         base = len(self.prefix)
-        if self._guided:
-            return lambda i: self._guided.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
+        if self._constraint:
+            return lambda i: self._constraint.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
         offers = self._drafts.offers(event.drafts)
         rows = VerifiedRows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
         return self._rule.choices(rows)
@@ -301,7 +294,7 @@ class VerifierSession:
         self.times.last_token = now
         if self.times.first_token is None:
             self.times.first_token = now
-        self._pacing.stepped(
+        self.pacing.stepped(
             len(self.prefix),
             max(tested - forced, 0),
             max(accepted - forced, 0),

@@ -6,7 +6,8 @@ verifier's ids, so the acceptance rate does not suffer.
 
 from collections.abc import Sequence
 
-from specmesh.core.sampling.sampler import Logits, Sampler
+from specmesh.core.sampling.filters import Logits
+from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.vocabulary.vocabulary import Remap, Vocabulary
 from specmesh.engines.base import Ask, DraftEngine, EngineInfo, predict_all
 from specmesh.errors import LocalProtocolError

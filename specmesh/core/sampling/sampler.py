@@ -13,29 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.sampling import THRESHOLD, Strategy
-from specmesh.core.sampling.filters import (
-    MAX_BIASES,
-    NONE,
-    Candidates,
-    Floats,
-    Ids,
-    Logits,
-    Penalties,
-    at_least,
-    biased,
-    largest,
-    min_p,
-    nucleus,
-    penalised,
-    top_p,
-    typical,
-    typical_of_row,
-)
+from specmesh.core.sampling import THRESHOLD, Strategy, filters
+from specmesh.core.sampling.filters import MAX_BIASES, NONE, Candidates, Floats, Ids, Logits, Penalties, largest
 from specmesh.core.sampling.noise import NoiseStream, derived, gumbel, reaching
 from specmesh.errors import RequestError
-
-__all__ = ["Logits", "Sampler", "SamplingParams"]
 
 MOST = 100.0  # largest temperature, penalty and (of either sign) bias of a request
 HEAD = 64  # largest logits whose noise is looked at first, where nothing filters a row
@@ -170,31 +151,26 @@ class Sampler:
 
     def _adjusted(self, logits: Logits) -> Logits:
         if self.params.logit_bias:
-            logits = biased(logits, self.params.logit_bias)
+            logits = filters.biased(logits, self.params.logit_bias)
         if self.params.penalties and len(self.before):
-            logits = penalised(logits, self.before, self.params.penalties)
+            logits = filters.penalised(logits, self.before, self.params.penalties)
         return logits
 
     def candidates(self, logits: Logits) -> Candidates:
         """What the filters leave of an adjusted row; all of it, in the vocabulary's order, where none filters."""
-        params = self.params
-        if not 0 < params.top_k < len(logits):
-            return self._of_whole_row(logits)
-        found = largest(logits, params.top_k)
-        return self._narrowed(typical(found, params.typical_p) if params.typical_p < 1 else found)
-
-    def _narrowed(self, found: Candidates) -> Candidates:
-        if self.params.top_p < 1:
-            found = top_p(found, self.params.top_p)
-        return min_p(found, self.params.min_p) if self.params.min_p > 0 else found
-
-    def _of_whole_row(self, logits: Logits) -> Candidates:
-        params = self.params
-        if params.typical_p < 1:
-            return self._narrowed(typical_of_row(logits, params.typical_p))
-        if params.top_p < 1:
-            found = nucleus(logits, params.top_p)
-            return min_p(found, params.min_p) if params.min_p > 0 else found
-        if params.min_p > 0:
-            return at_least(logits, params.min_p)
-        return Candidates(np.arange(len(logits)), logits.astype(np.float64))
+        params, top_p = self.params, self.params.top_p
+        if 0 < params.top_k < len(logits):
+            found = largest(logits, params.top_k)
+            if params.typical_p < 1:
+                found = filters.typical(found, params.typical_p)
+        elif params.typical_p < 1:
+            found = filters.typical_of_row(logits, params.typical_p)
+        elif top_p < 1:
+            found, top_p = filters.nucleus(logits, top_p), 1.0
+        elif params.min_p > 0:
+            return filters.at_least(logits, params.min_p)
+        else:
+            return Candidates(np.arange(len(logits)), logits.astype(np.float64))
+        if top_p < 1:
+            found = filters.top_p(found, top_p)
+        return filters.min_p(found, params.min_p) if params.min_p > 0 else found
