@@ -40,8 +40,8 @@ def accept(
 
     At most `room` >= 1 ids are committed; `stops(token)` hears of each in order and says whether the text stops with
     it. Where the choice is always the target's own, this is speculative decoding with the deterministic acceptance of
-    Leviathan et al. (2211.17192, section 2.3, argmax case), exact for any drafter; core.rules has others.
-    """
+    Leviathan et al. (2211.17192, section 2.3, argmax case), exact for any drafter; core.sampling.acceptance_strategies
+    has others."""
     committed: list[int] = []
     for index in range(len(drafts) + 1):
         try:

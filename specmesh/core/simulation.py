@@ -10,6 +10,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -128,7 +129,7 @@ class _Simulation:
         self._right, self._policy = right, policy
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
-        self._costs = site.costs.copy()
+        self._costs = deepcopy(site.costs)
         self._scheduler = Scheduler(site.n_batch, self._costs)
         self._limits = TargetLimits(ENDLESS, VOCABULARY, frozenset())
         self._acceptance = RollingAcceptance()

@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections import deque
-from copy import deepcopy
 from statistics import fmean, median
 
 from specmesh.core.draft_length.gate import SpeculationGates
@@ -25,24 +24,21 @@ class StepCosts:
         self._dearer: dict[int, float] = {}
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until something is learned
         self._owed = 0.0
-        self._pauses = {drafting: _Pauses(2 * window) for drafting in (False, True)}
-
-    def copy(self) -> "StepCosts":
-        return deepcopy(self)
+        self._pauses = {drafting: deque[float](maxlen=2 * window) for drafting in (False, True)}
+        self._mean_pauses: dict[bool, float] = {}  # of those that were measured
 
     def record_pause(self, seconds: float, *, drafting: bool) -> None:
         """Learn the pause between two steps, nothing being waited for. drafting: drafters, whose frames take time, were
         at work."""
-        self._pauses[drafting].record(seconds)
+        self._pauses[drafting].append(seconds)
+        self._mean_pauses[drafting] = fmean(self._pauses[drafting])
 
     def knows_pause(self, *, drafting: bool) -> bool:
-        """Whether any was measured in this case."""
-        return self._pauses[drafting].mean is not None
+        return drafting in self._mean_pauses
 
     def pause(self, *, drafting: bool) -> float:
         """Mean pause in seconds; that of the other case where only that is known."""
-        mean = self._pauses[drafting].mean
-        return (self._pauses[not drafting].mean or 0.0) if mean is None else mean
+        return self._mean_pauses.get(drafting, self._mean_pauses.get(not drafting, 0.0))
 
     def record(
         self, rows: int, seconds: float, *, context: int = 0, drafts: bool = False, redoes: bool = False
@@ -114,17 +110,10 @@ class StepCosts:
     def tables(self) -> dict[int, dict[int, float]]:
         """The same by the least context of each bucket."""
         curves = sorted(self._curves.items())
-        return {_least(bucket): dict(sorted(curve.medians.items())) for bucket, curve in curves}
-
-
-class _Pauses:
-    def __init__(self, window: int) -> None:
-        self.mean: float | None = None
-        self._last = deque[float](maxlen=window)
-
-    def record(self, seconds: float) -> None:
-        self._last.append(seconds)
-        self.mean = fmean(self._last)
+        return {
+            (SHORT_CONTEXT << bucket) // 2 if bucket else 0: dict(sorted(curve.medians.items()))
+            for bucket, curve in curves
+        }
 
 
 class _Curve:
@@ -136,7 +125,6 @@ class _Curve:
         self._window = window
         self._samples: dict[int, deque[float]] = {}
         self._widths: list[int] = []
-        self._between: dict[int, float] = {}
 
     def record(self, rows: int, seconds: float) -> bool:
         """Learn; return whether a median changed."""
@@ -149,7 +137,6 @@ class _Curve:
         if new == self.medians.get(rows):
             return False
         self.medians[rows] = new
-        self._between.clear()
         return True
 
     def doubt(self) -> None:
@@ -161,11 +148,6 @@ class _Curve:
     def seconds(self, rows: int) -> float:
         if rows in self.medians:
             return self.medians[rows]
-        if rows not in self._between:
-            self._between[rows] = self._interpolated(rows)
-        return self._between[rows]
-
-    def _interpolated(self, rows: int) -> float:
         if len(self._widths) == 1 or rows < self._widths[0]:
             return self.medians[self._widths[0]]
         at = min(bisect_left(self._widths, rows), len(self._widths) - 1)
@@ -178,7 +160,3 @@ class _Curve:
 
 def _bucket(context: int) -> int:
     return (context // SHORT_CONTEXT).bit_length()
-
-
-def _least(bucket: int) -> int:
-    return SHORT_CONTEXT << (bucket - 1) if bucket else 0

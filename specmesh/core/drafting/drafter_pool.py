@@ -1,6 +1,6 @@
 """Which of several drafters a session gets, which one stands by for it, and when they change places.
 
-The **standby** of a session follows it without being asked for drafts (standby.py). So a drafter is measured
+The **standby** of a session follows it without being asked for drafts (`Standby`). So a drafter is measured
 before anything depends on it, takes over without reading the text first, and is there when the other one dies. What
 counts is the rate of tokens that a drafter promises for this session, by its measured acceptance, speed and distance
 (`drafting_rate`). Nothing that a drafter says of itself is used.

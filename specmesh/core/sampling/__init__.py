@@ -6,7 +6,7 @@ THRESHOLD = 0.3  # the least probability of a draft that stands by `threshold`, 
 
 
 class Strategy(StrEnum):
-    """Its names, as clients and the wire have them. core.rules has what they do."""
+    """Its names, as clients and the wire have them. core.sampling.acceptance_strategies has what they do."""
 
     DETERMINISTIC = "deterministic"
     """A draft stands where it is what the target itself chooses: the text does not depend on any drafter."""

@@ -2,7 +2,7 @@
 
 A draft model's law has a hundred thousand entries, few of which matter. So the drafter cuts it, rounds it, samples from
 what is left, and sends just that with the draft. Nothing is lost by the cut but acceptance: block verification
-(core.block) is exact for whatever a draft was sampled from.
+(block_verification.py) is exact for whatever a draft was sampled from.
 """
 
 from collections.abc import Iterable
