@@ -37,7 +37,7 @@ def test_one_user_alone():
     assert found.busy == pytest.approx(30 / 32, rel=0.01)
 
 
-@pytest.mark.parametrize(("alpha", "round_trip"), [(0.5, 0.02), (0.75, 0.0003), (0.75, 0.08), (0.9, 0.005)])
+@pytest.mark.parametrize(("alpha", "round_trip"), [(0.75, 0.0003), (0.75, 0.08), (0.9, 0.005)])
 def test_the_promise_is_kept(alpha: float, round_trip: float):
     """Events, not averages, and still the rate that the policy promises; hardly below any fixed number of drafts; and
     acceptance that has to be learned costs little."""
