@@ -128,8 +128,13 @@ class _Shared:
     log_file: Path | None
 
     def api(self, role: str) -> "tuple[Path, Port | None]":
-        """Return where the API listens: its socket, and its port if there is one. Raises ConfigError."""
-        from specmesh.config import parse_port
+        """Return where the API listens: its socket, and its port if there is one. Raises ConfigError, also for limits
+        of this process that are too low."""
+        for limit, least, what, flag in _LIMITS:
+            allowed = resource.getrlimit(limit)[0]
+            if allowed != resource.RLIM_INFINITY and allowed < least:
+                raise ConfigError(f"the limit is {allowed} {what}, a daemon needs {least}: raise it (ulimit {flag})")
+        from specmesh.config import parse_port  # not before: a process with too little memory cannot import it
 
         port = parse_port(self.http, self.api_key_file, self.allow_origin)
         return self.socket or paths.default_socket(role), port
@@ -324,10 +329,6 @@ def _instance(path: Path) -> "InstanceLock":
     """The only daemon at this socket, known to clients before the rest is imported. Raises Busy, ConfigError."""
     from specmesh.daemons.runtime.instance import InstanceLock
 
-    for limit, least, what, flag in _LIMITS:
-        allowed = resource.getrlimit(limit)[0]
-        if allowed != resource.RLIM_INFINITY and allowed < least:
-            raise ConfigError(f"the limit is {allowed} {what}, a daemon needs {least}: raise it (ulimit {flag})")
     with about("socket"):
         return InstanceLock(path)
 
