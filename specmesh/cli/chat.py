@@ -11,7 +11,7 @@ import click
 from specmesh import client as daemon
 from specmesh.cli.generate import read_stdin, say, say_waiting
 from specmesh.cli.options import COUNT, request_options
-from specmesh.cli.resuming import RECONNECT_TIMEOUT, Answer
+from specmesh.cli.streaming import RECONNECT_TIMEOUT, Answer
 from specmesh.client import Client, Json
 from specmesh.errors import RequestError, SpecmeshError
 
@@ -20,7 +20,7 @@ HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an an
 
 @dataclass(slots=True)
 class Conversation:
-    """What has been said. With `raw` no chat template is used: the model goes on with the text itself."""
+    """The conversation so far; raw: a text that the model continues, without a chat template."""
 
     system: str | None = None
     raw: bool = False
@@ -31,12 +31,12 @@ class Conversation:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget everything but the system prompt."""
         self.text = ""
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
 
     def said(self, text: str) -> Json:
-        """The user says something; what to ask the daemon for now."""
+        """Add the user's message; return the fields of the request."""
         if self.raw:
             self.text += text
             return {"prompt": self.text}
@@ -44,14 +44,9 @@ class Conversation:
         return {"messages": self.messages}
 
     def answered(self, text: str) -> None:
-        """The model has answered, perhaps not to the end."""
+        """Add the model's answer, even a part of one."""
         self.text += text
         self.messages.append({"role": "assistant", "content": text})
-
-    def unsaid(self) -> None:
-        """The last message was refused: it is not part of the conversation."""
-        if self.messages and self.messages[-1]["role"] == "user":
-            self.messages.pop()
 
 
 @click.command()
@@ -77,9 +72,9 @@ def chat(
 
 
 def run(client: Client, conversation: Conversation, options: Json) -> None:
-    """Talk until the user ends it; where stdin is no terminal, its whole text is the one message.
+    """Talk until the user ends it; without a terminal, the whole standard input is one message.
 
-    Raises the daemon's error then; in a terminal errors are told and the conversation goes on.
+    In a terminal the daemon's errors are printed, else raised.
     """
     if not sys.stdin.isatty():
         text = read_stdin().removesuffix("\n")
@@ -101,11 +96,16 @@ def run(client: Client, conversation: Conversation, options: Json) -> None:
             case "/?" | "/help":
                 print(HELP, file=sys.stderr)
             case _:
-                _turn(client, conversation, line, options)
+                before = conversation.text, list(conversation.messages)
+                try:
+                    _answer(client, conversation, conversation.said(line) | options)
+                except SpecmeshError as error:  # what was refused is no part of the conversation
+                    conversation.text, conversation.messages = before
+                    say(str(error))
 
 
 def _lines() -> Iterator[str]:
-    """What is typed, line by line; Ctrl-C drops a line."""
+    """Yield what is typed, line by line; Ctrl-C drops a line."""
     while True:
         try:
             if not sys.stdout.isatty():
@@ -118,18 +118,8 @@ def _lines() -> Iterator[str]:
             return
 
 
-def _turn(client: Client, conversation: Conversation, line: str, options: Json) -> None:
-    before = conversation.text
-    try:
-        _answer(client, conversation, conversation.said(line) | options)
-    except SpecmeshError as error:
-        conversation.unsaid()
-        conversation.text = before
-        say(str(error))
-
-
 def _answer(client: Client, conversation: Conversation, body: Json) -> None:
-    """Print an answer as it comes; one that is interrupted counts as far as it came."""
+    """Print an answer as it comes; the conversation keeps the beginning of an interrupted one."""
     text = ""
     try:
         with closing(Answer(client, body, RECONNECT_TIMEOUT).chunks()) as chunks:

@@ -4,6 +4,7 @@ import json as json_module
 import os
 import secrets
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -13,41 +14,16 @@ import click
 
 from specmesh import client as daemon
 from specmesh.cli.options import COUNT, draft_n_option, given, json_option, number, request_options
-from specmesh.cli.paced_output import PacedOutput
-from specmesh.cli.resuming import RECONNECT_TIMEOUT, Answer
+from specmesh.cli.streaming import RECONNECT_TIMEOUT, Answer, PacedOutput
 from specmesh.client import Client, Json
-from specmesh.errors import RequestError, SpecmeshError
+from specmesh.errors import RequestError
 
-_REPORT_KEYS = (
-    "prompt_tokens",
-    "cached_tokens",
-    "generated_tokens",
-    "resumed_tokens",
-    "seed",
-    "rounds",
-    "drafted",
-    "accepted",
-    "forced_drafted",
-    "forced_accepted",
-    "acceptance_rate",
-    "mean_acceptance_length",
-    "time_s",
-    "time_to_first_token_s",
-    "tokens_per_second",
-    "verify_ms",
-    "draft_ms",
-    "network_ms",
-    "wait_ms",
-    "bytes_sent",
-    "bytes_received",
-    "draft_n_last",
-    "accept_histogram",
-    "drafter",
-    "one_token_step_ms",
-    "speedup_vs_one_token_step",
-    "strategy",
-    "exact",
-)
+_REPORT_KEYS = (  # noqa: SIM905
+    "prompt_tokens cached_tokens generated_tokens resumed_tokens seed rounds drafted accepted forced_drafted "
+    "forced_accepted acceptance_rate mean_acceptance_length time_s time_to_first_token_s tokens_per_second verify_ms "
+    "draft_ms network_ms wait_ms bytes_sent bytes_received draft_n_last accept_histogram drafter one_token_step_ms "
+    "speedup_vs_one_token_step strategy exact"
+).split()
 SEEDS = 2**32
 _GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
 
@@ -158,12 +134,12 @@ def generate(
 
 
 def say(what: str) -> None:
-    """Tell the user something on stderr."""
+    """Print a message to stderr."""
     click.echo(f"specmesh: {what}", err=True)
 
 
 def say_waiting(why: str) -> None:
-    """Tell the user that the command waits."""
+    """Print why the command waits."""
     say(f"{why}: waiting")
 
 
@@ -183,9 +159,9 @@ def read_stdin() -> str:
 def run(
     client: Client, body: Json, output: Output, timeout: float = 0.0, say: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Generate and print; raises the daemon's error, the text so far being on stdout already.
+    """Generate and print one completion; raise the daemon's error after the text so far.
 
-    timeout: seconds that a daemon which went away in the middle is waited for, which `say` tells.
+    timeout: seconds to wait for a daemon that went away; say: called with what is waited for.
     """
     body = {"seed": secrets.randbits(32)} | body
     so_far = _Text(seed=body["seed"])
@@ -194,28 +170,22 @@ def run(
         with closing(Answer(client, body, timeout, say).chunks()) as chunks, paced as pace:
             for chunk in chunks:
                 _take(chunk, so_far, output, pace)
-    except (SpecmeshError, KeyboardInterrupt):
+    finally:
         if output.as_json:
-            print(json_module.dumps(_as_json(so_far, "interrupted")))
-        elif so_far.text:
+            print(json_module.dumps(_as_json(so_far)))
+        elif so_far.text or so_far.finish_reason:
             print(flush=True)
-        raise
-    if output.as_json:
-        print(json_module.dumps(_as_json(so_far, so_far.finish_reason)))
-        return
-    print(flush=True)
-    if output.verbose:
+    if output.verbose and not output.as_json:
         print("\n".join(summary(_report(so_far))), file=sys.stderr)
 
 
 def run_several(
     client: Client, body: Json, output: Output, count: int, timeout: float, say: Callable[[str], None]
 ) -> None:
-    """Generate `count` texts side by side, with seeds that follow one another, and print them in their order.
+    """Generate `count` completions in parallel, with consecutive seeds, and print them in order.
 
-    The first is shown as it comes, another when those before it are whole; `say` hears which one follows. Raises the
-    daemon's error, also where it goes away: several texts cannot be gone on with. timeout: as in `run`, of the
-    verifier's alone.
+    The first is streamed, each other one follows once those before it are complete; `say` is called before each.
+    timeout: seconds that a drafter waits for its verifier; several completions cannot be resumed.
     """
     seed = body.get("seed", secrets.randbits(32))
     assert isinstance(seed, int)
@@ -232,12 +202,11 @@ def run_several(
     finally:
         printing.close()
         if output.as_json:
-            choices = [_as_json(text, text.finish_reason or "interrupted") for text in texts]
-            print(json_module.dumps({"schema_version": 1, "choices": choices}))
+            print(json_module.dumps({"schema_version": 1, "choices": [_as_json(text) for text in texts]}))
 
 
 def _in_order(texts: list[_Text], output: Output, say: Callable[[str], None]) -> Generator[None, None, None]:
-    """Print one text after the other: at each turn, what has come since."""
+    """Print one text after the other; each turn prints what has come since."""
     for which, text in enumerate(texts, 1):
         say(f"text {which} of {len(texts)}, seed {text.seed}")
         shown = 0
@@ -287,7 +256,7 @@ def _take(chunk: Json, so_far: _Text, output: Output, pace: PacedOutput | None) 
 
 
 def _marked(text: str, told: Json) -> str:
-    """A round's text with its accepted drafts told apart from the verifier's own token."""
+    """Return a round's text with its accepted drafts marked."""
     drafted: str = told["accepted_text"]  # type: ignore[assignment]
     own = text[len(drafted) :]
     if not drafted:
@@ -313,27 +282,25 @@ def _report(so_far: _Text) -> Json:
     return report if isinstance(report, dict) else {}
 
 
-def _as_json(so_far: _Text, finish_reason: str | None) -> Json:
-    report = _report(so_far)
-    return (
-        dict.fromkeys(_REPORT_KEYS)
-        | {
-            "schema_version": 1,
-            "text": so_far.text,
-            "token_ids": so_far.ids,
-            "prompt_token_ids": so_far.result.get("prompt_token_ids", []),
-            "finish_reason": finish_reason,
-            "generated_tokens": len(so_far.ids),
-            "seed": so_far.seed,
-            "logprobs": so_far.logprobs or None,
-        }
-        | {key: value for key, value in report.items() if key in _REPORT_KEYS}
-    )
+def _as_json(so_far: _Text) -> Json:
+    own: Json = {
+        "schema_version": 1,
+        "text": so_far.text,
+        "token_ids": so_far.ids,
+        "prompt_token_ids": so_far.result.get("prompt_token_ids", []),
+        "finish_reason": so_far.finish_reason or "interrupted",
+        "generated_tokens": len(so_far.ids),
+        "seed": so_far.seed,
+        "logprobs": so_far.logprobs or None,
+    }
+    report = {key: value for key, value in _report(so_far).items() if key in _REPORT_KEYS}
+    return dict.fromkeys(_REPORT_KEYS) | own | report
 
 
 def summary(report: Json) -> list[str]:
-    """The closing lines of --verbose."""
-    r = {key: _number(report.get(key)) for key in _REPORT_KEYS}
+    """Return the last lines of --verbose."""
+    numbers = {key: value for key, value in report.items() if isinstance(value, int | float)}
+    r = defaultdict[str, float](float, numbers)
     rounds = max(r["rounds"], 1)
     drafter = report.get("drafter") or "none"
     lossy = "" if report.get("exact", True) else ": lossy, the text is not as likely as of the verifier alone"
@@ -354,7 +321,3 @@ def summary(report: Json) -> list[str]:
         f"({r['one_token_step_ms']:.2f} ms)",
     }
     return [f"{name:<13}{value}" for name, value in rows.items()]
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -13,14 +13,12 @@ from specmesh.cli.bench import audit, bench
 from specmesh.cli.chat import chat
 from specmesh.cli.config import bad_variable, blamed, config
 from specmesh.cli.daemons import drafter, rpc_server, verifier
-from specmesh.cli.doctor import doctor
 from specmesh.cli.generate import generate
-from specmesh.cli.keys import keys, pair
 from specmesh.cli.models import models
 from specmesh.cli.plan import plan
-from specmesh.cli.service import service
+from specmesh.cli.setup import keys, pair, service
 from specmesh.cli.stats import stats
-from specmesh.cli.status import ping, ps
+from specmesh.cli.status import doctor, ping, ps
 from specmesh.errors import ConfigError, SpecmeshError
 
 SYSTEM_REFUSED, NOT_WRITTEN, INTERRUPTED = 71, 74, 130

@@ -1,5 +1,6 @@
-"""`specmesh plan`: what so many users of one verifier would get, with drafts and without; where drafts stop paying."""
+"""`specmesh plan`: throughput of one verifier by number of users, with drafts and without."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,15 +29,7 @@ if TYPE_CHECKING:
     from specmesh.core.simulation import Deployment, Forecast, Workload
 
 PAYS = 1.02
-"""Speed-up from which drafts pay: simulations of the same thing differ by 1 %."""
-
-SEED = 1
-
-_HEADINGS = (
-    f"{'users':>6}{'tokens/s':>10}{'each':>8}{'slowest':>9}{'alone':>10}{'each':>8}{'speed-up':>10}"
-    f"{'drafts':>8}{'accept':>8}{'rows':>7}"
-)
-_MEANING = "each, slowest: tokens/s of a user; drafts: verified per token; rows: of a step with drafts"
+"""Minimum speed-up at which drafts pay: two simulations of the same thing differ by 1 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +41,7 @@ class Level:
 
     @property
     def users(self) -> int:
-        """How many."""
+        """Number of concurrent users."""
         return self.alone.users
 
     @property
@@ -57,12 +50,12 @@ class Level:
         return self.drafting.total / self.alone.total
 
     def as_json(self) -> dict[str, object]:
-        """An entry of `levels`."""
-        forecasts = {name: _as_json(one) for name, one in (("drafting", self.drafting), ("alone", self.alone))}
+        """Return an entry of `levels`."""
+        forecasts = {"drafting": _forecast_json(self.drafting), "alone": _forecast_json(self.alone)}
         return {"users": self.users, "speedup": round(self.speedup, 4), **forecasts}
 
     def line(self) -> str:
-        """A row of the table."""
+        """Return a row of the table."""
         ours, alone = self.drafting, self.alone
         acceptance = "-" if ours.acceptance is None else f"{ours.acceptance:.0%}"
         return (
@@ -71,7 +64,7 @@ class Level:
         )
 
 
-def _as_json(one: "Forecast") -> dict[str, object]:
+def _forecast_json(one: "Forecast") -> dict[str, object]:
     rounded = {name: value if value is None else round(value, 4) for name, value in asdict(one).items()}
     del rounded["users"]
     return rounded | {"fairness": round(one.slowest / one.mean, 4) if one.mean else 0.0}
@@ -79,7 +72,7 @@ def _as_json(one: "Forecast") -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was simulated, and what came of it, fewest users first."""
+    """What was simulated, and the result of each number of users, fewest first."""
 
     site: "Deployment"
     texts: "Workload"
@@ -87,22 +80,18 @@ class Plan:
     levels: Sequence[Level]
 
     @property
-    def pays_up_to(self) -> int | None:
-        """The most users with whom, and with all fewer simulated, drafts pay."""
-        most = None
-        for level in self.levels:
-            if level.speedup < PAYS:
-                break
-            most = level.users
-        return most
-
-    @property
     def stops_at(self) -> int | None:
-        """The fewest users with whom drafts do not pay."""
+        """The fewest users for whom drafts do not pay."""
         return next((level.users for level in self.levels if level.speedup < PAYS), None)
 
+    @property
+    def pays_up_to(self) -> int | None:
+        """The most users before `stops_at`."""
+        paying = itertools.takewhile(lambda level: level.speedup >= PAYS, self.levels)
+        return max((level.users for level in paying), default=None)
+
     def as_json(self) -> dict[str, object]:
-        """What `--json` prints."""
+        """Return what --json prints."""
         site, texts = self.site, self.texts
         return {
             "schema_version": 1,
@@ -121,21 +110,27 @@ class Plan:
         }
 
     def lines(self) -> list[str]:
-        """The same for people."""
+        """Return the site, a table and the verdict."""
         site, texts = self.site, self.texts
         drafters = "a drafter for each user" if site.drafters is None else f"drafters {site.drafters}"
-        times = f"one row {site.costs.seconds(1) * 1e3:.3g} ms, a draft {site.draft * 1e3:.3g} ms, "
-        way = f"round trip {site.round_trip * 1e3:.3g} ms, {self.alpha:.0%} of drafts stand; {drafters}"
-        what = f"texts of {texts.tokens} tokens after prompts of {texts.prompt}, one after the other; simulated"
-        table = [_HEADINGS, *(level.line() for level in self.levels), _MEANING]
-        return [times + way, what, "", *table, "", self._verdict()]
-
-    def _verdict(self) -> str:
         if self.stops_at is None:
-            return f"Drafting pays with all these numbers of users, up to {self.pays_up_to}."
-        if self.pays_up_to is None:
-            return f"Drafting does not pay, not with {self.stops_at} either."
-        return f"Drafting pays up to {self.pays_up_to} users, and stops paying by {self.stops_at}."
+            verdict = f"Drafting pays with all these numbers of users, up to {self.pays_up_to}."
+        elif self.pays_up_to is None:
+            verdict = f"Drafting does not pay, not with {self.stops_at} either."
+        else:
+            verdict = f"Drafting pays up to {self.pays_up_to} users, and stops paying by {self.stops_at}."
+        times = f"one row {site.costs.seconds(1) * 1e3:.3g} ms, a draft {site.draft * 1e3:.3g} ms"
+        link = f"round trip {site.round_trip * 1e3:.3g} ms, {self.alpha:.0%} of drafts accepted; {drafters}"
+        return [
+            f"{times}, {link}",
+            f"texts of {texts.tokens} tokens after prompts of {texts.prompt}, one after the other; simulated",
+            "",
+            " users  tokens/s    each  slowest     alone    each  speed-up  drafts  accept   rows",
+            *(level.line() for level in self.levels),
+            "each, slowest: tokens/s of a user; drafts: verified per token; rows: of a step with drafts",
+            "",
+            verdict,
+        ]
 
 
 def forecast(
@@ -144,19 +139,14 @@ def forecast(
     """Simulate each number of users with drafts and without; `advance` is called after each simulation."""
     from specmesh.core.simulation import simulate
 
-    levels = []
-    for count in sorted(users):
-        found = []
-        for one in (texts, replace(texts, draft_n=0)):
-            found.append(simulate(site, one, count, _luck(alpha)))
-            advance()
-        levels.append(Level(*found))
+    def run(count: int, draft_n: int | None) -> "Forecast":
+        chance = Random(1)  # noqa: S311 - luck, not a secret
+        found = simulate(site, replace(texts, draft_n=draft_n), count, lambda _: chance.random() < alpha)
+        advance()
+        return found
+
+    levels = [Level(run(count, texts.draft_n), run(count, 0)) for count in sorted(users)]
     return Plan(site, texts, alpha, levels)
-
-
-def _luck(alpha: float) -> Callable[[int], bool]:
-    chance = Random(SEED)  # noqa: S311 - luck, not a secret
-    return lambda _: chance.random() < alpha
 
 
 @click.command()

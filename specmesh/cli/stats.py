@@ -1,5 +1,6 @@
 """`specmesh stats`: what a daemon is doing, as lines, as JSON, or live."""
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -71,7 +72,7 @@ def watch(client: Client, interval: float) -> None:
 
 
 def _snapshots(client: Client, interval: float) -> Iterator[tuple[Json, str]]:
-    """The newest snapshot, and what is wrong where it is not new: a daemon that went away may come back."""
+    """Yield the newest snapshot, and a message if the daemon does not answer now."""
     snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()
     while True:
         yield snapshot, trouble
@@ -150,100 +151,86 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
     loading = told.number("loading")
     if loading is not None:
         return [("role", told.text("role")), ("loading", f"{loading:.0%}")]
-    common = [
+    sessions = told.part("sessions")
+    more = {name: sessions.number(name) for name in ("queued", "kept", "interrupted")}
+    live = _filled("{live} live of {max}, {opened} opened", sessions)
+    reuse = "{hits} sessions reused {tokens_saved} tokens, {kept_tokens} tokens in {kept_sequences} sequences are kept"
+    return [
         ("role", f"{told.text('role')}, up {told.number('uptime_s') or 0:.0f} s"),
-        ("model", "{} on {}".format(*_each(told.part("model"), "name", "backend"))),
-        ("sessions", _sessions(told.part("sessions"))),
-        ("prefix cache", _reuse(told.part("reuse"))),
-        ("draft_n", told.text("draft_n") or "-"),
-        ("round trip", "p50 {} ms, p99 {} ms".format(*_each(told.part("round_trip_ms"), "p50", "p99"))),
-        ("bytes/accepted", told.text("bytes_per_accepted_token") or "-"),
+        ("model", _filled("{name} on {backend}", told.part("model"))),
+        ("sessions", live + "".join(f", {count:g} {name}" for name, count in more.items() if count)),
+        ("prefix cache", _filled(reuse, told.part("reuse"))),
+        ("draft_n", _filled("{draft_n}", told)),
+        ("round trip", _filled("p50 {p50} ms, p99 {p99} ms", told.part("round_trip_ms"))),
+        ("bytes/accepted", _filled("{bytes_per_accepted_token}", told)),
         ("wire", "encrypted, for allowed keys only" if told.raw.get("encrypted") else "not encrypted"),
         ("busy", ", ".join(f"{printable(name)} {share:.0%}" for name, share in _busy(told).items())),
+        *(_drafter(told) if told.text("role") == "drafter" else _verifier(told)),
     ]
-    return common + (_drafter(told) if told.text("role") == "drafter" else _verifier(told))
 
 
 def _verifier(told: Fields) -> list[tuple[str, str]]:
     acceptance, totals = told.part("acceptance"), told.part("totals")
     positions = " ".join(f"{rate:.2f}" for rate in acceptance.numbers("per_position"))
-    peers = [("drafter", _peer(peer)) for peer in told.parts("peers")]
+    peer = (
+        "{drafter} ({engine} {model}), {draft_interval_ms} ms per draft, acceptance {acceptance}, promises "
+        "{promised_tokens_per_second} tokens/s, drafts for {sessions}, stands by for {standbys}"
+    )
     return [
-        ("acceptance", "rolling {}, total {}".format(*_each(acceptance, "rolling", "total"))),
-        ("mean length", acceptance.text("mean_length") or "-"),
+        ("acceptance", _filled("rolling {rolling}, total {total}", acceptance)),
+        ("mean length", _filled("{mean_length}", acceptance)),
         ("per position", positions or "-"),
-        ("tokens/s", "{}, one-token step {} ms".format(*_each(told, "tokens_per_second", "one_token_step_ms"))),
+        ("tokens/s", _filled("{tokens_per_second}, one-token step {one_token_step_ms} ms", told)),
         ("speed-up", f"{_speedup(told)} over the one-token step"),
-        ("generated", "{} tokens in {} rounds".format(*_each(totals, "generated", "rounds"))),
-        ("drafts", "{} accepted of {}".format(*_each(totals, "accepted", "drafted"))),
-        *(peers or [("drafter", "none attached")]),
+        ("generated", _filled("{generated} tokens in {rounds} rounds", totals)),
+        ("drafts", _filled("{accepted} accepted of {drafted}", totals)),
+        *([("drafter", _filled(peer, one)) for one in told.parts("peers")] or [("drafter", "none attached")]),
     ]
 
 
 def _drafter(told: Fields) -> list[tuple[str, str]]:
     several = told.parts("verifiers")
     if len(several) > 1:
-        verifiers = [("verifier", f"{_where(one, one)} at {one.text('address')}{_load(one)}") for one in several]
+        verifiers = [f"{_where(one, one)} at {one.text('address')}{_load(one)}" for one in several]
     else:
-        verifiers = [("verifier", _where(told.part("verifier"), told))]
-    counts = _each(told.part("totals"), "drafted", "accepted", "committed")
+        verifiers = [_where(told.part("verifier"), told)]
     return [
-        *verifiers,
-        ("drafting", "{} ms per draft".format(*_each(told, "draft_ms"))),
-        ("totals", "{} drafted, {} accepted, {} committed".format(*counts)),
+        *(("verifier", one) for one in verifiers),
+        ("drafting", _filled("{draft_ms} ms per draft", told)),
+        ("totals", _filled("{drafted} drafted, {accepted} accepted, {committed} committed", told.part("totals"))),
     ]
-
-
-def _sessions(sessions: Fields) -> str:
-    """How many there are; also those that wait, and those whose client is away, or whose verifier is."""
-    told = "{} live of {}, {} opened".format(*_each(sessions, "live", "max", "opened"))
-    more = {name: sessions.number(name) for name in ("queued", "kept", "interrupted")}
-    return told + "".join(f", {count:g} {name}" for name, count in more.items() if count)
-
-
-def _reuse(reuse: Fields) -> str:
-    """What sessions had of those before them, and what is kept for others."""
-    told = "{} sessions reused {} tokens, ".format(*_each(reuse, "hits", "tokens_saved"))
-    return told + "{} tokens in {} sequences are kept".format(*_each(reuse, "kept_tokens", "kept_sequences"))
-
-
-def _peer(peer: Fields) -> str:
-    told = "{} ({} {}), {} ms per draft".format(*_each(peer, "drafter", "engine", "model", "draft_interval_ms"))
-    names = ("acceptance", "promised_tokens_per_second", "sessions", "standbys")
-    return told + ", acceptance {}, promises {} tokens/s, drafts for {}, stands by for {}".format(*_each(peer, *names))
 
 
 def _where(verifier: Fields, told: Fields) -> str:
     if verifier.text("name"):
-        return "{} ({})".format(*_each(verifier, "name", "model"))
+        return _filled("{name} ({model})", verifier)
     return told.text("refusal") or "not connected"
 
 
 def _load(verifier: Fields) -> str:
-    """What one of several verifiers does now."""
+    """Return what one of several verifiers does now."""
     if not verifier.text("name"):
         return ""
-    load, own = verifier.part("load"), verifier.number("sessions", "own")
-    busy = "{} of {} sessions".format(*_each(load, "sessions", "max")) if load.number("max") else "its load untold"
-    away = "{} ms away".format(*_each(verifier.part("round_trip_ms"), "p50"))
-    return f", {busy}, {own or 0:g} ours, {away}"
+    load, own = verifier.part("load"), verifier.number("sessions", "own") or 0
+    busy = _filled("{sessions} of {max} sessions", load) if load.number("max") else "its load unknown"
+    return f", {busy}, {own:g} ours, {_filled('{p50} ms away', verifier.part('round_trip_ms'))}"
 
 
 def _speedup(told: Fields) -> str:
-    """Tokens per second of a session against one per one-token step; the mean of those that live."""
+    """Return the mean tokens per second of live sessions over one token per one-token step."""
     rates = [row.number("tokens_per_second") or 0.0 for row in told.parts("sessions", "rows")]
     step = told.number("one_token_step_ms")
     return f"{sum(rates) / len(rates) * step / 1e3:.2f}x" if rates and step else "-"
 
 
 def _busy(told: Fields) -> dict[str, float]:
-    """Each side's share of the last minute, by its name."""
+    """Return each side's busy share of the last minute, by its name."""
     return told.by_name("busy") | told.by_name("busy", "drafters")
 
 
-def _each(told: Fields, *names: str) -> list[str]:
-    """These values as they were told, a dash for none."""
-    return [told.text(name) or "-" for name in names]
+def _filled(template: str, told: Fields) -> str:
+    """Fill the names in a template with these fields, a dash for each that is missing."""
+    return re.sub(r"{(\w+)}", lambda name: told.text(name[1]) or "-", template)
 
 
 def _short(value: float | None) -> str:

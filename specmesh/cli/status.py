@@ -1,20 +1,26 @@
-"""`specmesh ps` and `ping`: which daemons run here, whom they are connected to, and how far those are."""
+"""`specmesh ps`, `ping` and `doctor`: which daemons run here, whom they are connected to, and what is wrong."""
 
+import os
 import socket
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from specmesh import client as daemon
-from specmesh.cli.options import json_option, number, print_json, socket_option
+from specmesh.cli.options import POSITIVE_SHARE, json_option, number, print_json, print_result, socket_option
 from specmesh.client import Fields, Json, known_sockets, listens, printable, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
+from specmesh.paths import bundled
 from specmesh.security.addresses import endpoint, way
 
-SCHEMA_VERSION = 1
+if TYPE_CHECKING:
+    from specmesh.doctor import Checks
+
 ANSWER_TIMEOUT_S = 2.0
 
 
@@ -25,9 +31,9 @@ def ps(ctx: click.Context, json: bool) -> None:
     """List the daemons that run here; exit code 69 if there are none."""
     found = find()
     if json:
-        print_json({"schema_version": SCHEMA_VERSION, "daemons": [one.as_json() for one in found]})
+        print_json({"schema_version": 1, "daemons": [one.as_json() for one in found]})
     elif found:
-        click.echo("\n".join(_tables(found)))
+        click.echo("\n".join(_tables([one.as_json() for one in found])))
     if not found:
         click.echo("specmesh: no daemon runs here: start one (specmesh verifier, specmesh drafter)", err=True)
         ctx.exit(DaemonUnreachable.exit_code)
@@ -35,8 +41,7 @@ def ps(ctx: click.Context, json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A daemon at a socket. `stats` is its snapshot; None where it does not answer: because it only takes connections,
-    or, if `starting`, not even those yet."""
+    """A daemon at a socket. stats: its snapshot; None if it does not answer, or is still starting."""
 
     socket: Path
     stats: Json | None
@@ -49,12 +54,12 @@ class Found:
 
     @property
     def role(self) -> str:
-        """verifier or drafter, by its own word, else by its socket's name."""
+        """verifier or drafter; from the socket's name if the daemon does not answer."""
         return self.fields.text("role") or self.socket.stem
 
     @property
     def model(self) -> str | None:
-        """Its model's name as it is; None while it loads."""
+        """The name of its model; None while it loads."""
         name = self.fields.part("model").raw.get("name")
         return str(name) if name is not None else None
 
@@ -67,19 +72,22 @@ class Found:
         return f"loading {loading:.0%}" if loading is not None else "running"
 
     def as_json(self) -> Json:
-        """One row of --json."""
-        told = self.fields
+        """Return one row of --json."""
+        stats = self.fields
         return {
             "role": self.role,
-            "pid": _whole(told.number("pid")),
+            "pid": _whole(stats.number("pid")),
             "state": self.state,
             "model": self.model,
-            "sessions": _whole(told.number("sessions", "live")),
-            "max_sessions": _whole(told.number("sessions", "max")),
-            "uptime_s": told.number("uptime_s"),
-            "version": told.text("version") or None,
+            "sessions": _whole(stats.number("sessions", "live")),
+            "max_sessions": _whole(stats.number("sessions", "max")),
+            "uptime_s": stats.number("uptime_s"),
+            "version": stats.text("version") or None,
             "socket": str(self.socket),
-            "neighbours": [*map(_verifier, told.parts("verifiers")), *map(_drafter, told.parts("peers"))],
+            "neighbours": [
+                *(_peer(one, "name", one.part("load")) for one in stats.parts("verifiers")),
+                *(_peer(one, "drafter", Fields({})) for one in stats.parts("peers")),
+            ],
         }
 
 
@@ -97,74 +105,43 @@ def find() -> list[Found]:
     return found
 
 
-def _verifier(told: Fields) -> Json:
-    """One of a drafter's verifiers; its sessions are those that it generates for, of `places`."""
-    away = "refused" if told.text("refusal") else "away"
-    places = _whole(told.number("load", "max"))
+def _peer(peer: Fields, name: str, load: Fields) -> Json:
+    """Return a peer of a daemon; sessions and places: of a verifier that has told its load."""
+    state = "stuck" if peer.raw.get("stuck") else "attached"
+    if name == "name" and not peer.text("name"):
+        state = "refused" if peer.text("refusal") else "away"
+    places = _whole(load.number("max"))
     return {
-        "name": told.text("name") or None,
-        "state": _attached(told) if told.text("name") else away,
-        "model": told.text("model") or None,
-        "sessions": _whole(told.number("load", "sessions")) if places else None,
+        "name": peer.text(name) or None,
+        "state": state,
+        "model": peer.text("model") or peer.text("engine") or None,
+        "sessions": _whole(load.number("sessions")) if places else None,
         "places": places,
-        "round_trip_ms": told.number("round_trip_ms", "p50"),
-        "address": told.text("address"),
+        "round_trip_ms": peer.number("round_trip_ms", "p50"),
+        "address": peer.text("address"),
     }
-
-
-def _drafter(told: Fields) -> Json:
-    """One of a verifier's drafters."""
-    return {
-        "name": told.text("drafter") or None,
-        "state": _attached(told),
-        "model": told.text("model") or told.text("engine") or None,
-        "sessions": None,
-        "places": None,
-        "round_trip_ms": told.number("round_trip_ms", "p50"),
-        "address": told.text("address"),
-    }
-
-
-def _attached(told: Fields) -> str:
-    return "stuck" if told.raw.get("stuck") else "attached"
 
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _tables(found: Iterable[Found]) -> list[str]:
-    """A table of the daemons, and one of their neighbours if there are any."""
-    daemons = [("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET")]
+def _tables(daemons: Iterable[Json]) -> list[str]:
+    """Return a table of the daemons, and one of their neighbours if there are any."""
+    own = [("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET")]
     links = [("DAEMON", "NEIGHBOUR", "STATE", "MODEL", "SESSIONS", "ROUND TRIP", "ADDRESS")]
-    for one in found:
-        told, uptime = one.as_json(), one.fields.number("uptime_s")
-        daemons.append(
-            (
-                one.role,
-                _cell(told["pid"]),
-                printable(one.model or one.state),
-                _share(told["sessions"], told["max_sessions"]),
-                "-" if uptime is None else human_seconds(uptime),
-                str(one.socket),
-            )
-        )
-        for near in one.as_json()["neighbours"]:  # type: ignore[attr-defined]
-            trip = near["round_trip_ms"]
-            links.append(
-                (
-                    f"{one.role} {told['pid']}",
-                    *(_cell(near[key]) for key in ("name", "state", "model")),
-                    _share(near["sessions"], near["places"]),
-                    "-" if trip is None else f"{trip:.3g} ms",
-                    _cell(near["address"]),
-                )  # type: ignore[arg-type]
-            )
-    return [*_aligned(daemons), *(["", *_aligned(links)] if len(links) > 1 else [])]
-
-
-def _cell(value: object) -> str:
-    return str(value or "-")
+    for one in daemons:
+        role, pid, uptime = str(one["role"]), str(one["pid"] or "-"), one["uptime_s"]
+        sessions = _share(one["sessions"], one["max_sessions"])
+        age = human_seconds(uptime) if isinstance(uptime, float) else "-"
+        own.append((role, pid, printable(str(one["model"] or one["state"])), sessions, age, str(one["socket"])))
+        near: Json
+        for near in one["neighbours"]:  # type: ignore[attr-defined]
+            name, state, model, address = (str(near[key] or "-") for key in ("name", "state", "model", "address"))
+            trip = "-" if near["round_trip_ms"] is None else f"{near['round_trip_ms']:.3g} ms"
+            sessions = _share(near["sessions"], near["places"])
+            links.append((f"{role} {pid}", name, state, model, sessions, trip, address))
+    return [*_aligned(own), *(["", *_aligned(links)] if len(links) > 1 else [])]
 
 
 def _share(sessions: object, most: object) -> str:
@@ -187,6 +164,9 @@ def human_seconds(seconds: float) -> str:
     return f"{left}s"
 
 
+# --- ping
+
+
 @click.command()
 @number("--count", click.IntRange(1, 100_000), 10, "N", "Number of PINGs.")
 @number("--interval", click.FloatRange(0.01, 60.0), 0.2, "SECONDS", "Time between two PINGs.")
@@ -197,77 +177,118 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
 
     Ctrl-C ends it with the summary so far.
     """
-    tallies: dict[tuple[str, str], Tally] = {}
+    peers: dict[tuple[str, str], _Pings] = {}
     try:
         for event in daemon.Client(socket_path).stream("/ping", {"count": count, "interval_s": interval}):
-            name, address = printable(str(event["peer"])), printable(str(event["address"]))
-            line = tallies.setdefault((name, address), Tally(name, address)).add(event["time_ms"])
+            key = printable(str(event["peer"])), printable(str(event["address"]))
+            pings = peers.setdefault(key, _Pings(*key, str(way(_resolved(endpoint(key[1])[0])))))
+            time_ms = event["time_ms"]
+            pings.times_ms.append(float(time_ms) if isinstance(time_ms, int | float) else None)
             if not json:
-                click.echo(line)
+                said = f"time={time_ms:.2f} ms" if isinstance(time_ms, int | float) else "lost"
+                click.echo(f"from {pings.name} via {pings.address} ({pings.way}): {said}")
     finally:
         if json:
-            peers = [tally.as_json() for tally in tallies.values()]
-            print_json({"schema_version": SCHEMA_VERSION, "peers": peers})
-        elif tallies:
-            click.echo("\n" + "\n".join(tally.summary() for tally in tallies.values()))
-    if not any(tally.answered for tally in tallies.values()):
+            print_json({"schema_version": 1, "peers": [pings.as_json() for pings in peers.values()]})
+        elif peers:
+            click.echo("\n" + "\n".join(pings.summary() for pings in peers.values()))
+    if not any(pings.as_json()["answered"] for pings in peers.values()):
         raise DaemonUnreachable("no peer answered: is it running, and reachable from here? `specmesh doctor` looks")
 
 
-@dataclass(slots=True)
-class Tally:
+@dataclass(frozen=True, slots=True)
+class _Pings:
     """The PINGs to one peer: milliseconds until each answer, None for a lost one."""
 
     name: str
     address: str
-    way: str = ""
+    way: str
     times_ms: list[float | None] = field(default_factory=list)
 
-    def add(self, time_ms: object) -> str:
-        """Count an answer; return its line."""
-        self.way = self.way or str(way(_resolved(endpoint(self.address)[0])))
-        self.times_ms.append(float(time_ms) if isinstance(time_ms, int | float) else None)
-        said = f"time={time_ms:.2f} ms" if isinstance(time_ms, int | float) else "lost"
-        return f"from {self.name} via {self.address} ({self.way}): {said}"
-
-    @property
-    def answered(self) -> list[float]:
-        """The times of those that were answered."""
-        return [time for time in self.times_ms if time is not None]
-
-    @property
-    def loss(self) -> float:
-        """The share of lost ones."""
-        return 1 - len(self.answered) / len(self.times_ms)
-
-    def summary(self) -> str:
-        """All of them as text."""
-        times = self.answered
-        head = f"{self.name}: {len(self.times_ms)} sent, {len(times)} answered, {self.loss:.0%} lost"
-        if not times:
-            return head
-        return f"{head}; min/median/max = {min(times):.2f}/{median(times):.2f}/{max(times):.2f} ms"
-
     def as_json(self) -> Json:
-        """All of them as JSON."""
-        times = self.answered
+        times = [time for time in self.times_ms if time is not None]
         return {
             "name": self.name,
             "address": self.address,
             "way": self.way,
             "sent": len(self.times_ms),
             "answered": len(times),
-            "loss": round(self.loss, 4),
+            "loss": round(1 - len(times) / len(self.times_ms), 4),
             "min_ms": min(times, default=None),
             "median_ms": round(median(times), 4) if times else None,
             "max_ms": max(times, default=None),
-            "times_ms": list(self.times_ms),
+            "times_ms": self.times_ms,
         }
+
+    def summary(self) -> str:
+        values: dict[str, Any] = self.as_json()
+        head = "{name}: {sent} sent, {answered} answered, {loss:.0%} lost".format(**values)
+        if not values["answered"]:
+            return head
+        return head + "; min/median/max = {min_ms:.2f}/{median_ms:.2f}/{max_ms:.2f} ms".format(**values)
 
 
 def _resolved(host: str) -> str:
-    """The first IP address of a host; the host itself where none is found."""
+    """Return the first IP address of a host; the host itself if its name is not found."""
     try:
         return str(socket.getaddrinfo(host, None)[0][4][0])
     except OSError:
         return host
+
+
+# --- doctor
+
+
+@click.command()
+@click.option("--model", metavar="PATH", help="Draft model to compare: a GGUF file or Hugging Face directory.")
+@click.option("--against", metavar="PATH", help="Target model to compare it with, likewise.")
+@number(
+    "--min-vocab-overlap",
+    POSITIVE_SHARE,
+    0.9,
+    "SHARE",
+    "Least share of the draft model's tokens that the target's vocabulary must have.",
+)
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab_overlap: float, json: bool) -> None:
+    """Check this machine, its settings, services, daemons and their links; exit code 1 if a check fails.
+
+    With --model and --against: compare two models' vocabularies, as a drafter does; exit code 1 if they do not fit.
+    """
+    from specmesh import logs
+
+    logs.configure("error", "auto")
+    if model is None and against is None:
+        checks = examine(ctx.find_root(), colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+        print_result(checks, as_json=json)
+        ctx.exit(int(checks.failed))
+    if model is None or against is None:
+        raise click.UsageError("--model and --against go together")
+    from specmesh.doctor.machine import diagnose
+
+    draft = Path(bundled("drafter.gguf") if model == "bundled" else model)
+    target = Path(bundled("target.gguf") if against == "bundled" else against)
+    found = diagnose(draft, target, min_vocab_overlap)
+    print_result(found, as_json=json)
+    ctx.exit(int(not found.usable))
+
+
+def examine(root: click.Context, *, colour: bool) -> "Checks":
+    """Run all checks; root: the command line's own context, which knows the settings."""
+    from specmesh.doctor import Checks, machine, mesh
+
+    (settings, wrong), running = mesh.in_force(root), find()
+    checks = (
+        *machine.software(),
+        *machine.models(settings),
+        *mesh.files(root),
+        *wrong,
+        *mesh.ports(settings),
+        *machine.sockets(),
+        *mesh.daemons(running),
+        *machine.services(),
+        *mesh.keys(),
+        *mesh.network(settings, running),
+    )
+    return Checks(checks, colour)

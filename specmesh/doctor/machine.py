@@ -1,4 +1,4 @@
-"""Checks of this machine: software, models, sockets and services. What judges is pure."""
+"""Checks of this machine: software, models and their vocabularies, sockets and services."""
 
 import grp
 import os
@@ -16,9 +16,19 @@ from pathlib import Path
 from specmesh import __version__, paths
 from specmesh.cli.models import model_path
 from specmesh.client import known_sockets, listens
-from specmesh.doctor.check import Check, fail, ok, warn
+from specmesh.core.vocabulary.match import (
+    PROBES,
+    EncodingMatch,
+    MatchKind,
+    VocabularyMatch,
+    compare,
+    compare_encodings,
+    percent,
+)
+from specmesh.doctor import Check, fail, ok, warn
 from specmesh.doctor.mesh import RoleSettings
 from specmesh.engines.llama.library import PINNED, backends, gpu_devices
+from specmesh.engines.load import load_tokenizer
 from specmesh.engines.mlx.model import default_device
 from specmesh.errors import ConfigError
 from specmesh.models.directory import read_directory
@@ -29,7 +39,6 @@ from specmesh.service import Command, Scope, Service
 from specmesh.service.launchd import launchd_service
 from specmesh.service.systemd import systemd_service
 
-LEAST_PYTHON = (3, 11)
 MANAGER_TIMEOUT_S = 5.0
 
 _BUNDLED = ("target.gguf", "drafter.gguf", "drafter-hf")
@@ -42,25 +51,16 @@ _DRIVERS = {"CUDA": "nvidia-smi", "Vulkan": "vulkaninfo --summary", "Metal": "sy
 def software() -> list[Check]:
     """Check this process's Python and the engines."""
     return [
-        judge_python(sys.version_info[:3], sys.executable),
+        ok("software", "python", f"{platform.python_version()} at {sys.executable}"),
         ok("software", "specmesh", f"{__version__} in {Path(__file__).parents[1]}"),
         judge_llama(_llama()),
-        judge_mlx(_mlx()),
+        _mlx(),
     ]
-
-
-def judge_python(found: tuple[int, ...], executable: str) -> Check:
-    """Judge the interpreter's version."""
-    told = f"{'.'.join(map(str, found))} at {executable}"
-    if found < LEAST_PYTHON:
-        return fail("software", "python", told, "install Python 3.11 or later, and specmesh with it")
-    return ok("software", "python", told)
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaFacts:
-    """version: what is installed, None for nothing. needed: whether there is no other engine. error: why it cannot be
-    used, None where it can. backends: what it was built for. gpus: what it sees. nvidia: whether there is a driver."""
+    """version: None if not installed. needed: there is no other engine. nvidia: there is a driver for its GPUs."""
 
     version: str | None
     needed: bool
@@ -95,29 +95,23 @@ def judge_llama(facts: LlamaFacts) -> Check:
     return ok("software", name, f"{told}; no GPU")
 
 
-@dataclass(frozen=True, slots=True)
-class MlxFacts:
-    """As for llama.cpp; apple: whether this is Apple Silicon. device: where it computes."""
-
-    version: str | None
-    apple: bool
-    error: str | None = None
-    device: str = ""
-
-
-def judge_mlx(facts: MlxFacts) -> Check:
-    """Judge MLX: whether it is installed, and where it computes."""
-    if facts.version is None:
-        if facts.apple:
-            told = "not installed; it drafts fastest on Apple Silicon"
-            return warn("software", "mlx", told, "pip install 'specmesh[mlx]'")
+def _mlx() -> Check:
+    apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
+    found = _version("mlx") if _version("mlx_lm") is not None else None
+    reinstall = "pip install --force-reinstall '.[mlx]'"
+    if found is None and apple:
+        return warn(
+            "software", "mlx", "not installed; it drafts fastest on Apple Silicon", "pip install 'specmesh[mlx]'"
+        )
+    if found is None:
         return ok("software", "mlx", "not installed; it is for Apple Silicon")
-    if facts.error is not None:
-        return fail("software", "mlx", facts.error, "pip install --force-reinstall '.[mlx]'")
-    told = f"MLX {facts.version}, {facts.device}"
-    if facts.apple and facts.device == "CPU":
-        return warn("software", "mlx", f"{told}; the GPU is not used", "pip install --force-reinstall '.[mlx]'")
-    return ok("software", "mlx", told)
+    try:
+        device = default_device()
+    except ConfigError as error:
+        return fail("software", "mlx", str(error), reinstall)
+    if apple and device == "CPU":
+        return warn("software", "mlx", f"MLX {found}, {device}; the GPU is not used", reinstall)
+    return ok("software", "mlx", f"MLX {found}, {device}")
 
 
 def _llama() -> LlamaFacts:
@@ -128,15 +122,6 @@ def _llama() -> LlamaFacts:
         return LlamaFacts(installed, needed, None, backends(), gpu_devices(), Path("/dev/nvidiactl").exists())
     except ConfigError as error:
         return LlamaFacts(installed, needed, str(error))
-
-
-def _mlx() -> MlxFacts:
-    installed = _version("mlx") if _version("mlx_lm") is not None else None
-    apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
-    try:
-        return MlxFacts(installed, apple, None, default_device() if installed is not None else "")
-    except ConfigError as error:
-        return MlxFacts(installed, apple, str(error))
 
 
 def _version(package: str) -> str | None:
@@ -210,82 +195,125 @@ def _told(path: Path) -> str:
     return ", ".join(word for word in words if word)
 
 
-# --- sockets
+# --- vocabularies
 
 
 @dataclass(frozen=True, slots=True)
-class FolderFacts:
-    """A folder for sockets.
+class Diagnosis:
+    """The comparison of two vocabularies; probed: None if one side's encoder could not be run."""
 
-    mode: its permission bits; owner, me: user ids. error: why it cannot be looked at. group: whose members may look
-    into it, where this user may not.
-    """
+    model: Path
+    against: Path
+    comparison: VocabularyMatch
+    probed: EncodingMatch | None
 
-    path: Path
-    there: bool
-    is_folder: bool = True
-    owner: int = 0
-    me: int = 0
-    mode: int = 0o700
-    error: str | None = None
-    group: str | None = None
+    @property
+    def usable(self) -> bool:
+        """True if a drafter with `model` would run for a verifier with `against`."""
+        return self.comparison.verdict is not MatchKind.DIFFERENT
+
+    def lines(self) -> list[str]:
+        """Return the verdict and what it means."""
+        found = self.comparison
+        lines = [f"drafter   {self.model}", f"verifier  {self.against}", f"verdict   {found.verdict}: {found}"]
+        if self.probed is None:
+            lines.append("encoders  not compared: install the tokenizers package for Hugging Face directories")
+        else:
+            alike = f"{self.probed.agreed} of {self.probed.compared} texts are cut alike"
+            lines.append(f"encoders  {alike}{'; ' if self.probed.first else ''}{self.probed.first}")
+        if not self.usable:
+            result = "this drafter would be refused: take a model of the same family"
+        elif self.probed is not None and self.probed.agreed < self.probed.compared:
+            result = "these can work together; texts are cut differently, so fewer drafts will be accepted"
+        elif found.verdict is MatchKind.PARTIAL:
+            share = percent(1 - found.overlap)
+            result = f"these can work together; drafts end where one of the {share} without a counterpart would be next"
+        else:
+            result = "these can work together"
+        return [*lines, f"result    {result}"]
+
+    def as_json(self) -> dict[str, object]:
+        """Return what --json prints."""
+        found, probed, encoders = self.comparison, self.probed, None
+        if probed is not None:
+            encoders = {"alike": probed.agreed, "compared": probed.compared, "first": probed.first or None}
+        return {
+            "schema_version": 1,
+            "model": str(self.model),
+            "against": str(self.against),
+            "verdict": str(found.verdict),
+            "usable": self.usable,
+            "meaning": str(found),
+            "model_tokens": found.n_draft,
+            "against_tokens": found.n_verifier,
+            "overlap": found.overlap,
+            "min_overlap": found.least,
+            "moved": found.moved,
+            "only_model": found.only_draft,
+            "only_against": found.only_verifier,
+            "differences": [{"id": d.id, "model": d.draft, "against": d.verifier} for d in found.differences],
+            "encoders": encoders,
+        }
+
+
+def diagnose(model: Path, against: Path, least: float) -> Diagnosis:
+    """Compare two GGUF files or Hugging Face directories; raises ConfigError where one cannot be read."""
+    draft, verifier = load_tokenizer(model), load_tokenizer(against)
+    found, probed = compare(draft.vocabulary, verifier.vocabulary, least), None
+    if draft.encode is not None and verifier.encode is not None:
+        encodings = [(text, draft.encode(text), verifier.encode(text)) for text in PROBES]
+        probed = compare_encodings(draft.vocabulary, verifier.vocabulary, encodings)
+    return Diagnosis(model, against, found, probed)
+
+
+# --- sockets
 
 
 def sockets() -> list[Check]:
-    """Check the user's folder, the system's where there is one, and the sockets in them."""
-    user, system = _socket_folder(paths.user_runtime_dir()), _socket_folder(SYSTEM_DIR)
-    told = [judge_user_folder(user)]
+    """Check the user's folder, the system's if there is one, and the sockets in them."""
+    checks = [_user_folder(paths.user_runtime_dir())]
     longest = max((paths.default_socket(role) for role in ROLES), key=lambda path: len(os.fsencode(path)))
     if (size := len(os.fsencode(longest))) > MAX_SOCKET_PATH:
         found = f"{longest} has {size} bytes, {MAX_SOCKET_PATH} at most"
-        told.append(fail("sockets", "path length", found, "export XDG_RUNTIME_DIR=/run/user/$(id -u)"))
-    if system.there:
-        told.append(judge_system_folder(system))
-    return told + [check for path in known_sockets() for check in _socket(path)]
+        checks.append(fail("sockets", "path length", found, "export XDG_RUNTIME_DIR=/run/user/$(id -u)"))
+    if SYSTEM_DIR.exists():
+        checks.append(_system_folder(SYSTEM_DIR))
+    return checks + [check for path in known_sockets() for check in _socket(path)]
 
 
-def judge_user_folder(facts: FolderFacts) -> Check:
-    """Judge the folder of this user's sockets: it must be private."""
-    name, path = "user's folder", facts.path
-    if not facts.there:
-        return ok("sockets", name, f"{path} is not there yet: the first daemon makes it")
-    if facts.error is not None:
-        return fail("sockets", name, f"{path} cannot be read ({facts.error})", f"chmod 700 '{path}'")
-    if not facts.is_folder:
-        return fail("sockets", name, f"{path} is no folder", f"rm '{path}'")
-    if facts.owner != facts.me:
-        return fail("sockets", name, f"{path} belongs to user {facts.owner}, not to {facts.me}", f"sudo rm -r '{path}'")
-    if facts.mode & 0o022:
-        return fail("sockets", name, f"{path} can be written by others (mode {facts.mode:o})", f"chmod 700 '{path}'")
-    if facts.mode & 0o055:
-        return warn("sockets", name, f"{path} is open to others (mode {facts.mode:o})", f"chmod 700 '{path}'")
-    return ok("sockets", name, f"{path}, private")
-
-
-def judge_system_folder(facts: FolderFacts) -> Check:
-    """Judge the folder of the machine's own daemons: its group may look, only its owner may write."""
-    name, path = "system's folder", facts.path
-    if facts.group is not None:
-        told = f"{path} is closed to this user: what runs there is not seen"
-        join = f'sudo usermod --append --groups {facts.group} "$USER"  # and log in again'
-        return warn("sockets", name, told, join)
-    if facts.is_folder and not facts.mode & 0o002:
-        return ok("sockets", name, f"{path} (mode {facts.mode:o})")
-    return fail("sockets", name, f"{path} can be written by anybody (mode {facts.mode:o})", f"sudo chmod o-w '{path}'")
-
-
-def _socket_folder(path: Path) -> FolderFacts:
+def _user_folder(path: Path) -> Check:
+    """Check the folder of this user's sockets: it must be private."""
+    name = "user's folder"
     try:
         found = path.lstat()
         if stat.S_ISLNK(found.st_mode) and found.st_uid == os.getuid():
             found = path.stat()  # a link of our own leads where we want; one of somebody else's is no folder
     except FileNotFoundError:
-        return FolderFacts(path, there=False)
+        return ok("sockets", name, f"{path} is not there yet: the first daemon makes it")
     except OSError as error:
-        return FolderFacts(path, there=True, error=error.strerror or str(error))
-    group = None if os.access(path, os.X_OK) else _group(found.st_gid)
-    is_folder, mode = stat.S_ISDIR(found.st_mode), stat.S_IMODE(found.st_mode)
-    return FolderFacts(path, True, is_folder, found.st_uid, os.getuid(), mode, group=group)
+        return fail("sockets", name, f"{path} cannot be read ({error.strerror})", f"chmod 700 '{path}'")
+    mode, user = stat.S_IMODE(found.st_mode), os.getuid()
+    if not stat.S_ISDIR(found.st_mode):
+        return fail("sockets", name, f"{path} is no folder", f"rm '{path}'")
+    if found.st_uid != user:
+        return fail("sockets", name, f"{path} belongs to user {found.st_uid}, not to {user}", f"sudo rm -r '{path}'")
+    if mode & 0o022:
+        return fail("sockets", name, f"{path} can be written by others (mode {mode:o})", f"chmod 700 '{path}'")
+    if mode & 0o055:
+        return warn("sockets", name, f"{path} is open to others (mode {mode:o})", f"chmod 700 '{path}'")
+    return ok("sockets", name, f"{path}, private")
+
+
+def _system_folder(path: Path) -> Check:
+    """Check the folder of the system's daemons: its group may look, only its owner may write."""
+    name, found = "system's folder", path.lstat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not os.access(path, os.X_OK):
+        join = f'sudo usermod --append --groups {_group(found.st_gid)} "$USER"  # and log in again'
+        return warn("sockets", name, f"{path} is closed to this user: what runs there is not seen", join)
+    if stat.S_ISDIR(found.st_mode) and not mode & 0o002:
+        return ok("sockets", name, f"{path} (mode {mode:o})")
+    return fail("sockets", name, f"{path} can be written by anybody (mode {mode:o})", f"sudo chmod o-w '{path}'")
 
 
 def _group(number: int) -> str:

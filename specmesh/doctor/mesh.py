@@ -1,4 +1,4 @@
-"""Checks of the mesh: settings, daemons that run, keys, and whether they reach each other. What judges is pure."""
+"""Checks of the mesh: settings, running daemons, keys, and whether machines reach each other."""
 
 import errno
 import re
@@ -18,7 +18,7 @@ from specmesh.client import Fields, Json, printable
 from specmesh.config import parse_port
 from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.doctor.check import Check, fail, ok, warn
+from specmesh.doctor import Check, fail, ok, warn
 from specmesh.errors import BadVariable, ConfigError, InsecureKeys
 from specmesh.paths import ROLES
 from specmesh.security.addresses import Way, endpoint, way
@@ -43,7 +43,7 @@ _PRIVACY = (
 
 @dataclass(frozen=True, slots=True)
 class RoleSettings:
-    """What a daemon would start with, by its keys; only of a daemon that has settings at all."""
+    """The settings that a daemon would start with, by their keys."""
 
     role: str
     values: Mapping[str, object]
@@ -60,8 +60,7 @@ class RoleSettings:
 
 
 def in_force(root: click.Context) -> tuple[list[RoleSettings], list[Check]]:
-    """Return the settings of each daemon for which a file or the environment has some; a failed check for each daemon
-    whose environment is wrong."""
+    """Return the settings of each daemon that has some, and a failed check for each wrong environment."""
     found: list[RoleSettings] = []
     wrong: list[Check] = []
     for role in ROLES:
@@ -80,7 +79,7 @@ def in_force(root: click.Context) -> tuple[list[RoleSettings], list[Check]]:
 
 def files(root: click.Context) -> list[Check]:
     """Check each file of settings."""
-    told = []
+    told: list[Check] = []
     for role in ROLES:
         there = [path for folder in paths.config_folders() if (path := folder / f"{role}.toml").is_file()]
         told += [_file(root, role, path, there[0]) for path in there]
@@ -187,7 +186,7 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReachFacts:
-    """A verifier's address, tried. attached: whether a running drafter has it for a verifier; None where none runs."""
+    """The result of a connection attempt. attached: a running drafter has this verifier; None if none runs."""
 
     address: str
     reach: Reach
@@ -199,10 +198,7 @@ class ReachFacts:
 
 @dataclass(frozen=True, slots=True)
 class LinkFacts:
-    """The link to a peer, as a daemon's statistics tell; times in seconds, None where unknown.
-
-    interval: from one draft to the next. steps: of a step with 0, 1, ... drafts; empty where nobody told.
-    """
+    """A daemon's link to a peer, in seconds; interval: per draft; steps: per step with 0, 1, ... drafts, if known."""
 
     peer: str
     p50: float | None
@@ -227,7 +223,7 @@ def network(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Ch
 
 
 def judge_reach(facts: ReachFacts) -> Check:
-    """A verifier's address, as this machine reaches it."""
+    """Judge whether a verifier's address can be reached."""
     name, told = "verifier", f"{facts.address} ({facts.way}) {facts.reach}"
     host, port = endpoint(facts.address)
     private = facts.macos and facts.way is Way.LOCAL
@@ -249,7 +245,7 @@ def judge_reach(facts: ReachFacts) -> Check:
 
 
 def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | None:
-    """Who could read along; None on this machine alone, where nobody can."""
+    """Judge whether others could read along; None for a link within this machine."""
     name, told = f"{role}'s wire", f"{address} ({kind})"
     if encrypted:
         return ok("network", name, f"{told}: encrypted, for allowed keys only")
@@ -262,7 +258,7 @@ def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | N
 
 
 def judge_link(facts: LinkFacts) -> Check:
-    """The way to a peer: its round trip, and whether drafting can pay over it. Jitter is p99 less p50."""
+    """Judge the round trip to a peer: can drafting pay? Jitter is p99 less p50."""
     name = f"link to {facts.peer}"
     if facts.p50 is None or facts.p99 is None:
         return ok("network", name, "no round trip was measured yet")
@@ -278,7 +274,7 @@ def judge_link(facts: LinkFacts) -> Check:
 
 
 def links(stats: Json) -> list[LinkFacts]:
-    """A verifier's links to its drafters, or a drafter's to its verifiers, of whose steps it knows nothing."""
+    """Return a daemon's links; a drafter knows nothing of its verifiers' steps."""
     told = Fields(stats)
     if told.text("role") == "drafter":
         return [_link(one, "name", ()) for one in told.parts("verifiers") if one.text("name")]
@@ -293,7 +289,7 @@ def _link(told: Fields, name: str, steps: tuple[float, ...]) -> LinkFacts:
 
 
 def _pays(facts: LinkFacts, round_trip: float) -> bool:
-    """Whether drafting pays at this distance, by the rule the verifier itself decides by, if acceptance is good."""
+    """Apply the verifier's own rule at this distance, with a good acceptance rate."""
     restart = round_trip + 1.5 * (facts.interval or 0.0)
     interval = facts.interval or facts.steps[0] / 4
     rates = (GOOD_ACCEPTANCE,) * len(facts.steps)
@@ -301,7 +297,7 @@ def _pays(facts: LinkFacts, round_trip: float) -> bool:
 
 
 def _steps(told: dict[str, float]) -> tuple[float, ...]:
-    """Seconds of a step with 0, 1, ... drafts out of a snapshot's table by rows."""
+    """Return the seconds of a step with 0, 1, ... drafts, from milliseconds by rows."""
     costs = StepCosts()
     for rows, ms in told.items():
         costs.record(int(rows), ms / 1e3)
@@ -309,7 +305,7 @@ def _steps(told: dict[str, float]) -> tuple[float, ...]:
 
 
 def _addresses(settings: Iterable[RoleSettings], running: Iterable[Json]) -> list[tuple[str, str]]:
-    """(role, address) of what is configured and what runs, each once."""
+    """Return each (role, address) that is configured or running."""
     keys = {"verifier": "bind", "drafter": "connect"}
     found = [(one.role, address) for one in settings for address in one.texts(keys[one.role])]
     for stats in running:
@@ -319,7 +315,7 @@ def _addresses(settings: Iterable[RoleSettings], running: Iterable[Json]) -> lis
 
 
 def _encrypted(role: str, address: str, settings: Sequence[RoleSettings], running: Sequence[Json]) -> bool:
-    """Whether keys are used for this address: as the daemon that runs says, or else as one would find them."""
+    """Return True if keys are used for this address, by a running daemon or else by the settings."""
     ends = [end for stats in running if stats.get("role") == role for end in [stats, *_rows(stats)]]
     told = [end.get("encrypted") for end in ends if end.get("address") == address]
     if told:
@@ -351,24 +347,20 @@ def _way(address: str) -> Way:
 
 
 def _tried(address: str, attached: bool | None) -> ReachFacts:
-    """Connect to an address and let go again."""
+    """Connect to an address and disconnect."""
     host, port = endpoint(address)
-    reach, code = (Reach.BAD, None) if not host or not port else _connect(host, port)
+    reach, code = Reach.OPEN if host and port else Reach.BAD, None
+    try:
+        if reach is Reach.OPEN:
+            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+    except UnicodeError:
+        reach = Reach.BAD
+    except OSError as error:
+        reach, code = _reach_of(error), error.errno
     return ReachFacts(address, reach, _way(address), code, sys.platform == "darwin", attached)
 
 
-def _connect(host: str, port: int) -> tuple[Reach, int | None]:
-    try:
-        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
-    except UnicodeError:
-        return Reach.BAD, None
-    except OSError as error:
-        return reach_of(error), error.errno
-    return Reach.OPEN, None
-
-
-def reach_of(error: OSError) -> Reach:
-    """What an error of connecting means."""
+def _reach_of(error: OSError) -> Reach:
     match error:
         case socket.gaierror():
             return Reach.NO_NAME

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.cli.paced_output import LATE, LONGEST, Pace, pieces
+from specmesh.cli.streaming import LATE, LONGEST, Pace, pieces
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=100)
 BLOCKS = st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(1, 9)), min_size=1, max_size=20)

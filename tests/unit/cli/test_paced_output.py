@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from specmesh.cli.paced_output import PacedOutput
+from specmesh.cli.streaming import PacedOutput
 
 
 class Written:

@@ -4,8 +4,8 @@ from collections.abc import Generator
 
 import pytest
 
-from specmesh.cli import resuming
-from specmesh.cli.resuming import Answer
+from specmesh.cli import streaming
+from specmesh.cli.streaming import Answer
 from specmesh.client import Json
 from specmesh.errors import Busy, DaemonUnreachable, RequestError, SpecmeshError, Starting, WentAway
 
@@ -37,8 +37,8 @@ class Fake:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Time that passes only by sleeping."""
     now = [0.0]
-    monkeypatch.setattr(resuming.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(resuming.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(streaming.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(streaming.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     return now
 
 

@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specmesh import logs
-from specmesh.cli import doctor as command
 from specmesh.cli import main
-from specmesh.doctor.check import Check, Checks, fail, ok, warn
+from specmesh.cli import status as command
+from specmesh.doctor import Check, Checks, fail, ok, warn
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from specmesh import paths
-from specmesh.doctor import machine
-from specmesh.doctor.check import Check
+from specmesh.doctor import Check, machine
 from specmesh.doctor.mesh import RoleSettings
 
 

@@ -1,15 +1,16 @@
-"""`specmesh keys` and `specmesh pair`: this machine's key, whom it trusts, and how two machines are introduced."""
+"""`specmesh keys`, `pair` and `service`: this machine's key, the peers it trusts, and the daemons as services."""
 
 import os
 import pwd
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from specmesh.cli.config import effective
+from specmesh.cli.config import ROLE, effective, template
 from specmesh.cli.options import combined, json_option, path_option, print_json
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
 from specmesh.security.addresses import check_one_network, endpoint, host_of, is_loopback
@@ -17,9 +18,7 @@ from specmesh.security.addresses import check_one_network, endpoint, host_of, is
 if TYPE_CHECKING:
     from specmesh.security.keys import KeyFolder
     from specmesh.security.pairing import PairingIntroduction
-
-SERVICE_USER = "specmesh"
-"""Who runs the machine's own service; on a Mac it is the user who installs it with sudo."""
+    from specmesh.service import ServiceInstaller, Service
 
 
 @click.group()
@@ -33,26 +32,12 @@ _folder_options = combined(
 )
 
 
-def folder_of(path: Path | None, system: bool) -> "KeyFolder":
-    """The folder that these options mean, with the key that the machine's own service is given, if it is given one."""
+def _folder_of(path: Path | None, system: bool) -> "KeyFolder":
     from specmesh.security.keys import KeyFolder, key_folders
     from specmesh.service.systemd import service_credential
 
     given = service_credential() if system and path is None else None
     return KeyFolder(path or key_folders()[int(system)], given)
-
-
-def with_key(folder: "KeyFolder", system: bool) -> "tuple[KeyFolder, bool]":
-    """The folder, with a key made where there was none; whether there was none."""
-    try:
-        folder.identity()
-    except InsecureKeys:
-        raise
-    except ConfigError:
-        folder.new(owner=_service_user() if system else None)
-        return folder, True
-    folder.make(_service_user() if system else None)
-    return folder, False
 
 
 @keys.command()
@@ -62,7 +47,7 @@ def with_key(folder: "KeyFolder", system: bool) -> "tuple[KeyFolder, bool]":
 @_folder_options
 def new(force: bool, path: Path | None, system: bool) -> None:
     """Make this machine's key pair and print the public key."""
-    folder = folder_of(path, system)
+    folder = _folder_of(path, system)
     made = folder.new(replace=force, owner=_service_user() if system else None)
     click.echo(f"wrote {folder.path}", err=True)
     if force:
@@ -74,7 +59,7 @@ def new(force: bool, path: Path | None, system: bool) -> None:
 @_folder_options
 def show(path: Path | None, system: bool) -> None:
     """Print this machine's public key."""
-    click.echo(folder_of(path, system).identity().public.hex())
+    click.echo(_folder_of(path, system).identity().public.hex())
 
 
 @keys.command()
@@ -95,9 +80,9 @@ def allow(key: str, name: str | None, verifier: str | None, path: Path | None, s
     told = parse_key(key)
     if verifier is not None:
         host_of(verifier, "--verifier")
-        folder_of(path, system).allow(Listing.VERIFIERS, told, verifier)
+        _folder_of(path, system).allow(Listing.VERIFIERS, told, verifier)
         return
-    folder_of(path, system).allow(Listing.DRAFTERS, told, name or told[:8])
+    _folder_of(path, system).allow(Listing.DRAFTERS, told, name or told[:8])
 
 
 @keys.command()
@@ -105,7 +90,7 @@ def allow(key: str, name: str | None, verifier: str | None, path: Path | None, s
 @_folder_options
 def revoke(who: str, path: Path | None, system: bool) -> None:
     """Revoke what was allowed, by name, address or key; open connections are cut."""
-    folder = folder_of(path, system)
+    folder = _folder_of(path, system)
     gone = folder.revoke(who)
     if not gone:
         raise ConfigError(f"{who} is not on the lists in {folder.path}: see `specmesh keys list`")
@@ -120,7 +105,7 @@ def list_command(json: bool, path: Path | None, system: bool) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
     from specmesh.security.keys import Listing
 
-    folder = folder_of(path, system)
+    folder = _folder_of(path, system)
     found = {listing: folder.entries(listing) for listing in Listing}
     if json:
         told = {str(listing): [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
@@ -134,10 +119,10 @@ def list_command(json: bool, path: Path | None, system: bool) -> None:
 
 
 def _service_user() -> tuple[int, int] | None:
-    """User and group id of the machine's own service; None where root does not ask, or there is none yet."""
+    """Return user and group id of the system's service; None if there is no such user yet, or this is not root."""
     if os.geteuid() != 0:
         return None
-    name = os.environ.get("SUDO_USER", "root") if sys.platform == "darwin" else SERVICE_USER
+    name = os.environ.get("SUDO_USER", "root") if sys.platform == "darwin" else "specmesh"
     try:
         found = pwd.getpwnam(name)
     except KeyError:
@@ -171,7 +156,15 @@ def pair(
         raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
     settings = effective(ctx.find_root(), "verifier" if host is None else "drafter", None)
     configured = None if system else settings["keys"][0]
-    folder, made = with_key(folder_of(path or (Path(configured) if configured else None), system), system)
+    folder, made = _folder_of(path or (Path(configured) if configured else None), system), False
+    try:
+        folder.identity()
+        folder.make(_service_user() if system else None)
+    except InsecureKeys:
+        raise
+    except ConfigError:
+        folder.new(owner=_service_user() if system else None)
+        made = True
     if host is None:
         _wait(folder, str(settings["bind"][0]), address, made)
     else:
@@ -179,7 +172,7 @@ def pair(
 
 
 def _wait(folder: "KeyFolder", bind: str, address: str | None, made: bool) -> None:
-    """The verifier's side; `bind` is where the verifier itself listens, `made` whether its key is new."""
+    """Wait for a drafter; bind: the verifier's own address; made: True if the key is new."""
     from specmesh.security.keys import Listing
     from specmesh.security.pairing import PORT, PairingIntroduction, new_code, wait
 
@@ -187,10 +180,19 @@ def _wait(folder: "KeyFolder", bind: str, address: str | None, made: bool) -> No
     alone = is_loopback(listens)
     host, port = _endpoint(address or (_own_address() if alone else listens), PORT)
     mine = PairingIntroduction("verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0)
-    with _listener(host, port) as listener:
+    check_one_network(f"tcp://{_bracketed(host)}:{port}", "--address")
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigError(f"cannot wait at {host}:{port} ({error.strerror}): name another --address") from None
+    with listener:
         code, shown = new_code(), _bracketed(host) + (f":{port}" if port != PORT else "")
         click.echo(f"On the drafter's machine, within five minutes:\n\n  specmesh pair {shown} {code}\n")
-        theirs = wait(listener, code, mine, lambda theirs: _admit(folder, theirs), _told_failure)
+
+        def failed(what: str, left: int) -> None:
+            click.echo(f"specmesh: {what}; {left} tries left", err=True)
+
+        theirs = wait(listener, code, mine, lambda theirs: _admit(folder, theirs), failed)
     name = folder.listed(Listing.DRAFTERS)[theirs.key]
     click.echo(f"Paired with {name}. To take it back: specmesh keys revoke {name}")
     if made:
@@ -200,17 +202,8 @@ def _wait(folder: "KeyFolder", bind: str, address: str | None, made: bool) -> No
         click.echo(f"The verifier listens on this machine only: start it with {start}")
 
 
-def _listener(host: str, port: int) -> socket.socket:
-    """Where the drafter is waited for; raises ConfigError."""
-    check_one_network(f"tcp://{_bracketed(host)}:{port}", "--address")
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise ConfigError(f"cannot wait at {host}:{port} ({error.strerror}): name another --address") from None
-
-
 def _ask(folder: "KeyFolder", host: str, code: str) -> None:
-    """The drafter's side."""
+    """Introduce this drafter to the verifier that waits at `host`."""
     from specmesh.security.keys import Listing
     from specmesh.security.pairing import PORT, PairingIntroduction, WrongCode, ask
 
@@ -237,7 +230,7 @@ def _ask(folder: "KeyFolder", host: str, code: str) -> None:
 
 
 def _admit(folder: "KeyFolder", theirs: "PairingIntroduction") -> None:
-    """Allow the drafter, under a name that is no other key's."""
+    """Allow the drafter, with a name that no other key has."""
     from specmesh.security.keys import Listing
 
     taken = {label for key, label in folder.listed(Listing.DRAFTERS).items() if key != theirs.key}
@@ -246,12 +239,8 @@ def _admit(folder: "KeyFolder", theirs: "PairingIntroduction") -> None:
     folder.allow(Listing.DRAFTERS, theirs.key, name)
 
 
-def _told_failure(what: str, left: int) -> None:
-    click.echo(f"specmesh: {what}; {left} tries left", err=True)
-
-
 def _endpoint(text: str, port: int) -> tuple[str, int]:
-    """HOST or HOST:PORT; raises ConfigError."""
+    """Parse HOST or HOST:PORT; raise ConfigError."""
     bare = text.count(":") > 1 and not text.startswith("[")
     host, told = endpoint(f"tcp://[{text}]" if bare else f"tcp://{text}")
     if not host:
@@ -264,10 +253,100 @@ def _bracketed(host: str) -> str:
 
 
 def _own_address() -> str:
-    """The address by which this machine reaches others; nothing is sent for it."""
+    """Return the address by which this machine reaches others; nothing is sent for it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
+
+
+# --- services
+
+
+@click.group()
+def service() -> None:
+    """Run a daemon as a service of systemd or launchd."""
+
+
+def _command(run: "Callable[[Service, ServiceInstaller], None]") -> click.Command:
+    @service.command(run.__name__, help=run.__doc__)
+    @ROLE
+    @click.option("--system/--user", default=False, help="The machine's own service, or this user's.")
+    @click.option("--dry-run", is_flag=True, help="Only print what would be written and run.")
+    @click.option("--root", type=click.Path(path_type=Path), hidden=True)
+    @click.pass_context
+    def command(ctx: click.Context, role: str, system: bool, dry_run: bool, root: Path | None) -> None:
+        from specmesh.service import ServiceInstaller, Scope
+
+        if sys.platform == "darwin":
+            from specmesh.service.launchd import launchd_service as planned
+        else:
+            from specmesh.service.systemd import systemd_service as planned
+        settings = template(role, ctx.find_root())
+        run(planned(role, Scope.SYSTEM if system else Scope.USER, settings), ServiceInstaller(click.echo, dry_run, root))
+
+    return command
+
+
+@_command
+def install(planned: "Service", hand: "ServiceInstaller") -> None:
+    """Write the service's files, and a settings file if there is none."""
+    asked = click.get_current_context().params
+    if asked["system"] and hand.root is None and sys.platform != "darwin":
+        from specmesh.service.systemd import check_visible
+
+        for why in check_visible():
+            click.echo(f"specmesh: the service will not start: {why}", err=True)
+    os.umask(0o022)
+    hand.install(planned)
+    flag = " --system" if asked["system"] else ""
+    click.echo(f"Settings: {hand.at(planned.settings)}. Then: specmesh service start {asked['role']}{flag}")
+
+
+@_command
+def uninstall(planned: "Service", hand: "ServiceInstaller") -> None:
+    """Stop the service and remove all its files, the settings too."""
+    hand.uninstall(planned)
+
+
+@_command
+def start(planned: "Service", hand: "ServiceInstaller") -> None:
+    """Start the service."""
+    hand.start(planned.unload, planned.start)
+
+
+@_command
+def stop(planned: "Service", hand: "ServiceInstaller") -> None:
+    """Stop the service."""
+    hand.run(planned.stop)
+
+
+@_command
+def restart(planned: "Service", hand: "ServiceInstaller") -> None:
+    """Start the service again, with its settings as they are now."""
+    hand.start(planned.unload, planned.restart)
+
+
+@_command
+def status(planned: "Service", hand: "ServiceInstaller") -> None:
+    """Show what the service manager knows about the service."""
+    _replace(planned.status, hand)
+
+
+@_command
+def logs(planned: "Service", hand: "ServiceInstaller") -> None:
+    """Show the service's newest log lines."""
+    _replace(planned.logs, hand)
+
+
+def _replace(command: tuple[str, ...], hand: "ServiceInstaller") -> None:
+    """Become the manager's own program, whose output and exit code are the answer."""
+    if hand.dry or hand.root is not None:
+        hand.run([command])
+        return
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - our own arguments, no shell
+    except FileNotFoundError:
+        raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
