@@ -6,11 +6,10 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from specmesh.cli.resuming import Answer
-
 from soak.pair import Pair
 from soak.schedule import Lane, Order
 from soak.truth import Text, Told
+from specmesh.cli.streaming import Answer
 from specmesh.client import Client, Json
 from specmesh.errors import SpecmeshError
 

@@ -1,8 +1,6 @@
-"""`specmesh config`, and the settings of a daemon: flags, environment, and a TOML file with keys named as the flags.
+"""`specmesh config`, and the settings of a daemon: flags, then the environment, a TOML file, and defaults.
 
-A flag beats the environment (SPECMESH_VERIFIER_BIND), which beats the file, which beats the default. click does that
-by itself once the file's values are its `default_map`; what is here finds the file and checks every value while it is
-known on which line it stands.
+click applies this order once the file's values are its `default_map`; this module finds and checks the file.
 """
 
 import json as json_module
@@ -30,7 +28,7 @@ SOURCES = "specmesh.config"
 """Where a daemon's context keeps its `_Sources`."""
 
 MAX_SIZE = 2**20
-"""Bytes of a file of settings; a larger one is something else."""
+"""Maximum size of a settings file in bytes."""
 
 ROLE = click.argument("role", type=click.Choice(paths.ROLES))
 
@@ -126,7 +124,7 @@ def _as_toml(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """Where a daemon's settings come from: its own context knows which were given how, and perhaps there is a file."""
+    """Where a daemon's settings come from: its own context, and the file if there is one."""
 
     command: click.Context
     file: "ConfigFile | None"
@@ -184,7 +182,7 @@ def blamed(error: ConfigError, ctx: click.Context) -> str:
 
 
 def bad_variable(error: click.BadParameter) -> BadVariable | None:
-    """Return what click says of a value as an error of the variable that it came from; None where it is a flag's."""
+    """Return click's error as one of the environment variable that it came from; None for a flag's."""
     ctx, option = error.ctx, error.param
     if ctx is None or not isinstance(option, click.Option) or option.name is None:
         return None
@@ -202,11 +200,9 @@ def _variable(ctx: click.Context, name: str) -> str:
 
 
 def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
-    """Return what reads a running daemon's files again, and takes over what can change while it runs: the log level,
-    and the API's keys in the file that was named at the start.
+    """Return a function that reads a running daemon's log level and API keys again.
 
-    A flag and the environment go before the file of settings then too. Where one of the files is wrong it raises
-    ConfigError, and what held goes on.
+    It returns what it has changed; a wrong file raises ConfigError and changes nothing.
     """
 
     def reread() -> str:
@@ -328,8 +324,7 @@ def _advice(written: str, value: object, known: Mapping[str, click.Option]) -> s
 
 
 def _checked(value: object, key: str, option: click.Option, where: str) -> Any:
-    """The value, or list of values, as the flag's own type makes it; TOML's types must fit first, so that "4" is no
-    number."""
+    """Convert a value, or a list of values, by the flag's own type, if TOML's type fits: "4" is no number."""
     if option.multiple:
         return [_checked_one(one, key, option, where) for one in (value if isinstance(value, list) else [value])]
     return _checked_one(value, key, option, where)

@@ -326,7 +326,7 @@ def drafter(
 
 
 def _instance(path: Path) -> "InstanceLock":
-    """The only daemon at this socket, known to clients before the rest is imported. Raises Busy, ConfigError."""
+    """Claim a socket, visible to clients before the rest is imported. Raises Busy, ConfigError."""
     from specmesh.daemons.runtime.instance import InstanceLock
 
     with about("socket"):

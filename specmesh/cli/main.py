@@ -82,8 +82,7 @@ def _end(error: Exception) -> NoReturn:
 
 
 def _hold_standard_streams() -> None:
-    """Put /dev/null in the place of a standard stream that is closed: else the next file that is opened would take its
-    descriptor and get what is written there. Printing to a closed stdout fails, as it should."""
+    """Open /dev/null in place of a closed standard stream, or the next file opened would take its descriptor."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)

@@ -43,7 +43,6 @@ MANAGER_TIMEOUT_S = 5.0
 
 _BUNDLED = ("target.gguf", "drafter.gguf", "drafter-hf")
 _DRIVERS = {"CUDA": "nvidia-smi", "Vulkan": "vulkaninfo --summary", "Metal": "system_profiler SPDisplaysDataType"}
-"""What shows the GPUs that a driver sees, by llama.cpp's backend."""
 
 # --- software
 
@@ -177,10 +176,9 @@ def _named(settings: RoleSettings) -> list[Check]:
 
 def _damaged(path: Path) -> bool:
     try:
-        _told(path)
+        return not _told(path)
     except (ConfigError, OSError):
         return True
-    return False
 
 
 def _told(path: Path) -> str:
@@ -324,7 +322,7 @@ def _group(number: int) -> str:
 
 
 def _socket(path: Path) -> list[Check]:
-    """A check of what lies where a socket belongs; none for nothing, or for what this user may not see."""
+    """Check what lies where a socket belongs; nothing if this user may not see it."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -367,8 +365,7 @@ def _service(role: str, scope: Scope, service: Service) -> Check:
 
 
 def judge_service(role: str, scope: Scope, state: str, *, enable: str | None, logs: str) -> Check:
-    """Judge a service; state: active, inactive, failed, activating or unknown. enable: what enables it, None where it
-    is. logs: what shows its log."""
+    """Judge a service by its state; enable: a command, None if it is enabled; logs: a command that shows them."""
     name, flag = f"{role} ({scope})", " --system" if scope is Scope.SYSTEM else ""
     match state:
         case "failed":
