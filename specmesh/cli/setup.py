@@ -18,7 +18,7 @@ from specmesh.security.addresses import check_one_network, endpoint, host_of, is
 if TYPE_CHECKING:
     from specmesh.security.keys import KeyFolder
     from specmesh.security.pairing import PairingIntroduction
-    from specmesh.service import ServiceInstaller, Service
+    from specmesh.service import Service, ServiceInstaller
 
 
 @click.group()
@@ -278,14 +278,14 @@ def _command(run: "Callable[[Service, ServiceInstaller], None]") -> click.Comman
     @click.option("--root", type=click.Path(path_type=Path), hidden=True)
     @click.pass_context
     def command(ctx: click.Context, role: str, system: bool, dry_run: bool, root: Path | None) -> None:
-        from specmesh.service import ServiceInstaller, Scope
+        from specmesh.service import Scope, ServiceInstaller
 
         if sys.platform == "darwin":
             from specmesh.service.launchd import launchd_service as planned
         else:
             from specmesh.service.systemd import systemd_service as planned
-        settings = template(role, ctx.find_root())
-        run(planned(role, Scope.SYSTEM if system else Scope.USER, settings), ServiceInstaller(click.echo, dry_run, root))
+        service = planned(role, Scope.SYSTEM if system else Scope.USER, template(role, ctx.find_root()))
+        run(service, ServiceInstaller(click.echo, dry_run, root))
 
     return command
 
