@@ -342,7 +342,7 @@ def logs(planned: "Service", hand: "ServiceInstaller") -> None:
 
 
 def _replace(command: tuple[str, ...], hand: "ServiceInstaller") -> None:
-    """Become the manager's own program, whose output and exit code are the answer."""
+    """Replace this process with the service manager's own program."""
     if hand.dry or hand.root is not None:
         hand.run([command])
         return

@@ -16,15 +16,7 @@ from pathlib import Path
 from specmesh import __version__, paths
 from specmesh.cli.models import model_path
 from specmesh.client import known_sockets, listens
-from specmesh.core.vocabulary.match import (
-    PROBES,
-    EncodingMatch,
-    MatchKind,
-    VocabularyMatch,
-    compare,
-    compare_encodings,
-    percent,
-)
+from specmesh.core.vocabulary import match
 from specmesh.doctor import Check, fail, ok, warn
 from specmesh.doctor.mesh import RoleSettings
 from specmesh.engines.llama.library import PINNED, backends, gpu_devices
@@ -38,8 +30,6 @@ from specmesh.paths import MAX_SOCKET_PATH, ROLES, SYSTEM_DIR
 from specmesh.service import Command, Scope, Service
 from specmesh.service.launchd import launchd_service
 from specmesh.service.systemd import systemd_service
-
-MANAGER_TIMEOUT_S = 5.0
 
 _BUNDLED = ("target.gguf", "drafter.gguf", "drafter-hf")
 _DRIVERS = {"CUDA": "nvidia-smi", "Vulkan": "vulkaninfo --summary", "Metal": "system_profiler SPDisplaysDataType"}
@@ -138,8 +128,8 @@ def models(settings: Iterable[RoleSettings]) -> list[Check]:
     missing = [name for name in _BUNDLED if _damaged(Path(paths.bundled(name)))]
     told = ok("models", "bundled pair", "there")
     if missing:
-        again = "pip install --force-reinstall --no-deps .  # in the checkout"
-        told = fail("models", "bundled pair", f"cannot be read: {', '.join(missing)}", again)
+        fix = "pip install --force-reinstall --no-deps .  # in the checkout"
+        told = fail("models", "bundled pair", f"cannot be read: {', '.join(missing)}", fix)
     return [told, _folder(paths.models_dir().absolute()), *(check for one in settings for check in _named(one))]
 
 
@@ -202,16 +192,16 @@ class Diagnosis:
 
     model: Path
     against: Path
-    comparison: VocabularyMatch
-    probed: EncodingMatch | None
+    comparison: match.VocabularyMatch
+    probed: match.EncodingMatch | None
 
     @property
     def usable(self) -> bool:
         """True if a drafter with `model` would run for a verifier with `against`."""
-        return self.comparison.verdict is not MatchKind.DIFFERENT
+        return self.comparison.verdict is not match.MatchKind.DIFFERENT
 
     def lines(self) -> list[str]:
-        """Return the verdict and what it means."""
+        """Return the verdict and its meaning."""
         found = self.comparison
         lines = [f"drafter   {self.model}", f"verifier  {self.against}", f"verdict   {found.verdict}: {found}"]
         if self.probed is None:
@@ -223,8 +213,8 @@ class Diagnosis:
             result = "this drafter would be refused: take a model of the same family"
         elif self.probed is not None and self.probed.agreed < self.probed.compared:
             result = "these can work together; texts are cut differently, so fewer drafts will be accepted"
-        elif found.verdict is MatchKind.PARTIAL:
-            share = percent(1 - found.overlap)
+        elif found.verdict is match.MatchKind.PARTIAL:
+            share = match.percent(1 - found.overlap)
             result = f"these can work together; drafts end where one of the {share} without a counterpart would be next"
         else:
             result = "these can work together"
@@ -257,10 +247,10 @@ class Diagnosis:
 def diagnose(model: Path, against: Path, least: float) -> Diagnosis:
     """Compare two GGUF files or Hugging Face directories; raises ConfigError where one cannot be read."""
     draft, verifier = load_tokenizer(model), load_tokenizer(against)
-    found, probed = compare(draft.vocabulary, verifier.vocabulary, least), None
+    found, probed = match.compare(draft.vocabulary, verifier.vocabulary, least), None
     if draft.encode is not None and verifier.encode is not None:
-        encodings = [(text, draft.encode(text), verifier.encode(text)) for text in PROBES]
-        probed = compare_encodings(draft.vocabulary, verifier.vocabulary, encodings)
+        encodings = [(text, draft.encode(text), verifier.encode(text)) for text in match.PROBES]
+        probed = match.compare_encodings(draft.vocabulary, verifier.vocabulary, encodings)
     return Diagnosis(model, against, found, probed)
 
 
@@ -385,8 +375,8 @@ def parse_systemctl(text: str) -> tuple[bool, str]:
     """Return (enabled, state) out of `systemctl show`."""
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     state = values.get("ActiveState", "unknown")
-    lasting = {"reloading": "active", "deactivating": "inactive"}
-    return values.get("UnitFileState") == "enabled", lasting.get(state, state)
+    state = {"reloading": "active", "deactivating": "inactive"}.get(state, state)
+    return values.get("UnitFileState") == "enabled", state
 
 
 def parse_launchctl(text: str) -> tuple[bool, str]:
@@ -403,7 +393,7 @@ def parse_launchctl(text: str) -> tuple[bool, str]:
 def _said(command: Command) -> str | None:
     """What a command of the service manager prints; None where it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=MANAGER_TIMEOUT_S, check=False)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5.0, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
