@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import shlex
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from specmesh.api.app import create_app
 from specmesh.cli import generate, main
 from specmesh.cli.main import INTERRUPTED, NOT_WRITTEN, SYSTEM_REFUSED
 from specmesh.daemons.runtime.notify import STUCK
+from specmesh.wire import messages
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [
@@ -211,6 +213,16 @@ def test_words_are_the_fields(path):
     """No private word where the field has a term: what ARCHITECTURE's glossary has is said by these terms."""
     text = re.sub(r"`[^`]*`", "", prose(path.read_text(encoding="utf-8")))
     assert path in GENERATED or RETIRED.findall(text) == []
+
+
+def test_words_of_help_statistics_and_wire_are_the_fields():
+    """Help of each option, keys and metrics, kinds and fields of frames. SHADOW and its standby are still there."""
+    golden = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests/contract/golden").glob("*.json"))]
+    frames = [one for one in vars(messages).values() if is_dataclass(one)]
+    names = [kind.name.lower() for kind in messages.Kind] + [field.name for one in frames for field in fields(one)]
+    said = [(ROOT / "docs/cli.md").read_text(encoding="utf-8"), *golden, *names]
+    found = {word for text in said for word in RETIRED.findall(re.sub(r"[_.\[\]]+", " ", text))}
+    assert found <= {"shadow", "standby"}
 
 
 def test_promises_are_shown_by_tests_that_exist():
