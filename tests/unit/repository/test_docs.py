@@ -241,7 +241,7 @@ def test_promises_are_shown_by_tests_that_exist():
 def test_json_fields_are_those_printed():
     """The table of `generate --json` has each field, and none besides."""
     told = [name for cell in first_cells(section(USAGE, "`--json`")) for name in re.findall(r"`(\w+)`", cell)]
-    assert sorted(told) == sorted(generate._as_json(generate._Text(), None))
+    assert sorted(told) == sorted(generate._as_json(generate._Text()))
 
 
 def test_exit_codes_are_those_left_with():
