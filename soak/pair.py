@@ -8,6 +8,7 @@ from pathlib import Path
 from soak.schedule import Fault, Kind, Lane
 from specmesh.paths import bundled
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))  # where these helpers live
 
 from processes import Daemon, Mesh

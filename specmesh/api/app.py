@@ -175,9 +175,9 @@ class _Api:
         while unread < self._crowded or not self._crowd():
             await asyncio.sleep(self._crowded)
             unread = time.monotonic() - (client.unread_since or math.inf)
-        self._backend.submit(Cancel(client))
         why = f"this stream was not read for {unread:.0f} s while others waited for a session: ask again"
-        client.on_event(Failed(errors.Busy(why)))
+        client.on_event(Failed(errors.Busy(why)))  # first, or what the daemon says of the end would come before it
+        self._backend.submit(Cancel(client))
 
     def _crowd(self) -> bool:
         """Whether requests wait for a session here, all being taken, or at a drafter's verifiers."""

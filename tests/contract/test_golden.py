@@ -9,7 +9,8 @@ from http.client import HTTPConnection
 import click
 import pytest
 from golden import check, check_facts
-from processes import PATIENCE, Daemon, Mesh, Stream, body, command, free_port, generate, request_raw, until
+from harness.ports import free_port
+from processes import PATIENCE, Daemon, Mesh, Stream, body, command, generate, request_raw, until
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
+from harness.ports import free_port
+
 from specmesh.client import Client, Json
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Span
@@ -43,12 +45,6 @@ def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T
             return value
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.005)
-
-
-def free_port() -> int:
-    """A loopback TCP port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Done, Mesh, body, command, complete, free_port, generate, request_raw, until
+from harness.ports import free_port
+from processes import Daemon, Done, Mesh, body, command, complete, generate, request_raw, until
 
 from specmesh.paths import bundled
 

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
-from processes import PATIENCE, Mesh, free_port
+from harness.ports import free_port
+from processes import PATIENCE, Mesh
 
 Json = dict[str, Any]
 ASKED: list[Json] = json.loads(Path(__file__).with_name("client_bodies.json").read_text())

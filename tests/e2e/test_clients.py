@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import pytest
-from processes import Daemon, Mesh, free_port, sim_text
+from harness.ports import free_port
+from processes import Daemon, Mesh, sim_text
 
 CONTEXT = 600
 PAGE = "https://page.example"

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE, Done, command, free_port, sim_text, until
+from harness.ports import free_port
+from processes import PATIENCE, Done, command, sim_text, until
 
 from specmesh.client import Client
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Done, Mesh, Stream, body, command, complete, free_port, generate, sim_ids, sim_text, until
+from harness.ports import free_port
+from processes import Daemon, Done, Mesh, Stream, body, command, complete, generate, sim_ids, sim_text, until
 from proxy import Proxy
 
 from specmesh.client import Json

@@ -7,7 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Done, Mesh, Running, Stream, body, command, complete, free_port, generate, sim_text, until
+from harness.ports import free_port
+from processes import Daemon, Done, Mesh, Running, Stream, body, command, complete, generate, sim_text, until
 
 from specmesh.errors import Busy, WentAway
 from specmesh.paths import lock_of

@@ -1,6 +1,7 @@
 """`specmesh bench load` and `specmesh plan` against running daemons."""
 
-from processes import Mesh, command, free_port
+from harness.ports import free_port
+from processes import Mesh, command
 
 
 def test_load_and_plan(mesh: Mesh):

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 import openai
 import pytest
-from processes import Daemon, Mesh, command, free_port, sim_text, until
+from harness.ports import free_port
+from processes import Daemon, Mesh, command, sim_text, until
 
 KEY = "sk-a-key-of-these-tests"
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]

@@ -4,7 +4,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from processes import SPECMESH, Done, Mesh, body, command, complete, environment, free_port, sim_text, until
+from harness.ports import free_port
+from processes import SPECMESH, Done, Mesh, body, command, complete, environment, sim_text, until
 
 from specmesh.security.keys import KeyFolder
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from processes import SPECMESH, Mesh, body, command, complete, environment, free_port, until
+from harness.ports import free_port
+from processes import SPECMESH, Mesh, body, command, complete, environment, until
 
 pytestmark = pytest.mark.models
 

@@ -9,7 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE, Daemon, Mesh, Running, body, complete, free_port, generate, until
+from harness.ports import free_port
+from processes import PATIENCE, Daemon, Mesh, Running, body, complete, generate, until
 
 
 class Manager:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Mesh, Stream, body, complete, free_port, generate, sim_text, until
+from harness.ports import free_port
+from processes import Daemon, Mesh, Stream, body, complete, generate, sim_text, until
 
 PROMPT = "the mesh goes on"
 TOKENS = 800

@@ -8,7 +8,8 @@ from pathlib import Path
 import jsonschema
 import openai
 import pytest
-from processes import Daemon, Mesh, Stream, command, complete, free_port, generate, sim_text, until
+from harness.ports import free_port
+from processes import Daemon, Mesh, Stream, command, complete, generate, sim_text, until
 
 from specmesh.client import Json
 from specmesh.errors import SpecmeshError

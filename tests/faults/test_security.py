@@ -10,8 +10,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from harness.ports import free_port
 from peer import VOCABULARY, greeting
-from processes import Mesh, Stream, body, command, complete, free_port, sim_text
+from processes import Mesh, Stream, body, command, complete, sim_text
 from usage import Usage
 
 from specmesh.security.keys import SECRET, KeyFolder

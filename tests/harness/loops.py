@@ -5,7 +5,6 @@ The one place where these tests meet the daemons' loops: whoever replaces the lo
 """
 
 import queue
-import socket
 import threading
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
+from harness.ports import free_address
 from specmesh.api.requests import (
     Cancel,
     ClientEvent,
@@ -131,12 +131,6 @@ def request(
     max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT, rounds: bool = False
 ) -> Request:
     return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n), rounds)
-
-
-def free_address() -> str:
-    """A loopback address that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"tcp://127.0.0.1:{server.getsockname()[1]}"
 
 
 class Window(Mailbox[object]):

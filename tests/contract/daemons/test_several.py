@@ -10,12 +10,12 @@ from harness.loops import (
     Flaky,
     Hearing,
     Scripted,
-    free_address,
     request,
     truth,
     until,
     welcome,
 )
+from harness.ports import free_address
 
 from specmesh.api.requests import Finished
 from specmesh.core.prefix import Prefix

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import zmq
-from harness.loops import free_address
+from harness.ports import free_address
 
 from specmesh.daemons.link.dealer import CHECK_INTERVAL, MAX_BACKLOG, Dealer
 from specmesh.daemons.link.transport import Route, bind_router

@@ -1,12 +1,12 @@
 """The verifier's socket: nothing is lost to a slow drafter, and one that never reads is let go."""
 
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 import zmq
+from harness.ports import free_address
 
 from specmesh.core.peer_limits import BODY_WEIGHT, RATES, Cost
 from specmesh.daemons.link import router
@@ -24,8 +24,7 @@ class Ends:
     def __init__(self) -> None:
         self._context = zmq.Context[zmq.Socket[bytes]]()
         self.now = 0.0
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        self.address = free_address()
         self.router = Router(bind_router(self._context, self.address, insecure=False))
         self.dealer = self.another()
         assert self.dealer.poll(int(PATIENCE * 1000), zmq.POLLOUT)

@@ -1,12 +1,12 @@
 """Where the wire may listen, what an address is, and what the sockets are set to."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 import zmq
+from harness.ports import free_address
 
 from specmesh.daemons.link.transport import Route, bind_router, plain
 from specmesh.errors import ConfigError
@@ -21,8 +21,7 @@ class Sockets:
 
     def router(self) -> "tuple[zmq.Socket[bytes], str]":
         """A router on a free port, and its address."""
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        address = free_address()
         self._kept.append(bind_router(self.context, address, insecure=False))
         return self._kept[-1], address
 
