@@ -26,7 +26,7 @@ PACKAGES = ("specmesh", "llama-cpp-python", "pyzmq", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A simulated pair: options of `specmesh bench sim`."""
+    """A simulated pair: options of `bench/sim.py`."""
 
     group: str
     name: str
@@ -55,8 +55,8 @@ def cases(tokens: int, folder: Path) -> Iterator[Case]:
 
 
 def run(case: Case) -> dict[str, object]:
-    """What `specmesh bench sim --json` says of it."""
-    command = [sys.executable, "-m", "specmesh", "bench", "sim", *case.options, "--json"]
+    """What `bench/sim.py --json` says of it."""
+    command = [sys.executable, str(Path(__file__).with_name("sim.py")), *case.options, "--json"]
     told: dict[str, object] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return told
 
@@ -109,7 +109,7 @@ def page(done: list[tuple[Case, dict[str, object]]], padded: str) -> str:
             "",
             "## Simulated pairs",
             "",
-            "`specmesh bench sim`: the real daemons, models that sleep, a proxy for the distance. Speed-ups are over",
+            "`bench/sim.py`: the real daemons, models that sleep, a proxy for the distance. Speed-ups are over",
             "the verifier alone, measured in the same run. Fixed: `draft_n` in every step, the drafter working ahead.",
             "Ideal: the same rule and the same text where nothing but models and distance takes time; efficiency is",
             "adaptive by ideal, in tokens per second. Oracle: ideal, and told the acceptance instead of learning it.",

@@ -1,6 +1,5 @@
 """`specmesh bench` and `audit`: what drafting brings and costs, measured and checked."""
 
-import signal
 from pathlib import Path
 
 import click
@@ -10,25 +9,20 @@ from specmesh.bench.run import BUILT_IN, bar, read_prompts
 from specmesh.cli.options import (
     COUNT,
     MAX_DRAFT_N,
-    STEPS_FILE,
     Decorator,
     combined,
-    draft_ms_option,
+    counts_option,
     draft_n_option,
     json_option,
-    list_option,
     number,
-    path_option,
     print_json,
     print_result,
     prompts_option,
-    rtt_ms_option,
     sampling_options,
     socket_option,
 )
 from specmesh.errors import DaemonUnreachable
 
-_MS, _POSITIVE_MS = click.FloatRange(0), click.FloatRange(0, min_open=True)
 _first_prompts = click.option("--num-prompts", type=COUNT, metavar="N", help="Use the first N prompts only.")
 
 
@@ -100,9 +94,7 @@ def run(
 
 
 @bench.command()
-@list_option(
-    "--sessions", "1,2,4,8,16,32", "N[,N...]", "Numbers of concurrent clients to run with.", least=1, most=1024
-)
+@counts_option("--sessions", "1,2,4,8,16,32", "Numbers of concurrent clients to run with.", 1024)
 @_plan_options(iterations=1)
 @draft_n_option
 @click.option(
@@ -113,7 +105,7 @@ def run(
 @socket_option
 @json_option
 def load(
-    sessions: list[float],
+    sessions: tuple[int, ...],
     prompts: Path | None,
     num_prompts: int | None,
     iterations: int,
@@ -139,75 +131,17 @@ def load(
     else:
         client = source = daemon.Client(socket_path)
         options, about = {"draft_n": draft_n}, client.get("/stats")
-    plan = LoadPlan(tuple(map(int, sessions)), _prompts(prompts, num_prompts), iterations, max_tokens, options)
+    plan = LoadPlan(sessions, _prompts(prompts, num_prompts), iterations, max_tokens, options)
     with bar(plan.texts) as advance:
         result = LoadResult(plan, measure(source, plan, advance), about)
     print_result(result, as_json=json)
-
-
-@bench.command()
-@number("--step-ms", _POSITIVE_MS, 34.2, "MS", "Time of a step of one row.")
-@number("--row-ms", _MS, 1.0, "MS", "Time of each further row.")
-@draft_ms_option
-@list_option("--alpha", "0.75", "P[/P...]", "Probability that a draft is accepted.", separator="/", least=0.0, most=1.0)
-@number("--period", click.IntRange(0), 0, "N", "Number of tokens after which the next alpha applies; 0: never.")
-@rtt_ms_option(0.3)
-@number("--jitter-ms", _MS, 0.0, "MS", "Jitter of the round trip.")
-@path_option("--steps-file", "FILE", f"{STEPS_FILE}; replaces --step-ms and --row-ms.")
-@number("--tokens", click.IntRange(8), 600, "N", "Tokens per completion.")
-@list_option("--lockstep", "4", "N[,N...]", "Fixed draft_n to compare with.", least=1, most=MAX_DRAFT_N, optional=True)
-@number("--repeats", COUNT, 1, "N", "Number of completions of each kind.")
-@json_option
-@click.pass_context
-def sim(
-    ctx: click.Context,
-    step_ms: float,
-    row_ms: float,
-    draft_ms: float,
-    alpha: list[float],
-    period: int,
-    rtt_ms: float,
-    jitter_ms: float,
-    steps_file: Path | None,
-    tokens: int,
-    lockstep: list[float],
-    repeats: int,
-    json: bool,
-) -> None:
-    """Would a drafter help a verifier of this speed, at this distance? Real daemons with models that only sleep.
-
-    With a fixed draft_n each step has that many drafts while the drafter works ahead: a little better than lock-step.
-    """
-    from specmesh.bench import sim as simulation
-
-    steps = simulation.steps_of(step_ms, row_ms, steps_file)
-    fixed = tuple(map(int, lockstep))
-    signal.signal(signal.SIGTERM, lambda *_: ctx.exit(143))  # by an exception, so that no daemon is left behind
-    pair = simulation.SimPair(steps, draft_ms / 1e3, rtt_ms / 1e3, jitter_ms / 1e3, tuple(alpha), period)
-    with bar((2 + len(fixed)) * repeats) as advance:
-        result = simulation.simulate(pair, tokens, fixed, repeats, advance)
-    print_result(result, as_json=json)
-
-
-def _ways(_: click.Context, __: click.Parameter, text: str) -> tuple[int | str, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part == "auto" or (part.isdecimal() and 0 < int(part) <= MAX_DRAFT_N) for part in parts):
-        raise click.BadParameter(f"{text!r} is no list of auto and numbers from 1 to {MAX_DRAFT_N} like auto,4,8")
-    return tuple(dict.fromkeys(part if part == "auto" else int(part) for part in parts))
 
 
 @click.command()
 @prompts_option
 @_first_prompts
 @number("--tokens", COUNT, 128, "N", "Tokens per completion.")
-@click.option(
-    "--draft-n",
-    "ways",
-    default="auto,4,8",
-    metavar="auto|N[,...]",
-    callback=_ways,
-    help="Numbers of drafts per step to check.",
-)
+@counts_option("--draft-n", "auto,4,8", "Numbers of drafts per step to check.", MAX_DRAFT_N, auto=True)
 @sampling_options(temperature=0.0)
 @socket_option
 @json_option
@@ -217,7 +151,7 @@ def audit(
     prompts: Path | None,
     num_prompts: int | None,
     tokens: int,
-    ways: tuple[int | str, ...],
+    draft_n: tuple[int | str, ...],
     sampling: dict[str, object],
     socket_path: Path | None,
     json: bool,
@@ -237,7 +171,7 @@ def audit(
     snapshot = client.get("/stats")
     if not has_drafter(snapshot):
         raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
-    plan = AuditPlan(_prompts(prompts, num_prompts), tokens, ways, sampling)
+    plan = AuditPlan(_prompts(prompts, num_prompts), tokens, tuple(dict.fromkeys(draft_n)), sampling)
     with bar(plan.texts) as advance:
         result = run(client, plan, snapshot, advance)
     print_result(result, as_json=json)

@@ -15,7 +15,6 @@ Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
 
 MAX_DRAFT_N = 16
-STEPS_FILE = "Step costs as `bench steps --json` prints them, or a JSON list of milliseconds for 1, 2, ... rows"
 
 FILE = click.Path(path_type=Path)
 COUNT, SHARE, POSITIVE_SHARE = click.IntRange(1), click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 1.0, min_open=True)
@@ -124,29 +123,19 @@ def number(flag: str, kind: click.ParamType[Any], default: object, metavar: str,
     return click.option(flag, type=kind, default=default, metavar=metavar, help=told)
 
 
-def list_option(
-    flag: str,
-    default: str,
-    metavar: str,
-    told: str,
-    *,
-    least: float,
-    most: float,
-    separator: str = ",",
-    optional: bool = False,
-) -> Decorator:
-    """Return an option for a list of numbers."""
+def counts_option(flag: str, default: str, told: str, most: int, *, auto: bool = False) -> Decorator:
+    """Return an option for a list of numbers from 1 to `most`; `auto` is one too where it is allowed."""
 
-    def numbers(_: click.Context, __: click.Parameter, text: str) -> list[float]:
-        try:
-            values = [float(part) for part in text.split(separator) if text]
-        except ValueError:
-            values = []
-        if not (values or (optional and not text)) or not all(least <= value <= most for value in values):
-            raise click.BadParameter(f"{text!r} is no list of numbers from {least:g} to {most:g} like 1{separator}2")
-        return values
+    def counts(_: click.Context, __: click.Parameter, text: str) -> tuple[int | str, ...]:
+        parts = [part.strip() for part in text.split(",")]
+        if not all((auto and part == "auto") or (part.isdecimal() and 1 <= int(part) <= most) for part in parts):
+            kinds = "auto and numbers" if auto else "numbers"
+            raise click.BadParameter(f"{text!r} is no list of {kinds} from 1 to {most} like {default}")
+        return tuple(part if part == "auto" else int(part) for part in parts)
 
-    return click.option(flag, default=default, metavar=metavar, callback=numbers, help=told)
+    return click.option(
+        flag, default=default, metavar="auto|N[,...]" if auto else "N[,N...]", callback=counts, help=told
+    )
 
 
 def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
@@ -164,13 +153,6 @@ draft_n_option = click.option(
     callback=_draft_n,
     help=f"Number of drafts per step, at most {MAX_DRAFT_N}; auto adapts it.",
 )
-draft_ms_option = number("--draft-ms", click.FloatRange(0, min_open=True), 5.2, "MS", "Drafter's time per draft.")
-
-
-def rtt_ms_option(default: float) -> Decorator:
-    """Return --rtt-ms."""
-    return number("--rtt-ms", click.FloatRange(0), default, "MS", "Network round trip.")
-
 
 # --- requests
 

@@ -14,14 +14,11 @@ from specmesh.bench.run import bar
 from specmesh.cli.options import (
     COUNT,
     SHARE,
-    STEPS_FILE,
-    draft_ms_option,
+    counts_option,
     json_option,
-    list_option,
     number,
     path_option,
     print_result,
-    rtt_ms_option,
     socket_option,
 )
 
@@ -150,13 +147,18 @@ def forecast(
 
 
 @click.command()
-@path_option("--steps", "FILE", f"{STEPS_FILE} (default: as the running verifier has measured them).")
-@list_option("--users", "1,2,4,8,16,32,64,128,256", "N[,N...]", "Numbers of concurrent users.", least=1, most=10_000)
+@path_option(
+    "--steps",
+    "FILE",
+    "Step costs as `bench steps --json` prints them, or a JSON list of milliseconds "
+    "for 1, 2, ... rows (default: as the running verifier has measured them).",
+)
+@counts_option("--users", "1,2,4,8,16,32,64,128,256", "Numbers of concurrent users.", 10_000)
 @number("--tokens", click.IntRange(8, 100_000), 128, "N", "Tokens per completion.")
 @number("--prompt-tokens", click.IntRange(1, 100_000), 64, "N", "Tokens per prompt.")
 @number("--alpha", SHARE, 0.75, "P", "Probability that a draft is accepted.")
-@draft_ms_option
-@rtt_ms_option(5.0)
+@number("--draft-ms", click.FloatRange(0, min_open=True), 5.2, "MS", "Drafter's time per draft.")
+@number("--rtt-ms", click.FloatRange(0), 5.0, "MS", "Network round trip.")
 @number("--pause-ms", click.FloatRange(0), 0.5, "MS", "Time between two steps; `stats --json` has it as gap_ms.")
 @click.option(
     "--drafters", type=COUNT, metavar="N", help="Number of drafters that all users share (default: one each)."
@@ -171,7 +173,7 @@ def forecast(
 @json_option
 def plan(
     steps: Path | None,
-    users: list[float],
+    users: tuple[int, ...],
     tokens: int,
     prompt_tokens: int,
     alpha: float,
@@ -194,5 +196,5 @@ def plan(
     costs = costs_of(measured(daemon.Client(socket_path).get("/stats"))) if steps is None else read_costs(steps)
     site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, pause_ms / 1e3, drafters=drafters, places=max_sessions)
     with bar(2 * len(users)) as advance:
-        found = forecast(site, Workload(prompt_tokens, tokens), alpha, tuple(map(int, users)), advance)
+        found = forecast(site, Workload(prompt_tokens, tokens), alpha, users, advance)
     print_result(found, as_json=json)

@@ -3,7 +3,7 @@
 Scheduler, sessions, learned costs and acceptance, and policies are the real ones; only models, network and clocks are
 imagined: a step takes what the cost table says, a draft its interval, a frame half a round trip. A text is a row of
 zeros, and a right draft is a zero. With many users it is the forecast of `specmesh plan`; with one, and no other
-overhead, the ideal pair that `specmesh bench sim` holds the daemons against.
+overhead, the ideal pair that `bench/sim.py` holds the daemons against.
 """
 
 import heapq

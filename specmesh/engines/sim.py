@@ -219,17 +219,6 @@ class SimDrafter(_SimEngine):
         return _PRINTABLE[(right - _PRINTABLE.start + other) % len(_PRINTABLE)]
 
 
-def luck(settings: SimSettings, prompt: str, tokens: int) -> list[bool]:
-    """Return for each of `tokens` ids after `prompt` whether SimDrafter guesses SimVerifier's token."""
-    target, drafter = SimVerifier(settings), SimDrafter(settings)
-    hits, prefix = [], target.prefixes[0]
-    token = [target.append(0, token) for token in target.encode(prompt)][-1]
-    for _ in range(tokens):
-        hits.append(drafter.guess(prefix.crc, len(prefix), token) == token)
-        token = target.append(0, token)
-    return hits
-
-
 def _hash(purpose: int, seed: int, crc: int) -> int:
     """64 bits; a CRC alone is linear in its input and would make neighbouring prefixes continue alike.
 

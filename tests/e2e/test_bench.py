@@ -1,12 +1,14 @@
 """`specmesh bench` against running daemons."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from processes import Mesh, Stream, body, command, complete
 
-from specmesh.bench.sim import steps_of
+from specmesh.bench.steps import read_costs
 
 
 def test_bench_run(mesh: Mesh):
@@ -33,37 +35,29 @@ def test_bench_run(mesh: Mesh):
     assert steps.json["steps"][0]["rows"] == 1
     file = mesh.folder / "steps.json"
     file.write_text(steps.out)
-    simulated = steps_of(1, 1, file)
-    assert simulated[0] == pytest.approx(steps.json["steps"][0]["ms"] / 1e3)
-    assert len(simulated) == 17
+    assert read_costs(file).seconds(1) == pytest.approx(steps.json["steps"][0]["ms"] / 1e3)
     verifier.stop()
     assert command("bench", "run", "--socket", verifier.socket).code == 69
 
 
-def test_bench_sim():
-    """A pair with sleeping models, near and far: each way's speed, and the ideal's; what is no number is refused."""
-    options = ("--step-ms", 4, "--draft-ms", 0.4, "--alpha", 0.9, "--tokens", 40, "--json")
-    near = command("bench", "sim", *options, "--lockstep", "2,4")
-    assert (near.code, near.err) == (0, "")
-    speeds = near.json["tokens_per_second"]
-    assert list(speeds["lockstep"]) == ["2", "4"]
-    assert near.json["speedup"] == pytest.approx(speeds["specmesh"] / speeds["alone"], rel=0.01)
-    assert near.json["efficiency"] == pytest.approx(speeds["specmesh"] / near.json["ideal"], rel=0.01)
-    far = command("bench", "sim", *options, "--rtt-ms", 60, "--jitter-ms", 4)
-    assert far.json["measured_round_trip_ms"] > 60
-    assert command("bench", "sim", "--alpha", "much").code == 2
-
-
-def test_bench_sim_of_a_table(tmp_path: Path):
-    """Measured step times come from a file; a file that holds none is named."""
+def test_the_simulated_pair_of_the_repository(tmp_path: Path):
+    """bench/sim.py runs real daemons with sleeping models at a distance, and says how they compare with ideal ones."""
     table = tmp_path / "t_v.json"
-    table.write_text("[10, 40, 40, 40, 12]")
-    done = command("bench", "sim", "--steps-file", table, "--draft-ms", 2, "--tokens", 40, "--lockstep", "4")
-    assert done.code == 0
-    assert "fixed draft_n 4" in done.out
-    table.write_text('{"a": 1}')
-    refused = command("bench", "sim", "--steps-file", table)
-    assert (refused.code, str(table) in refused.err) == (78, True)
+    table.write_text("[4, 5, 5, 5, 6]")
+    script = Path(__file__).parents[2] / "bench" / "sim.py"
+    options = ("--steps-file", table, "--draft-ms", 0.4, "--alpha", 0.9, "--tokens", 40, "--lockstep", "2,4", "--json")
+    done = subprocess.run(
+        [sys.executable, script, *map(str, options), "--rtt-ms", "60", "--jitter-ms", "4"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = json.loads(done.stdout)
+    speeds = found["tokens_per_second"]
+    assert list(speeds["lockstep"]) == ["2", "4"]
+    assert found["speedup"] == pytest.approx(speeds["specmesh"] / speeds["alone"], rel=0.01)
+    assert found["efficiency"] == pytest.approx(speeds["specmesh"] / found["ideal"], rel=0.01)
+    assert found["measured_round_trip_ms"] > 60
 
 
 def test_a_drafter_that_becomes_right_is_asked_again(mesh: Mesh):

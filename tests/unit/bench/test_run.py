@@ -12,8 +12,7 @@ from samples import TOKENS, drafted, text
 from specmesh import client as client_module
 from specmesh.bench import steps
 from specmesh.bench.run import BUILT_IN, VARIANTS, Spread, aggregate, read_prompts
-from specmesh.bench.sim import steps_of
-from specmesh.bench.steps import as_json, step_tables
+from specmesh.bench.steps import as_json, read_costs, step_tables
 from specmesh.cli import main
 from specmesh.client import Json
 from specmesh.errors import ConfigError
@@ -157,10 +156,15 @@ def test_steps_of_a_running_verifier(tmp_path: Path):
     file = tmp_path / "steps.json"
     tables = step_tables({"steps_ms": {"1": 10.0, "2": 12.0, "4": 20.0, "9": 30.0}})
     file.write_text(json.dumps(as_json({"model": {"name": "m"}}, tables)))
-    found = [round(seconds * 1e3, 6) for seconds in steps_of(1, 1, file)]
-    assert found == [10, 12, 16, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 42, 44, 46]
+    assert milliseconds(file) == [10, 12, 16, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 42, 44, 46]
     file.write_text("[10, 40, 12]")
-    assert [round(seconds * 1e3, 6) for seconds in steps_of(1, 1, file)] == [10, 40, 12, *[12] * 14]
+    assert milliseconds(file) == [10, 40, 12, *[12] * 14]
+
+
+def milliseconds(file: Path) -> list[float]:
+    """What steps of 1 to 17 rows would cost."""
+    costs = read_costs(file)
+    return [round(costs.seconds(rows) * 1e3, 6) for rows in range(1, 18)]
 
 
 @pytest.mark.parametrize(
@@ -173,4 +177,4 @@ def test_no_steps(text: str, tmp_path: Path):
     file = tmp_path / "steps.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"steps\.json"):
-        steps_of(1, 1, file)
+        read_costs(file)

@@ -221,7 +221,7 @@ BAD = [
         ("drafter", "SPECMESH_DRAFTER_NOTHING", "1", ["see specmesh drafter --help"]),
         ("config show drafter", "SPECMESH_DRAFTER_CTX", "abc", ["SPECMESH_DRAFTER_CTX=4096"]),
         ("generate x", "SPECMESH_GENERATE_DRAFT_N", "some", ["0 to 16", "SPECMESH_GENERATE_DRAFT_N=auto"]),
-        ("bench sim", "SPECMESH_BENCH_SIM_ALPHA", "2", ["SPECMESH_BENCH_SIM_ALPHA=0.75"]),
+        ("plan", "SPECMESH_PLAN_ALPHA", "2", ["SPECMESH_PLAN_ALPHA=0.75"]),
     ],
 )
 def test_bad_variables(command: str, name: str, value: str, named: list[str]):

@@ -1,4 +1,4 @@
-"""A TCP proxy that delays each direction, as a process of its own: `python -m specmesh.bench.proxy PORT DELAY JITTER`.
+"""A TCP proxy that delays each direction, as a process of its own: `python bench/delay_proxy.py PORT DELAY JITTER`.
 
 In the process of either end it would lie: a busy loop that reads its socket late would hide a part of the delay. It has
 threads that sleep, because an event loop's timers are rounded up to whole milliseconds.
@@ -19,7 +19,7 @@ def serve(target: int, delay: float, jitter: float) -> None:
     """Print a port and forward what connects there to `target`, in order; each way takes `delay` to `delay + jitter`
     seconds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        print(server.getsockname()[1], flush=True)  # noqa: T201 - told to who started us
+        print(server.getsockname()[1], flush=True)
         while True:
             near = server.accept()[0]
             try:
@@ -41,7 +41,7 @@ def _fetch(source: socket.socket, queue: "SimpleQueue[tuple[float, bytes]]", del
             data = source.recv(CHUNK)
         except OSError:
             data = b""
-        late = random.uniform(0.0, jitter)  # noqa: S311 - a network, no secret
+        late = random.uniform(0.0, jitter)
         queue.put((time.monotonic() + delay + late, data))
 
 

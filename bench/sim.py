@@ -1,0 +1,215 @@
+"""Would a drafter help a verifier of this speed, at this distance? Real daemons with models that only sleep.
+
+    python bench/sim.py [--step-ms MS] [--row-ms MS] [--draft-ms MS] [--alpha P[/P...]] [--period N] [--rtt-ms MS]
+                        [--jitter-ms MS] [--steps-file FILE] [--tokens N] [--lockstep N[,N...]] [--repeats N] [--json]
+
+A proxy delays each frame. Lockstep: a fixed draft_n to compare with; each step has that many drafts while the drafter
+works ahead, a little better than lock-step. Ideal: the same rule and text in virtual time, where nothing but models and
+distance takes any. Oracle: that too, told the acceptance instead of learning it.
+"""
+
+import argparse
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from specmesh.bench.steps import costs_of, read_costs
+from specmesh.client import Client, Json
+from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
+from specmesh.core.simulation import Deployment, Workload, simulate
+from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
+from specmesh.errors import SpecmeshError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from live import until
+
+MAX_DRAFTS = 16
+PROMPT = "a simulated text"
+MIN_PROXY_RTT_S = 0.5e-3
+"""Seconds of round trip below which no proxy is put in between: loopback and the daemons take about as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Seconds of a step with 0, 1, ... drafts, of a draft, of the round trip and its jitter.
+
+    alphas: probability that a draft is accepted, each for `period` tokens in turn.
+    """
+
+    steps: tuple[float, ...]
+    draft: float
+    round_trip: float
+    jitter: float
+    alphas: tuple[float, ...]
+    period: int
+
+    def alpha(self, position: int) -> float:
+        """The probability for the token at `position`, prompt included."""
+        return self.alphas[position // self.period % len(self.alphas)] if self.period else self.alphas[0]
+
+
+def measure(pair: Pair, tokens: int, fixed: list[int], repeats: int) -> Json:
+    """Run the daemons alone, with each fixed draft_n, and adaptive; return what --json prints."""
+    ways: list[int | str] = [0, *fixed, "auto"]
+    speeds: dict[int | str, list[float]] = {draft_n: [] for draft_n in ways}
+    with daemons(pair) as client:
+        for repeat in range(repeats):
+            turn = repeat % len(ways)
+            for draft_n in ways[turn:] + ways[:turn]:
+                speed, accepted = generate(client, draft_n, tokens)
+                speeds[draft_n].append(speed)
+                if draft_n == "auto":
+                    acceptance = accepted
+        [peer] = client.get("/stats")["peers"]  # type: ignore[misc]
+    mean = {draft_n: fmean(found) for draft_n, found in speeds.items()}
+    alone, adaptive = mean[0], mean["auto"]
+    best = max(fixed, key=lambda n: mean[n]) if fixed else None
+    best_possible, told = ideal(pair, tokens), oracle(pair, tokens)
+    lockstep = {str(n): round(mean[n], 3) for n in fixed}
+    return {
+        "schema_version": 1,
+        "tokens_per_second": {"alone": alone, "lockstep": lockstep, "specmesh": adaptive},
+        "speedup": round(adaptive / alone, 4),
+        "best_lockstep": best,
+        "speedup_best_lockstep": None if best is None else round(mean[best] / alone, 4),
+        "ideal": best_possible,
+        "ideal_speedup": round(best_possible * pair.steps[0], 4),
+        "efficiency": round(adaptive / best_possible, 4),
+        "oracle": told,
+        "oracle_efficiency": round(adaptive / told, 4),
+        "acceptance_rate": round(acceptance, 4),
+        "measured_round_trip_ms": peer["round_trip_ms"]["p50"],  # type: ignore[index]
+    }
+
+
+def lines(found: Json) -> list[str]:
+    """The same as a table."""
+    speeds = found["tokens_per_second"]
+    assert isinstance(speeds, dict)
+    rows = [("the verifier alone", speeds["alone"])]
+    rows += [(f"fixed draft_n {n}", speed) for n, speed in speeds["lockstep"].items()]
+    rows += [("specmesh, adaptive", speeds["specmesh"]), ("ideal, no overhead", found["ideal"])]
+    rows += [("ideal, acceptance told", found["oracle"])]
+    table = [f"{name:<22}{speed:9.2f} tok/s {speed / speeds['alone']:7.3f}x" for name, speed in rows]
+    return [*table, f"efficiency {found['efficiency']} of the ideal pair"]
+
+
+def ideal(pair: Pair, tokens: int, policy: Callable[[int], Policy] | None = None) -> float:
+    """Tokens per second of the daemons' text in virtual time. The prompt has one token: rates leave prompts out."""
+    costs = costs_of({0: {drafts + 1: seconds * 1e3 for drafts, seconds in enumerate(pair.steps)}})
+    site = Deployment(costs, pair.draft, pair.round_trip + pair.jitter, solving=0.0)
+    hits = guesses(SimSettings(alpha=pair.alphas, period=pair.period, n_ctx=len(PROMPT) + tokens), tokens)
+    return simulate(site, Workload(1, tokens), 1, lambda position: any(hits[position - 1 : position]), policy).total
+
+
+def oracle(pair: Pair, tokens: int) -> float:
+    """The same where the acceptance need not be learned."""
+    restart = pair.round_trip + pair.jitter + 1.5 * pair.draft
+    known = {
+        alpha: solve(PolicyInputs(pair.steps, (alpha,) * len(pair.steps), pair.draft, restart, pair.steps[0]))
+        for alpha in set(pair.alphas)
+    }
+    return ideal(pair, tokens, lambda position: known[pair.alpha(len(PROMPT) + position - 1)])
+
+
+def guesses(settings: SimSettings, tokens: int) -> list[bool]:
+    """For each of `tokens` ids after the prompt whether SimDrafter guesses SimVerifier's token."""
+    target, drafter = SimVerifier(settings), SimDrafter(settings)
+    hits, prefix = [], target.prefixes[0]
+    token = [target.append(0, token) for token in target.encode(PROMPT)][-1]
+    for _ in range(tokens):
+        hits.append(drafter.guess(prefix.crc, len(prefix), token) == token)
+        token = target.append(0, token)
+    return hits
+
+
+@contextmanager
+def daemons(pair: Pair) -> Iterator[Client]:
+    """A verifier and a drafter with sleeping engines, and the distance between them; the verifier's client."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sm-")))
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        sockets = folder / "verifier.sock", folder / "drafter.sock"
+        steps = "/".join(f"{seconds * 1e3:.6g}" for seconds in pair.steps)
+        alphas = "/".join(f"{alpha:.6g}" for alpha in pair.alphas)
+        common = ["--log-level", "warning", "--engine", "sim", "--model"]
+        verifier = ["-m", "specmesh", "verifier", *common, f"steps_ms={steps}", "--socket", str(sockets[0])]
+        stack.enter_context(running([*verifier, "--bind", f"tcp://127.0.0.1:{port}"]))
+        if pair.round_trip + pair.jitter >= MIN_PROXY_RTT_S:
+            delays = [str(pair.round_trip / 2), str(pair.jitter / 2)]
+            proxy = [str(Path(__file__).with_name("delay_proxy.py")), str(port), *delays]
+            said = stack.enter_context(running(proxy, subprocess.PIPE)).stdout
+            assert said is not None
+            port = int(said.readline())
+        model = f"draft_ms={pair.draft * 1e3:.6g},alpha={alphas},period={pair.period}"
+        drafter = ["-m", "specmesh", "drafter", *common, model, "--socket", str(sockets[1])]
+        stack.enter_context(running([*drafter, "--connect", f"tcp://127.0.0.1:{port}"]))
+        client = Client(sockets[0])
+        until(lambda: bool(client.get("/stats").get("peers")))
+        yield client
+
+
+@contextmanager
+def running(options: list[str], stdout: int | None = None) -> Iterator["subprocess.Popen[str]"]:
+    """A Python process that ends with the block."""
+    with subprocess.Popen([sys.executable, *options], stdout=stdout, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(15)
+
+
+def generate(client: Client, draft_n: int | str, tokens: int) -> tuple[float, float]:
+    """(tokens per second, acceptance rate) of one text."""
+    body: Json = {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "draft_n": draft_n, "cache_prompt": False}
+    for chunk in client.complete(body):
+        match chunk.get("specmesh"):
+            case {"report": {"tokens_per_second": speed, "acceptance_rate": accepted}}:
+                return float(speed), float(accepted or 0.0)
+    raise SystemExit("the simulated verifier did not report: see its messages above")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--step-ms", type=float, default=34.2, help="a step of one row")
+    parser.add_argument("--row-ms", type=float, default=1.0, help="each further row")
+    parser.add_argument("--draft-ms", type=float, default=5.2, help="a draft")
+    parser.add_argument("--alpha", default="0.75", help="probability that a draft is accepted; several: 0.9/0.2")
+    parser.add_argument("--period", type=int, default=0, help="tokens after which the next alpha applies; 0: never")
+    parser.add_argument("--rtt-ms", type=float, default=0.3)
+    parser.add_argument("--jitter-ms", type=float, default=0.0)
+    parser.add_argument("--steps-file", type=Path, help="what `specmesh bench steps --json` prints, or a list of ms")
+    parser.add_argument("--tokens", type=int, default=600)
+    parser.add_argument("--lockstep", default="4", help="fixed draft_n to compare with: 2,4; may be empty")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    costs = None if args.steps_file is None else read_costs(args.steps_file)
+    steps = tuple(
+        (args.step_ms + args.row_ms * drafts) / 1e3 if costs is None else costs.seconds(drafts + 1)
+        for drafts in range(MAX_DRAFTS + 1)
+    )
+    alphas = tuple(map(float, args.alpha.split("/")))
+    pair = Pair(steps, args.draft_ms / 1e3, args.rtt_ms / 1e3, args.jitter_ms / 1e3, alphas, args.period)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by an exception, so that no daemon is left behind
+    fixed = [int(part) for part in args.lockstep.split(",") if part]
+    try:
+        found = measure(pair, args.tokens, fixed, args.repeats)
+    except SpecmeshError as error:
+        raise SystemExit(str(error)) from None
+    print(json.dumps(found, indent=2) if args.json else "\n".join(lines(found)))
+
+
+if __name__ == "__main__":
+    main()
