@@ -13,7 +13,7 @@ from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, Span, context_of, physical_cores
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache
-from specmesh.engines.llama.model import SHORT, LlamaModel, LlamaSettings, Tokenizer
+from specmesh.engines.llama.model import LlamaModel, LlamaSettings
 from specmesh.engines.llama.rollback import open_cache
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
@@ -93,6 +93,9 @@ class LlamaEngine:
         self._cache.use_threads(threads)
         if not self._model.on_gpu:
             self.info = replace(self.info, threads=threads, backend=_on_cpu(threads))
+
+    def encode(self, text: str) -> list[int]:
+        return self._model.encode(text)
 
     def close(self) -> None:
         self._cache.close()
@@ -209,19 +212,6 @@ class LlamaVerifier(LlamaEngine):
         except ConfigError:
             super().close()
             raise
-        self._tokenizer = Tokenizer(settings.path, self._model.vocabulary.fingerprint())
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a raw prompt, as llama-server's /completion does; safe from any thread.
-
-        The model's start tokens come first, and special tokens written in the text are recognised.
-        Raises RequestError for a lone surrogate, and where the tokenizer fails.
-        """
-        if len(text) > SHORT:
-            return self._tokenizer.encode(text)
-        if len(text) > SHORT // 2:
-            self._tokenizer.prepare()
-        return self._model.encode(text)
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
         return self.encode(self._model.chat_text(messages, continued=continued))
@@ -246,19 +236,12 @@ class LlamaVerifier(LlamaEngine):
         self._cache.share(seq, source, length)
         self._sequences.set(seq, length)
 
-    def close(self) -> None:
-        self._tokenizer.close()
-        super().close()
-
 
 class LlamaDrafter(LlamaEngine):
     """A GGUF draft model, `DraftEngine` and `Encoder` by llama.cpp."""
 
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
         super().__init__(settings, progress=progress)
-
-    def encode(self, text: str) -> list[int]:
-        return self._model.encode(text)
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]

@@ -3,14 +3,16 @@
 import ctypes
 import functools
 import importlib
+import logging
 import signal
+import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import structlog
 
-from specmesh.engines.sandbox import Child, Limits
+from specmesh.engines.sandbox import Child, Json, Limits
 from specmesh.errors import ChildFailed, ConfigError
 from specmesh.logs import flush
 
@@ -162,7 +164,7 @@ def add_servers(addresses: Sequence[str]) -> None:
     protocol has neither keys nor encryption.
     """
     _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, [ctypes.c_char_p])
-    child = Child("specmesh.engines.llama.model", ASKING)
+    child = Child(__name__, ASKING)
     try:
         for address in addresses:
             _log.info("rpc_server_found", address=address, devices=child.ask({"address": address}).get("devices"))
@@ -175,11 +177,23 @@ def add_servers(addresses: Sequence[str]) -> None:
     finally:
         child.close()
     for address in addresses:
-        add_server(address)
+        _add_server(address)
 
 
-def add_server(address: str) -> None:
-    """Add one server; this process ends where it does not answer."""
+def answer(request: Json) -> Json:
+    """In the child: return the `devices` at an `address`; the process ends where no RPC server answers there."""
+    # The reason of an abort alone, as this process's last words.
+    structlog.configure(
+        processors=[lambda _logger, _method, event: str(event.get("reason"))],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    before = set(gpu_devices())
+    _add_server(str(request["address"]))
+    return {"devices": [device for device in gpu_devices() if device not in before]}
+
+
+def _add_server(address: str) -> None:
     found = _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, [ctypes.c_char_p])(address.encode())
     if not found:
         raise ConfigError(f"the RPC server at {address} has no devices: start it anew", "rpc")

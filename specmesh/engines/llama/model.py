@@ -1,12 +1,9 @@
-"""A GGUF model in memory, its vocabulary, and its tokenizer, which reads long prompts in a child process."""
+"""A GGUF model in memory, its vocabulary and its tokenizer."""
 
-import contextlib
 import ctypes
 import functools
-import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,17 +17,8 @@ from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate
-from specmesh.engines.llama.library import (
-    LOG,
-    PINNED,
-    add_server,
-    add_servers,
-    gpu_devices,
-    library,
-    quoted_errors,
-)
-from specmesh.engines.sandbox import Child, Json, Limits
-from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError, SpecmeshError
+from specmesh.engines.llama.library import LOG, PINNED, add_servers, gpu_devices, library, quoted_errors
+from specmesh.errors import ConfigError, EngineError, RequestError
 from specmesh.logs import flush
 from specmesh.models.gguf_header import parts, read_headers
 
@@ -42,13 +30,7 @@ _LEAST_CTX = 8
 _PIECE_BYTES = 256
 
 SHORT = 4096
-"""Characters that any thread can tokenize: each took 350 bytes of its stack of 8 MiB or more."""
-
-STACK = 2**30
-"""Bytes: what the longest run of letters that the API lets in takes with some vocabularies."""
-
-TOKENIZING = Limits(memory=2**32, seconds=30.0, environment={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
-"""For one prompt, the reading of the vocabulary included."""
+"""Bytes that any thread can tokenize."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +110,28 @@ class LlamaModel:
         with self._lock:  # another thread may free the model
             if self.handle is None:
                 raise EngineError("the model is closed")
-            count = len(raw) + 8  # a token has at least one byte; room for the special ones at the ends
-            for _ in range(2):
-                ids = (self.lib.llama_token * count)()
-                written: int = self.lib.llama_tokenize(self.vocab, raw, len(raw), ids, count, True, True)
-                if written >= 0:
-                    return list(ids[:written])
-                count = -written
+            return self._tokenize(raw) if len(raw) <= SHORT else self._tokenize_deeply(raw)
+
+    def _tokenize_deeply(self, raw: bytes) -> list[int]:
+        """llama.cpp splits text by regular expressions, which for many vocabularies take some 310 bytes of stack for
+        each letter of a run: a long one would end the process on a common thread. This one's has 1024."""
+        before = threading.stack_size(2**24 * (1 + len(raw) // 2**14))
+        try:
+            with ThreadPoolExecutor(1, "tokens") as deep:
+                return deep.submit(self._tokenize, raw).result()
+        except RuntimeError as error:
+            raise EngineError(f"no thread could be started to tokenize {len(raw)} bytes ({error})") from error
+        finally:
+            threading.stack_size(before)
+
+    def _tokenize(self, raw: bytes) -> list[int]:
+        count = len(raw) + 8  # a token has at least one byte; room for the special ones at the ends
+        for _ in range(2):
+            ids = (self.lib.llama_token * count)()
+            written: int = self.lib.llama_tokenize(self.vocab, raw, len(raw), ids, count, True, True)
+            if written >= 0:
+                return list(ids[:written])
+            count = -written
         raise EngineError(f"llama.cpp could not tokenize a prompt of {len(raw)} bytes")
 
     def load_template(self, chosen: str | None) -> None:
@@ -174,83 +171,6 @@ class LlamaModel:
             handle, self.handle = self.handle, None
             if handle is not None:
                 self.lib.llama_model_free(handle)
-
-
-class Tokenizer:
-    """Tokenizes long texts with a model file's vocabulary in a child process.
-
-    llama.cpp splits text by regular expressions, which for many vocabularies take stack for every character of a run:
-    a long one ends the process.
-    """
-
-    def __init__(self, path: Path, fingerprint: str) -> None:
-        self._request: Json = {"path": str(path.absolute()), "fingerprint": fingerprint}
-        self._child = Child(__name__, TOKENIZING)
-        self._prepared = False
-
-    def prepare(self) -> None:
-        """Start the process in the background, once: a chat grows, and no turn should wait for the start."""
-        if not self._prepared:
-            self._prepared = True
-            threading.Thread(target=self._warm_up, name="tokens", daemon=True).start()
-
-    def _warm_up(self) -> None:
-        with contextlib.suppress(SpecmeshError):  # the next caller gets it
-            self.encode("")
-
-    def encode(self, text: str) -> list[int]:
-        """Return token ids; safe from any thread.
-
-        Raises RequestError where the tokenizer fails on the text, EngineError where the file has changed.
-        """
-        try:
-            answered = self._child.ask({**self._request, "text": text})
-        except ChildFailed as error:
-            raise RequestError(f"the model's tokenizer failed over this prompt: {error}", "prompt") from error
-        if "refused" in answered:
-            raise RequestError(str(answered["refused"]), "prompt")
-        ids = answered.get("ids")
-        if not isinstance(ids, list):
-            raise EngineError(str(answered.get("wrong")))
-        return ids
-
-    def close(self) -> None:
-        self._child.close()
-
-
-def answer(request: Json) -> Json:
-    """In the child: return the `devices` at an `address`; the process ends where no RPC server answers there.
-
-    Or the `ids` of a `text` by the model at `path` with this `fingerprint`; or `refused`, what is wrong with the text;
-    or `wrong`, what is wrong with the model.
-    """
-    # The reason of an abort alone, as this process's last words.
-    structlog.configure(
-        processors=[lambda _logger, _method, event: str(event.get("reason"))],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    if "address" in request:
-        before = set(gpu_devices())
-        add_server(str(request["address"]))
-        return {"devices": [device for device in gpu_devices() if device not in before]}
-    threading.stack_size(STACK)
-    try:
-        model = _model(str(request["path"]), str(request["fingerprint"]))
-        with ThreadPoolExecutor(1) as deep:
-            return {"ids": deep.submit(model.encode, str(request["text"])).result()}
-    except RequestError as error:
-        return {"refused": str(error)}
-    except (ConfigError, EngineError) as error:
-        return {"wrong": str(error)}
-
-
-@functools.lru_cache(maxsize=1)
-def _model(path: str, fingerprint: str) -> LlamaModel:
-    model = LlamaModel(LlamaSettings(Path(path), threads=1, gpu_layers=0, vocab_only=True))
-    if model.vocabulary.fingerprint() != fingerprint:
-        raise EngineError(f"{path} has changed since it was loaded: start the daemon again")
-    return model
 
 
 def read_vocabulary(path: Path) -> Vocabulary:

@@ -1,13 +1,12 @@
-"""Long prompts, and what a tokenizer does with those it was not made for, in a process of its own."""
+"""Long prompts, and what a tokenizer does with those it was not made for."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier, model
-from specmesh.engines.llama.model import SHORT, Tokenizer
-from specmesh.engines.sandbox import Child, Json, Limits
+from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama.model import SHORT
 from specmesh.errors import RequestError
 
 pytest.importorskip("llama_cpp")
@@ -21,20 +20,6 @@ def verifier(tiny_gguf: Path) -> Iterator[LlamaVerifier]:
     engine = LlamaVerifier(LlamaSettings(tiny_gguf, n_ctx=64, threads=1, gpu_layers=0))
     yield engine
     engine.close()
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Lengths of the texts that went to the process."""
-    lengths: list[int] = []
-    ask = Child.ask
-
-    def noted(child: Child, request: Json) -> Json:
-        lengths.append(len(str(request["text"])))
-        return ask(child, request)
-
-    monkeypatch.setattr(Child, "ask", noted)
-    return lengths
 
 
 @pytest.mark.fault(
@@ -53,25 +38,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ],
     ids=["empty", "NUL", "NULs", "emoji", "one word", "words", "spaces"],
 )
-def test_texts_come_back(verifier: LlamaVerifier, asked: list[int], text: str):
-    """Whatever is in it; only long ones go to the process."""
+def test_texts_come_back(verifier: LlamaVerifier, text: str):
+    """Whatever is in it."""
     assert verifier.vocabulary.text(verifier.encode(text)) == text
-    assert asked == ([len(text)] if len(text) > SHORT else [])
-
-
-def test_both_ways_give_the_same_ids(verifier: LlamaVerifier):
-    """Special tokens written in the text are recognised, here as there."""
-    text = "the<|end|>hell<tool> " * (SHORT // 20)
-    assert len(text) > SHORT
-    assert verifier.encode(text) == verifier._model.encode(text)
 
 
 @pytest.mark.fault("E7.83", "invalid UTF-8, as lone surrogates", "the request is refused")
-@pytest.mark.parametrize("length", [1, SHORT + 1])
-def test_lone_surrogates(verifier: LlamaVerifier, length: int):
-    """Refused in the same words, long or short."""
+def test_lone_surrogates(verifier: LlamaVerifier):
     with pytest.raises(RequestError, match="not valid Unicode"):
-        verifier.encode("\udc80" * length)
+        verifier.encode("\udc80")
 
 
 @pytest.mark.fault("E7.83", "a megabyte of letters without a space", "it is tokenized, and the daemon lives")
@@ -80,12 +55,3 @@ def test_a_text_that_would_end_the_daemon(make_gguf: Callable[..., Path]):
     engine = LlamaVerifier(LlamaSettings(make_gguf("gpt-4o", pre="gpt-4o"), n_ctx=64, threads=1, gpu_layers=0))
     assert len(engine.encode("x" * MEGABYTE)) == MEGABYTE
     engine.close()
-
-
-def test_it_has_limits(verifier: LlamaVerifier, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch):
-    """What takes too long is the request's error."""
-    monkeypatch.setattr(model, "TOKENIZING", Limits(2**32, 0.05))
-    tokenizer = Tokenizer(tiny_gguf, verifier.vocabulary.fingerprint())
-    with pytest.raises(RequestError, match="failed over this prompt: it took more than"):
-        tokenizer.encode("x" * 10 * MEGABYTE)
-    tokenizer.close()
