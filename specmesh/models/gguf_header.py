@@ -6,7 +6,6 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 import re
 import struct
-from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,19 +16,7 @@ from specmesh.errors import ConfigError
 SPLIT_NAME = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 """How llama.cpp names the files of one model in parts; it loads them all from the first."""
 
-TENSOR_TYPES = {
-    **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
-    **dict(enumerate(("Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K"), 6)),
-    **dict(enumerate(("IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS"), 16)),
-    **dict(enumerate(("I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16"), 24)),
-    34: "TQ1_0",
-    35: "TQ2_0",
-    39: "MXFP4",
-    40: "NVFP4",
-    41: "Q1_0",
-    42: "Q2_0",
-}
-FILE_TYPES = {
+FILE_TYPES: dict[int | None, str] = {
     **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
     **dict(enumerate(("Q8_0", "Q5_0", "Q5_1", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S"), 7)),
     **dict(enumerate(("Q5_K_M", "Q6_K", "IQ2_XXS", "IQ2_XS", "Q2_K_S", "IQ3_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL"), 17)),
@@ -46,11 +33,11 @@ Scalar = int | float | bool | str
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """values: metadata but arrays; lengths: of arrays; weights: by type; least_size: bytes of a whole file."""
+    """values: metadata but arrays; lengths: of arrays; parameters: in this file; least_size: bytes of a whole file."""
 
     values: dict[str, Scalar]
     lengths: dict[str, int]
-    weights: dict[str, int]
+    parameters: int
     least_size: int
     file_size: int
 
@@ -68,15 +55,8 @@ class GgufHeader:
         return self.lengths.get("tokenizer.ggml.tokens")
 
     @property
-    def parameters(self) -> int:
-        """Weights in this file; a model in parts has more in the others."""
-        return sum(self.weights.values())
-
-    @property
     def quantisation(self) -> str | None:
-        """What the file says of itself, else the type of most weights."""
-        stated, weights = self._int("general.file_type"), self.weights
-        return FILE_TYPES.get(-1 if stated is None else stated) or max(weights, key=weights.__getitem__, default=None)
+        return FILE_TYPES.get(self._int("general.file_type"))
 
     def _int(self, key: str) -> int | None:
         value = self.values.get(key)
@@ -148,17 +128,14 @@ class _Reader:
                 lengths[key] = self._skip_array()
             else:
                 values[key] = self._string() if kind == _STRING else self._scalar(_format(kind))
-        names, weights, last = set[str](), Counter[str](), 0
+        parameters = last = 0
         for _ in range(tensors):
-            name, dimensions = self._string(), self._int("<I")
-            shape = struct.unpack(f"<{dimensions}Q", self._take(8 * dimensions))
-            kind, offset = self._int("<I"), self._int("<Q")
-            names.add(name)
-            weights[TENSOR_TYPES.get(kind, f"type {kind}")] += prod(shape)
-            last = max(last, offset)
-        if len(names) < tensors or len(values) + len(lengths) < pairs:
-            raise ValueError("two tensors or two values have one name")
-        return GgufHeader(values, lengths, dict(weights), self._file.tell() + last, self._size)
+            self._string()
+            dimensions = self._int("<I")
+            parameters += prod(struct.unpack(f"<{dimensions}Q", self._take(8 * dimensions)))
+            self._int("<I")
+            last = max(last, self._int("<Q"))
+        return GgufHeader(values, lengths, parameters, self._file.tell() + last, self._size)
 
     def _skip_array(self) -> int:
         kind, count = self._int("<I"), self._int("<Q")

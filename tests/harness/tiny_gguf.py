@@ -52,6 +52,7 @@ class TinyModel:
 def write(path: Path, model: TinyModel) -> Path:
     """Write the model as F32 GGUF and return the path."""
     writer = gguf.GGUFWriter(path, model.arch)
+    writer.add_file_type(0)
     writer.add_context_length(model.n_ctx)
     writer.add_embedding_length(model.width)
     writer.add_block_count(model.layers)
