@@ -39,7 +39,8 @@ class Client:
     def __init__(
         self, path: Path | None = None, timeout: float | None = None, waits: Callable[[str], None] | None = None
     ) -> None:
-        self._tried, self._timeout, self._waits = _candidates(path), timeout, waits
+        self._tried = [path] if path is not None else _named_socket() or candidate_sockets()
+        self._timeout, self._waits = timeout, waits
 
     def get(self, resource: str) -> Json:
         """GET a JSON resource; also one that answers 503 with a body of ours."""
@@ -174,15 +175,12 @@ def starting(path: Path) -> bool:
 
 def known_sockets() -> list[Path]:
     """Where daemons of this machine may listen: SPECMESH_SOCKET, then the user's and the system's folders."""
-    named = os.environ.get("SPECMESH_SOCKET")
-    return list(dict.fromkeys([*([Path(named)] if named else []), *candidate_sockets()]))
+    return list(dict.fromkeys([*_named_socket(), *candidate_sockets()]))
 
 
-def _candidates(path: Path | None) -> list[Path]:
-    if path is not None:
-        return [path]
+def _named_socket() -> list[Path]:
     named = os.environ.get("SPECMESH_SOCKET")
-    return [Path(named)] if named else candidate_sockets()
+    return [Path(named)] if named else []
 
 
 def chunks(response: http.client.HTTPResponse) -> Iterator[Json]:

@@ -107,15 +107,20 @@ def prepare_folder(path: Path) -> None:
         raise ConfigError(f"{folder} is not a private folder of this user: remove it or choose another --socket")
 
 
-def write_whole(path: Path, raw: bytes) -> None:
-    """Write a file of this user's whole or not at all, whatever interrupts, and its folder. Raises OSError."""
+def write_whole(path: Path, raw: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+    """Write a file whole or not at all, whatever interrupts, and its folder. Raises OSError."""
     import tempfile
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     number, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(number, "wb") as file:
+            if owner is not None:
+                os.fchown(number, *owner)
+            os.fchmod(number, mode)
             file.write(raw)
+            file.flush()
+            os.fsync(number)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -5,10 +5,9 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -19,8 +18,6 @@ from specmesh.errors import ConfigError, HubUnreachable, PullError, RequestError
 _INSTALL = 'pip install "specmesh[hub]"'
 _MODULES = (".errors", ".utils", ".constants")
 _TIMEOUT = 30.0
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_SHA1 = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +25,8 @@ class RemoteFile:
     """A file of a repository. checksum: sha256:HEX (large files), git:HEX (others), or empty where none is told."""
 
     name: str
-    size: int | None
+    size: int
     checksum: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteBody:
-    """A file's bytes from `start`, which is 0 where the server could not begin where it was asked to."""
-
-    start: int
-    chunks: Iterator[bytes]
 
 
 class Hub:
@@ -59,23 +48,20 @@ class Hub:
             info = self._library.HfApi(self.endpoint, library_name="specmesh").model_info(
                 hub_id, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT
             )
-        return info.sha or "main", [_remote(sibling) for sibling in info.siblings or ()]
+        return info.sha or "main", [self._remote(sibling) for sibling in info.siblings or ()]
 
-    def completed(self, hub_id: str, commit: str, file: RemoteFile) -> RemoteFile:
-        """The file with size and checksum from its own headers where the listing did not tell them."""
-        if file.size is not None and file.checksum:
-            return file
-        with self._told(hub_id, commit, file.name):
-            found = self._library.get_hf_file_metadata(
-                self._url(hub_id, commit, file.name), timeout=_TIMEOUT, endpoint=self.endpoint
-            )
-        if found.size is None:
-            raise PullError(f"{self.endpoint} does not tell the size of {file.name} in {hub_id}")
-        return replace(file, size=int(found.size), checksum=file.checksum or _from_etag(found.etag or ""))
+    def _remote(self, sibling: Any) -> RemoteFile:
+        name, lfs = sibling.rfilename, sibling.lfs
+        size = sibling.size if lfs is None else sibling.size or lfs.size
+        if size is None:
+            raise PullError(f"{self.endpoint} does not tell the size of {name}")
+        git = f"git:{sibling.blob_id}" if sibling.blob_id else ""
+        return RemoteFile(name, size, git if lfs is None else f"sha256:{lfs.sha256}")
 
     @contextmanager
-    def open(self, hub_id: str, commit: str, name: str, start: int) -> Iterator[RemoteBody]:
-        """The file's bytes from `start`; raises TransferInterrupted where they end too soon."""
+    def open(self, hub_id: str, commit: str, name: str, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Where the file's bytes begin, at `start` or, where the server cannot, at 0, and the bytes from there; raises
+        TransferInterrupted where they end too soon."""
         # A compressed answer would count other bytes than the file has.
         headers = self._utils.build_hf_headers(library_name="specmesh") | {"Accept-Encoding": "identity"}
         if start:
@@ -83,13 +69,10 @@ class Hub:
         request = {"headers": headers, "timeout": _TIMEOUT, "follow_redirects": True}
         with self._told(hub_id, commit, name, transfer=True):
             session = self._utils.get_session()
-            with session.stream("GET", self._url(hub_id, commit, name), **request) as answer:
+            url = self._library.hf_hub_url(hub_id, name, revision=commit, endpoint=self.endpoint)
+            with session.stream("GET", url, **request) as answer:
                 self._utils.hf_raise_for_status(answer)
-                yield RemoteBody(start if _continues(answer, start) else 0, answer.iter_bytes())
-
-    def _url(self, hub_id: str, commit: str, name: str) -> str:
-        url: str = self._library.hf_hub_url(hub_id, name, revision=commit, endpoint=self.endpoint)
-        return url
+                yield (start if _continues(answer, start) else 0), answer.iter_bytes()
 
     @contextmanager
     def _told(self, hub_id: str, revision: str | None, name: str = "", *, transfer: bool = False) -> Iterator[None]:
@@ -123,19 +106,6 @@ class Hub:
         return HubUnreachable(f"{what}: {self.endpoint} answered {code}: try again later")
 
 
-def _remote(sibling: Any) -> RemoteFile:
-    if sibling.lfs is not None:
-        return RemoteFile(sibling.rfilename, sibling.size or sibling.lfs.size, f"sha256:{sibling.lfs.sha256}")
-    return RemoteFile(sibling.rfilename, sibling.size, f"git:{sibling.blob_id}" if sibling.blob_id else "")
-
-
-def _from_etag(etag: str) -> str:
-    """The hub's ETag is the SHA-256 of a large file and git's object id of another; anything else is no checksum."""
-    if _SHA256.fullmatch(etag):
-        return f"sha256:{etag}"
-    return f"git:{etag}" if _SHA1.fullmatch(etag) else ""
-
-
 def _continues(answer: Any, start: int) -> bool:
     return answer.status_code == 206 and str(answer.headers.get("Content-Range", "")).startswith(f"bytes {start}-")
 
@@ -144,7 +114,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-Open = Callable[[int], AbstractContextManager[RemoteBody]]
+Open = Callable[[int], AbstractContextManager[tuple[int, Iterator[bytes]]]]
 """Opens a file's bytes from an offset."""
 
 Advance = Callable[[int], None]
@@ -155,11 +125,10 @@ _CHUNK = 1 << 20
 
 
 def fetch(file: RemoteFile, opened: Open, path: Path, advance: Advance) -> None:
-    """Complete and verify the file at `path`; a wrong checksum removes it. Its size must be known.
+    """Complete and verify the file at `path`; a wrong checksum removes it.
 
     Raise PullError, or TransferInterrupted if another attempt can go on.
     """
-    assert file.size is not None, "the caller asks for the size"
     with _disk_errors(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", 0) as out:
         target = _Partial(out, file.size, file.checksum)
         advance(target.held)
@@ -181,7 +150,7 @@ def matches(path: Path, file: RemoteFile) -> bool:
     if not file.checksum:
         return True
     with _disk_errors(path), path.open("rb") as held:
-        digest = hashlib.file_digest(held, partial(_digest, file.checksum, file.size or 0))
+        digest = hashlib.file_digest(held, partial(_digest, file.checksum, file.size))
     return _named(file.checksum, digest.hexdigest()) == file.checksum
 
 
@@ -189,11 +158,11 @@ def _receive(file: RemoteFile, opened: Open, target: "_Partial", advance: Advanc
     """One connection's worth; returns where another is worth trying or none is needed."""
     before = target.held
     try:
-        with opened(before) as body:
-            if body.start != before:
+        with opened(before) as (start, chunks):
+            if start != before:
                 target.restart()
                 before = 0
-            for chunk in body.chunks:
+            for chunk in chunks:
                 target.append(chunk)
                 advance(target.held)
                 if target.held > target.size:

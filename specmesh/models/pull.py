@@ -61,7 +61,6 @@ def pull(wanted: Pull) -> Path:
     commit, listed = hub.listing(wanted.hub_id, wanted.revision)
     files, entry = choose(wanted.hub_id, listed, wanted.file)
     with _only_one(wanted):
-        files = [hub.completed(wanted.hub_id, commit, file) for file in files]
         missing = [file for file in files if not matches(folder / file.name, file)]
         _place(folder, _stage(hub, wanted, commit, missing))
     return folder / entry
@@ -101,7 +100,7 @@ def _is_safe(name: str) -> bool:
 
 
 def _sizes(files: Iterable[RemoteFile]) -> list[str]:
-    return [file.name if file.size is None else f"{file.name} ({human_bytes(file.size)})" for file in files]
+    return [f"{file.name} ({human_bytes(file.size)})" for file in files]
 
 
 def _held_already(wanted: Pull) -> Path:
@@ -120,12 +119,12 @@ def _stage(hub: Hub, wanted: Pull, commit: str, missing: list[RemoteFile]) -> di
     """Complete every missing file under `.partial`; by name, where each lies."""
     staged = {file.name: wanted.root / ".partial" / _partial_name(wanted, commit, file) for file in missing}
     held = sum(path.stat().st_size for path in staged.values() if path.exists())
-    needs = sum(file.size or 0 for file in missing) - held
+    needs = sum(file.size for file in missing) - held
     free = shutil.disk_usage(wanted.root).free
     if needs > free:
         raise PullError(f"the disk of {wanted.root} is full: {human_bytes(needs)} to come, {human_bytes(free)} free")
     for file in missing:
-        with _bar(file.name, file.size or 0) as advance:
+        with _bar(file.name, file.size) as advance:
             fetch(file, partial(hub.open, wanted.hub_id, commit, file.name), staged[file.name], advance)
     return staged
 

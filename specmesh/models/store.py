@@ -183,11 +183,11 @@ def inspect(path: Path) -> ModelReport:
 def _by_llama(path: Path) -> tuple[int | None, str | None, bool | None, list[str]]:
     """Size and fingerprint of the vocabulary, whether the context can be trimmed, and notes."""
     from specmesh.engines.llama.engine import probe_trim
-    from specmesh.engines.llama.model import read_vocabulary
+    from specmesh.engines.load import load_tokenizer
 
     size = fingerprint = None
     try:
-        vocabulary = read_vocabulary(path)
+        vocabulary = load_tokenizer(path).vocabulary
         size, fingerprint = len(vocabulary), vocabulary.fingerprint()
         return size, fingerprint, probe_trim(path), []
     except (ConfigError, EngineError) as error:

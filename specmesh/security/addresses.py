@@ -58,12 +58,8 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 def host_of(address: str, option: str) -> str:
     """The host of tcp://HOST:PORT; raises ConfigError that names the option for anything else."""
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        parts, host, port = urlsplit(""), None, None
-    if parts.scheme != "tcp" or not host or not port:
+    host, port = endpoint(address)
+    if not address.lower().startswith("tcp://") or not host or not port:
         raise ConfigError(f"{option} {address!r} is not an address: write tcp://HOST:PORT, like tcp://127.0.0.1:7071")
     return host
 

@@ -23,7 +23,7 @@ import zmq
 from zmq.utils import z85
 
 from specmesh.errors import ConfigError, InsecureKeys
-from specmesh.paths import config_folders
+from specmesh.paths import config_folders, write_whole
 from specmesh.security.addresses import endpoint, host_of, is_loopback
 
 MAX_KEY_FILE_BYTES = 2**20
@@ -232,19 +232,12 @@ class KeyFolder:
 
     def _store(self, name: str, text: str) -> None:
         """Replace a file as a whole: who reads it finds the old or the new one."""
-        part = self.path / f".{name}.{os.getpid()}"
         try:
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                if os.geteuid() == 0:
-                    folder = self.path.stat()
-                    os.fchown(file.fileno(), folder.st_uid, folder.st_gid)  # the service reads what root writes for it
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self.path / name)
+            folder = self.path.stat()
+            # The service reads what root writes for it.
+            owner = (folder.st_uid, folder.st_gid) if os.geteuid() == 0 else None
+            write_whole(self.path / name, text.encode(), owner=owner)
         except OSError as error:
-            part.unlink(missing_ok=True)
             raise ConfigError(f"{self.path / name} cannot be written ({error.strerror})") from None
 
     def _read(self, name: str) -> str | None:

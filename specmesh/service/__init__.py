@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from specmesh.errors import ConfigError, EngineError
+from specmesh.paths import write_whole
 
 Command = tuple[str, ...]
 """A program and its arguments."""
@@ -128,10 +129,7 @@ class ServiceInstaller:
                 self.say(file.text)
                 return True
             path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f"{path.name}.part")
-            part.write_text(file.text, encoding="utf-8")
-            part.chmod(0o644)  # the service's own user reads it, whatever root's umask is
-            part.replace(path)
+            write_whole(path, file.text.encode(), 0o644)  # the service's own user reads it, whatever root's umask is
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no text"
             raise ConfigError(f"{path} cannot be written ({why}): --system needs root, use sudo") from None

@@ -48,8 +48,9 @@ class LlamaEngine:
 
     def _reserve(self, settings: LlamaSettings, n_outputs: int, rollback: int) -> None:
         model, n_seq = self._model, settings.n_seq
-        width = width_of(model) if settings.reproducible and rollback else None
-        if width is not None:
+        width = None
+        if settings.reproducible and rollback:
+            width = GPU_ROWS if model.on_gpu else CPU_ROWS
             n_outputs, rollback = n_seq * width, width - 1
         n_ctx = _context_size(settings, model.lib.llama_model_n_ctx_train(model.handle))
         n_batch = max(min(settings.n_batch, n_ctx * n_seq), n_seq)
@@ -184,10 +185,6 @@ class FixedWidth:
         if missing and not self._cache.remove(span.seq, span.end):
             raise EngineError(f"llama.cpp did not remove what filled a step of sequence {span.seq} up")
         return self._cache.logits(self._width)[: len(span.ids)]
-
-
-def width_of(model: LlamaModel) -> int:
-    return GPU_ROWS if model.on_gpu else CPU_ROWS
 
 
 def probe_trim(path: Path) -> bool:

@@ -173,13 +173,6 @@ class LlamaModel:
                 self.lib.llama_model_free(handle)
 
 
-def read_vocabulary(path: Path) -> Vocabulary:
-    """Read a file's vocabulary without its weights. Raises ConfigError."""
-    model = LlamaModel(LlamaSettings(path, vocab_only=True, gpu_layers=0))
-    model.close()
-    return model.vocabulary
-
-
 def _gpus(settings: LlamaSettings) -> tuple[str, ...]:
     """Return the GPUs that will take layers. Raises ConfigError where one is required and there is none."""
     gpus = gpu_devices() if settings.gpu_layers else ()

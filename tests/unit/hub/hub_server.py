@@ -29,7 +29,6 @@ class Repo:
     cut:         a transfer of that file ends after so many bytes, once; where there is a `stall`, when that is set.
     lie:         files for which another content's checksum is told.
     status:      what the listing is answered with instead; file_status: each file. code: the hub's name for it.
-    bare:        the listing tells neither sizes nor checksums.
     no_range:    Range is not honoured.
     """
 
@@ -41,7 +40,6 @@ class Repo:
     status: int = 200
     file_status: int = 200
     code: str = ""
-    bare: bool = False
     no_range: bool = False
 
     def checksum(self, name: str) -> tuple[str, bool]:
@@ -52,8 +50,6 @@ class Repo:
 
     def sibling(self, name: str) -> dict[str, object]:
         told: dict[str, object] = {"rfilename": name}
-        if self.bare:
-            return told
         value, large = self.checksum(name)
         size = len(self.files[name])
         told |= {"size": size, "blobId": "0" * 40 if large else value}
