@@ -63,22 +63,17 @@ def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) ->
 
 
 class TestVerifier:
-    """Promises of VerifyEngine."""
-
     def test_shape(self, verifier: VerifyEngine) -> None:
-        """Logits are float32, one row per id, one column per id of the vocabulary; unwanted ones are None."""
         wanted, unwanted = verifier.decode([span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)])
         assert wanted is not None
         assert (wanted.shape, wanted.dtype) == ((3, len(verifier.vocabulary)), np.float32)
         assert unwanted is None
 
     def test_rows_at_once_equal_one_at_a_time(self, verifier: VerifyEngine) -> None:
-        """k rows in one step say what k steps of one row say."""
         ids = text_ids(12)
         assert_same_logits(step(verifier, span(0, 0, ids))[0], one_by_one(verifier, 1, ids))
 
     def test_sequences_in_one_step_are_independent(self, verifier: VerifyEngine) -> None:
-        """Several sequences in one step say what each says alone."""
         texts = [text_ids(7, seed) for seed in range(N_SEQ)]
         together = step(verifier, *(span(seq, 0, ids) for seq, ids in enumerate(texts)))
         for seq, ids in enumerate(texts):
@@ -148,7 +143,6 @@ class TestVerifier:
             assert_same_logits(np.concatenate(seen[seq]), straight[seq][: held[seq]])
 
     def test_gone_on_with_long_after(self, verifier: VerifyEngine) -> None:
-        """What a sequence holds stays as it is while others come, are cut and go."""
         ids = text_ids(30)
         straight = step(verifier, span(0, 0, ids))[0]
         step(verifier, span(1, 0, ids[:8]))
@@ -163,7 +157,6 @@ class TestVerifier:
         assert_same_logits(step(verifier, span(1, 10, ids[10:]))[0], straight[10:])
 
     def test_copies(self, verifier: VerifyEngine) -> None:
-        """Two sequences with one beginning go on apart, and either stays when the other goes."""
         ids = text_ids(20)
         straight = step(verifier, span(0, 0, ids))[0]
         if verifier.info.reuse != "copied":

@@ -76,11 +76,8 @@ class Recording(Sampler):
 
 
 class TestDrafter:
-    """Promises of DraftEngine."""
-
     @pytest.mark.parametrize("sampler", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
     def test_guess_is_a_function_of_the_prefix(self, drafter: DraftEngine, sampler: Sampler) -> None:
-        """How the ids arrived, in one piece or many, does not change the guess after them."""
         ids = text_ids(24)
         at_once = drafter.predict(0, ids, sampler)
         for token in ids[:-1]:
@@ -89,7 +86,6 @@ class TestDrafter:
 
     @pytest.mark.parametrize("length", [0, 1, 12, 19])
     def test_trim_then_feed_again(self, drafter: DraftEngine, length: int) -> None:
-        """After a cut, and feeding what is not held, a sequence guesses like one that never strayed."""
         ids = text_ids(20)
         fresh = drafter.predict(0, ids, GREEDY)
         drafter.predict(1, ids[:19], None)
@@ -99,7 +95,6 @@ class TestDrafter:
         assert drafter.predict(1, ids[held:], GREEDY) == fresh
 
     def test_drafting_and_cutting_back(self, drafter: DraftEngine) -> None:
-        """A chain drafted twice from the same place is the same chain."""
         ids = text_ids(20)
         chains = []
         for _ in range(2):
@@ -117,7 +112,6 @@ class TestDrafter:
         return guesses
 
     def test_sequences_are_independent(self, drafter: DraftEngine) -> None:
-        """What one sequence takes in or loses leaves the others alone."""
         texts = [text_ids(20, seed) for seed in range(N_SEQ)]
         alone = []
         for ids in texts:
@@ -145,7 +139,6 @@ class TestDrafter:
         assert second == [alone[2][1], None, alone[1][1]]
 
     def test_trim_says_what_is_held(self, drafter: DraftEngine) -> None:
-        """A cut beyond the end changes nothing and says how long the sequence is."""
         assert drafter.trim(0, 10) == 0
         drafter.predict(0, text_ids(6), None)
         assert drafter.trim(0, 10) == 6
@@ -174,7 +167,6 @@ class TestDrafter:
         [(0, []), (0, [-1]), (0, [2**31]), (N_SEQ, [40]), (-1, [40]), (0, [40] * (N_CTX + 1))],
     )
     def test_bad_ids(self, drafter: DraftEngine, seq: int, ids: list[int]) -> None:
-        """Ids that cannot be are refused, and the sequence goes on as if they had not come."""
         text = text_ids(20)
         fresh = drafter.predict(1, text, GREEDY)
         drafter.predict(0, text[:19], None)
@@ -184,7 +176,6 @@ class TestDrafter:
 
     @pytest.mark.parametrize(("seq", "length"), [(0, -1), (N_SEQ, 0), (-1, 0)])
     def test_bad_trim(self, drafter: DraftEngine, seq: int, length: int) -> None:
-        """A cut to less than nothing, or of no sequence, is refused."""
         with pytest.raises(LocalProtocolError):
             drafter.trim(seq, length)
 
@@ -192,7 +183,6 @@ class TestDrafter:
 @pytest.mark.parametrize("kind", ["sim", pytest.param("llama", marks=pytest.mark.models)])
 @pytest.mark.parametrize("sampler", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_a_model_drafts_for_itself(request: pytest.FixtureRequest, kind: str, sampler: Sampler) -> None:
-    """The same model on both sides, with the same sampler: every guess is the target's own token."""
     target: VerifyEngine
     draft: DraftEngine
     if kind == "sim":

@@ -120,7 +120,6 @@ CASES = {
 
 
 def accepts(grammar: str, text: str) -> bool:
-    """Whether a text is in the language, byte by byte."""
     matcher = LLMatcher(BYTES, str(answer({"kind": "gbnf", "text": grammar})["lark"]), log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     ids = list(text.encode())
@@ -129,7 +128,6 @@ def accepts(grammar: str, text: str) -> bool:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_language_is_the_same(name: str):
-    """llama.cpp's own examples, and what a lexer would get wrong."""
     grammar, good, bad = CASES[name]
     assert [text for text in good if not accepts(grammar, text)] == []
     assert [text for text in bad if accepts(grammar, text)] == []
@@ -156,13 +154,11 @@ def test_the_language_is_the_same(name: str):
     ],
 )
 def test_what_is_none_is_refused_with_its_line(grammar: str, why: str):
-    """In words that name no other language."""
     with pytest.raises(RequestError, match=why):
         gbnf_to_lark(grammar)
 
 
 def test_the_child_refuses_and_goes_on():
-    """What it says is for the client."""
     assert "refused" in answer({"kind": "gbnf", "text": "root ::= other"})
     assert "refused" in answer({"kind": "json_schema", "text": '{"type": "nothing"}'})
     assert "lark" in answer({"kind": "json_schema", "text": '{"type": "object"}'})

@@ -118,7 +118,6 @@ def refused(path: Path) -> str:
 
 
 def test_what_is_in_order_passes(written: Callable[[bytes], Path]):
-    """Versions 2 and 3, zero dimensions, and data whose end is not padded."""
     for raw in (GOOD, replace(GOOD, version=2)):
         (header,) = read_headers(written(raw.raw()))
         assert header.architecture == "llama"
@@ -129,7 +128,6 @@ def test_what_is_in_order_passes(written: Callable[[bytes], Path]):
 @pytest.mark.fault("E7.76", "a GGUF file whose header is damaged", "an error that names file and damage")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged(written: Callable[[bytes], Path], damage: str):
-    """Each is told for what it is."""
     raw, why = DAMAGES[damage]
     path = written(raw.raw())
     with pytest.raises(ConfigError, match=why):
@@ -140,13 +138,11 @@ def test_damaged(written: Callable[[bytes], Path], damage: str):
 @pytest.mark.fault("E7.76", "a GGUF file cut off at 1 or 50 %", "an error that names the file")
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5])
 def test_cut_off(tiny_gguf: Path, written: Callable[[bytes], Path], share: float):
-    """A download that broke off."""
     raw = tiny_gguf.read_bytes()
     refused(written(raw[: int(len(raw) * share)]))
 
 
 def test_every_length_of_a_header_is_checked(written: Callable[[bytes], Path]):
-    """Cut off after any byte of it, or before the last tensor begins."""
     raw = GOOD.raw()
     for length in range(len(raw) - len(GOOD.data) + 64 - 32):
         refused(written(raw[:length]))
@@ -155,7 +151,6 @@ def test_every_length_of_a_header_is_checked(written: Callable[[bytes], Path]):
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_bytes_give_a_header_or_an_error(tiny_gguf: Path, written: Callable[[bytes], Path], data: st.DataObject):
-    """Bytes changed anywhere in the header: ConfigError and nothing else, however the lengths come out."""
     raw = bytearray(tiny_gguf.read_bytes())
     end = tiny_gguf.read_bytes().index(b"output_norm.weight") + 64
     for _ in range(data.draw(st.integers(1, 4))):
@@ -197,24 +192,18 @@ def split(tmp_path: Path) -> Callable[..., Path]:
 
 
 class TestParts:
-    """Models in several files."""
-
     def test_all_there(self, split: Callable[..., Path]) -> None:
-        """Each part's header, in order."""
         assert [header.parameters for header in read_headers(split(FIRST, SECOND))] == [16, 8]
 
     @pytest.mark.fault("E7.77", "a model in parts, one of them missing", "the missing part is named")
     def test_missing(self, split: Callable[..., Path]) -> None:
-        """The missing part is named, and not taken for a damage."""
         assert "m-00002-of-00003.gguf is missing" in refused(split(FIRST, None, SECOND))
 
     def test_not_the_first(self, split: Callable[..., Path]) -> None:
-        """llama.cpp loads all parts from the first."""
         path = split(FIRST, SECOND).with_name("m-00002-of-00002.gguf")
         assert "name the first part, m-00001-of-00002.gguf" in refused(path)
 
     def test_damaged_part(self, split: Callable[..., Path]) -> None:
-        """The part is named, not the first."""
         path = split(FIRST, SECOND)
         second = path.with_name("m-00002-of-00002.gguf")
         second.write_bytes(second.read_bytes()[:100])
@@ -223,8 +212,6 @@ class TestParts:
 
 
 class TestPaths:
-    """What is no file that can be read."""
-
     @pytest.fixture(params=["missing", "directory", "loop", "no permission"])
     def path(self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = tmp_path / "model.gguf"
@@ -242,7 +229,6 @@ class TestPaths:
         "E7.75", "a model that is missing, a directory, unreadable, a loop of links", "an error with its path"
     )
     def test_refused(self, path: Path) -> None:
-        """Named, in one line."""
         refused(path)
 
 

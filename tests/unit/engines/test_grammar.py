@@ -45,7 +45,6 @@ def named(mask: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> set[int]:
 
 
 def common(texts: list[bytes]) -> bytes:
-    """What all of them begin with."""
     first, last = min(texts), max(texts)
     return first[: next((n for n, byte in enumerate(first) if last[n] != byte), len(first))]
 
@@ -91,7 +90,6 @@ def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], dat
 
 
 def test_forced_text_is_spelt_by_the_longest_tokens(grammars: Grammars):
-    """As far as there is one way on, and no token that goes on from there."""
     schema = {"type": "object", "properties": {"a": {"const": True}, "b": {"type": "integer"}}, "required": ["a", "b"]}
     constraint = grammars.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
     assert b"".join(PIECES[token] for token in constraint.forced()) == b'{"a": true, "b": '
@@ -111,7 +109,6 @@ def test_forced_text_is_spelt_by_the_longest_tokens(grammars: Grammars):
     ],
 )
 def test_an_object_has_what_its_schema_names(grammars: Grammars, schema: dict[str, object], more: bool):
-    """And more only where the schema says something of that."""
     constraint = grammars.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"type": "object"} | schema)))
     text = ids('{"a": 1, "z": 2}')
     assert (constraint.count_allowed([*text, 300]) == len(text) + 1) == more
@@ -155,7 +152,6 @@ AMBIGUOUS = Grammar(GrammarKind.GBNF, 'root ::= e\ne ::= e e e | e e | "a" | "b"
 
 
 def test_what_is_ambiguous_is_limited(grammars: Grammars):
-    """Where each letter takes longer than the one before, in the text and in drafts; others go on."""
     text, drafted, other = (grammars.compile(one) for one in (AMBIGUOUS, AMBIGUOUS, N))
     while text.allows(97):
         text.accept(97)
@@ -166,7 +162,6 @@ def test_what_is_ambiguous_is_limited(grammars: Grammars):
 
 
 def test_time_is_limited_in_each_text(grammars: Grammars, monkeypatch: pytest.MonkeyPatch):
-    """For the text itself, which ends then, and for its drafts, without which it goes on."""
     text, drafted = grammars.compile(N), grammars.compile(N)
     monkeypatch.setattr(grammar_module, "START", 0.0)
     monkeypatch.setattr(grammar_module, "EACH", 0.0)
@@ -200,15 +195,12 @@ def test_time_is_limited_in_each_text(grammars: Grammars, monkeypatch: pytest.Mo
     ],
 )
 def test_what_cannot_be_used_is_told(grammars: Grammars, grammar: Grammar, why: str):
-    """With the field and the reason."""
     with pytest.raises(RequestError, match=why) as told:
         grammars.compile(grammar)
     assert told.value.param == grammar.field
 
 
 def test_what_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch):
-    """By the process that looks first."""
-
     def ask(_: Child, __: object) -> object:
         raise ChildFailed("it took more than 3 s")
 

@@ -43,7 +43,6 @@ SENTENCEPIECE: dict[str, Any] = {
 
 
 def written(folder: Path, tokenizer: object, **files: object) -> Path:
-    """A directory with a tokenizer.json and other files."""
     for name, value in {"tokenizer": tokenizer, **files}.items():
         (folder / f"{name}.json").write_text(json.dumps(value))
     return folder
@@ -62,7 +61,6 @@ def read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Vocabulary:
 
 
 def test_every_byte_has_its_character():
-    """The byte-level alphabet is the package's, and each of its characters stands for a byte of its own."""
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     assert sorted(byte_level_bytes(letter) for letter in alphabet) == [bytes([byte]) for byte in range(256)]
     pre = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -72,20 +70,17 @@ def test_every_byte_has_its_character():
 
 
 def test_byte_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Special tokens are empty, other added ones their text; ends by name."""
     vocabulary = read(written(tmp_path, BYTE_LEVEL), monkeypatch)
     assert vocabulary == Vocabulary((b"a", b" the", b"\n", "ü".encode(), b"", b"<tool>"), frozenset({4}))
 
 
 def test_sentencepiece_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The other spelling; the unknown token is empty."""
     vocabulary = read(written(tmp_path, SENTENCEPIECE), monkeypatch)
     assert vocabulary == Vocabulary((b"", b"", b"\n", b" the", "ü".encode()), frozenset({1}))
 
 
 @pytest.mark.parametrize("kind", ["BPE", "Unigram"])
 def test_sentencepiece_bytes_and_the_unknown(kind: str):
-    """A lone byte, a space, what only looks like a byte; the unknown token is nothing, however it is named."""
     texts = ["<unk>", "▁the", "<0x0A>", "▁", "naïve", "<0xZZ>"]
     model: dict[str, Any] = {"type": kind, "unk_token": "<unk>", "vocab": {text: n for n, text in enumerate(texts)}}
     if kind == "Unigram":
@@ -105,7 +100,6 @@ def test_added_tokens():
 
 @pytest.mark.parametrize("config", [{"vocab_size": 9}, {"text_config": {"vocab_size": 9}, "vocab_size": None}])
 def test_padding_is_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: object):
-    """The model's rows beyond the tokenizer's ids are empty."""
     assert len(read(written(tmp_path, BYTE_LEVEL, config=config), monkeypatch)) == 9
 
 
@@ -120,7 +114,6 @@ def test_padding_is_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, con
     ],
 )
 def test_end_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, object], ends: set[int]):
-    """Ends are what any of the files says, as far as they are ids."""
     assert read(written(tmp_path, BYTE_LEVEL, **files), monkeypatch).end_ids == ends
 
 
@@ -137,14 +130,12 @@ def test_end_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[st
     ],
 )
 def test_files_that_are_none(tmp_path: Path, tokenizer: object, words: str):
-    """What is not understood is refused with its path."""
     with pytest.raises(ConfigError, match=words) as caught:
         load_hf_vocabulary(written(tmp_path, tokenizer))
     assert str(tmp_path / "tokenizer.json") in str(caught.value)
 
 
 def trained(folder: Path, kind: str) -> Path:
-    """A directory with a small tokenizer that the package trained."""
     text = ["the quick brown fox", "Grüße, naïve café", "def f(x):\n    return x", "the the the theory"] * 20
     if kind == "byte-level":
         made = tokenizers.Tokenizer(tokenizers.models.BPE())

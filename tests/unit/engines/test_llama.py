@@ -38,8 +38,6 @@ def _fresh_library() -> Iterator[None]:
 
 
 class TestSettings:
-    """Settings that cannot work are refused before anything is loaded."""
-
     @pytest.mark.parametrize(
         "changes",
         [
@@ -52,7 +50,6 @@ class TestSettings:
         "E7.81", "n_ctx 1, n_batch 0, negative layers, given to the engine", "ConfigError, no GGML_ASSERT"
     )
     def test_refused(self, changes: dict[str, int]) -> None:
-        """Numbers out of range, some of which llama.cpp ends the process over."""
         with pytest.raises(ConfigError):
             settings(Path("unused"), **changes)
 
@@ -63,14 +60,12 @@ class TestSettings:
         "a clear error at the start; in a step that request fails, others go on",
     )
     def test_no_memory_for_the_context(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, n_ctx: int) -> None:
-        """A context beyond 32 bits or beyond all memory is refused with what to choose."""
         lib = llama_library.library()
         monkeypatch.setattr(lib, "llama_init_from_model", lambda *_: None)
         with pytest.raises(ConfigError, match="choose a smaller context"):
             LlamaVerifier(settings(tiny_gguf, n_ctx=n_ctx))
 
     def test_rows_with_logits_are_bounded(self, tiny_gguf: Path) -> None:
-        """max_draft + 1 rows of logits per sequence can be asked for, and no more reach llama.cpp."""
         engine = LlamaVerifier(settings(tiny_gguf, max_draft=3))
         engine.decode([Span(0, 0, tuple(range(8)), logits=True)])
         with pytest.raises(Exception, match="9 with logits"):
@@ -78,7 +73,6 @@ class TestSettings:
         engine.close()
 
     def test_more_sequences_than_rows(self, tiny_gguf: Path) -> None:
-        """A batch always has room for one row of every sequence."""
         engine = LlamaVerifier(settings(tiny_gguf, n_seq=8, n_batch=2, max_draft=0))
         rows = engine.decode([Span(seq, 0, (seq,), logits=True) for seq in range(8)])
         assert len(rows) == engine.info.n_batch == 8
@@ -86,10 +80,7 @@ class TestSettings:
 
 
 class TestVocabulary:
-    """Pieces and prompts."""
-
     def test_pieces(self, verifier: LlamaVerifier) -> None:
-        """Byte tokens are their bytes, control tokens nothing, user-defined tokens their text."""
         pieces = verifier.vocabulary.pieces
         assert pieces[:256] == tuple(bytes([byte]) for byte in range(256))
         assert pieces[256:262] == (b"he", b"ll", b"th", b"the", b"", b"<tool>")
@@ -102,11 +93,9 @@ class TestVocabulary:
     @pytest.mark.parametrize("text", ["", "\x00", "a\x00b\x00", "the hell", "\U0001f600\u4e2d", "x" * 5000])
     @pytest.mark.fault("E7.83")
     def test_encode(self, verifier: LlamaVerifier, text: str) -> None:
-        """Empty, NUL, merged, non-BMP and long texts come back as they were."""
         assert verifier.vocabulary.text(verifier.encode(text)) == text
 
     def test_permuted_ids_are_another_vocabulary(self, verifier: LlamaVerifier, make_gguf: Callable[..., Path]) -> None:
-        """The same pieces under other ids have another fingerprint; other weights do not."""
         fingerprints = []
         for name, options in (("permuted", {"rotate": 3}), ("reseeded", {"seed": 9})):
             engine = LlamaDrafter(settings(make_gguf(name, **options)))
@@ -117,8 +106,6 @@ class TestVocabulary:
 
 
 class TestModels:
-    """Facts about models, and failures of llama_decode."""
-
     @pytest.mark.parametrize(("code", "named"), [(1, "no room"), (2, "code 2"), (-1, "code -1"), (-3, "code -3")])
     def test_failed_step(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, code: int, named: str) -> None:
         """A step that fails half-way leaves every sequence as it was, whatever llama.cpp kept of it."""
@@ -146,7 +133,6 @@ class TestModels:
     def test_failed_step_of_a_model_that_cannot_be_cut(
         self, tiny_recurrent_gguf: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its sequence is emptied, so that it can start over."""
         engine = LlamaDrafter(settings(tiny_recurrent_gguf))
         guess = engine.predict(0, [40, 41], GREEDY)
         decode = engine._cache.lib.llama_decode

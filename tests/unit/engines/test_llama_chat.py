@@ -34,7 +34,6 @@ Make = Callable[..., LlamaVerifier]
 
 @pytest.fixture
 def make(make_gguf: Callable[..., Path]) -> Iterator[Make]:
-    """Engines on a tiny model with this template in it, closed after the test."""
     engines: list[LlamaVerifier] = []
 
     def made(own: str = "", chosen: str | None = None) -> LlamaVerifier:
@@ -49,7 +48,6 @@ def make(make_gguf: Callable[..., Path]) -> Iterator[Make]:
 
 
 def test_own_template(make: Make):
-    """The text is the template's, and the end token written in it is one id."""
     engine = make(PLAIN)
     ids = engine.encode_chat(SAID)
     assert ids == engine.encode(EXPECTED)
@@ -59,14 +57,12 @@ def test_own_template(make: Make):
 
 
 def test_chosen_template(make: Make):
-    """One that was chosen goes before the model's own."""
     engine = make(PLAIN, "{{ messages[-1]['content'] }}!")
     assert engine.encode_chat(SAID) == engine.encode("hello!")
 
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('roles must alternate') }}", "{{ messages[9].content }}"])
 def test_template_that_refuses(make: Make, template: str):
-    """A template's own complaint is the request's error."""
     with pytest.raises(RequestError, match="template refuses"):
         make(template).encode_chat(SAID)
 
@@ -98,7 +94,6 @@ def rendered() -> Iterator[Callable[[str], str]]:
     ],
 )
 def test_the_last_message_goes_on(template: str, text: str):
-    """To its last space, also where the template strips; what would come after it is left out."""
     with closing(ChatTemplate(template, "<s>", "</s>")) as made:
         assert made.render(BEGUN, continued=True) == text
         assert made.render(BEGUN) != text
@@ -106,7 +101,6 @@ def test_the_last_message_goes_on(template: str, text: str):
 
 @pytest.mark.parametrize("said", ["{{ messages[0].content }}", "{{ messages[-1].content * 2 }}"])
 def test_what_cannot_go_on(said: str):
-    """A template that does not say it, or says it twice."""
     with closing(ChatTemplate(said, "<s>", "</s>")) as made, pytest.raises(RequestError, match="cannot be continued"):
         made.render(BEGUN, continued=True)
 
@@ -128,7 +122,6 @@ def test_what_cannot_go_on(said: str):
     ],
 )
 def test_template_is_in_a_sandbox(rendered: Callable[[str], str], template: str):
-    """A model file cannot reach out of its template."""
     with pytest.raises(RequestError, match="template refuses"):
         rendered(template)
 
@@ -181,7 +174,6 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_template_without_end(
     rendered: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, template: str, limits: Limits, why: str
 ):
-    """Its request fails, and the next one of another template does not wait for it."""
     monkeypatch.setattr(chat_template, "RENDERING", limits)
     with pytest.raises(EngineError, match=why):
         rendered(template)
@@ -200,7 +192,6 @@ def test_a_slow_template_serves_again(rendered: Callable[[str], str]):
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"x" * (2**20 + 1)])
 def test_file_that_is_no_template(tmp_path: Path, content: bytes | None):
-    """A file that cannot be read as text, or is far too long."""
     path = tmp_path / "template.jinja"
     if content is not None:
         path.write_bytes(content)

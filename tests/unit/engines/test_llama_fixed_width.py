@@ -34,12 +34,10 @@ def _empty(target: LlamaVerifier) -> None:
 
 @pytest.fixture(scope="module")
 def ids(target: LlamaVerifier) -> tuple[int, ...]:
-    """More ids than are used, any that the model knows."""
     return tuple(np.random.default_rng(3).integers(300, len(target.vocabulary) - 1, 600).tolist())
 
 
 def rows(target: LlamaVerifier, *spans: Span) -> NDArray[np.float32]:
-    """The logits of the first span."""
     found = target.decode(spans)[0]
     assert found is not None
     return found.copy()
@@ -79,7 +77,6 @@ def test_other_sequences_change_no_bit(target, ids):
 
 
 def test_read_again_stepwise(target, ids):
-    """What was generated before is computed to the same bits by steps of the width, filled or not."""
     expected = plain(target, ids)
     target.decode([Span(1, 0, ids[:PROMPT], logits=False)])
     end = PROMPT + 29

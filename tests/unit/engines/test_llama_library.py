@@ -24,8 +24,6 @@ def _fresh_library() -> Iterator[None]:
 
 
 class TestLibrary:
-    """The library is the one this package was written against, or is refused."""
-
     @pytest.fixture(autouse=True)
     def _uncached(self) -> Iterator[None]:
         llama_library.library.cache_clear()
@@ -33,22 +31,17 @@ class TestLibrary:
         llama_library.library.cache_clear()
 
     def test_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Says what to install."""
         monkeypatch.setitem(sys.modules, "llama_cpp", None)
         with pytest.raises(ConfigError, match=r'not installed: pip install "specmesh\[llama\]"'):
             llama_library.library()
 
     def test_pin_is_the_packages(self) -> None:
-        """The version asserted is the version pyproject.toml pins."""
         pyproject = Path(__file__).parents[3] / "pyproject.toml"
         assert f"llama-cpp-python=={llama_library.PINNED}" in pyproject.read_text()
 
 
 class TestLog:
-    """What llama.cpp prints goes to our log, in whole lines, at its level."""
-
     def test_fragments_become_lines(self) -> None:
-        """Fragments are joined, continuations keep their level, progress dots vanish."""
         log = llama_library.LibraryLog()
         with capture_logs() as lines:
             for level, text in [
@@ -68,7 +61,6 @@ class TestLog:
         assert list(log.errors) == ["bad \ufffd"]
 
     def test_nothing_on_stderr(self, tiny_gguf: Path) -> None:
-        """Not even outside Python's own streams, from import to exit."""
         program = (
             "import sys, structlog; from pathlib import Path; from specmesh.engines.llama import *;"
             "structlog.configure(logger_factory=structlog.ReturnLoggerFactory());"

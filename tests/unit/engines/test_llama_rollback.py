@@ -60,12 +60,9 @@ class Counted:
 
 
 class TestProbe:
-    """The way is found out at load, by taking rows back and comparing logits."""
-
     @pytest.mark.parametrize(("arch", "way"), WAYS.items())
     @pytest.mark.fault("E7.79")
     def test_verifier(self, path: Callable[[str], Path], arch: str, way: str) -> None:
-        """Each architecture by the cheapest way that its llama.cpp code has."""
         engine = LlamaVerifier(settings(path(arch)))
         assert (engine.info.trimming, engine.info.can_trim) == (way, True)
         assert engine._cache.partial
@@ -86,8 +83,6 @@ def sizes() -> CacheSizes:
 
 
 class TestRollback:
-    """llama.cpp's own states, and why they are not used as they come."""
-
     @pytest.fixture(params=ROLLING)
     def cache(self, request: pytest.FixtureRequest, path: Callable[[str], Path]) -> Iterator[LlamaCache]:
         model = LlamaModel(settings(path(request.param)))
@@ -109,7 +104,6 @@ class TestRollback:
         return logits
 
     def test_inside_the_last_step(self, cache: LlamaCache, expected: NDArray[np.float32]) -> None:
-        """Rows of a sequence's last step are taken back exactly."""
         self.run(cache, (0, 0, IDS[:8]))
         self.run(cache, (0, 8, (IDS[8], 90, 91, 92)))
         assert cache.remove(0, 9)
@@ -150,8 +144,6 @@ class TestRollback:
 
 
 class TestRestore:
-    """States saved here."""
-
     @pytest.fixture(params=RESTORING)
     def engine(self, request: pytest.FixtureRequest, path: Callable[[str], Path]) -> Iterator[LlamaVerifier]:
         engine = LlamaVerifier(settings(path(request.param)))
@@ -181,7 +173,6 @@ class TestRestore:
         engine.close()
 
     def test_before_the_save(self, engine: LlamaVerifier) -> None:
-        """A cut before the last step's start is refused, and nothing is lost."""
         engine.decode([Span(0, 0, IDS[:8], logits=False)])
         engine.decode([Span(0, 8, IDS[8:12], logits=True)])
         with pytest.raises(EngineError, match="cannot remove so much"):
@@ -190,7 +181,6 @@ class TestRestore:
         assert close_to(last_row(engine, Span(0, 12, IDS[12:13], logits=True)), expected)
 
     def test_a_state_that_does_not_come_back(self, engine: LlamaVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The step fails, its sequences are empty, the others go on."""
         for seq in (0, 1):
             engine.decode([Span(seq, 0, IDS[:8], logits=False)])
         engine.decode([Span(0, 8, IDS[8:12], logits=True)])

@@ -39,7 +39,6 @@ def verifier(tiny_gguf: Path) -> Iterator[LlamaVerifier]:
     ids=["empty", "NUL", "NULs", "emoji", "one word", "words", "spaces"],
 )
 def test_texts_come_back(verifier: LlamaVerifier, text: str):
-    """Whatever is in it."""
     assert verifier.vocabulary.text(verifier.encode(text)) == text
 
 

@@ -37,7 +37,6 @@ BOTH, LLAMA, MLX, NEITHER = {"llama_cpp", "mlx"}, {"llama_cpp"}, {"mlx"}, set()
     ],
 )
 def test_auto(monkeypatch, tmp_path, machine, installed, model, engine):
-    """By machine, by what is installed, and by what the model is; the reason is told."""
     monkeypatch.setattr(sys, "platform", machine[0])
     monkeypatch.setattr(platform, "machine", lambda: machine[1])
     monkeypatch.setattr(load, "_installed", lambda *names: {name.removesuffix("_lm") for name in names} <= installed)
@@ -51,7 +50,6 @@ def test_auto(monkeypatch, tmp_path, machine, installed, model, engine):
 
 @pytest.mark.parametrize(("engine", "name"), [("mlx", "drafter-hf"), ("llama", "drafter.gguf")])
 def test_bundled(engine, name):
-    """`bundled` is the drafter in the engine's own format."""
     settings = load.resolved(ModelSettings(engine, "bundled"))
     assert (settings.engine, Path(settings.model or "").name) == (engine, name)
     assert load.resolved(ModelSettings(engine, "other")).model == "other"
@@ -59,13 +57,11 @@ def test_bundled(engine, name):
 
 @pytest.mark.fault("E7.82")
 def test_a_gpu_required_but_forbidden():
-    """--gpu required with no layer allowed on one is refused before a model is loaded."""
     with pytest.raises(ConfigError, match="--gpu-layers"):
         load.load_drafter(ModelSettings("mlx", "x", gpu_layers=0, gpu_required=True), lambda _: True)
 
 
 @pytest.mark.parametrize("engine", ["llama", "mlx", "sim"])
 def test_a_model_is_needed(engine):
-    """Only `auto` and ngram do without."""
     with pytest.raises(ConfigError, match="--model"):
         ModelSettings(engine, None)

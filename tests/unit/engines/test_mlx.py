@@ -81,7 +81,6 @@ def formats(
 
 
 def test_same_vocabulary(formats: tuple[LlamaVerifier, MlxDrafter, str]):
-    """Pieces, end ids and so the fingerprint are those of the GGUF through llama.cpp."""
     target, drafter, _ = formats
     assert drafter.vocabulary == target.vocabulary
     assert drafter.vocabulary.fingerprint() == target.vocabulary.fingerprint()
@@ -133,7 +132,6 @@ def all_rows(drafter: MlxDrafter, ids: list[int]) -> NDArray[np.float32]:
 
 
 def test_encodes_as_llama_cpp_does(formats: tuple[LlamaVerifier, MlxDrafter, str]):
-    """The two formats of a model cut the probe texts alike, which a daemon compares."""
     target, drafter, _ = formats
     assert isinstance(drafter, Encoder)
     for text in PROBES:
@@ -163,7 +161,6 @@ def test_cutting_a_chain_back(engine: MlxDrafter, back: int):
 
 
 def test_cutting_back_again_and_again(engine: MlxDrafter):
-    """Corrections at every turn, of any depth, leave what a fresh sequence would hold."""
     rng = np.random.default_rng(3)
     truth, held = ids_of(20), 0
     for _ in range(12):
@@ -209,7 +206,6 @@ print(sizes[49], max(sizes[-20:]))
 @pytest.mark.parametrize("sessions", [110, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["llama", "hybrid", "sliding"])
 def test_memory_stays_flat(make_hf: Callable[..., Path], kind: str, sessions: int):
-    """So many sessions in a row: after the first 50, resident memory grows by less than 2 %."""
     folder = make_hf(f"own-{kind}", kind, seed=5)
     told = subprocess.run(
         [sys.executable, "-c", SESSIONS, folder, str(sessions)], check=True, capture_output=True, text=True

@@ -36,7 +36,6 @@ def opened(folder: Path, **changes: Any) -> MlxDrafter:
     ],
 )
 def test_unusable_models(make_hf: Callable[..., Path], tmp_path: Path, damage: str, says: str):
-    """A model that is not there or not whole: ConfigError that names it."""
     folder = make_hf(f"bad-{damage.replace(' ', '-')}", "llama")
     weights, config = folder / "model.safetensors", folder / "config.json"
     match damage:
@@ -75,14 +74,12 @@ def test_unusable_models(make_hf: Callable[..., Path], tmp_path: Path, damage: s
 
 @pytest.mark.parametrize("bad", [{"n_seq": 0}, {"n_ctx": -1}, {"n_batch": 0}])
 def test_unusable_settings(bad: dict[str, int]):
-    """Settings that cannot be are refused before anything is loaded."""
     with pytest.raises(ConfigError):
         MlxSettings("x", **bad)
 
 
 @pytest.mark.fault("E7.82")
 def test_a_gpu_that_is_not_there(make_hf: Callable[..., Path]):
-    """Where MLX has no GPU, requiring one is refused."""
     if mx.default_device().type == mx.gpu:
         pytest.skip("MLX has a GPU here")
     with pytest.raises(ConfigError, match="GPU"):

@@ -24,13 +24,11 @@ def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:
 
 
 def test_guesses_what_followed() -> None:
-    """The id that followed the suffix when it last occurred."""
     assert guess([1, 2, 3, 9, 1, 2]) == 3
 
 
 @pytest.mark.parametrize("ids", [[1], [1, 2], [1, 2, 3, 4], [5, 1, 6, 1]])
 def test_no_guess(ids: list[int]) -> None:
-    """Without an earlier occurrence of at least two ids there is no guess."""
     assert guess(ids) is None
 
 
@@ -39,7 +37,6 @@ SHORT_IDS = st.lists(st.integers(0, 3), max_size=12)
 
 @given(st.lists(st.tuples(st.integers(0, 30), SHORT_IDS), max_size=12))
 def test_equals_a_full_search_after_any_history(moves: list[tuple[int, list[int]]]) -> None:
-    """Whatever was appended and cut in whatever order, the guess is that of a search through what is held."""
     drafter = NgramDrafter(512, 1)
     ids: list[int] = []
     for length, more in moves:
@@ -52,7 +49,6 @@ def test_equals_a_full_search_after_any_history(moves: list[tuple[int, list[int]
 
 
 def test_a_cut_frees_the_index() -> None:
-    """An emptied sequence holds nothing of its past."""
     drafter = NgramDrafter(512, 1)
     drafter.predict(0, list(range(100)) * 3, None)
     drafter.trim(0, 0)

@@ -84,7 +84,6 @@ def test_best_token_without_counterpart_is_no_guess(temperature: float):
 
 
 def test_foreign_tokens_are_never_said():
-    """At temperature 1 over many positions only tokens with a counterpart come out."""
     draft = Vocabulary((*WORDS[:30], *(b"foreign%d" % number for number in range(10)), b""), frozenset({40}))
     engine, inner = wrapped(draft)
     inner.logits[0] = 0.5

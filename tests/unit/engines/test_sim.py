@@ -60,7 +60,6 @@ def test_time_of_a_step(clock: Clock) -> None:
 
 
 def test_parse() -> None:
-    """The command line's form of settings."""
     text = "step_ms=34.2, row_ms=1,draft_ms=5.2,alpha=0.5,n_ctx=100,steps_ms=1/2.5,can_trim=0,seed=3"
     assert SimSettings.parse(text) == SimSettings(
         step_ms=34.2, row_ms=1, draft_ms=5.2, alpha=(0.5,), n_ctx=100, steps_ms=(1, 2.5), can_trim=False, seed=3
@@ -87,6 +86,5 @@ def test_parse() -> None:
     ],
 )
 def test_parse_errors(text: str, named: str) -> None:
-    """A setting that cannot be is refused by name."""
     with pytest.raises(ConfigError, match=named):
         SimSettings.parse(text)

@@ -24,7 +24,6 @@ def hub() -> Iterator[HubServer]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The folder of models."""
     return tmp_path / "models"
 
 
@@ -48,7 +47,6 @@ def models(hub: HubServer, root: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def hf_files() -> dict[str, bytes]:
-    """The files of a tiny Llama as a model directory."""
     return model_directory()
 
 

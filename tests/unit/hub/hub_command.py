@@ -14,8 +14,6 @@ from specmesh.cli import main
 
 @dataclass
 class Done:
-    """A command that ended."""
-
     code: int
     out: str
     err: str

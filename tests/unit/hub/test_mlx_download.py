@@ -28,7 +28,6 @@ def cache(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def test_every_byte_is_told(hub: HubServer, cache: Path, capsys: pytest.CaptureFixture[str]):
-    """What the model needs comes, no code, and no bar is drawn; a second time nothing comes."""
     hub.repos["own/small"] = Repo(FILES)
     told: list[tuple[float, int]] = []
     folder = download("own/small", lambda share, fetched: told.append((share, fetched)))
@@ -43,7 +42,6 @@ def test_every_byte_is_told(hub: HubServer, cache: Path, capsys: pytest.CaptureF
 
 
 def test_given_up(hub: HubServer, cache: Path):
-    """What the listener raises ends the download, and nothing passes for the model."""
     hub.repos["own/small"] = Repo(FILES)
 
     def stop(_share: float, _fetched: int) -> None:

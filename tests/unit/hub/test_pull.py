@@ -23,8 +23,6 @@ def lines(text: str) -> list[str]:
 
 
 class TestGguf:
-    """GGUF repositories."""
-
     def test_the_only_one(self, hub: HubServer, models: Models, root: Path) -> None:
         """Without FILE the one GGUF model comes, alone; its path is all of stdout; nothing is on stderr."""
         hub.repos["me/tiny"] = Repo({"README.md": b"hello", "tiny.gguf": RAW, "mmproj-tiny.gguf": b"x" * 300})
@@ -36,7 +34,6 @@ class TestGguf:
         assert not [path for path in (root / ".partial").iterdir() if path.suffix != ".lock"]
 
     def test_twice_transfers_once(self, hub: HubServer, models: Models) -> None:
-        """A model that is here is not transferred again; one that changed on the hub is."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
         first, second = models("pull", "me/tiny"), models("pull", "me/tiny")
         assert (second.code, second.out, len(hub.served)) == (0, first.out, 1)
@@ -44,7 +41,6 @@ class TestGguf:
         assert Path(models("pull", "me/tiny").out.strip()).read_bytes() == RAW[::-1]
 
     def test_a_file_put_there_by_hand_is_verified(self, hub: HubServer, models: Models, root: Path) -> None:
-        """What has the right checksum is kept, what has not is replaced."""
         hub.repos["me/tiny"] = Repo({"a.gguf": RAW, "b.gguf": RAW})
         (root / "me/tiny").mkdir(parents=True)
         (root / "me/tiny/a.gguf").write_bytes(RAW)
@@ -54,7 +50,6 @@ class TestGguf:
         assert (root / "me/tiny/b.gguf").read_bytes() == RAW
 
     def test_several_are_listed(self, hub: HubServer, models: Models) -> None:
-        """Exit 2 with names and sizes; naming one gets it."""
         hub.repos["me/tiny"] = Repo({"tiny-Q4_0.gguf": RAW, "sub/tiny-F16.gguf": RAW * 2})
         done = models("pull", "me/tiny")
         assert (done.code, done.out, hub.served) == (2, "", [])
@@ -63,7 +58,6 @@ class TestGguf:
 
     @pytest.mark.fault("E7.77")
     def test_parts_come_together(self, hub: HubServer, models: Models, root: Path) -> None:
-        """A model in parts is one model: all parts come, the first is its path."""
         parts = {f"big-0000{part}-of-00003.gguf": RAW + bytes([part]) for part in (1, 2, 3)}
         hub.repos["me/big"] = Repo(parts)
         assert models("pull", "me/big").out == f"{root / 'me/big/big-00001-of-00003.gguf'}\n"
@@ -72,7 +66,6 @@ class TestGguf:
         assert "lacks big-00002-of-00003.gguf" in models("pull", "me/big").err
 
     def test_revision(self, hub: HubServer, models: Models, root: Path) -> None:
-        """A revision lies in a folder of its own; one that does not exist is named."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
         assert models("pull", "me/tiny", "--revision", "v1").out == f"{root / 'me/tiny@v1/tiny.gguf'}\n"
         done = models("pull", "me/tiny", "--revision", "v9")
@@ -81,10 +74,7 @@ class TestGguf:
 
 
 class TestDirectory:
-    """Hugging Face model directories."""
-
     def test_needed_files_only(self, hub: HubServer, models: Models, root: Path, hf_files: dict[str, bytes]) -> None:
-        """Configuration, weights and tokenizer come; other formats, pictures and programs do not."""
         others = ("README.md", "pytorch_model.bin", "consolidated.safetensors", "modeling.py", "onnx/model.onnx")
         hub.repos["me/dir"] = Repo(hf_files | dict.fromkeys(others, b"x" * 300))
         done = models("pull", "me/dir")
@@ -104,22 +94,18 @@ class TestDirectory:
         assert [one.name for one in hub.served[before:]] == ["tokenizer_config.json"]
 
     def test_names_that_leave_the_folder(self, hub: HubServer, models: Models, root: Path) -> None:
-        """A hub that tells names with .. or hidden ones gets nothing written there."""
         hub.repos["me/evil"] = Repo({"../../evil.gguf": RAW, "/evil.gguf": RAW, ".hidden/x.gguf": RAW})
         assert models("pull", "me/evil").code == 2
         assert not list(root.rglob("*.gguf"))
 
 
 class TestInterrupted:
-    """Transfers that break off."""
-
     @pytest.mark.fault(
         "E7.85",
         "a pull that is offline, refused, of nothing, broken off, onto a full disk",
         "each says what it is; what came stays, and the next run goes on from it",
     )
     def test_goes_on_where_it_stopped(self, hub: HubServer, models: Models, root: Path) -> None:
-        """The second run asks for the rest by Range, and no byte is sent twice."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
         broken = models("pull", "me/tiny")
         assert (broken.code, broken.out, len(lines(broken.err))) == (75, "", 1)
@@ -130,7 +116,6 @@ class TestInterrupted:
         assert [(one.range, one.sent) for one in hub.served] == [(None, 100_000), ("bytes=100000-", 207_200)]
 
     def test_ctrl_c(self, hub: HubServer, models: Models, root: Path) -> None:
-        """Ctrl-C: exit 130, one line, and the next run goes on from what came."""
         over = threading.Event()
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000}, stall=over)
         with models.start("pull", "me/tiny") as process:
@@ -146,7 +131,6 @@ class TestInterrupted:
         assert hub.served[-1].range == "bytes=100000-"
 
     def test_reconnects_by_itself(self, hub: HubServer, models: Models) -> None:
-        """A connection that brought more than a MiB is opened again within the run."""
         raw = RAW * 8
         hub.repos["me/tiny"] = Repo({"tiny.gguf": raw}, cut={"tiny.gguf": 1_200_000})
         assert Path(models("pull", "me/tiny").out.strip()).read_bytes() == raw
@@ -163,7 +147,6 @@ class TestInterrupted:
         assert [one.sent for one in hub.served] == [100_000, len(RAW)]
 
     def test_changed_meanwhile(self, hub: HubServer, models: Models) -> None:
-        """What came of the old content is not continued with the new."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
         assert models("pull", "me/tiny").code == 75
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW[::-1]})
@@ -171,12 +154,9 @@ class TestInterrupted:
 
 
 class TestRefused:
-    """What ends in one line and an exit code."""
-
     @pytest.mark.fault("E7.76", "bytes of the weights differ from the hub's", "the checksum is named, the file removed")
     @pytest.mark.parametrize("lfs_from", [200, 10**9], ids=["sha256", "git"])
     def test_wrong_checksum(self, hub: HubServer, models: Models, root: Path, lfs_from: int) -> None:
-        """A content that is not the announced one is named and not kept, anywhere."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, lfs_from=lfs_from, lie={"tiny.gguf"})
         done = models("pull", "me/tiny")
         assert (done.code, done.out, len(lines(done.err))) == (1, "", 1)
@@ -197,7 +177,6 @@ class TestRefused:
     )
     @pytest.mark.fault("E7.85")
     def test_status(self, hub: HubServer, models: Models, status: int, code: str, exit_code: int, said: str) -> None:
-        """Each refusal of the hub says what it is and what to do."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, status=status, code=code)
         done = models("pull", "me/tiny")
         assert (done.code, done.out, len(lines(done.err))) == (exit_code, "", 1), done.err
@@ -205,7 +184,6 @@ class TestRefused:
 
     @pytest.mark.fault("E7.85")
     def test_no_such_file_or_model(self, hub: HubServer, models: Models) -> None:
-        """A file that is not there: those that are; a name that is none: its form."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
         done = models("pull", "me/tiny", "other.gguf")
         assert (done.code, "tiny.gguf (307.2 kB)" in done.err) == (2, True)
@@ -213,7 +191,6 @@ class TestRefused:
         assert models("pull", "../me").code == 2
 
     def test_token_is_sent(self, hub: HubServer, models: Models) -> None:
-        """HF_TOKEN goes with the requests."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
         assert models.process("pull", "me/tiny", HF_TOKEN="hf_a").code == 0  # noqa: S106
         assert [one.token for one in hub.served] == ["Bearer hf_a"]
@@ -232,7 +209,6 @@ class TestRefused:
         assert models.process("pull", "me/tiny", "x.gguf", HF_HUB_OFFLINE="1").code == 2
 
     def test_no_hub(self, hub: HubServer, models: Models) -> None:
-        """Nobody listens at the endpoint."""
         hub.close()
         done = models("pull", "me/tiny")
         assert (done.code, len(lines(done.err))) == (69, 1)
@@ -245,7 +221,6 @@ class TestRefused:
         "daemons live; what came of the model stays for the next run",
     )
     def test_disk_full(self, hub: HubServer, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A write that the disk has no room for; what came before stays and is not transferred again."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
         assert models("pull", "me/tiny").code == 75
 
@@ -262,7 +237,6 @@ class TestRefused:
 
 
 def test_one_pull_at_a_time(hub: HubServer, models: Models, root: Path) -> None:
-    """A second pull of the same model, while one runs, is busy."""
     hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
     (root / ".partial").mkdir(parents=True)
     with (root / ".partial/me%2Ftiny.lock").open("w") as held:

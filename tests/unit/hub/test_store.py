@@ -33,10 +33,7 @@ def filled(root: Path, tiny_gguf: Path, make_directory: MakeDirectory) -> Path:
 
 
 class TestList:
-    """What lies in the folder."""
-
     def test_json(self, filled: Path, tiny_gguf: Path, models: Models) -> None:
-        """Name, kind, size, quantisation and path of each model; parts are one, unfinished transfers none."""
         told = json.loads(models("list", "--json").out)
         size = tiny_gguf.stat().st_size
         rows = [(model["name"], model["kind"], model["quantisation"]) for model in told["models"]]
@@ -50,17 +47,13 @@ class TestList:
         assert told["models"][1]["path"] == str(filled / "me/tiny/tiny-F32.gguf")
 
     def test_damaged(self, root: Path, models: Models) -> None:
-        """A file that is no GGUF is listed, with what is not known of it."""
         root.mkdir()
         (root / "bad.gguf").write_bytes(b"GG")
         assert "unknown" in models("list").out
 
 
 class TestResolve:
-    """Which model --model means."""
-
     def test_names(self, filled: Path) -> None:
-        """Whole names, and ends of them that are unique, with and without .gguf."""
         path = str(filled / "me/tiny/tiny-F32.gguf")
         for name in ("me/tiny/tiny-F32.gguf", "tiny/tiny-F32.gguf", "tiny-F32.gguf", "tiny-F32"):
             assert resolve(name, filled) == path
@@ -76,7 +69,6 @@ class TestResolve:
         assert resolve(str(tmp_path / "tiny-F32.gguf"), filled) == str(tmp_path / "tiny-F32.gguf")
 
     def test_none_and_several(self, filled: Path, tmp_path: Path) -> None:
-        """What was tried is told; several are named."""
         with pytest.raises(ConfigError, match=rf"tried the 3 names in {filled} and the path /.*/nothing"):
             resolve("nothing", filled)
         with pytest.raises(ConfigError, match="check the path"):
@@ -99,7 +91,6 @@ class TestResolve:
                 resolve(value, tmp_path)
 
     def test_daemons_take_names(self, filled: Path, models: Models) -> None:
-        """A verifier whose --model is no name and no path: exit 78, one line, what was tried."""
         for role in ("verifier", "drafter"):
             done = models.process("--model", "nothing", command=role)
             assert (done.code, len(done.err.splitlines())) == (78, 1)
@@ -107,10 +98,7 @@ class TestResolve:
 
 
 class TestHeader:
-    """Headers of both formats, read by ourselves."""
-
     def test_agrees_with_gguf(self, tiny_gguf: Path) -> None:
-        """Every plain value, array length and parameter is what the gguf package reads."""
         gguf = pytest.importorskip("gguf")
         reader = gguf.GGUFReader(tiny_gguf)
         header = read_header(tiny_gguf)
@@ -135,16 +123,12 @@ class TestHeader:
     def test_trimming_of_directories(
         self, make_directory: MakeDirectory, tmp_path: Path, config: dict[str, object], trims: bool | None
     ) -> None:
-        """Known architectures are told, windows and unknown ones are not guessed at."""
         assert read_directory(make_directory(tmp_path / "dir", **config)).can_trim is trims
 
 
 @pytest.mark.models
 class TestInspect:
-    """Reports, with llama.cpp."""
-
     def test_gguf(self, tiny_gguf: Path) -> None:
-        """Everything is known; the fingerprint is that of the daemons' vocabulary."""
         pytest.importorskip("llama_cpp")
         engine = LlamaDrafter(LlamaSettings(tiny_gguf, n_ctx=16, gpu_layers=0))
         vocabulary: Vocabulary = engine.vocabulary
@@ -155,13 +139,11 @@ class TestInspect:
         assert (report.can_trim, report.notes, report.size_bytes) == (True, (), tiny_gguf.stat().st_size)
 
     def test_recurrent(self, tiny_recurrent_gguf: Path) -> None:
-        """A recurrent model's rows can be taken back too, found out by trying."""
         pytest.importorskip("llama_cpp")
         report = store.inspect(tiny_recurrent_gguf)
         assert (report.architecture, report.can_trim) == ("mamba", True)
 
     def test_weights_missing(self, tiny_gguf: Path, tmp_path: Path) -> None:
-        """A file without its weights still has its header told, and the reason for the rest."""
         pytest.importorskip("llama_cpp")
         path = tmp_path / "half.gguf"
         raw = tiny_gguf.read_bytes()
@@ -172,7 +154,6 @@ class TestInspect:
         assert "half.gguf" in note
 
     def test_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
-        """What configuration and headers tell."""
         report = store.inspect(make_directory(tmp_path / "dir"))
         assert report.vocabulary_fingerprint is None
         assert "fingerprint is unknown" in report.notes[0]

@@ -96,7 +96,6 @@ def test_what_others_write_is_bounded_too(tmp_path: Path, descriptors: str):
 
 
 def test_it_cannot_be_written(tmp_path: Path):
-    """Told as a setting's error, with nothing done."""
     before = os.fstat(2)
     with pytest.raises(ConfigError, match=r"--log-file .* cannot be written"):
         LogFile(tmp_path / "none" / "a.log")

@@ -54,7 +54,6 @@ def pipe() -> Iterator[Pipe]:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
 @pytest.mark.fault("E5.54")
 def test_a_full_disk():
-    """Every line is dropped and counted."""
     with Path("/dev/full").open("w") as full:
         writer = LogWriter(full, lambda _: None)
         for number in range(5):

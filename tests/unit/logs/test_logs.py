@@ -16,7 +16,6 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
 
 
 def test_the_level_can_change(capsys: pytest.CaptureFixture[str]):
-    """Also for loggers that were used before."""
     logs.configure("warning", "json")
     log = structlog.get_logger("a")
     log.info("first")
@@ -26,7 +25,6 @@ def test_the_level_can_change(capsys: pytest.CaptureFixture[str]):
 
 
 def test_libraries_log_through_it(capsys: pytest.CaptureFixture[str]):
-    """Their records and warnings are lines like ours, errors in one line."""
     logs.configure("info", "json")
     library = logging.getLogger("some.library")
     library.warning("low on %s", "memory")

@@ -49,7 +49,6 @@ def _fields(name: str) -> dict[str, Any]:
 def test_tokenizers_agree_on_held_out_files(
     target: measure.Engine, drafter: measure.Engine, held_out: dict[str, str]
 ) -> None:
-    """llama.cpp and `tokenizers` give the same ids for every held-out file, and the same bytes back."""
     ours = tokenizers.Tokenizer.from_file(str(MODELS / "drafter-hf" / "tokenizer.json"))
     assert len(held_out) >= 20
     for name, text in held_out.items():
@@ -62,7 +61,6 @@ def test_tokenizers_agree_on_held_out_files(
 
 
 def test_pair_shares_one_vocabulary() -> None:
-    """Both GGUF files carry the same tokens and merges, add no start token and end with the same id."""
     first, second = _fields("target.gguf"), _fields("drafter.gguf")
     for key in ("tokens", "merges", "token_type", "pre", "model", "eos_token_id", "add_bos_token"):
         assert first[f"tokenizer.ggml.{key}"] == second[f"tokenizer.ggml.{key}"], key
@@ -71,7 +69,6 @@ def test_pair_shares_one_vocabulary() -> None:
 
 
 def test_files_say_what_they_are() -> None:
-    """The GGUF metadata names model, licence and a context of at least 1024 ids."""
     for name in ("target.gguf", "drafter.gguf"):
         fields = _fields(name)
         assert fields["general.architecture"] == "llama"
@@ -81,7 +78,6 @@ def test_files_say_what_they_are() -> None:
 
 
 def test_greedy_acceptance(target: measure.Engine, drafter: measure.Engine, prompts: list[list[int]]) -> None:
-    """On held-out prompts the target's greedy choice is the drafter's for at least 60 % of ids."""
     report = measure.greedy_report(target, drafter, prompts[::3], SETTINGS)
     assert report["prompts"] >= 7
     assert report["agreement"] >= 0.60
@@ -89,7 +85,6 @@ def test_greedy_acceptance(target: measure.Engine, drafter: measure.Engine, prom
 
 
 def test_card_matches_the_files() -> None:
-    """The card's sizes and parameter counts are those of the files beside it."""
     card = json.loads((MODELS / "card.json").read_text(encoding="utf-8"))
     sizes = measure.bundle_bytes(MODELS)
     assert card["bytes"] == {name: sizes[name] for name in card["bytes"]}

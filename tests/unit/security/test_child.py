@@ -54,7 +54,6 @@ needs_limits = pytest.mark.skipif(
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Child]]:
-    """Children that run the program above."""
     (tmp_path / "under_test.py").write_text(PROGRAM)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     made: list[Child] = []
@@ -79,7 +78,6 @@ def pid(child: Child) -> int:
 
 
 def test_one_process_answers_many_requests(make: Callable[..., Child]):
-    """Any JSON goes there and back, lone surrogates and a megabyte too."""
     child = make()
     first = pid(child)
     for what in ("a", "\udc80\n\0", {"deep": [1, None, 2.5]}, "x" * 2**20):
@@ -101,7 +99,6 @@ def test_one_process_answers_many_requests(make: Callable[..., Child]):
     ids=lambda value: value["do"] if isinstance(value, dict) else "",
 )
 def test_what_fails_is_told_and_the_next_is_answered(make: Callable[..., Child], request_: dict[str, object], why: str):
-    """The reason is in the error; another process answers what follows."""
     child = make()
     assert why in failure(child, **request_)
     assert child.ask({"do": "echo", "what": 1})["said"] == 1
@@ -109,7 +106,6 @@ def test_what_fails_is_told_and_the_next_is_answered(make: Callable[..., Child],
 
 @pytest.mark.parametrize("do", ["spin", "sleep"])
 def test_it_is_not_waited_for_longer_than_allowed(make: Callable[..., Child], do: str):
-    """Whether it computes or waits, its end comes, and the process is gone."""
     child = make(seconds=0.2)
     before = pid(child)
     assert failure(child, do=do) == "it took more than 0.2 s"
@@ -119,7 +115,6 @@ def test_it_is_not_waited_for_longer_than_allowed(make: Callable[..., Child], do
 
 
 def test_it_knows_no_secrets(make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch):
-    """Of our variables it has those that an interpreter needs, and what its limits name."""
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("SPECMESH_KEYS", "secret")
     names = make(EXTRA="1").ask({"do": "variables"})["names"]
@@ -129,8 +124,6 @@ def test_it_knows_no_secrets(make: Callable[..., Child], monkeypatch: pytest.Mon
 
 
 def test_no_process_can_be_started(make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch):
-    """The system has no more of them."""
-
     def none_left(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -139,7 +132,6 @@ def test_no_process_can_be_started(make: Callable[..., Child], monkeypatch: pyte
 
 
 def test_it_ends_with_its_parent(make: Callable[..., Child], tmp_path: Path):
-    """A parent that is killed leaves nothing behind."""
     program = (
         "import os; from specmesh.engines.sandbox import *; child = Child('under_test', Limits(2**28, 9.0));"
         "print(child.ask({'do': 'echo', 'what': 1})['pid'], flush=True); os.kill(os.getpid(), 9)"

@@ -17,7 +17,6 @@ KEY, OTHER = "ab" * 32, "cd" * 32
 
 @pytest.fixture
 def folder(tmp_path: Path) -> KeyFolder:
-    """A folder with a key."""
     made = KeyFolder(tmp_path / "keys")
     made.new()
     return made
@@ -28,7 +27,6 @@ def mode(path: Path) -> int:
 
 
 def test_a_new_key(tmp_path: Path):
-    """The secret is for its owner alone, whatever the umask; the public key is ZeroMQ's, and read back."""
     before = os.umask(0)
     try:
         folder = KeyFolder(tmp_path / "deep" / "keys")
@@ -42,7 +40,6 @@ def test_a_new_key(tmp_path: Path):
 
 
 def test_a_key_is_not_replaced_by_accident(folder: KeyFolder):
-    """A second `new` is refused, and the key stays; with `replace` there is another."""
     first = folder.identity()
     with pytest.raises(ConfigError, match="there already"):
         folder.new()
@@ -76,7 +73,6 @@ def test_a_name_is_one_keys(folder: KeyFolder):
 
 
 def test_changes_at_once_are_all_kept(folder: KeyFolder):
-    """Eight writers at once: nobody's key is lost."""
     threads = [
         threading.Thread(target=folder.allow, args=(Listing.DRAFTERS, f"{number:064x}", f"n{number}"))
         for number in range(8)
@@ -93,7 +89,6 @@ def test_changes_at_once_are_all_kept(folder: KeyFolder):
 @pytest.mark.parametrize("right", [0o640, 0o604, 0o620, 0o602, 0o601])
 @pytest.mark.fault("E6.65")
 def test_open_files_are_refused(folder: KeyFolder, name: str, right: int):
-    """A file that others may read or write is refused, with the command that mends it."""
     for listing in Listing:
         folder.allow(listing, KEY, "tcp://192.0.2.1:7071")
     path = folder.path / name
@@ -112,7 +107,6 @@ def test_an_open_folder_is_refused(folder: KeyFolder):
 
 @pytest.mark.fault("E6.65")
 def test_other_files_are_refused(folder: KeyFolder, tmp_path: Path):
-    """A symbolic link, a pipe and a folder in a key's place."""
     path, away = folder.path / "secret.key", tmp_path / "away"
     path.rename(away)
     path.symlink_to(away)
@@ -139,7 +133,6 @@ def test_other_peoples_files_are_refused(folder: KeyFolder):
 
 @pytest.mark.parametrize("line", ["mac", KEY, f"{KEY[:-1]} mac", f"mac {KEY}", f"{KEY} a b", "\0"])
 def test_a_wrong_list(folder: KeyFolder, line: str):
-    """A line that is none is told with its number."""
     folder.allow(Listing.DRAFTERS, OTHER, "mac")
     with (folder.path / "drafters").open("a") as file:
         file.write(f"# a comment\n\n{line}\n")
@@ -149,7 +142,6 @@ def test_a_wrong_list(folder: KeyFolder, line: str):
 
 @pytest.mark.parametrize("text", ["", "ab", "ab" * 33, "-" * 64, "g" * 64])
 def test_what_is_no_key(text: str):
-    """Anything but 64 hexadecimal digits; case and space around do not matter."""
     with pytest.raises(ConfigError, match="specmesh keys show"):
         parse_key(text)
     assert parse_key(f" {KEY.upper()}\n") == KEY
@@ -171,7 +163,6 @@ def test_where_keys_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_service_managers_credential(folder: KeyFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """LoadCredential's secret goes before the folder's; its rights are the manager's affair."""
     other = KeyFolder(tmp_path / "other")
     made = other.new()
     (other.path / "secret.key").rename(tmp_path / "specmesh.key")

@@ -69,14 +69,12 @@ def verifier() -> Iterator[Verifier]:
 
 @pytest.mark.parametrize("typed", [CODE, "01234567", " 0123 4567 "])
 def test_the_right_code(verifier: Verifier, typed: str):
-    """Each side has the other's introduction, the verifier's list has the drafter before the drafter is told."""
     assert verifier.ask(typed) == BOX
     assert verifier.end() == MAC
     assert verifier.admitted == [MAC]
 
 
 def test_a_code_is_good_once(verifier: Verifier):
-    """After it was used nobody is heard any more."""
     verifier.ask(CODE)
     verifier.end()
     with pytest.raises(OSError, match=r".*"):
@@ -84,7 +82,6 @@ def test_a_code_is_good_once(verifier: Verifier):
 
 
 def test_three_tries(verifier: Verifier):
-    """Wrong codes are refused and counted; after the third the right one is refused too."""
     for _ in range(MAX_WRONG_CODES):
         with pytest.raises(WrongCode):
             verifier.ask(WRONG)
@@ -96,7 +93,6 @@ def test_three_tries(verifier: Verifier):
 
 
 def test_the_right_code_after_a_wrong_one(verifier: Verifier):
-    """A slip of the finger is forgiven."""
     with pytest.raises(WrongCode):
         verifier.ask(WRONG)
     assert verifier.ask(CODE) == BOX
@@ -112,7 +108,6 @@ def test_a_try_that_is_broken_off_counts(verifier: Verifier):
 
 
 def test_a_code_ages():
-    """Nobody in time: the code is no longer good."""
     verifier = Verifier(lifetime=0.05)
     assert isinstance(verifier.end(), Busy)
 
@@ -134,7 +129,6 @@ def test_a_code_ages():
     ],
 )
 def test_strangers_cost_no_try(verifier: Verifier, said: bytes):
-    """Port scanners, browsers and points that are none are sent away; the code stays as good as it was."""
     for _ in range(MAX_WRONG_CODES + 1):
         with verifier.connect() as connection, suppress(OSError):
             connection.sendall(said)
@@ -172,7 +166,6 @@ def lines_between(verifier: Verifier, change: Callable[[int, bytes], bytes]) -> 
 
 
 def test_what_a_listener_sees(verifier: Verifier):
-    """Neither the code nor the keys nor the names cross in the clear."""
     seen, got = lines_between(verifier, lambda _, line: line)
     assert got == BOX
     whole = b"".join(seen)
@@ -196,7 +189,6 @@ def test_a_changed_line_pairs_nobody_wrongly(verifier: Verifier, number: int):
 
 
 def test_our_own_words_are_no_answer():
-    """A peer that sends everything back as it came is no verifier."""
     with socket.create_server(("127.0.0.1", 0)) as mirror:
 
         def reflect() -> None:
@@ -222,7 +214,6 @@ def test_our_own_words_are_no_answer():
     ],
 )
 def test_introductions_are_checked(verifier: Verifier, mine: PairingIntroduction):
-    """Who knows the code can still say nonsense: it is not admitted."""
     with pytest.raises((RemoteProtocolError, OSError)):
         verifier.ask(CODE, mine)
     assert verifier.admitted == []
@@ -232,6 +223,5 @@ def test_introductions_are_checked(verifier: Verifier, mine: PairingIntroduction
     ("said", "kept"), [("Ann's Mac\x1b[2J", "Ann-s-Mac-2J"), ("", "drafter"), ("x" * 99, "x" * 64)]
 )
 def test_names_are_made_harmless(verifier: Verifier, said: str, kept: str):
-    """A name becomes one word that a terminal can show."""
     verifier.ask(CODE, PairingIntroduction("drafter", "cd" * 32, said))
     assert verifier.admitted == [PairingIntroduction("drafter", "cd" * 32, kept)]

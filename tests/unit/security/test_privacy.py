@@ -17,14 +17,12 @@ BEYOND = ["192.0.2.1", "example.org", "[2001:db8::1]", "127.0.0.2", "eth0", "loc
 @pytest.mark.parametrize("insecure", [False, True])
 @pytest.mark.fault("E6.68")
 def test_never_on_every_network(host: str, keyed: bool, insecure: bool):
-    """However it is written, every network is refused, with keys too."""
     with pytest.raises(ConfigError, match="every network"):
         check_bind(f"tcp://{host}:7071", keyed=keyed, insecure=insecure)
 
 
 @pytest.fixture(autouse=True)
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What names lead to; others lead nowhere."""
     known = {"everywhere": "0.0.0.0", "all-of-six": "::", "mapped": "::ffff:0.0.0.0"}  # noqa: S104
     resolve = socket.getaddrinfo
 
@@ -37,7 +35,6 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["everywhere", "all-of-six", "mapped"])
 def test_a_name_for_every_network(name: str):
-    """A name in the hosts file or a name server that leads to every network."""
     for check in (
         lambda: check_bind(f"tcp://{name}:7071", keyed=True, insecure=True),
         lambda: check_one_network(f"tcp://{name}:7072", "--address"),
@@ -49,7 +46,6 @@ def test_a_name_for_every_network(name: str):
 @pytest.mark.parametrize("host", BEYOND)
 @pytest.mark.fault("E6.68")
 def test_beyond_loopback_needs_keys_or_a_word(host: str):
-    """Another host than this one needs keys, or --insecure-no-auth, on both sides; the refusal says how."""
     for check, option in ((check_bind, "--bind"), (check_connect, "--connect")):
         with pytest.raises(ConfigError, match=rf"{option}.*specmesh keys new.*--insecure-no-auth"):
             check(f"tcp://{host}:7071", keyed=False, insecure=False)
@@ -59,7 +55,6 @@ def test_beyond_loopback_needs_keys_or_a_word(host: str):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 def test_loopback_needs_nothing(host: str):
-    """This machine alone needs no keys, and may have them."""
     for check in (check_bind, check_connect):
         check(f"tcp://{host}:7071", keyed=False, insecure=False)
         check(f"tcp://{host}:7071", keyed=True, insecure=False)
@@ -68,7 +63,6 @@ def test_loopback_needs_nothing(host: str):
 
 @pytest.mark.parametrize("option", ["--rpc", "--bind"])
 def test_rpc_has_no_keys(option: str):
-    """Freely on this machine; beyond it only by a word that says so, and never on every network."""
     for insecure in (False, True):
         check_rpc("127.0.0.1:50052", option, insecure=insecure)
         check_rpc("localhost:50052", option, insecure=insecure)

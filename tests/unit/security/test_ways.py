@@ -39,7 +39,6 @@ from specmesh.security.addresses import Way, endpoint, way
     ],
 )
 def test_way(host: str, kind: Way):
-    """Each range, and both sides of its borders."""
     assert way(host) is kind
 
 
@@ -54,5 +53,4 @@ def test_way(host: str, kind: Way):
     ],
 )
 def test_endpoint(address: str, parts: tuple[str, int | None]):
-    """Host and port of an address."""
     assert endpoint(address) == parts

@@ -26,7 +26,6 @@ KEY = "LoadCredential=specmesh.key:/etc/specmesh/secret.key\n"
     ],
 )
 def test_what_the_units_say(text: str, found: str | None):
-    """The last setting counts; those of other credentials do not."""
     assert parse_units(text) == (None if found is None else Path(found))
 
 
@@ -40,7 +39,6 @@ def test_what_only_systemd_can_read(line: str):
 
 
 def test_through_systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Where there is one; without systemd there is no such key."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert service_credential() is None
     program = tmp_path / "systemctl"

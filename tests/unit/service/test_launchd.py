@@ -40,7 +40,6 @@ def parsed(role: str, scope: Scope, config: str = "/Users/ada/x.toml") -> dict[s
 @pytest.mark.parametrize("scope", Scope)
 @pytest.mark.fault("E8.94")
 def test_keys_and_types(role: str, scope: Scope):
-    """Only keys that launchd knows, each of its type, and no placeholder left."""
     job = parsed(role, scope)
     for key, value in job.items():
         assert isinstance(value, KEYS[key]), key
@@ -58,7 +57,6 @@ def test_keys_and_types(role: str, scope: Scope):
 
 
 def test_any_path_survives():
-    """XML's own characters, spaces, umlauts."""
     config = '/Users/ada/Büro & <Co> "x"/drafter.toml'
     assert config in parsed("drafter", Scope.USER, config)["ProgramArguments"]
 
@@ -67,7 +65,6 @@ def test_any_path_survives():
 @pytest.mark.parametrize("scope", Scope)
 @pytest.mark.fault("E8.94")
 def test_a_second_parser_agrees(scope: Scope, tmp_path: Path):
-    """libplist reads what plistlib wrote."""
     path = tmp_path / "job.plist"
     path.write_text(plist("drafter", scope, Path("/x"), Path("/logs")))
     done = subprocess.run(["plistutil", "-i", path, "-f", "xml"], capture_output=True, check=True)
@@ -75,7 +72,6 @@ def test_a_second_parser_agrees(scope: Scope, tmp_path: Path):
 
 
 def test_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The newest lines, also where they have just been moved aside; nothing is wrong where there is one file only."""
     monkeypatch.setenv("HOME", str(tmp_path))
     log = tmp_path / "Library/Logs/specmesh/drafter.log"
     log.parent.mkdir(parents=True)

@@ -60,7 +60,6 @@ def test_install_twice_and_uninstall(flag: str, root: Path):
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
 @pytest.mark.fault("E8.93")
 def test_dry_run(command: str, role: str, root: Path):
-    """Everything is said, nothing is done."""
     done = specmesh(command, role, "--dry-run", "--root", root)
     assert done.exit_code == 0, done.output
     assert "$ " in done.output
@@ -84,7 +83,6 @@ def test_restart(make):
 
 
 def test_where_nobody_may_write(tmp_path: Path):
-    """A file in the way is named."""
     (tmp_path / "home").write_text("not a folder")
     service = systemd_service("drafter", Scope.USER, "")
     with pytest.raises(ConfigError, match="cannot be written"):
@@ -92,7 +90,6 @@ def test_where_nobody_may_write(tmp_path: Path):
 
 
 def test_no_session_of_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What systemctl says without one is told as what to do."""
     fake = tmp_path / "systemctl"
     fake.write_text("#!/bin/sh\necho 'Failed to connect to bus: No such file or directory' >&2\nexit 1\n")
     fake.chmod(0o755)

@@ -36,7 +36,6 @@ def analyse(folder: Path, text: str, *command: str) -> subprocess.CompletedProce
     "no fault, exposure of 2.0 at most; only keys that launchd knows",
 )
 def test_systemd_finds_no_fault(role: str, scope: Scope, tmp_path: Path):
-    """Every key is known, every value can be read, and the program is there."""
     flags = ("--user",) if scope is Scope.USER else ()
     text = unit(role, scope, Path("/etc/specmesh") / f"{role}.toml")
     done = analyse(tmp_path, text, *flags, "verify", "--man=no", "--recursive-errors=no")
@@ -48,7 +47,6 @@ def test_systemd_finds_no_fault(role: str, scope: Scope, tmp_path: Path):
 @needs_systemd
 @pytest.mark.parametrize("example", sorted((systemd.TEMPLATES / "examples").glob("*.conf")), ids=lambda path: path.stem)
 def test_systemd_finds_no_fault_in_examples(example: Path, tmp_path: Path):
-    """Each drop-in, on the unit that it is for; its variables are those of the daemon."""
     (tmp_path / "specmesh-test.service.d").mkdir()
     (tmp_path / "specmesh-test.service.d/override.conf").write_text(example.read_text())
     text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
@@ -61,7 +59,6 @@ def test_systemd_finds_no_fault_in_examples(example: Path, tmp_path: Path):
 @needs_systemd
 @pytest.mark.fault("E8.94")
 def test_the_system_unit_is_confined(tmp_path: Path):
-    """Exposure of at most 2.0 of 10, with the GPU's devices allowed."""
     text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
     done = analyse(tmp_path, text, "security", "--offline=true", "--threshold=20")
     assert done.returncode == 0, done.stdout[-500:]
@@ -72,7 +69,6 @@ def test_the_system_unit_is_confined(tmp_path: Path):
 @needs_systemd
 @pytest.mark.fault("E8.93")
 def test_paths_with_spaces_and_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """An environment in a folder with spaces, umlauts and what systemd expands is run as it is."""
     folder = tmp_path / "Büro und %h $HOME" / "bin"
     folder.mkdir(parents=True)
     python = folder / "python"
@@ -87,7 +83,6 @@ def test_paths_with_spaces_and_letters(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_python_in_a_home_stays_visible(monkeypatch: pytest.MonkeyPatch):
-    """Homes are hidden from the system's service, except what it runs from."""
     monkeypatch.setattr(systemd.sys, "prefix", "/home/ada lovelace/venv")
     monkeypatch.setattr(systemd.sys, "base_prefix", "/usr")
     text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
@@ -123,7 +118,6 @@ def test_a_place_that_the_service_may_not_read(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize("scope", Scope)
 @pytest.mark.fault("E7.74")
 def test_what_a_unit_promises(scope: Scope):
-    """Ready by notification, watched, not restarted where that changes nothing."""
     parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=["="])
     parser.optionxform = str  # type: ignore[assignment]
     parser.read_string(systemd_service("verifier", scope, "").files[0].text)
