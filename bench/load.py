@@ -33,7 +33,8 @@ from held_out import prompts
 from live import LOADING_S, daemons, start, until
 
 from specmesh import logs
-from specmesh.bench.load import LoadLevel, LoadPlan, LoadText, Server, Source, crowd, levels, lines
+from specmesh.bench.load import LoadLevel, LoadPlan, LoadText, Server, crowd, levels, lines
+from specmesh.client import Client
 from specmesh.errors import SpecmeshError
 from specmesh.paths import bundled
 
@@ -47,7 +48,7 @@ Runs = dict[str, list[tuple[int, list[LoadText]]]]
 class Contender:
     """A server, and what it is asked for."""
 
-    source: Source
+    source: Client
     load: LoadPlan
 
 

@@ -88,7 +88,7 @@ class Client:
         if response.status == 200:
             return connection, response
         try:
-            raise _error(_json(response.read()))
+            raise _error(_json(response.read()), response.status)
         except (OSError, http.client.HTTPException) as error:
             raise WentAway(f"the daemon went away while answering ({error})") from None
         finally:
@@ -205,11 +205,13 @@ def _json(raw: bytes) -> Json:
         raise DaemonUnreachable(f"the daemon's answer is not JSON: {raw[:80]!r}") from None
 
 
-def _error(answer: Json) -> SpecmeshError:
+def _error(answer: Json, status: int = 500) -> SpecmeshError:
+    """The error that an answer tells: a daemon names its class, another server has no place at 429 and 503."""
     told = answer.get("error")
     body = told if isinstance(told, dict) else {}
     ours = body.get("specmesh")
-    cls = _CLASSES.get(str(ours.get("error")) if isinstance(ours, dict) else "", SpecmeshError)
+    other = errors.Busy if status in (429, 503) else SpecmeshError
+    cls = _CLASSES.get(str(ours.get("error")) if isinstance(ours, dict) else "", other)
     return cls(str(body.get("message", "the daemon refused without a reason")))
 
 

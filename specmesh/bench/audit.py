@@ -5,11 +5,11 @@ of another width do. A divergence is a near tie where differences of that size c
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
-from specmesh.client import Client, Json
+from specmesh.bench.run import collect
+from specmesh.client import Client, Fields, Json
 from specmesh.errors import EngineError
 
 TOP_LOGPROBS = 10
@@ -95,44 +95,29 @@ class AuditResult:
 
     def lines(self) -> list[str]:
         table = [[name.replace("_", " ") for name in self.ways[0]], *(way.values() for way in self.ways)]
-        noisy = f"kernels do not differ by more than {MAX_NOISE:g}"
-        if self.reproducible:
-            noisy = "the verifier is reproducible, and yet its log-probabilities differ"
-        return [
-            f"{self._model()}: {len(self.plan.prompts)} prompts, at most {self.plan.tokens} tokens",
+        model = Fields(self.model or {})
+        name = model.text("model") or model.text("name") or "unknown model"
+        where = f"{model.text('backend') or model.text('name')}{', reproducible' if self.reproducible else ''}"
+        lines = [
+            f"{name} on {where}: {len(self.plan.prompts)} prompts, at most {self.plan.tokens} tokens",
             "",
             *("  ".join(f"{cell:>9}" for cell in row) for row in table),
             "",
             f"noise {self.noise:.2g}: log-probabilities of the same tokens differ so much, at most",
             f"near ties are within twice what the {TOP_LOGPROBS} likeliest differ by in the texts of one prompt",
-            *([f"ERROR: {noisy}"] if self.too_noisy else []),
-            *(f"ERROR: nothing was drafted with draft_n {way}, so nothing was compared" for way in self.undrafted),
-            *(["the drafter did not keep up with the verifier: ask for more --tokens"] if self.undrafted else []),
-            *map(str, self.divergences),
         ]
+        if self.too_noisy and self.reproducible:
+            lines.append("ERROR: the verifier is reproducible, and yet its log-probabilities differ")
+        elif self.too_noisy:
+            lines.append(f"ERROR: kernels do not differ by more than {MAX_NOISE:g}")
+        undrafted = [f"ERROR: nothing was drafted with draft_n {way}: try more --tokens" for way in self.undrafted]
+        return [*lines, *undrafted, *map(str, self.divergences)]
 
     def as_json(self) -> Json:
-        return {
-            "schema_version": 1,
-            "model": self.model,
-            "prompts": len(self.plan.prompts),
-            "max_tokens": self.plan.tokens,
-            "sampling": self.plan.sampling,
-            "noise": self.noise,
-            "too_noisy": self.too_noisy,
-            "failed": self.failed,
-            "ways": self.ways,
-            "undrafted": self.undrafted,
-            "divergences": [asdict(one) for one in self.divergences],
-        }
-
-    def _model(self) -> str:
-        match self.model:
-            case {"name": name, "backend": backend}:
-                return f"{name} on {backend}{', reproducible' if self.reproducible else ''}"
-            case {"name": name, "model": model}:
-                return f"{model} at {name}"
-        return "unknown model"
+        shown = {name: value for name, value in asdict(self).items() if name not in ("plan", "reproducible")}
+        plan = {"prompts": len(self.plan.prompts), "max_tokens": self.plan.tokens, "sampling": self.plan.sampling}
+        judged = {"too_noisy": self.too_noisy, "failed": self.failed, "undrafted": self.undrafted}
+        return {"schema_version": 1} | plan | shown | judged
 
 
 def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[], None]) -> AuditResult:
@@ -147,12 +132,13 @@ def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[],
             advance()
     alone = texts.pop(0)
     pairs = [[(one, made[number]) for made in texts.values()] for number, one in enumerate(alone)]
-    every = [pair for own in pairs for pair in own]
+    rows = [list(_agreeing(own)) for own in pairs]
+    every = [differences for own in rows for differences in own]
     model = snapshot.get("verifier" if snapshot.get("role") == "drafter" else "model")
     known = model if isinstance(model, dict) else None
     reproducible = known is not None and bool(known.get("reproducible"))
-    largest = max(_differences(every), default=0.0)
-    noises = [0.0 if reproducible else noise_of(own, largest) for own in pairs]
+    largest = max((max(differences.values()) for differences in every), default=0.0)
+    noises = [0.0 if reproducible else _noise(own, largest) for own in rows]
     divergences, ways = list[Divergence](), list[dict[str, int | str]]()
     for way, made in texts.items():
         found = [
@@ -174,33 +160,27 @@ def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[],
                 "errors": errors,
             }
         )
-    noise = max((abs(one[token] - other[token]) for token, one, other in _agreeing(every)), default=0.0)
+    noise = max((next(iter(differences.values())) for differences in every), default=0.0)
     return AuditResult(plan, known, reproducible, noise, ways, divergences)
 
 
-def noise_of(pairs: Iterable[tuple[AuditText, AuditText]], largest: float) -> float:
+def _noise(rows: list[dict[int, float]], largest: float) -> float:
     """Return the largest difference between log-probabilities of the likeliest tokens in the texts of one prompt.
 
     The largest of all prompts would excuse errors of quiet ones. `largest`, which that is, counts only where these
     texts agree at fewer than MIN_PLACES places: one more of n such differences exceeds them with probability 1/(n + 1).
     """
-    found = _differences(pairs)
+    found = [max(differences.values()) for differences in rows]
     return max(found if len(found) >= MIN_PLACES else [*found, largest])
 
 
-def _differences(pairs: Iterable[tuple[AuditText, AuditText]]) -> list[float]:
-    return [
-        max(abs(one[token] - other[token]) for token in one.keys() & other.keys()) for _, one, other in _agreeing(pairs)
-    ]
-
-
-def _agreeing(pairs: Iterable[tuple[AuditText, AuditText]]) -> Iterator[tuple[int, dict[int, float], dict[int, float]]]:
-    """The tokens up to where each pair parts, with the log-probabilities of both rows."""
+def _agreeing(pairs: Iterable[tuple[AuditText, AuditText]]) -> Iterator[dict[int, float]]:
+    """For each token up to where its pair parts: by how much both rows' log-probabilities differ, its own first."""
     for one, other in pairs:
         for token, theirs, row, their_row in zip(one.ids, other.ids, one.likeliest, other.likeliest, strict=False):
             if token != theirs:
                 break
-            yield token, row, their_row
+            yield {found: abs(row[found] - their_row[found]) for found in row if found in their_row}
 
 
 def _divergence(
@@ -211,7 +191,7 @@ def _divergence(
     at = len(list(_agreeing([pair])))
     tokens = [text.ids[at] if at < len(text.ids) else None for text in pair]
     body = plan.body(number) | {"prompt": [*alone.prompt_ids, *alone.ids[:at]], "max_tokens": 1, "draft_n": 0}
-    given = cast("list[tuple[int, float]]", body.get("logit_bias", []))
+    given: Any = body.get("logit_bias", [])
     # Away from its token alone too: that may have been the last one that a filter let in.
     biases = [(token, bias) for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True) if token is not None]
     tie = noise > 0 and any(
@@ -221,17 +201,9 @@ def _divergence(
 
 
 def _generate(client: Client, body: Json) -> AuditText:
-    ids, entries = list[int](), list[Json]()
-    last: Json = {}
-    with closing(client.complete(body)) as chunks:
-        for chunk in chunks:
-            last = cast("Json", chunk["specmesh"])
-            ids += cast("list[int]", last.get("token_ids", []))
-            entries += cast("list[Json]", last.get("logprobs", []))
-    report = last.get("report")
-    if not isinstance(report, dict) or len(entries) != len(ids):
-        raise EngineError("the daemon ended a text without its report or its log-probabilities: see its log")
-    rows = [[*cast("list[Json]", entry["top_logprobs"]), entry] for entry in entries]
-    likeliest = [{cast("int", one["id"]): cast("float", one["logprob"]) for one in row} for row in rows]
-    prompt_ids = cast("list[int]", last["prompt_token_ids"])
-    return AuditText(prompt_ids, ids, likeliest, int(report["drafted"]), int(report["accepted"]))
+    ids, _, last, entries = collect(client, body)
+    if len(entries) != len(ids):
+        raise EngineError("the daemon ended a text without its log-probabilities: see its log")
+    likeliest = [{one["id"]: one["logprob"] for one in (entry, *entry["top_logprobs"])} for entry in entries]
+    report = last["report"]
+    return AuditText(last["prompt_token_ids"], ids, likeliest, int(report["drafted"]), int(report["accepted"]))

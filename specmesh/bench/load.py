@@ -1,7 +1,6 @@
 """`specmesh bench load`: what many clients at once get, each a thread that asks for one text after the other."""
 
 import http.client
-import json
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
@@ -10,11 +9,10 @@ from math import ceil
 from queue import SimpleQueue
 from statistics import fmean
 from threading import Barrier, Thread
-from typing import Protocol
 from urllib.parse import urlsplit
 
-from specmesh.client import Json, chunks
-from specmesh.errors import Busy, ConfigError, DaemonUnreachable, SpecmeshError
+from specmesh.client import Client, Json
+from specmesh.errors import Busy, ConfigError, DaemonUnreachable
 
 WARM_UP_TOKENS = 16
 RETRY_AFTER_S = 0.1
@@ -92,15 +90,7 @@ class LoadText:
                 self.drafted, self.accepted = drafted, accepted
 
 
-class Source(Protocol):
-    """A server of completions, as specmesh.client.Client is one for a daemon's socket."""
-
-    def complete(self, body: Json) -> Generator[Json, None, None]:
-        """Yield the chunks of a streamed completion. Raise Busy where there is no place for it."""
-        ...
-
-
-def measure(source: Source, load: LoadPlan, advance: Callable[[], None]) -> list[tuple[int, list[LoadText]]]:
+def measure(source: Client, load: LoadPlan, advance: Callable[[], None]) -> list[tuple[int, list[LoadText]]]:
     """Run `load`, calling `advance` after each text; a short text before, unmeasured. (clients, their texts) each.
 
     Raise what the source raises, but Busy from the first text only: later a client waits.
@@ -111,7 +101,7 @@ def measure(source: Source, load: LoadPlan, advance: Callable[[], None]) -> list
     return [(count, crowd(source, load, count, advance)) for count in load.sessions]
 
 
-def crowd(source: Source, load: LoadPlan, count: int, advance: Callable[[], None]) -> list[LoadText]:
+def crowd(source: Client, load: LoadPlan, count: int, advance: Callable[[], None]) -> list[LoadText]:
     """The texts of `count` clients that begin together."""
     told = SimpleQueue[LoadText | Exception]()
     gate = Barrier(count)
@@ -129,7 +119,7 @@ def crowd(source: Source, load: LoadPlan, count: int, advance: Callable[[], None
 
 
 def _client(
-    source: Source, load: LoadPlan, client: int, gate: Barrier, told: "SimpleQueue[LoadText | Exception]"
+    source: Client, load: LoadPlan, client: int, gate: Barrier, told: "SimpleQueue[LoadText | Exception]"
 ) -> None:
     try:
         gate.wait()
@@ -140,7 +130,7 @@ def _client(
         told.put(error)
 
 
-def _text(source: Source, body: Json, client: int, prompt: int) -> LoadText:
+def _text(source: Client, body: Json, client: int, prompt: int) -> LoadText:
     begun, refused = time.perf_counter(), 0
     while True:
         text = LoadText(client, prompt, begun, refused=refused)
@@ -292,11 +282,12 @@ class LoadResult:
         return most if isinstance(most, int) else None
 
 
-class Server:
+class Server(Client):
     """The server at `url`: http://HOST:PORT, what comes before /v1 in its paths included. Raises ConfigError where it
     is no address."""
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         wrong = ConfigError(f"--url {url!r} is no server's address: write http://HOST:PORT", "url")
         try:
             parts = urlsplit(url)
@@ -305,48 +296,24 @@ class Server:
             raise wrong from None
         if parts.scheme not in ("http", "https") or not self._host:
             raise wrong
-        self.url = url
         self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._base = parts.path.rstrip("/").removesuffix("/v1")
+        self._url, self._base = url, parts.path.rstrip("/").removesuffix("/v1")
 
     def model(self) -> str:
         """The first model it serves. Raises DaemonUnreachable."""
-        connection, response = self._request("GET", "/v1/models", None)
-        try:
-            told = json.loads(response.read())
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise DaemonUnreachable(f"{self.url} does not tell its models ({error})") from None
-        finally:
-            connection.close()
-        match told:
+        match self.get(f"{self._base}/v1/models"):
             case {"data": [{"id": str(name)}, *_]}:
                 return name
-        raise DaemonUnreachable(f"{self.url} is no OpenAI-compatible server: /v1/models names none")
+        raise DaemonUnreachable(f"{self._url} is no OpenAI-compatible server: /v1/models names none")
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
-        """POST a streamed completion and yield its chunks. Raises Busy where it has no place, else SpecmeshError."""
         asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-        connection, response = self._request("POST", "/v1/completions", asked)
-        try:
-            if response.status in (429, 503):
-                raise Busy(f"{self.url} has no place")
-            if response.status != 200:
-                raise SpecmeshError(f"{self.url} answers {response.status}: {response.read()[:200]!r}")
-            yield from chunks(response)
-        except (OSError, http.client.HTTPException) as error:
-            raise DaemonUnreachable(f"{self.url} went away while answering ({error})") from None
-        finally:
-            response.close()
-            connection.close()
+        return self.stream(f"{self._base}/v1/completions", asked)
 
-    def _request(
-        self, method: str, path: str, body: Json | None
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    def _connect(self) -> http.client.HTTPConnection:
         connection = self._kind(self._host, self._port)
-        headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
-            connection.request(method, self._base + path, None if body is None else json.dumps(body), headers)
-            return connection, connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            raise DaemonUnreachable(f"no server answers at {self.url} ({error}): is it running?") from None
+            connection.connect()
+        except OSError as error:
+            raise DaemonUnreachable(f"no server answers at {self._url} ({error}): is it running?") from None
+        return connection

@@ -3,14 +3,15 @@
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
-from specmesh.client import Client, Json
+from specmesh.client import Client, Fields, Json
 from specmesh.errors import Busy, ConfigError, EngineError
 
 WARM_UP_TOKENS = 32
@@ -135,52 +136,50 @@ def measure(client: Client, plan: RunPlan, advance: Callable[[], None]) -> list[
     """Run `plan`, one text at a time, calling `advance` after each; first a text of the first and of the last variant,
     unmeasured. Raise what the daemon raises."""
     for variant in dict.fromkeys((plan.variants[0], plan.variants[-1])):
-        _generate(client, plan.body(0, variant) | {"max_tokens": min(plan.max_tokens, WARM_UP_TOKENS)})
+        collect(client, plan.body(0, variant) | {"max_tokens": min(plan.max_tokens, WARM_UP_TOKENS)})
     samples = []
     for iteration in range(plan.iterations):
         for number in range(len(plan.prompts)):
             for variant in plan.order(iteration, number):
-                samples.append(sample(variant, number, iteration, *_generate(client, plan.body(number, variant))))
+                samples.append(_sample(client, plan, variant, number, iteration))
                 advance()
     return samples
 
 
-def _generate(client: Client, body: Json) -> tuple[list[int], float, Json]:
-    """(ids, seconds to the last of them, report)."""
-    ids, last = list[int](), Json()
+def collect(client: Client, body: Json) -> tuple[list[int], float, dict[str, Any], list[Any]]:
+    """Generate: (ids, seconds to the last of them, what the last chunk tells, log-probabilities)."""
+    ids, entries, last = list[int](), list[Any](), dict[str, Any]()
     begun = ended = time.perf_counter()
     with closing(client.complete(body)) as chunks:
         for chunk in chunks:
-            last = cast("Json", chunk["specmesh"])
-            if new := cast("list[int]", last.get("token_ids", [])):
+            last = cast("dict[str, Any]", chunk["specmesh"])
+            entries += last.get("logprobs", [])
+            if new := last.get("token_ids"):
                 ids += new
                 ended = time.perf_counter()
     if not isinstance(last.get("report"), dict):
         raise EngineError("the daemon ended a text without its report: see its log")
-    return ids, ended - begun, cast("Json", last["report"])
+    return ids, ended - begun, last, entries
 
 
-def sample(variant: Variant, prompt: int, iteration: int, ids: list[int], latency_s: float, report: Json) -> Sample:
-    """Make a sample of a text's ids and its report; what the report lacks is 0."""
-
-    def told(name: str) -> float:
-        value = report.get(name)
-        return float(value) if isinstance(value, int | float) else 0.0
-
-    rate, drafter = told("tokens_per_second"), report.get("drafter")
+def _sample(client: Client, plan: RunPlan, variant: Variant, prompt: int, iteration: int) -> Sample:
+    """Generate one text; what its report lacks is 0."""
+    ids, latency_s, last, _ = collect(client, plan.body(prompt, variant))
+    report = Fields(last["report"])
+    told = defaultdict[str, float](float, report.by_name())
     return Sample(
         variant=variant.name,
         prompt=prompt,
         iteration=iteration,
         ids=tuple(ids),
         latency_s=latency_s,
-        decode_s=len(ids) / rate if rate > 0 else 0.0,
-        rounds=int(told("rounds")),
-        drafted=int(told("drafted")),
-        accepted=int(told("accepted")),
-        wire_bytes=int(told("bytes_sent") + told("bytes_received")),
-        drafter=drafter if isinstance(drafter, str) else None,
-        **{name: told(name) for name in _TIMES},
+        decode_s=len(ids) / told["tokens_per_second"] if told["tokens_per_second"] > 0 else 0.0,
+        rounds=int(told["rounds"]),
+        drafted=int(told["drafted"]),
+        accepted=int(told["accepted"]),
+        wire_bytes=int(told["bytes_sent"] + told["bytes_received"]),
+        drafter=report.text("drafter") or None,
+        **{name: told[name] for name in _TIMES},
     )
 
 

@@ -120,20 +120,20 @@ def load(
     Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
     equally long.
     """
-    from specmesh.bench.load import LoadPlan, LoadResult, Server, Source, measure
+    from specmesh.bench.load import LoadPlan, LoadResult, Server, measure
 
-    if url is not None:
-        server = Server(url)
-        source: Source = server
-        # A field that others do not know is sent only where it was asked for.
-        options: dict[str, object] = {"model": server.model()} | ({} if draft_n == "auto" else {"draft_n": draft_n})
-        about: dict[str, object] = {"url": url, "model": {"name": options["model"]}}
+    if url is None:
+        client = daemon.Client(socket_path)
+        options: daemon.Json = {"draft_n": draft_n}
+        about = client.get("/stats")
     else:
-        client = source = daemon.Client(socket_path)
-        options, about = {"draft_n": draft_n}, client.get("/stats")
+        client = server = Server(url)
+        # A field that others do not know is sent only where it was asked for.
+        options = {"model": server.model()} | ({} if draft_n == "auto" else {"draft_n": draft_n})
+        about = {"url": url, "model": {"name": options["model"]}}
     plan = LoadPlan(sessions, _prompts(prompts, num_prompts), iterations, max_tokens, options)
     with bar(plan.texts) as advance:
-        result = LoadResult(plan, measure(source, plan, advance), about)
+        result = LoadResult(plan, measure(client, plan, advance), about)
     print_result(result, as_json=json)
 
 

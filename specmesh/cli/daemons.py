@@ -1,9 +1,8 @@
 """`specmesh verifier`, `drafter` and `rpc-server`. Nothing of a daemon is imported before one is run."""
 
 import resource
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -23,10 +22,6 @@ from specmesh.cli.options import (
 )
 from specmesh.errors import ConfigError, about
 from specmesh.security.addresses import check_rpc
-
-if TYPE_CHECKING:
-    from specmesh.config import ModelSettings, Port
-    from specmesh.daemons.runtime.instance import InstanceLock
 
 _LIMITS = ((resource.RLIMIT_NOFILE, 64, "open files", "-n"), (resource.RLIMIT_AS, 2**28, "bytes of memory", "-v"))
 """What a daemon and a few clients need; libraries crash where they have less."""
@@ -106,81 +101,8 @@ _SHARED: dict[str, Decorator] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """The values of `_SHARED`."""
-
-    socket: Path | None
-    http: str | None
-    api_key_file: Path | None
-    allow_origin: tuple[str, ...]
-    keys: Path | None
-    insecure_no_auth: bool
-    threads: int | None
-    gpu_layers: int
-    gpu: str
-    max_sessions: int
-    max_queue: int
-    ctx: int
-    drain: float
-    log_level: str
-    log_format: str
-    log_file: Path | None
-
-    def api(self, role: str) -> "tuple[Path, Port | None]":
-        """Return where the API listens: its socket, and its port if there is one. Raises ConfigError, also for limits
-        of this process that are too low."""
-        for limit, least, what, flag in _LIMITS:
-            allowed = resource.getrlimit(limit)[0]
-            if allowed != resource.RLIM_INFINITY and allowed < least:
-                raise ConfigError(f"the limit is {allowed} {what}, a daemon needs {least}: raise it (ulimit {flag})")
-        from specmesh.config import parse_port  # not before: a process with too little memory cannot import it
-
-        port = parse_port(self.http, self.api_key_file, self.allow_origin)
-        return self.socket or paths.default_socket(role), port
-
-    def configure_log(self) -> None:
-        """Begin to log. Raises ConfigError."""
-        from specmesh import logs
-        from specmesh.logs import LogFile
-
-        file = None
-        if self.log_file is not None:
-            with about("log_file"):
-                file = LogFile(self.log_file)
-            click.get_current_context().call_on_close(file.close)
-            click.get_current_context().call_on_close(logs.flush)  # called first
-        logs.configure(self.log_level, self.log_format, file)
-
-    def model(self, engine: str, path: str | None, **more: Any) -> "ModelSettings":
-        """Return which model is run, and how; `more`: the verifier's own. Raises ConfigError."""
-        from specmesh.config import ModelSettings
-
-        unset = click.get_current_context().get_parameter_source("ctx") is ParameterSource.DEFAULT
-        return ModelSettings(
-            engine,
-            path,
-            ctx=None if unset else self.ctx,
-            max_sessions=self.max_sessions,
-            threads=self.threads,
-            gpu_layers=self.gpu_layers,
-            gpu_required=self.gpu == "required",
-            **more,
-        )
-
-    def settings(self, defaults: dict[str, object], **more: Any) -> dict[str, Any]:
-        """Return what both daemons' settings have in common, and `more`."""
-        return more | {
-            "insecure": self.insecure_no_auth,
-            "keys": self.keys,
-            "max_queue": self.max_queue,
-            "drain": self.drain,
-            "defaults": defaults,
-        }
-
-
 _daemon_options = combined(
-    gathered("shared", _SHARED, lambda values: _Shared(**values)),
+    gathered("shared", _SHARED, dict),
     default_options,
     config_option,
 )
@@ -232,30 +154,16 @@ def verifier(
     insecure_rpc: bool,
     engine: str,
     defaults: dict[str, object],
-    shared: _Shared,
+    shared: dict[str, Any],
 ) -> None:
     """Run the verifier: it runs the target model and decides every token."""
-    where, port = shared.api("verifier")
-    with _instance(where):
-        from specmesh.config import VerifierSettings
-
-        shared.configure_log()
-        with about("model"):
-            path = paths.bundled("target.gguf") if model == "bundled" else model_path(model, engine)
-        target = shared.model(
-            engine,
-            path,
-            chat_template=chat_template,
-            reproducible=reproducible,
-            rpc=tuple(address.strip() for address in rpc.split(",")) if rpc else (),
-            insecure_rpc=insecure_rpc,
-        )
-        reread = rereader(click.get_current_context(), port)
-        common = shared.settings(defaults, model=target, socket=where, port=port)
-        settings = VerifierSettings(bind=bind, grace=grace, **common)
-        from specmesh.daemons.serve import serve_verifier  # not before: what is wrong so far is told at once
-
-        serve_verifier(settings, reread)
+    target = {
+        "chat_template": chat_template,
+        "reproducible": reproducible,
+        "rpc": tuple(address.strip() for address in rpc.split(",")) if rpc else (),
+        "insecure_rpc": insecure_rpc,
+    }
+    _run("verifier", shared, (engine, model), target, {"defaults": defaults, "bind": bind, "grace": grace})
 
 
 @click.command()
@@ -304,33 +212,71 @@ def drafter(
     min_vocab_overlap: float,
     draft_temperature: float | None,
     defaults: dict[str, object],
-    shared: _Shared,
+    shared: dict[str, Any],
 ) -> None:
     """Run a drafter: its draft model proposes the next tokens."""
-    where, port = shared.api("drafter")
-    with _instance(where):
-        from specmesh.config import DrafterSettings
-
-        shared.configure_log()
-        with about("model"):
-            path = model_path(model, engine)
-        draft = shared.model(engine, path)
-        reread = rereader(click.get_current_context(), port)
-        common = shared.settings(defaults, model=draft, socket=where, port=port)
-        settings = DrafterSettings(
-            connect=connect, min_vocab_overlap=min_vocab_overlap, draft_temperature=draft_temperature, **common
-        )
-        from specmesh.daemons.serve import serve_drafter  # as above
-
-        serve_drafter(settings, reread)
+    own = {"connect": connect, "min_vocab_overlap": min_vocab_overlap, "draft_temperature": draft_temperature}
+    _run("drafter", shared, (engine, model), {}, {"defaults": defaults, **own})
 
 
-def _instance(path: Path) -> "InstanceLock":
-    """Claim a socket, visible to clients before the rest is imported. Raises Busy, ConfigError."""
+def _run(
+    role: str, shared: dict[str, Any], model: tuple[str, str | None], more: dict[str, Any], own: dict[str, Any]
+) -> None:
+    """Run a daemon. model: its engine and name; more: further ModelSettings; own: of the role's settings."""
+    for limit, least, what, flag in _LIMITS:
+        allowed = resource.getrlimit(limit)[0]
+        if allowed != resource.RLIM_INFINITY and allowed < least:
+            raise ConfigError(f"the limit is {allowed} {what}, a daemon needs {least}: raise it (ulimit {flag})")
+    from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings, parse_port
     from specmesh.daemons.runtime.instance import InstanceLock
 
+    ctx = click.get_current_context()
+    port = parse_port(shared["http"], shared["api_key_file"], shared["allow_origin"])
+    where = shared["socket"] or paths.default_socket(role)
     with about("socket"):
-        return InstanceLock(path)
+        lock = InstanceLock(where)
+    with lock:  # visible to clients before the rest is imported
+        _configure_log(ctx, shared)
+        engine, name = model
+        with about("model"):
+            bundled = name == "bundled" and role == "verifier"
+            path = paths.bundled("target.gguf") if bundled else model_path(name, engine)
+        unset = ctx.get_parameter_source("ctx") is ParameterSource.DEFAULT
+        same = {key: shared[key] for key in ("max_sessions", "threads", "gpu_layers")}
+        settings = own | {
+            "model": ModelSettings(
+                engine,
+                path,
+                ctx=None if unset else shared["ctx"],
+                gpu_required=shared["gpu"] == "required",
+                **same,
+                **more,
+            ),
+            "socket": where,
+            "port": port,
+            "insecure": shared["insecure_no_auth"],
+            **{key: shared[key] for key in ("keys", "max_queue", "drain")},
+        }
+        made = VerifierSettings(**settings) if role == "verifier" else DrafterSettings(**settings)
+        from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is told at once
+
+        reread = rereader(ctx, port)
+        if isinstance(made, VerifierSettings):
+            serve_verifier(made, reread)
+        else:
+            serve_drafter(made, reread)
+
+
+def _configure_log(ctx: click.Context, shared: dict[str, Any]) -> None:
+    from specmesh import logs
+
+    file = None
+    if shared["log_file"] is not None:
+        with about("log_file"):
+            file = logs.LogFile(shared["log_file"])
+        ctx.call_on_close(file.close)
+        ctx.call_on_close(logs.flush)  # called first
+    logs.configure(shared["log_level"], shared["log_format"], file)
 
 
 @click.command("rpc-server")

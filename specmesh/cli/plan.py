@@ -1,11 +1,11 @@
 """`specmesh plan`: throughput of one verifier by number of users, with drafts and without."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -21,6 +21,7 @@ from specmesh.cli.options import (
     print_result,
     socket_option,
 )
+from specmesh.client import Json
 
 if TYPE_CHECKING:
     from specmesh.core.simulation import Deployment, Forecast, Workload
@@ -29,42 +30,30 @@ PAYS = 1.02
 """Minimum speed-up at which drafts pay: two simulations of the same thing differ by 1 %."""
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One number of users, with drafts and without."""
+class Level(NamedTuple):
+    """The same users with drafts and without."""
 
     drafting: "Forecast"
     alone: "Forecast"
 
     @property
-    def users(self) -> int:
-        """Number of concurrent users."""
-        return self.alone.users
-
-    @property
     def speedup(self) -> float:
-        """All tokens per second with drafts over those without."""
         return self.drafting.total / self.alone.total
 
-    def as_json(self) -> dict[str, object]:
-        """Return an entry of `levels`."""
-        forecasts = {"drafting": _forecast_json(self.drafting), "alone": _forecast_json(self.alone)}
-        return {"users": self.users, "speedup": round(self.speedup, 4), **forecasts}
-
     def line(self) -> str:
-        """Return a row of the table."""
-        ours, alone = self.drafting, self.alone
+        ours, alone = self
         acceptance = "-" if ours.acceptance is None else f"{ours.acceptance:.0%}"
         return (
-            f"{self.users:>6}{ours.total:>10.1f}{ours.mean:>8.2f}{ours.slowest:>9.2f}{alone.total:>10.1f}"
+            f"{ours.users:>6}{ours.total:>10.1f}{ours.mean:>8.2f}{ours.slowest:>9.2f}{alone.total:>10.1f}"
             f"{alone.mean:>8.2f}{f'{self.speedup:.2f}x':>10}{ours.drafts:>8.2f}{acceptance:>8}{ours.rows:>7.1f}"
         )
 
-
-def _forecast_json(one: "Forecast") -> dict[str, object]:
-    rounded = {name: value if value is None else round(value, 4) for name, value in asdict(one).items()}
-    del rounded["users"]
-    return rounded | {"fairness": round(one.slowest / one.mean, 4) if one.mean else 0.0}
+    def as_json(self) -> Json:
+        told: Json = {"users": self.alone.users, "speedup": round(self.speedup, 4)}
+        for name, one in self._asdict().items():
+            rounded = {key: value and round(value, 4) for key, value in asdict(one).items() if key != "users"}
+            told[name] = rounded | {"fairness": round(one.slowest / one.mean, 4) if one.mean else 0.0}
+        return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +68,16 @@ class Plan:
     @property
     def stops_at(self) -> int | None:
         """The fewest users for whom drafts do not pay."""
-        return next((level.users for level in self.levels if level.speedup < PAYS), None)
+        return next((level.alone.users for level in self.levels if level.speedup < PAYS), None)
 
     @property
     def pays_up_to(self) -> int | None:
         """The most users before `stops_at`."""
         paying = itertools.takewhile(lambda level: level.speedup >= PAYS, self.levels)
-        return max((level.users for level in paying), default=None)
+        return max((level.alone.users for level in paying), default=None)
 
-    def as_json(self) -> dict[str, object]:
-        """Return what --json prints."""
-        site, texts = self.site, self.texts
+    def as_json(self) -> Json:
+        site = self.site
         return {
             "schema_version": 1,
             "step_ms": round(site.costs.seconds(1) * 1e3, 4),
@@ -99,15 +87,14 @@ class Plan:
             "alpha": self.alpha,
             "drafters": site.drafters,
             "max_sessions": site.places,
-            "prompt_tokens": texts.prompt,
-            "tokens": texts.tokens,
+            "prompt_tokens": self.texts.prompt,
+            "tokens": self.texts.tokens,
             "levels": [level.as_json() for level in self.levels],
             "drafting_pays_up_to": self.pays_up_to,
             "drafting_stops_paying_at": self.stops_at,
         }
 
     def lines(self) -> list[str]:
-        """Return the site, a table and the verdict."""
         site, texts = self.site, self.texts
         drafters = "a drafter for each user" if site.drafters is None else f"drafters {site.drafters}"
         if self.stops_at is None:
@@ -120,30 +107,12 @@ class Plan:
         link = f"round trip {site.round_trip * 1e3:.3g} ms, {self.alpha:.0%} of drafts accepted; {drafters}"
         return [
             f"{times}, {link}",
-            f"texts of {texts.tokens} tokens after prompts of {texts.prompt}, one after the other; simulated",
-            "",
+            f"texts of {texts.tokens} tokens after prompts of {texts.prompt}, one after the other; simulated\n",
             " users  tokens/s    each  slowest     alone    each  speed-up  drafts  accept   rows",
             *(level.line() for level in self.levels),
-            "each, slowest: tokens/s of a user; drafts: verified per token; rows: of a step with drafts",
-            "",
+            "each, slowest: tokens/s of a user; drafts: verified per token; rows: of a step with drafts\n",
             verdict,
         ]
-
-
-def forecast(
-    site: "Deployment", texts: "Workload", alpha: float, users: Sequence[int], advance: Callable[[], None]
-) -> Plan:
-    """Simulate each number of users with drafts and without; `advance` is called after each simulation."""
-    from specmesh.core.simulation import simulate
-
-    def run(count: int, draft_n: int | None) -> "Forecast":
-        chance = Random(1)  # noqa: S311 - luck, not a secret
-        found = simulate(site, replace(texts, draft_n=draft_n), count, lambda _: chance.random() < alpha)
-        advance()
-        return found
-
-    levels = [Level(run(count, texts.draft_n), run(count, 0)) for count in sorted(users)]
-    return Plan(site, texts, alpha, levels)
 
 
 @click.command()
@@ -191,10 +160,17 @@ def plan(
     rows than were measured are extrapolated.
     """
     from specmesh.bench.steps import costs_of, measured, read_costs
-    from specmesh.core.simulation import Deployment, Workload
+    from specmesh.core.simulation import Deployment, Workload, simulate
+
+    def run(count: int, draft_n: int | None) -> "Forecast":
+        chance = Random(1)  # noqa: S311 - luck, not a secret
+        found = simulate(site, replace(texts, draft_n=draft_n), count, lambda _: chance.random() < alpha)
+        advance()
+        return found
 
     costs = costs_of(measured(daemon.Client(socket_path).get("/stats"))) if steps is None else read_costs(steps)
     site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, pause_ms / 1e3, drafters=drafters, places=max_sessions)
+    texts = Workload(prompt_tokens, tokens)
     with bar(2 * len(users)) as advance:
-        found = forecast(site, Workload(prompt_tokens, tokens), alpha, users, advance)
-    print_result(found, as_json=json)
+        levels = [Level(run(count, None), run(count, 0)) for count in sorted(users)]
+    print_result(Plan(site, texts, alpha, levels), as_json=json)

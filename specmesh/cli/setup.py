@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specmesh.cli.config import ROLE, effective, template
-from specmesh.cli.options import combined, json_option, path_option, print_json
+from specmesh.cli.options import Decorator, combined, gathered, json_option, path_option, print_json
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
 from specmesh.security.addresses import check_one_network, endpoint, host_of, is_loopback
 
@@ -26,10 +26,12 @@ def keys() -> None:
     """Make this machine's key, and list which others may connect. Running daemons follow within a second."""
 
 
-_folder_options = combined(
-    path_option("--keys", "DIR", "Use this folder of keys, as with the daemons' --keys.", "path"),
-    click.option("--system", is_flag=True, help="Use the keys of the machine's own service instead of this user's."),
-)
+_FOLDER: dict[str, Decorator] = {
+    "path": path_option("--keys", "DIR", "Use this folder of keys, as with the daemons' --keys.", "path"),
+    "system": click.option(
+        "--system", is_flag=True, help="Use the keys of the machine's own service instead of this user's."
+    ),
+}
 
 
 def _folder_of(path: Path | None, system: bool) -> "KeyFolder":
@@ -40,15 +42,18 @@ def _folder_of(path: Path | None, system: bool) -> "KeyFolder":
     return KeyFolder(path or key_folders()[int(system)], given)
 
 
+_folder_option = gathered("folder", _FOLDER, lambda values: _folder_of(**values))
+
+
 @keys.command()
 @click.option(
     "--force", is_flag=True, help="Replace an existing key; peers that know the old one will refuse this machine."
 )
-@_folder_options
-def new(force: bool, path: Path | None, system: bool) -> None:
+@_folder_option
+@click.pass_context
+def new(ctx: click.Context, force: bool, folder: "KeyFolder") -> None:
     """Make this machine's key pair and print the public key."""
-    folder = _folder_of(path, system)
-    made = folder.new(replace=force, owner=_service_user() if system else None)
+    made = folder.new(replace=force, owner=_service_user() if ctx.params["system"] else None)
     click.echo(f"wrote {folder.path}", err=True)
     if force:
         click.echo("daemons that run keep the old key: restart them, and tell their peers the new one", err=True)
@@ -56,22 +61,18 @@ def new(force: bool, path: Path | None, system: bool) -> None:
 
 
 @keys.command()
-@_folder_options
-def show(path: Path | None, system: bool) -> None:
+@_folder_option
+def show(folder: "KeyFolder") -> None:
     """Print this machine's public key."""
-    click.echo(_folder_of(path, system).identity().public.hex())
+    click.echo(folder.identity().public.hex())
 
 
 @keys.command()
 @click.argument("key")
 @click.option("--name", metavar="NAME", help="Name for the drafter (default: the beginning of its key).")
-@click.option(
-    "--verifier",
-    metavar="tcp://HOST:PORT",
-    help="Trust KEY as the key of the verifier at this address.",
-)
-@_folder_options
-def allow(key: str, name: str | None, verifier: str | None, path: Path | None, system: bool) -> None:
+@click.option("--verifier", metavar="tcp://HOST:PORT", help="Trust KEY as the key of the verifier at this address.")
+@_folder_option
+def allow(key: str, name: str | None, verifier: str | None, folder: "KeyFolder") -> None:
     """Allow the drafter with this public KEY to connect here; or, with --verifier, trust that verifier."""
     from specmesh.security.keys import Listing, parse_key
 
@@ -80,17 +81,16 @@ def allow(key: str, name: str | None, verifier: str | None, path: Path | None, s
     told = parse_key(key)
     if verifier is not None:
         host_of(verifier, "--verifier")
-        _folder_of(path, system).allow(Listing.VERIFIERS, told, verifier)
-        return
-    _folder_of(path, system).allow(Listing.DRAFTERS, told, name or told[:8])
+        folder.allow(Listing.VERIFIERS, told, verifier)
+    else:
+        folder.allow(Listing.DRAFTERS, told, name or told[:8])
 
 
 @keys.command()
 @click.argument("who", metavar="NAME|KEY")
-@_folder_options
-def revoke(who: str, path: Path | None, system: bool) -> None:
+@_folder_option
+def revoke(who: str, folder: "KeyFolder") -> None:
     """Revoke what was allowed, by name, address or key; open connections are cut."""
-    folder = _folder_of(path, system)
     gone = folder.revoke(who)
     if not gone:
         raise ConfigError(f"{who} is not on the lists in {folder.path}: see `specmesh keys list`")
@@ -100,12 +100,11 @@ def revoke(who: str, path: Path | None, system: bool) -> None:
 
 @keys.command("list")
 @json_option
-@_folder_options
-def list_command(json: bool, path: Path | None, system: bool) -> None:
+@_folder_option
+def list_command(json: bool, folder: "KeyFolder") -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
     from specmesh.security.keys import Listing
 
-    folder = _folder_of(path, system)
     found = {listing: folder.entries(listing) for listing in Listing}
     if json:
         told = {str(listing): [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
@@ -142,7 +141,7 @@ def _service_user() -> tuple[int, int] | None:
     help="On the verifier's machine: address to listen on (default: where the verifier's settings listen, or else this "
     "machine's address in its network; port 7072).",
 )
-@_folder_options
+@combined(*_FOLDER.values())
 @click.pass_context
 def pair(
     ctx: click.Context, host: str | None, code: str | None, address: str | None, path: Path | None, system: bool
@@ -270,8 +269,52 @@ def service() -> None:
     """Run a daemon as a service of systemd or launchd."""
 
 
-def _command(run: "Callable[[Service, ServiceInstaller], None]") -> click.Command:
-    @service.command(run.__name__, help=run.__doc__)
+def _install(planned: "Service", hand: "ServiceInstaller") -> None:
+    asked = click.get_current_context().params
+    if asked["system"] and hand.root is None and sys.platform != "darwin":
+        from specmesh.service.systemd import check_visible
+
+        for why in check_visible():
+            click.echo(f"specmesh: the service will not start: {why}", err=True)
+    os.umask(0o022)
+    hand.install(planned)
+    flag = " --system" if asked["system"] else ""
+    click.echo(f"Settings: {hand.at(planned.settings)}. Then: specmesh service start {asked['role']}{flag}")
+
+
+def _replace(command: tuple[str, ...], hand: "ServiceInstaller") -> None:
+    """Replace this process with the service manager's own program."""
+    if hand.dry or hand.root is not None:
+        hand.run([command])
+        return
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - our own arguments, no shell
+    except FileNotFoundError:
+        raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
+
+
+_SERVICE: dict[str, tuple[Callable[["Service", "ServiceInstaller"], None], str]] = {
+    "install": (_install, "Write the service's files, and a settings file if there is none."),
+    "uninstall": (
+        lambda planned, hand: hand.uninstall(planned),
+        "Stop the service and remove all its files, the settings too.",
+    ),
+    "start": (lambda planned, hand: hand.start(planned.unload, planned.start), "Start the service."),
+    "stop": (lambda planned, hand: hand.run(planned.stop), "Stop the service."),
+    "restart": (
+        lambda planned, hand: hand.start(planned.unload, planned.restart),
+        "Start the service again, with its settings as they are now.",
+    ),
+    "status": (
+        lambda planned, hand: _replace(planned.status, hand),
+        "Show what the service manager knows about the service.",
+    ),
+    "logs": (lambda planned, hand: _replace(planned.logs, hand), "Show the service's newest log lines."),
+}
+
+
+def _add(name: str, run: Callable[["Service", "ServiceInstaller"], None], told: str) -> None:
+    @service.command(name, help=told)
     @ROLE
     @click.option("--system/--user", default=False, help="The machine's own service, or this user's.")
     @click.option("--dry-run", is_flag=True, help="Only print what would be written and run.")
@@ -287,66 +330,6 @@ def _command(run: "Callable[[Service, ServiceInstaller], None]") -> click.Comman
         service = planned(role, Scope.SYSTEM if system else Scope.USER, template(role, ctx.find_root()))
         run(service, ServiceInstaller(click.echo, dry_run, root))
 
-    return command
 
-
-@_command
-def install(planned: "Service", hand: "ServiceInstaller") -> None:
-    """Write the service's files, and a settings file if there is none."""
-    asked = click.get_current_context().params
-    if asked["system"] and hand.root is None and sys.platform != "darwin":
-        from specmesh.service.systemd import check_visible
-
-        for why in check_visible():
-            click.echo(f"specmesh: the service will not start: {why}", err=True)
-    os.umask(0o022)
-    hand.install(planned)
-    flag = " --system" if asked["system"] else ""
-    click.echo(f"Settings: {hand.at(planned.settings)}. Then: specmesh service start {asked['role']}{flag}")
-
-
-@_command
-def uninstall(planned: "Service", hand: "ServiceInstaller") -> None:
-    """Stop the service and remove all its files, the settings too."""
-    hand.uninstall(planned)
-
-
-@_command
-def start(planned: "Service", hand: "ServiceInstaller") -> None:
-    """Start the service."""
-    hand.start(planned.unload, planned.start)
-
-
-@_command
-def stop(planned: "Service", hand: "ServiceInstaller") -> None:
-    """Stop the service."""
-    hand.run(planned.stop)
-
-
-@_command
-def restart(planned: "Service", hand: "ServiceInstaller") -> None:
-    """Start the service again, with its settings as they are now."""
-    hand.start(planned.unload, planned.restart)
-
-
-@_command
-def status(planned: "Service", hand: "ServiceInstaller") -> None:
-    """Show what the service manager knows about the service."""
-    _replace(planned.status, hand)
-
-
-@_command
-def logs(planned: "Service", hand: "ServiceInstaller") -> None:
-    """Show the service's newest log lines."""
-    _replace(planned.logs, hand)
-
-
-def _replace(command: tuple[str, ...], hand: "ServiceInstaller") -> None:
-    """Replace this process with the service manager's own program."""
-    if hand.dry or hand.root is not None:
-        hand.run([command])
-        return
-    try:
-        os.execvp(command[0], command)  # noqa: S606 - our own arguments, no shell
-    except FileNotFoundError:
-        raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
+for _name, (_run, _told) in _SERVICE.items():
+    _add(_name, _run, _told)

@@ -4,9 +4,8 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import dataclass
 from statistics import median
 from typing import Self
 
@@ -20,7 +19,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two attempts to reconnect: doubled each time."""
 
 LATE = 0.05
-"""Maximum time in seconds that a piece is shown after the next block has come."""
+"""Seconds over which the rest of a block is spread once the next has come."""
 
 LONGEST = 1.0
 """Maximum time in seconds over which a block is spread."""
@@ -81,66 +80,19 @@ class Answer:
             self._body["resume"] = dict(self._resume)
 
 
-@dataclass(slots=True)
-class _Piece:
-    text: str
-    due: float
-    latest: float
-
-
-class Pace:
-    """Pieces of text and the times at which to show them, in seconds of one clock.
-
-    A block's pieces are spread over the time until the next block is expected: the median of the latest gaps.
-    """
-
-    def __init__(self) -> None:
-        self._pieces: deque[_Piece] = deque()
-        self._gaps: deque[float] = deque(maxlen=8)
-        self._last: float | None = None
-
-    def add(self, block: Sequence[str], now: float) -> None:
-        """Add a block; the first one is due at once."""
-        if self._last is not None:
-            self._gaps.append(now - self._last)
-        self._last = now
-        for piece in self._pieces:
-            piece.latest = min(piece.latest, now + LATE)
-        spread = min(median(self._gaps), LONGEST) if self._gaps else 0.0
-        self._pieces.extend(_Piece(text, now, now + spread) for text in block)
-        step = spread / max(len(self._pieces), 1)
-        for number, piece in enumerate(self._pieces):
-            piece.due = min(now + number * step, piece.latest)
-
-    def next_due(self) -> float | None:
-        """Return the time of the first piece; None without one."""
-        return self._pieces[0].due if self._pieces else None
-
-    def take(self, now: float = float("inf")) -> list[str]:
-        """Remove and return what is due by now."""
-        taken = []
-        while self._pieces and self._pieces[0].due <= now:
-            taken.append(self._pieces.popleft().text)
-        return taken
-
-
-def pieces(text: str, count: int) -> list[str]:
-    """Return a text cut into `count` parts of about the same length, without empty ones."""
-    cuts = [len(text) * number // max(count, 1) for number in range(max(count, 1) + 1)]
-    return [text[begin:end] for begin, end in itertools.pairwise(cuts) if end > begin]
-
-
 class PacedOutput:
     """A context that writes text at an even pace on a thread of its own; its end writes what is left.
 
-    `add` and the end raise what `write` raised.
+    A block is spread over the time until the next is expected: the median of the latest gaps. `add` and the end raise
+    what `write` raised.
     """
 
-    def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
-        self._write, self._clock = write, clock
-        self._pace = Pace()
-        self._changed = threading.Condition()
-        self._over = False
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._gaps = deque[float](maxlen=8)
+        self._last: float | None = None
+        self._blocks = deque[tuple[list[str], float]]()
+        self._more, self._over = threading.Event(), False
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="paced output", daemon=True)
 
@@ -149,19 +101,25 @@ class PacedOutput:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._over = True
-            self._changed.notify()
+        self._over = True
+        self._more.set()
         self._thread.join()
         self._raise()
 
     def add(self, text: str, tokens: int) -> None:
         """Add the text of a block of so many tokens."""
         self._raise()
-        if text:
-            with self._changed:
-                self._pace.add(pieces(text, tokens), self._clock())
-                self._changed.notify()
+        if not text:
+            return
+        now = time.monotonic()
+        if self._last is not None:
+            self._gaps.append(now - self._last)
+        self._last = now
+        parts = min(max(tokens, 1), len(text))
+        cuts = [len(text) * number // parts for number in range(parts + 1)]
+        spread = min(median(self._gaps), LONGEST) if self._gaps else 0.0
+        self._blocks.append(([text[begin:end] for begin, end in itertools.pairwise(cuts)], spread / parts))
+        self._more.set()
 
     def _raise(self) -> None:
         error, self._error = self._error, None
@@ -170,17 +128,22 @@ class PacedOutput:
 
     def _run(self) -> None:
         try:
-            while (text := self._next()) is not None:
-                self._write(text)
+            while self._blocks or not self._over:
+                self._more.wait()
+                self._more.clear()
+                while self._blocks:
+                    self._show(*self._blocks.popleft())
         except Exception as error:  # noqa: BLE001  (raised again on the thread that adds text)
             self._error = error
 
-    def _next(self) -> str | None:
-        """Wait for the text to write now; None at the end."""
-        with self._changed:
-            while not self._over:
-                now, due = self._clock(), self._pace.next_due()
-                if due is not None and due <= now:
-                    return "".join(self._pace.take(now))
-                self._changed.wait(None if due is None else due - now)
-            return "".join(self._pace.take()) or None
+    def _show(self, pieces: list[str], pause: float) -> None:
+        for number, piece in enumerate(pieces):
+            self._write(piece)
+            if self._over:
+                continue
+            if not self._blocks:
+                self._more.wait(pause)
+                self._more.clear()
+            if self._blocks:
+                pause = min(pause, LATE / (len(pieces) - number))
+                time.sleep(pause)

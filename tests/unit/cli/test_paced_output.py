@@ -1,51 +1,49 @@
-"""Text at an even pace, by a clock of the test's."""
-
-import threading
+"""Text at an even pace."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specmesh.cli.streaming import PacedOutput
 
-
-class Written:
-    """What was written, and when there was more."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.more = threading.Event()
-
-    def __call__(self, text: str) -> None:
-        self.text += text
-        self.more.set()
-
-    def until(self, text: str) -> None:
-        while self.text != text:
-            assert self.more.wait(20), self.text
-            self.more.clear()
+BLOCKS = st.lists(st.tuples(st.text(max_size=30), st.integers(0, 9)), max_size=20)
 
 
-def test_what_is_not_due_comes_at_the_end():
-    """The first block at once, of the next as much as is due; all of it once the text has ended."""
-    written, now = Written(), 0.0
-    with PacedOutput(written, lambda: now) as output:
-        output.add("abcd", 2)
-        written.until("abcd")
-        now = 50.0
-        output.add("", 3)
-        output.add("efgh", 2)
-        written.until("abcdef")
-    assert written.text == "abcdefgh"
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(BLOCKS)
+def test_all_of_the_text_in_order(blocks: list[tuple[str, int]]):
+    """In pieces as many as the tokens of their block, whose lengths differ by one at most."""
+    pieces: list[str] = []
+    with PacedOutput(pieces.append) as output:
+        for block in blocks:
+            output.add(*block)
+    assert "".join(pieces) == "".join(text for text, _ in blocks)
+    for text, tokens in blocks:
+        lengths = [len(pieces.pop(0)) for _ in range(min(max(tokens, 1), len(text)))]
+        assert sum(lengths) == len(text)
+        assert not lengths or max(lengths) - min(lengths) <= 1
 
 
-def test_an_interrupted_text_is_shown_as_far_as_it_came():
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_interrupted_text_is_shown_as_far_as_it_came(error: type[BaseException]):
     """And the error goes on."""
-    written = Written()
+    pieces: list[str] = []
 
     def interrupted() -> None:
-        with PacedOutput(written, lambda: 0.0) as output:
+        with PacedOutput(pieces.append) as output:
             output.add("ab", 1)
-            raise KeyboardInterrupt
+            raise error
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         interrupted()
-    assert written.text == "ab"
+    assert pieces == ["ab"]
+
+
+def test_an_output_that_fails():
+    """Who adds text is told."""
+
+    def broken(_: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError), PacedOutput(broken) as output:
+        output.add("ab", 1)
