@@ -27,7 +27,6 @@ _first_prompts = click.option("--num-prompts", type=COUNT, metavar="N", help="Us
 
 
 def _plan_options(iterations: int) -> Decorator:
-    """Return the options of what to run, and how often."""
     return combined(
         prompts_option,
         _first_prompts,

@@ -89,7 +89,6 @@ def init(ctx: click.Context, role: str, system: bool, path: Path | None, force: 
 
 
 def command_of(root: click.Context, role: str) -> click.Command:
-    """Return the command that runs a daemon."""
     assert isinstance(root.command, click.Group)
     return root.command.commands[role]
 

@@ -30,8 +30,6 @@ _GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a generation is shown."""
-
     as_json: bool = False
     verbose: bool = False
     show_drafts: bool = False
@@ -134,12 +132,10 @@ def generate(
 
 
 def say(what: str) -> None:
-    """Print a message to stderr."""
     click.echo(f"specmesh: {what}", err=True)
 
 
 def say_waiting(why: str) -> None:
-    """Print why the command waits."""
     say(f"{why}: waiting")
 
 
@@ -256,7 +252,6 @@ def _take(chunk: Json, so_far: _Text, output: Output, pace: PacedOutput | None) 
 
 
 def _marked(text: str, told: Json) -> str:
-    """Return a round's text with its accepted drafts marked."""
     drafted: str = told["accepted_text"]  # type: ignore[assignment]
     own = text[len(drafted) :]
     if not drafted:
@@ -298,7 +293,6 @@ def _as_json(so_far: _Text) -> Json:
 
 
 def summary(report: Json) -> list[str]:
-    """Return the last lines of --verbose."""
     numbers = {key: value for key, value in report.items() if isinstance(value, int | float)}
     r = defaultdict[str, float](float, numbers)
     rounds = max(r["rounds"], 1)

@@ -40,19 +40,12 @@ _SAMPLING: dict[str, tuple[click.ParamType[Any], str, Any, str]] = {
 
 
 class Printable(Protocol):
-    """The result of a command."""
+    def lines(self) -> list[str]: ...
 
-    def lines(self) -> list[str]:
-        """Return it as text."""
-        ...
-
-    def as_json(self) -> object:
-        """Return it as a JSON value."""
-        ...
+    def as_json(self) -> object: ...
 
 
 def print_result(result: Printable, *, as_json: bool) -> None:
-    """Print a result as text or as JSON."""
     if as_json:
         print_json(result.as_json())
     else:
@@ -60,7 +53,6 @@ def print_result(result: Printable, *, as_json: bool) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print an indented JSON value."""
     click.echo(json.dumps(value, indent=2))
 
 
@@ -84,7 +76,6 @@ def given(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def path_option(flag: str, metavar: str, told: str, name: str | None = None) -> Decorator:
-    """Return an option that takes a path."""
     return click.option(flag, *([name] if name else []), type=FILE, metavar=metavar, help=told)
 
 
@@ -119,7 +110,6 @@ prompts_option = path_option(
 
 
 def number(flag: str, kind: click.ParamType[Any], default: object, metavar: str, told: str) -> Decorator:
-    """Return an option for a number that has a default."""
     return click.option(flag, type=kind, default=default, metavar=metavar, help=told)
 
 

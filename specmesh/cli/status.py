@@ -49,7 +49,6 @@ class Found:
 
     @property
     def fields(self) -> Fields:
-        """The fields of its snapshot, if it has one."""
         return Fields(self.stats or {})
 
     @property
@@ -59,20 +58,17 @@ class Found:
 
     @property
     def model(self) -> str | None:
-        """The name of its model; None while it loads."""
         name = self.fields.part("model").raw.get("name")
         return str(name) if name is not None else None
 
     @property
     def state(self) -> str:
-        """starting, loading, running, or that it does not answer."""
         if self.stats is None:
             return "starting" if self.starting else "does not answer"
         loading = self.fields.number("loading")
         return f"loading {loading:.0%}" if loading is not None else "running"
 
     def as_json(self) -> Json:
-        """Return one row of --json."""
         stats = self.fields
         return {
             "role": self.role,
@@ -92,7 +88,6 @@ class Found:
 
 
 def find() -> list[Found]:
-    """Return the daemons at the known sockets."""
     found: list[Found] = []
     for path in known_sockets():
         if not listens(path):

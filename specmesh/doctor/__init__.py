@@ -28,17 +28,14 @@ class Check:
 
 
 def ok(group: str, name: str, found: str) -> Check:
-    """Return a check that passed."""
     return Check(group, name, Status.OK, found)
 
 
 def warn(group: str, name: str, found: str, fix: str) -> Check:
-    """Return a warning."""
     return Check(group, name, Status.WARN, found, fix)
 
 
 def fail(group: str, name: str, found: str, fix: str) -> Check:
-    """Return a check that failed."""
     return Check(group, name, Status.FAIL, found, fix)
 
 
@@ -51,15 +48,12 @@ class Checks:
 
     @property
     def failed(self) -> bool:
-        """True if any check failed."""
         return any(check.status is Status.FAIL for check in self.checks)
 
     def as_json(self) -> dict[str, object]:
-        """Return what --json prints."""
         return {"schema_version": 1, "checks": [asdict(check) for check in self.checks]}
 
     def lines(self) -> list[str]:
-        """Return the checks by group, then the number of each status."""
         width = max((len(check.name) for check in self.checks), default=0)
         lines: list[str] = []
         for group in dict.fromkeys(check.group for check in self.checks):

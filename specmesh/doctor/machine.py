@@ -38,48 +38,38 @@ _DRIVERS = {"CUDA": "nvidia-smi", "Vulkan": "vulkaninfo --summary", "Metal": "sy
 
 
 def software() -> list[Check]:
-    """Check this process's Python and the engines."""
     return [
         ok("software", "python", f"{platform.python_version()} at {sys.executable}"),
         ok("software", "specmesh", f"{__version__} in {Path(__file__).parents[1]}"),
-        judge_llama(_llama()),
+        _llama(),
         _mlx(),
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaFacts:
-    """version: None if not installed. needed: there is no other engine. nvidia: there is a driver for its GPUs."""
-
-    version: str | None
-    needed: bool
-    error: str | None = None
-    backends: tuple[str, ...] = ()
-    gpus: tuple[str, ...] = ()
-    nvidia: bool = False
-
-
-def judge_llama(facts: LlamaFacts) -> Check:
-    """Judge llama-cpp-python: what it is, what it was built for, what it sees."""
-    name = "llama.cpp"
-    if facts.version is None:
-        if facts.needed:
+def _llama() -> Check:
+    """Check llama-cpp-python: what it is, what it was built for, what it sees."""
+    name, installed = "llama.cpp", _version("llama_cpp_python")
+    if installed is None:
+        if find_spec("mlx") is None:
             return warn("software", name, "not installed, and no MLX either", "pip install 'specmesh[llama]'")
         return ok("software", name, "not installed; only GGUF models need it")
-    told = f"llama-cpp-python {facts.version}"
-    if facts.version != PINNED:
+    told, reinstall = f"llama-cpp-python {installed}", "pip install --force-reinstall --no-cache-dir '.[llama]'"
+    if installed != PINNED:
         fix = f"pip install 'llama-cpp-python=={PINNED}'"
         return fail("software", name, f"{told}, specmesh needs {PINNED}", fix)
-    if facts.error is not None:
-        return fail("software", name, facts.error, "pip install --force-reinstall --no-cache-dir '.[llama]'")
-    told += f", built for {', '.join(facts.backends)}"
-    if facts.gpus:
-        return ok("software", name, f"{told}; sees {', '.join(facts.gpus)}")
-    if facts.nvidia and not {"CUDA", "Vulkan"} & set(facts.backends):
-        fix = "CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-cache-dir '.[llama]'"
-        return warn("software", name, f"{told}; the NVIDIA GPU here is not used", fix)
-    if set(facts.backends) - {"CPU", "BLAS", "RPC"}:
-        tool = next((_DRIVERS[name] for name in facts.backends if name in _DRIVERS), "specmesh verifier --gpu required")
+    try:
+        built, gpus = backends(), gpu_devices()
+    except ConfigError as error:
+        return fail("software", name, str(error), reinstall)
+    told += f", built for {', '.join(built)}"
+    if gpus:
+        return ok("software", name, f"{told}; sees {', '.join(gpus)}")
+    if Path("/dev/nvidiactl").exists() and not {"CUDA", "Vulkan"} & set(built):
+        return warn(
+            "software", name, f"{told}; the NVIDIA GPU here is not used", f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}"
+        )
+    if set(built) - {"CPU", "BLAS", "RPC"}:
+        tool = next((_DRIVERS[name] for name in built if name in _DRIVERS), "specmesh verifier --gpu required")
         return warn("software", name, f"{told}; sees no GPU", f"{tool}  # does the driver see one?")
     return ok("software", name, f"{told}; no GPU")
 
@@ -87,13 +77,12 @@ def judge_llama(facts: LlamaFacts) -> Check:
 def _mlx() -> Check:
     apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
     found = _version("mlx") if _version("mlx_lm") is not None else None
-    reinstall = "pip install --force-reinstall '.[mlx]'"
     if found is None and apple:
-        return warn(
-            "software", "mlx", "not installed; it drafts fastest on Apple Silicon", "pip install 'specmesh[mlx]'"
-        )
+        fix = "pip install 'specmesh[mlx]'"
+        return warn("software", "mlx", "not installed; it drafts fastest on Apple Silicon", fix)
     if found is None:
         return ok("software", "mlx", "not installed; it is for Apple Silicon")
+    reinstall = "pip install --force-reinstall '.[mlx]'"
     try:
         device = default_device()
     except ConfigError as error:
@@ -101,16 +90,6 @@ def _mlx() -> Check:
     if apple and device == "CPU":
         return warn("software", "mlx", f"MLX {found}, {device}; the GPU is not used", reinstall)
     return ok("software", "mlx", f"MLX {found}, {device}")
-
-
-def _llama() -> LlamaFacts:
-    installed, needed = _version("llama_cpp_python"), find_spec("mlx") is None
-    if installed != PINNED:
-        return LlamaFacts(installed, needed)
-    try:
-        return LlamaFacts(installed, needed, None, backends(), gpu_devices(), Path("/dev/nvidiactl").exists())
-    except ConfigError as error:
-        return LlamaFacts(installed, needed, str(error))
 
 
 def _version(package: str) -> str | None:
@@ -124,7 +103,6 @@ def _version(package: str) -> str | None:
 
 
 def models(settings: Iterable[RoleSettings]) -> list[Check]:
-    """Check the bundled pair, the folder of downloaded models, and those that settings name."""
     missing = [name for name in _BUNDLED if _damaged(Path(paths.bundled(name)))]
     told = ok("models", "bundled pair", "there")
     if missing:
@@ -201,27 +179,29 @@ class Diagnosis:
         return self.comparison.verdict is not match.MatchKind.DIFFERENT
 
     def lines(self) -> list[str]:
-        """Return the verdict and its meaning."""
-        found = self.comparison
-        lines = [f"drafter   {self.model}", f"verifier  {self.against}", f"verdict   {found.verdict}: {found}"]
-        if self.probed is None:
-            lines.append("encoders  not compared: install the tokenizers package for Hugging Face directories")
-        else:
-            alike = f"{self.probed.agreed} of {self.probed.compared} texts are cut alike"
-            lines.append(f"encoders  {alike}{'; ' if self.probed.first else ''}{self.probed.first}")
+        found, probed = self.comparison, self.probed
+        encoders = "not compared: install the tokenizers package for Hugging Face directories"
+        if probed is not None:
+            alike = f"{probed.agreed} of {probed.compared} texts are cut alike"
+            encoders = f"{alike}; {probed.first}" if probed.first else alike
         if not self.usable:
             result = "this drafter would be refused: take a model of the same family"
-        elif self.probed is not None and self.probed.agreed < self.probed.compared:
+        elif probed is not None and probed.agreed < probed.compared:
             result = "these can work together; texts are cut differently, so fewer drafts will be accepted"
         elif found.verdict is match.MatchKind.PARTIAL:
             share = match.percent(1 - found.overlap)
             result = f"these can work together; drafts end where one of the {share} without a counterpart would be next"
         else:
             result = "these can work together"
-        return [*lines, f"result    {result}"]
+        return [
+            f"drafter   {self.model}",
+            f"verifier  {self.against}",
+            f"verdict   {found.verdict}: {found}",
+            f"encoders  {encoders}",
+            f"result    {result}",
+        ]
 
     def as_json(self) -> dict[str, object]:
-        """Return what --json prints."""
         found, probed, encoders = self.comparison, self.probed, None
         if probed is not None:
             encoders = {"alike": probed.agreed, "compared": probed.compared, "first": probed.first or None}
@@ -258,7 +238,6 @@ def diagnose(model: Path, against: Path, least: float) -> Diagnosis:
 
 
 def sockets() -> list[Check]:
-    """Check the user's folder, the system's if there is one, and the sockets in them."""
     checks = [_user_folder(paths.user_runtime_dir())]
     longest = max((paths.default_socket(role) for role in ROLES), key=lambda path: len(os.fsencode(path)))
     if (size := len(os.fsencode(longest))) > MAX_SOCKET_PATH:
@@ -271,24 +250,23 @@ def sockets() -> list[Check]:
 
 def _user_folder(path: Path) -> Check:
     """Check the folder of this user's sockets: it must be private."""
-    name = "user's folder"
+    name, user = "user's folder", os.getuid()
     try:
         found = path.lstat()
-        if stat.S_ISLNK(found.st_mode) and found.st_uid == os.getuid():
+        if stat.S_ISLNK(found.st_mode) and found.st_uid == user:
             found = path.stat()  # a link of our own leads where we want; one of somebody else's is no folder
     except FileNotFoundError:
         return ok("sockets", name, f"{path} is not there yet: the first daemon makes it")
     except OSError as error:
         return fail("sockets", name, f"{path} cannot be read ({error.strerror})", f"chmod 700 '{path}'")
-    mode, user = stat.S_IMODE(found.st_mode), os.getuid()
+    mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
         return fail("sockets", name, f"{path} is no folder", f"rm '{path}'")
     if found.st_uid != user:
         return fail("sockets", name, f"{path} belongs to user {found.st_uid}, not to {user}", f"sudo rm -r '{path}'")
-    if mode & 0o022:
-        return fail("sockets", name, f"{path} can be written by others (mode {mode:o})", f"chmod 700 '{path}'")
-    if mode & 0o055:
-        return warn("sockets", name, f"{path} is open to others (mode {mode:o})", f"chmod 700 '{path}'")
+    if mode & 0o077:
+        judge = fail if mode & 0o022 else warn
+        return judge("sockets", name, f"{path} is open to others (mode {mode:o})", f"chmod 700 '{path}'")
     return ok("sockets", name, f"{path}, private")
 
 
@@ -334,7 +312,6 @@ def _socket(path: Path) -> list[Check]:
 
 
 def services() -> list[Check]:
-    """Check each installed service."""
     planned = launchd_service if sys.platform == "darwin" else systemd_service
     found = [(role, scope, planned(role, scope, "")) for role in ROLES for scope in Scope]
     told = [_service(role, scope, one) for role, scope, one in found if one.files[0].path.exists()]
@@ -391,7 +368,6 @@ def parse_launchctl(text: str) -> tuple[bool, str]:
 
 
 def _said(command: Command) -> str | None:
-    """What a command of the service manager prints; None where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5.0, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):

@@ -12,12 +12,12 @@ from pathlib import Path
 import click
 
 from specmesh import __version__, paths
+from specmesh.bench.steps import costs_of
 from specmesh.cli.config import command_of, effective, read
 from specmesh.cli.status import Found
-from specmesh.client import Fields, Json, printable
+from specmesh.client import Fields, printable
 from specmesh.config import parse_port
 from specmesh.core.draft_length.policy import PolicyInputs, solve
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.doctor import Check, fail, ok, warn
 from specmesh.errors import BadVariable, ConfigError, InsecureKeys
 from specmesh.paths import ROLES
@@ -43,18 +43,14 @@ _PRIVACY = (
 
 @dataclass(frozen=True, slots=True)
 class RoleSettings:
-    """The settings that a daemon would start with, by their keys."""
-
     role: str
     values: Mapping[str, object]
 
     def text(self, key: str) -> str:
-        """Return a value as text; empty where it is not set."""
         value = self.values.get(key)
         return "" if value is None else str(value)
 
     def texts(self, key: str) -> list[str]:
-        """Return the values of a setting that may have several."""
         value = self.values.get(key)
         return [str(one) for one in value] if isinstance(value, list) else [text for text in [self.text(key)] if text]
 
@@ -78,7 +74,6 @@ def in_force(root: click.Context) -> tuple[list[RoleSettings], list[Check]]:
 
 
 def files(root: click.Context) -> list[Check]:
-    """Check each file of settings."""
     told: list[Check] = []
     for role in ROLES:
         there = [path for folder in paths.config_folders() if (path := folder / f"{role}.toml").is_file()]
@@ -99,7 +94,6 @@ def _file(root: click.Context, role: str, path: Path, first: Path) -> Check:
 
 
 def ports(roles: Iterable[RoleSettings]) -> list[Check]:
-    """Check each API port that a daemon would open, and the file with its keys."""
     return [_port(one) for one in roles if one.text("http") or one.text("api-key-file")]
 
 
@@ -118,13 +112,11 @@ def _port(one: RoleSettings) -> Check:
 
 
 def daemons(found: Iterable[Found]) -> list[Check]:
-    """Check each daemon that runs."""
     start = "specmesh verifier --model FILE  # or: specmesh drafter --connect tcp://HOST:7071"
     return [judge_daemon(one) for one in found] or [warn("daemons", "running", "none", start)]
 
 
 def judge_daemon(one: Found, ours: str = __version__) -> Check:
-    """Judge a daemon by its snapshot."""
     name, stats = one.role, one.fields
     if one.state == "does not answer":
         told = f"takes connections at {one.socket} and does not answer"
@@ -154,7 +146,6 @@ def judge_daemon(one: Found, ours: str = __version__) -> Check:
 
 
 def keys() -> list[Check]:
-    """Check the folder of keys that daemons would use."""
     folder = find_keys(None)
     if folder is None:
         return [ok("keys", "keys", "none: the wire works on this machine, and through tunnels")]
@@ -184,55 +175,40 @@ class Reach(StrEnum):
     OTHER = "cannot be reached"
 
 
-@dataclass(frozen=True, slots=True)
-class ReachFacts:
-    """The result of a connection attempt. attached: a running drafter has this verifier; None if none runs."""
-
-    address: str
-    reach: Reach
-    way: Way
-    code: int | None = None
-    macos: bool = False
-    attached: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LinkFacts:
-    """A daemon's link to a peer, in seconds; interval: per draft; steps: per step with 0, 1, ... drafts, if known."""
-
-    peer: str
-    p50: float | None
-    p99: float | None
-    interval: float | None
-    steps: tuple[float, ...]
-
-
 def network(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Check]:
-    """Look at the addresses in the settings and of the daemons that run, and at the daemons' links."""
-    running = [one.stats for one in found if one.stats is not None and "loading" not in one.stats]
+    running = [one.fields for one in found if one.state == "running"]
     addresses = _addresses(settings, running)
-    attached = {
-        str(one["address"]): one.get("name") is not None for stats in running if _drafts(stats) for one in _rows(stats)
-    }
-    told = [judge_reach(_tried(address, attached.get(address))) for role, address in addresses if role == "drafter"]
+    attached = {end.text("address"): bool(end.text("name")) for stats in running for end in stats.parts("verifiers")}
+    told = [
+        judge_reach(address, *_tried(address), _way(address), attached.get(address))
+        for role, address in addresses
+        if role == "drafter"
+    ]
     for role, address in addresses:
         wire = judge_wire(role, address, _way(address), _encrypted(role, address, settings, running))
         told += [wire] if wire is not None else []
-    told += [judge_link(link) for stats in running for link in links(stats)]
+    told += [check for stats in running for check in _links(stats)]
     return told or [ok("network", "addresses", "none leads beyond this machine, and no link is up")]
 
 
-def judge_reach(facts: ReachFacts) -> Check:
-    """Judge whether a verifier's address can be reached."""
-    name, told = "verifier", f"{facts.address} ({facts.way}) {facts.reach}"
-    host, port = endpoint(facts.address)
-    private = facts.macos and facts.way is Way.LOCAL
-    if facts.reach is Reach.NO_ROUTE and private and facts.code == MACOS_NO_ROUTE:
+def judge_reach(
+    address: str,
+    reach: Reach,
+    code: int | None,
+    kind: Way,
+    attached: bool | None,
+    macos: bool = sys.platform == "darwin",
+) -> Check:
+    """Judge whether a verifier can be reached. attached: a running drafter has it; None if none runs."""
+    name, told = "verifier", f"{address} ({kind}) {reach}"
+    host, port = endpoint(address)
+    private = macos and kind is Way.LOCAL
+    if reach is Reach.NO_ROUTE and private and code == MACOS_NO_ROUTE:
         return fail("network", name, f"{told} (errno 65): macOS keeps programs from the local network", _PRIVACY)
-    if facts.reach is Reach.OPEN and facts.attached is False:
+    if reach is Reach.OPEN and attached is False:
         fix = _PRIVACY if private else "specmesh stats  # and its log"
         return warn("network", name, f"{told} from here, but the running drafter has no verifier", fix)
-    if facts.reach is Reach.OPEN:
+    if reach is Reach.OPEN:
         return ok("network", name, told)
     fixes = {
         Reach.REFUSED: f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here",
@@ -241,7 +217,7 @@ def judge_reach(facts: ReachFacts) -> Check:
         Reach.NO_NAME: f"ping {host}  # or put the verifier's IP address into drafter.toml: connect = ...",
         Reach.BAD: "specmesh config show drafter --origin  # connect must be tcp://HOST:PORT",
     }
-    return fail("network", name, told, fixes.get(facts.reach, f"nc -vz {host} {port}"))
+    return fail("network", name, told, fixes.get(reach, f"nc -vz {host} {port}"))
 
 
 def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | None:
@@ -257,15 +233,34 @@ def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | N
     return warn("network", name, f"{told}: prompts and texts cross it unencrypted", fix)
 
 
-def judge_link(facts: LinkFacts) -> Check:
-    """Judge the round trip to a peer: can drafting pay? Jitter is p99 less p50."""
-    name = f"link to {facts.peer}"
-    if facts.p50 is None or facts.p99 is None:
+def _links(stats: Fields) -> list[Check]:
+    """Judge a daemon's links; a drafter knows nothing of its verifiers' steps."""
+    drafts, steps = stats.text("role") == "drafter", _steps(stats.by_name("steps_ms"))
+    key, peers = ("name", stats.parts("verifiers")) if drafts else ("drafter", stats.parts("peers"))
+    told = []
+    for peer in peers:
+        trip = peer.part("round_trip_ms")
+        times = [trip.number("p50"), trip.number("p99"), peer.number("draft_interval_ms")]
+        p50, p99, interval = (None if ms is None else ms / 1e3 for ms in times)
+        if name := peer.text(key):
+            told.append(judge_link(name, p50, p99, interval, () if drafts else steps))
+    return told
+
+
+def judge_link(
+    peer: str, p50: float | None, p99: float | None, interval: float | None, steps: tuple[float, ...]
+) -> Check:
+    """Judge the round trip to a peer: can drafting pay? Jitter is p99 less p50.
+
+    In seconds. interval: per draft; steps: per step with 0, 1, ... drafts, if known.
+    """
+    name = f"link to {peer}"
+    if p50 is None or p99 is None:
         return ok("network", name, "no round trip was measured yet")
-    told = f"round trip p50 {_ms(facts.p50)}, p99 {_ms(facts.p99)}, jitter {_ms(facts.p99 - facts.p50)}"
-    if facts.steps and not _pays(facts, facts.p50):
-        alone = _ms(facts.steps[0])
-        if _pays(facts, 0.0):
+    told = f"round trip p50 {_ms(p50)}, p99 {_ms(p99)}, jitter {_ms(p99 - p50)}"
+    if steps and not _pays(steps, interval, p50):
+        alone = _ms(steps[0])
+        if _pays(steps, interval, 0.0):
             fix = "specmesh ping  # find a shorter way: a cable, the same network, a direct tailnet connection"
             return warn("network", name, f"{told}: too long for drafting to pay where a step takes {alone}", fix)
         fix = "specmesh bench run  # a faster draft model, or a slower target, is what drafting is for"
@@ -273,69 +268,40 @@ def judge_link(facts: LinkFacts) -> Check:
     return ok("network", name, told)
 
 
-def links(stats: Json) -> list[LinkFacts]:
-    """Return a daemon's links; a drafter knows nothing of its verifiers' steps."""
-    told = Fields(stats)
-    if told.text("role") == "drafter":
-        return [_link(one, "name", ()) for one in told.parts("verifiers") if one.text("name")]
-    steps = _steps(told.by_name("steps_ms"))
-    return [_link(one, "drafter", steps) for one in told.parts("peers")]
-
-
-def _link(told: Fields, name: str, steps: tuple[float, ...]) -> LinkFacts:
-    times = [told.number("round_trip_ms", "p50"), told.number("round_trip_ms", "p99"), told.number("draft_interval_ms")]
-    p50, p99, interval = (None if ms is None else ms / 1e3 for ms in times)
-    return LinkFacts(told.text(name), p50, p99, interval, steps)
-
-
-def _pays(facts: LinkFacts, round_trip: float) -> bool:
+def _pays(steps: tuple[float, ...], interval: float | None, round_trip: float) -> bool:
     """Apply the verifier's own rule at this distance, with a good acceptance rate."""
-    restart = round_trip + 1.5 * (facts.interval or 0.0)
-    interval = facts.interval or facts.steps[0] / 4
-    rates = (GOOD_ACCEPTANCE,) * len(facts.steps)
-    return solve(PolicyInputs(facts.steps, rates, interval, restart, facts.steps[0])).wanted > 0
+    restart = round_trip + 1.5 * (interval or 0.0)
+    rates = (GOOD_ACCEPTANCE,) * len(steps)
+    return solve(PolicyInputs(steps, rates, interval or steps[0] / 4, restart, steps[0])).wanted > 0
 
 
 def _steps(told: dict[str, float]) -> tuple[float, ...]:
     """Return the seconds of a step with 0, 1, ... drafts, from milliseconds by rows."""
-    costs = StepCosts()
-    for rows, ms in told.items():
-        costs.record(int(rows), ms / 1e3)
-    return tuple(costs.seconds(drafts + 1) for drafts in range(_DRAFTS + 1)) if costs.seconds(1) > 0 else ()
+    costs = costs_of({0: {int(rows): ms for rows, ms in told.items()}})
+    return tuple(costs.seconds(drafts + 1) for drafts in range(_DRAFTS + 1)) if told else ()
 
 
-def _addresses(settings: Iterable[RoleSettings], running: Iterable[Json]) -> list[tuple[str, str]]:
+def _addresses(settings: Iterable[RoleSettings], running: Iterable[Fields]) -> list[tuple[str, str]]:
     """Return each (role, address) that is configured or running."""
     keys = {"verifier": "bind", "drafter": "connect"}
     found = [(one.role, address) for one in settings for address in one.texts(keys[one.role])]
     for stats in running:
-        ends = _rows(stats) if _drafts(stats) else [stats]
-        found += [(str(stats["role"]), str(end.get("address", ""))) for end in ends]
+        found += [(stats.text("role"), end.text("address")) for end in stats.parts("verifiers") or [stats]]
     return [(role, address) for role, address in dict.fromkeys(found) if address]
 
 
-def _encrypted(role: str, address: str, settings: Sequence[RoleSettings], running: Sequence[Json]) -> bool:
+def _encrypted(role: str, address: str, settings: Iterable[RoleSettings], running: Iterable[Fields]) -> bool:
     """Return True if keys are used for this address, by a running daemon or else by the settings."""
-    ends = [end for stats in running if stats.get("role") == role for end in [stats, *_rows(stats)]]
-    told = [end.get("encrypted") for end in ends if end.get("address") == address]
-    if told:
-        return bool(told[0])
-    [one, *_] = [one for one in settings if one.role == role]
+    for stats in running:
+        for end in (stats, *stats.parts("verifiers")):
+            if (stats.text("role"), end.text("address")) == (role, address):
+                return bool(end.raw.get("encrypted"))
+    one = next(one for one in settings if one.role == role)
     named = one.text("keys")
     try:
         return one.text("insecure-no-auth") != "True" and find_keys(Path(named) if named else None) is not None
     except ConfigError:
         return False  # the group of keys says so
-
-
-def _drafts(stats: Json) -> bool:
-    return stats.get("role") == "drafter" and "address" in stats
-
-
-def _rows(stats: Json) -> list[Json]:
-    """A drafter's verifiers."""
-    told = stats.get("verifiers")
-    return told if isinstance(told, list) else []
 
 
 def _way(address: str) -> Way:
@@ -346,29 +312,25 @@ def _way(address: str) -> Way:
         return way(host)
 
 
-def _tried(address: str, attached: bool | None) -> ReachFacts:
-    """Connect to an address and disconnect."""
+def _tried(address: str) -> tuple[Reach, int | None]:
+    """Connect to an address and disconnect: how that ended, and the errno."""
     host, port = endpoint(address)
-    reach, code = Reach.OPEN if host and port else Reach.BAD, None
+    if not (host and port):
+        return Reach.BAD, None
     try:
-        if reach is Reach.OPEN:
-            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
     except UnicodeError:
-        reach = Reach.BAD
+        return Reach.BAD, None
+    except socket.gaierror:
+        return Reach.NO_NAME, None
+    except ConnectionRefusedError:
+        return Reach.REFUSED, None
+    except TimeoutError:
+        return Reach.TIMED_OUT, None
     except OSError as error:
-        reach, code = _reach_of(error), error.errno
-    return ReachFacts(address, reach, _way(address), code, sys.platform == "darwin", attached)
-
-
-def _reach_of(error: OSError) -> Reach:
-    match error:
-        case socket.gaierror():
-            return Reach.NO_NAME
-        case ConnectionRefusedError():
-            return Reach.REFUSED
-        case TimeoutError():
-            return Reach.TIMED_OUT
-    return Reach.NO_ROUTE if error.errno in {errno.EHOSTUNREACH, errno.ENETUNREACH} else Reach.OTHER
+        routeless = error.errno in {errno.EHOSTUNREACH, errno.ENETUNREACH}
+        return Reach.NO_ROUTE if routeless else Reach.OTHER, error.errno
+    return Reach.OPEN, None
 
 
 def _ms(seconds: float) -> str:
