@@ -23,86 +23,35 @@ from specmesh.daemons.runtime.engine_thread import on_own_thread
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.runtime.process import DaemonProcess, Loading
 from specmesh.daemons.verifier.daemon import Order, VerifierLoop
-from specmesh.engines.base import EngineInfo, VerifyEngine
+from specmesh.engines.base import EngineInfo
 from specmesh.engines.load import load_drafter, load_verifier
-from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting, about
+from specmesh.errors import SpecmeshError, about
 from specmesh.logs import leave
 from specmesh.security.keys import KeyFolder, find_keys
 
 log = structlog.get_logger("specmesh")
 
-GRACE = 1.0  # seconds after its start in which a drafter's verifier counts as not found yet
 
+class LoopBackend:
+    """The API's view of a daemon; `loop` is None while the model loads."""
 
-class VerifierBackend:
-    """The API's view of a verifier."""
-
-    role = "verifier"
-
-    def __init__(self, loading: Loading, mailbox: Mailbox[Order]) -> None:
-        self._loading, self._mailbox = loading, mailbox
-        self._served: ModelInfo | None = None
-        self._loop: VerifierLoop | None = None
-
-    def ready(self, loop: VerifierLoop, engine: VerifyEngine) -> None:
-        self._served = ModelInfo(engine.info.model, engine.vocabulary)
-        self._loop = loop
+    def __init__(self, loading: Loading, submit: Callable[[ClientOrder], None]) -> None:
+        self.role, self.submit, self._loading = loading.role, submit, loading
+        self.loop: VerifierLoop | DrafterLoop | None = None
 
     @property
     def models(self) -> tuple[str, ...]:
-        return (self._served.model,) if self._served is not None else ()
+        return self.loop.models if self.loop is not None else ()
 
     def not_ready(self) -> SpecmeshError | None:
-        return self._loading.error() if self._loop is None else None
-
-    def served(self, name: str) -> ModelInfo:  # noqa: ARG002  (the one model has any name)
-        assert self._served is not None, "asked only once ready"
-        return self._served
-
-    def submit(self, order: ClientOrder) -> None:
-        self._mailbox.put(order)
-
-    def stats(self) -> dict[str, object]:
-        return self._loading.stats() if self._loop is None else self._loop.stats.latest
-
-
-class DrafterBackend:
-    """The API's view of a drafter: ready while a verifier is there. `address` says where they are expected."""
-
-    role = "drafter"
-
-    def __init__(self, loading: Loading, mailbox: Mailbox[ClientOrder], address: str) -> None:
-        self._loading, self._mailbox, self._address = loading, mailbox, address
-        self._loop: DrafterLoop | None = None
-        self._ready_at = 0.0
-
-    def ready(self, loop: DrafterLoop) -> None:
-        self._loop, self._ready_at = loop, time.monotonic()
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return self._loop.models if self._loop is not None else ()
-
-    def not_ready(self) -> SpecmeshError | None:
-        if self._loop is None:
-            return self._loading.error()
-        if self._loop.verifier is None:
-            if self._loop.refusal is None and time.monotonic() < self._ready_at + GRACE:
-                return Starting(f"the drafter is connecting to {self._address}: try again in a moment")
-            return DaemonUnreachable(self._loop.trouble)
-        if self._loop.vocabulary is None:
-            return Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
-        return None
+        return self.loop.not_ready() if self.loop is not None else self._loading.error()
 
     def served(self, name: str) -> ModelInfo:
-        assert self._loop is not None, "asked only once ready"
-        return self._loop.served(name)
-
-    def submit(self, order: ClientOrder) -> None:
-        self._mailbox.put(order)
+        assert self.loop is not None, "asked only once ready"
+        return self.loop.served(name)
 
     def stats(self) -> dict[str, object]:
-        return self._loading.stats() if self._loop is None else self._loop.stats.latest
+        return self.loop.stats.latest if self.loop is not None else self._loading.stats()
 
 
 def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> None:
@@ -121,7 +70,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         ends.callback(socket.close, linger=100)
         if guard is not None:
             ends.callback(guard.close)
-        backend = VerifierBackend(process.loading, mailbox)
+        backend = LoopBackend(process.loading, mailbox.put)
         ends.enter_context(ApiThread(settings.socket, backend, settings.port, settings.defaults))
         engine = process.loaded(lambda: on_own_thread(lambda: load_verifier(settings.model, process.loading.progress)))
         if engine is None:
@@ -145,7 +94,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
         loop.stats.latest = loop.snapshot(time.monotonic())
-        backend.ready(loop, engine)
+        backend.loop = loop
         can = {"speculation": engine.info.can_trim, "trimming": engine.info.trimming}
         _log_ready("verifier", settings, engine.info, keys, bind=settings.bind, **can)
         with process.watched(lambda: loop.progress, f"{engine.info.model} on {settings.bind}"):
@@ -171,7 +120,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
                 close_dealer(route.open())  # a bad address, or bad keys, are told before loading
         mailbox: Mailbox[ClientOrder] = Mailbox()
         addresses = ", ".join(settings.connect)
-        backend = DrafterBackend(process.loading, mailbox, addresses)
+        backend = LoopBackend(process.loading, mailbox.put)
         ends.enter_context(ApiThread(settings.socket, backend, settings.port, settings.defaults))
         engine = process.loaded(lambda: load_drafter(settings.model, process.loading.progress))
         if engine is None:
@@ -192,7 +141,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         ends.callback(loop.close)
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         loop.stats.latest = loop.snapshot(time.monotonic())
-        backend.ready(loop)
+        backend.loop = loop
         _log_ready("drafter", settings, engine.info, keys, connect=addresses)
         with process.watched(lambda: loop.progress, f"{engine.info.model} for {addresses}"):
             loop.run()

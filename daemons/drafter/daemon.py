@@ -24,12 +24,23 @@ from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.runtime.shared_cores import SharedCores
 from specmesh.engines.base import CpuEngine, DraftEngine
-from specmesh.errors import ConfigError, DaemonUnreachable, NoSuchModel, RemoteProtocolError, Starting, WentAway
+from specmesh.errors import (
+    ConfigError,
+    DaemonUnreachable,
+    NoSuchModel,
+    RemoteProtocolError,
+    SpecmeshError,
+    Starting,
+    WentAway,
+)
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
 SNAPSHOT_INTERVAL = 0.1
+CONNECTING = 1.0  # seconds after the start in which the verifier counts as not found yet
+
+_FETCHING = "the vocabulary is still being fetched from the verifier: try again in a moment"
 
 
 class DrafterLoop:
@@ -57,7 +68,7 @@ class DrafterLoop:
         self._engine, self._mailbox = engine, mailbox
         self._cores = SharedCores(engine, drafts=True, explicit=explicit_threads)
         self._next_snapshot = 0.0
-        self._turns = 0
+        self._turns, self._begun = 0, time.monotonic()
         self._stopping: float | None = None
         self._drain = drain
         self._traffic = Traffic()
@@ -109,6 +120,15 @@ class DrafterLoop:
         found = (served.vocabulary for one in self._upstreams if (served := one.served) is not None)
         return next(found, None)
 
+    def not_ready(self) -> SpecmeshError | None:
+        """As `Backend.not_ready`."""
+        if self.verifier is None:
+            if self.refusal is None and time.monotonic() < self._begun + CONNECTING:
+                addresses = ", ".join(one.address for one in self._upstreams)
+                return Starting(f"the drafter is connecting to {addresses}: try again in a moment")
+            return DaemonUnreachable(self.trouble)
+        return Starting(_FETCHING) if self.vocabulary is None else None
+
     @property
     def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(one.welcome.model for one in self._upstreams if one.welcome is not None))
@@ -124,7 +144,7 @@ class DrafterLoop:
             if name in ("", served.model):
                 return served
         if name in self.models:
-            raise Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
+            raise Starting(_FETCHING)
         away = [one.trouble for one in self._upstreams if one.last_model == name]
         raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
 

@@ -42,7 +42,8 @@ class PeerGate:
     """Judges the messages of an inlet by their sender: the newest message's, unless another is named.
 
     With a guard, a frame counts only while its sender's key is allowed, whatever its handshake has proved before.
-    Frames beyond core.peer_limits are dropped, and who goes on is cut off, with keys for some time.
+    Frames beyond core.peer_limits are dropped, and who goes on is cut off, with keys for some time. gone: who went
+    away or was cut off, and why, until `Router.gone` asks.
     """
 
     def __init__(self, inlet: Inlet, guard: ZapGuard | None) -> None:
@@ -54,7 +55,7 @@ class PeerGate:
         self._limits = LimitsByAccount()
         self._cut: dict[bytes, float] = {}
         self._logged = -LOG_INTERVAL
-        self._flooding: list[bytes] = []
+        self.gone: dict[bytes, str] = {}
 
     # --- drafters
 
@@ -80,26 +81,20 @@ class PeerGate:
         key = self._sender(identity)
         return sum(end.key == key for end in self._ends.values()) if key else 0
 
-    def expelled(self) -> list[bytes]:
-        """Cut drafters whose key has been revoked since the last call, and return them."""
+    def expel(self) -> None:
+        """Cut drafters whose key has been revoked since the last call."""
         if self._guard is None or self._guard.allowed is self._allowed:
-            return []
+            return
         self._allowed = self._guard.allowed
-        gone = [identity for identity, end in self._ends.items() if end.key not in self._allowed]
-        for identity in gone:
+        for identity in [identity for identity, end in self._ends.items() if end.key not in self._allowed]:
             self.hang_up(identity)
-        return gone
+            self.gone[identity] = "revoked"
 
     def hang_up(self, identity: bytes) -> None:
         """End the connection of a drafter that has fallen silent: its end may never."""
         end = self._ends.get(identity)
         if end is not None and end.connection is not None:
             end.connection.cut()
-
-    def flooding(self) -> list[bytes]:
-        """Those cut off since the last call because they sent too much."""
-        gone, self._flooding = self._flooding, []
-        return gone
 
     # --- messages
 
@@ -150,7 +145,7 @@ class PeerGate:
         """End the connection of a sender of too much; its key stays out for a while."""
         if not self._cut_once(identity, now):
             return
-        self._flooding.append(identity)
+        self.gone[identity] = "flooding"
         key, told = self._sender(identity), dict[str, object]()
         if self._guard is not None:
             self._guard.ban(key)

@@ -50,7 +50,6 @@ class Router:
         if guard is not None:
             self.traffic.refused = guard.failures
         self._paused_until = self._next_log = 0.0
-        self._unreachable: list[bytes] = []
         self._backlogs: dict[bytes, _Backlog] = {}
 
     @property
@@ -74,7 +73,7 @@ class Router:
             self.gate.earn(identity, message.draft_n)
         if identity not in self._backlogs and self._hand_over(identity, frame):
             return len(frame)
-        if identity in self._unreachable:
+        if identity in self.gate.gone:
             return 0
         backlog = self._backlogs.setdefault(identity, _Backlog())
         backlog.frames.append(frame)
@@ -94,9 +93,10 @@ class Router:
     def forget(self, identity: bytes) -> None:
         self._backlogs.pop(identity, None)
 
-    def unreachable(self) -> list[bytes]:
-        """Drafters found gone while sending, since the last call."""
-        gone, self._unreachable = self._unreachable, []
+    def gone(self) -> dict[bytes, str]:
+        """Return those that went away or were cut off since the last call, and why."""
+        self.gate.expel()
+        gone, self.gate.gone = self.gate.gone, {}
         return gone
 
     def wait(self, mailbox: Mailbox[T], seconds: float) -> None:
@@ -147,7 +147,7 @@ class Router:
         return True
 
     def _give_up(self, identity: bytes) -> None:
-        self._unreachable.append(identity)
+        self.gate.gone.setdefault(identity, "unreachable")
         self.forget(identity)
 
     def _decoded(self, identity: bytes, frame: bytes, now: float) -> m.Message | None:

@@ -1,8 +1,7 @@
-"""Prompts as ids and grammars as constraints, made on a thread of their own: a long text takes seconds, and sessions
-must not wait for it."""
+"""Prompts as ids and grammars as constraints, made beside the loop: a long text takes seconds."""
 
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from specmesh.api.requests import EventSink, Request
@@ -24,54 +23,37 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """An opening's prompt as ids, or why it has none, and its grammar where it asked for one."""
+    """An opening's prompt as ids, and its grammar where it asked for one; or the error that there is instead."""
 
     opening: Opening
-    ids: Sequence[int] | SpecmeshError
+    ids: Sequence[int] = ()
     constraint: Constraint | None = None
+    error: SpecmeshError | None = None
 
 
 class PromptEncoder:
-    """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread."""
+    """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread.
+
+    Those with a grammar have another thread: compiling holds up no others.
+    """
 
     def __init__(self, engine: VerifyEngine, deliver: Callable[[EncodedPrompt], None]) -> None:
         self._engine, self._deliver = engine, deliver
         self._grammars = Grammars(engine.vocabulary)
-        self._waiting: list[Opening] = []
-        self._changed = threading.Condition()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="prompts", daemon=True)
-        self._thread.start()
+        self._plain, self._guided = ThreadPoolExecutor(1, "prompts"), ThreadPoolExecutor(1, "grammars")
 
-    def add(self, opening: Opening) -> None:
-        with self._changed:
-            self._waiting.append(opening)
-            self._changed.notify()
-
-    def withdraw(self, unwanted: Callable[[Opening], bool]) -> None:
-        """Remove prompts that nobody wants any more; the one under way is delivered all the same."""
-        with self._changed:
-            self._waiting = [opening for opening in self._waiting if not unwanted(opening)]
+    def add(self, opening: Opening) -> Future[None]:
+        """Begin to encode an opening's prompt, until cancelled; one under way is delivered all the same."""
+        pool = self._plain if opening.request.params.grammar is None else self._guided
+        return pool.submit(lambda: self._deliver(self._encoded(opening)))
 
     def close(self, timeout: float) -> bool:
-        """End the thread after the prompt it is at; return True if it ended within `timeout` seconds."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        """Encode no more; return True if the prompts under way were done within `timeout` seconds."""
         self._grammars.close()
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        while (opening := self._next()) is not None:
-            encoded = self._encoded(opening)
-            if not self._closed:  # else nobody listens any more
-                self._deliver(encoded)
-
-    def _next(self) -> Opening | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
-            return None if self._closed else self._waiting.pop(0)
+        under_way = wait([pool.submit(int) for pool in (self._plain, self._guided)], timeout).not_done
+        for pool in (self._plain, self._guided):
+            pool.shutdown(wait=False, cancel_futures=True)
+        return not under_way
 
     def _encoded(self, opening: Opening) -> EncodedPrompt:
         request = opening.request
@@ -79,10 +61,10 @@ class PromptEncoder:
             ids, grammar = prompt_ids(self._engine, request), request.params.grammar
             return EncodedPrompt(opening, ids, self._grammars.compile(grammar) if grammar is not None else None)
         except SpecmeshError as error:
-            return EncodedPrompt(opening, error)
+            return EncodedPrompt(opening, error=error)
         except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
             reason = f"the prompt could not be encoded ({type(error).__name__}: {error})"
-            return EncodedPrompt(opening, EngineError(reason))
+            return EncodedPrompt(opening, error=EngineError(reason))
 
 
 def prompt_ids(engine: VerifyEngine, request: Request) -> Sequence[int]:

@@ -2,10 +2,10 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from specmesh.api.requests import Failed, Request
-from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session_params import (
     TargetLimits,
     check_alternatives,
@@ -53,11 +53,11 @@ class QueueLimits:
 
 @dataclass(slots=True)
 class _QueuedRequest:
-    """ids and constraint: None until the prompt is encoded."""
+    """prompt: None while it is being encoded, until `encoding` is cancelled."""
 
     opening: Opening
-    ids: Sequence[int] | None = None
-    constraint: Constraint | None = None
+    encoding: Future[None] | None = None
+    prompt: EncodedPrompt | None = None
 
 
 class RequestQueue:
@@ -65,13 +65,11 @@ class RequestQueue:
 
     A drafter's own clients get at most three quarters of the sessions (of fewer than four all), and half of the places
     here, so that it can keep nobody else out. A prompt that takes long holds up nobody either: those that are ready
-    overtake it. Those with a grammar have an encoder of their own, `guided`: compiling holds up no others.
+    overtake it.
     """
 
-    def __init__(
-        self, prompts: PromptEncoder, guided: PromptEncoder, limits: TargetLimits, sessions: int, most: int = MAX_QUEUE
-    ) -> None:
-        self._prompts, self._guided, self._limits = prompts, guided, limits
+    def __init__(self, prompts: PromptEncoder, limits: TargetLimits, sessions: int, most: int = MAX_QUEUE) -> None:
+        self._prompts, self._limits = prompts, limits
         self._sessions, self._most = sessions, most
         self._share = sessions - sessions // 4
         self._queue_limits = QueueLimits(most)
@@ -90,20 +88,19 @@ class RequestQueue:
                 text = f"{theirs} requests of this drafter run or wait, half of --max-queue: try again, or start the "
                 retry_after = self._queue_limits.retry_after(len(self._waiting), now)
                 raise Busy(f"{text}verifier with a larger one", retry_after)
-        self._waiting.append(_QueuedRequest(opening))
-        if opening.request.params.grammar is not None:
-            self._guided.add(opening)
-        elif opening.request.prompt_ids is None:
-            self._prompts.add(opening)
+        ids = opening.request.prompt_ids
+        if ids is None or opening.request.params.grammar is not None:
+            self._waiting.append(_QueuedRequest(opening, self._prompts.add(opening)))
         else:
-            self.encoded(EncodedPrompt(opening, opening.request.prompt_ids))
+            self._waiting.append(_QueuedRequest(opening))
+            self.encoded(EncodedPrompt(opening, ids))
 
     def encoded(self, encoded: EncodedPrompt) -> None:
         """Take over an encoded prompt; one that is refused is withdrawn and its client told. Ignores withdrawn ones."""
         request = encoded.opening.request
         try:
-            if isinstance(encoded.ids, SpecmeshError):
-                raise encoded.ids
+            if encoded.error is not None:
+                raise encoded.error
             check_prompt((*encoded.ids, *request.generated), self._limits, len(encoded.ids))
             check_biases(request.params.sampling, self._limits)
             check_alternatives(request.params, len(encoded.ids), self._limits)
@@ -115,33 +112,28 @@ class RequestQueue:
             return
         for waiting in self._waiting:
             if waiting.opening is encoded.opening:
-                waiting.ids, waiting.constraint = encoded.ids, encoded.constraint
+                waiting.prompt = encoded
 
-    def next(
-        self, owners: Sequence[bytes | None], now: float
-    ) -> tuple[Opening, Sequence[int], Constraint | None] | None:
-        """Remove and return the one that is to begin now, its ids and its constraint; None while none can."""
+    def next(self, owners: Sequence[bytes | None], now: float) -> EncodedPrompt | None:
+        """Remove and return the one that is to begin now; None while none can."""
         if len(owners) >= self._sessions:
             return None
         for waiting in sorted(self._waiting, key=lambda one: one.opening.request.priority):
             owner = waiting.opening.owner
-            if waiting.ids is not None and (owner is None or owners.count(owner) < self._share):
+            if waiting.prompt is not None and (owner is None or owners.count(owner) < self._share):
                 self._waiting.remove(waiting)
                 self._queue_limits.left(now)
-                return waiting.opening, waiting.ids, waiting.constraint
+                return waiting.prompt
         return None
 
     def withdraw(self, unwanted: Callable[[Opening], bool]) -> list[Opening]:
         """Remove those that nobody wants any more, and return them."""
-        self._prompts.withdraw(unwanted)
-        self._guided.withdraw(unwanted)
-        gone = [waiting.opening for waiting in self._waiting if unwanted(waiting.opening)]
-        self._waiting = [waiting for waiting in self._waiting if not unwanted(waiting.opening)]
-        return gone
-
-    def close(self, timeout: float) -> bool:
-        """Encode no more; return True if the prompts under way were done, each within `timeout` seconds."""
-        return self._guided.close(timeout) & self._prompts.close(timeout)
+        gone = [waiting for waiting in self._waiting if unwanted(waiting.opening)]
+        self._waiting = [waiting for waiting in self._waiting if waiting not in gone]
+        for waiting in gone:
+            if waiting.encoding is not None:
+                waiting.encoding.cancel()
+        return [waiting.opening for waiting in gone]
 
     def _refusal(self) -> str:
         taken = f"all {self._sessions} sessions are taken"

@@ -6,7 +6,7 @@ from typing import assert_never
 import structlog
 import zmq
 
-from specmesh.api.requests import Cancel, ClientOrder, Failed, PingPeers, Submit, refuse
+from specmesh.api.requests import Cancel, ClientOrder, Failed, ModelInfo, PingPeers, Submit, refuse
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.verifier_choice import ReportedLoad, reported_load
@@ -71,8 +71,8 @@ class VerifierLoop:
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
         self._stepper = Stepper(engine, mailbox.put, costs)
         self._limits = _limits(engine)
-        prompts, guided = (PromptEncoder(engine, mailbox.put) for _ in range(2))
-        self._queue = RequestQueue(prompts, guided, self._limits, engine.info.n_seq, max_queue)
+        self._prompts = PromptEncoder(engine, mailbox.put)
+        self._queue = RequestQueue(self._prompts, self._limits, engine.info.n_seq, max_queue)
         self._costs = costs
         self._policies = PolicySolver(mailbox.put)
         self._cores = SharedCores(engine, drafts=False, explicit=explicit_threads)
@@ -101,8 +101,18 @@ class VerifierLoop:
         self._mailbox.end(lambda order: refuse(order, _stopping()))
         self._drafters.send_all(m.Bye())
         self._policies.close()
-        encoded = self._queue.close(CLOSE_TIMEOUT)
+        encoded = self._prompts.close(CLOSE_TIMEOUT)
         return self._stepper.close(CLOSE_TIMEOUT) and encoded
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self._info.model,)
+
+    def not_ready(self) -> None:
+        """As `Backend.not_ready`: it has no reason."""
+
+    def served(self, _: str) -> ModelInfo:
+        return ModelInfo(self._info.model, self._vocabulary)
 
     @property
     def progress(self) -> int:
@@ -168,12 +178,8 @@ class VerifierLoop:
 
     def _tick(self, now: float) -> None:
         self._router.flush()
-        for identity in self._router.unreachable():
-            self._peer_gone(identity, "unreachable")
-        for identity in self._router.gate.expelled():
-            self._peer_gone(identity, "revoked")
-        for identity in self._router.gate.flooding():
-            self._peer_gone(identity, "flooding")
+        for identity, reason in self._router.gone().items():
+            self._peer_gone(identity, reason)
         for identity in self._drafters.silent(now):
             self._router.gate.hang_up(identity)
             self._peer_gone(identity, "silent")
@@ -185,7 +191,7 @@ class VerifierLoop:
             self._drafters.send_all(self._welcome())
         self._sessions.expire(now)
         while self._queue and (waiting := self._queue.next(self._sessions.owners(), now)) is not None:
-            self._sessions.begin(*waiting, now)
+            self._sessions.begin(waiting, now)
         if not self._sessions.live:
             self.stats.throughput.idle()
             self._stepper.rest()

@@ -2,7 +2,6 @@
 
 import itertools
 import time
-from collections.abc import Sequence
 from typing import assert_never
 
 import structlog
@@ -12,12 +11,12 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import common_length
 from specmesh.core.report import session_report
-from specmesh.core.sampling.constraint import SIMPLER, Constraint
+from specmesh.core.sampling.constraint import SIMPLER
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import TargetLimits, may_adopt
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.router import Router
-from specmesh.daemons.runtime.prompts import Opening
+from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening
 from specmesh.daemons.verifier.detached_sessions import AbsentClient, DetachedSessions
 from specmesh.daemons.verifier.drafters import Drafters
 from specmesh.daemons.verifier.drafting import DrafterAssignment, PolicySolver
@@ -76,15 +75,16 @@ class Sessions:
         """Return who asked for the live sessions, without those kept, which give way."""
         return [live.owner for live in self.live.values() if not isinstance(live.client, AbsentClient)]
 
-    def begin(self, opening: Opening, ids: Sequence[int], constraint: Constraint | None, now: float) -> None:
-        """Resume the session that an opening names, else begin one on these ids, which must be valid; there is room."""
+    def begin(self, prompt: EncodedPrompt, now: float) -> None:
+        """Resume the session that an opening names, else begin one on its ids, which must be valid; there is room."""
+        opening = prompt.opening
         try:
             if self.adopted(opening, now):
                 return
         except SpecmeshError as error:
             opening.client.on_event(Failed(error))
             return
-        live = self._new(opening, ids, constraint, now)
+        live = self._new(prompt, now)
         self.live[live.id] = live
         machine = live.machine
         self._stats.begun(machine)
@@ -100,8 +100,8 @@ class Sessions:
         if machine.finished is not None:
             self._finish(live, machine.finished, now)
 
-    def _new(self, opening: Opening, ids: Sequence[int], constraint: Constraint | None, now: float) -> SessionContext:
-        request, owner = opening.request, opening.owner
+    def _new(self, prompt: EncodedPrompt, now: float) -> SessionContext:
+        request, owner, ids = prompt.opening.request, prompt.opening.owner, prompt.ids
         known = (*ids, *request.generated)
         kept = self._kept.running()
         if not self._stepper.slots and kept is not None:
@@ -110,10 +110,10 @@ class Sessions:
         seq, held = self._stepper.acquire(known, len(ids) - 1, self.live, cached=params.cache_prompt)
         shared, company = self._drafters.acceptance, len(self.live) + 1
         machine = VerifierSession(
-            known, params, self._limits, self._costs, shared, now, len(ids), constraint, held, company
+            known, params, self._limits, self._costs, shared, now, len(ids), prompt.constraint, held, company
         )
         key = self._router.gate.key_of(owner) if owner is not None else ""
-        return SessionContext(next(self._ids), seq, machine, opening.client, owner, name=request.id, key=key)
+        return SessionContext(next(self._ids), seq, machine, prompt.opening.client, owner, name=request.id, key=key)
 
     def adopted(self, opening: Opening, now: float) -> bool:
         """Give an opening the session that it names, if any; raise NoSuchText where it must not have it."""

@@ -1,6 +1,6 @@
 """The line before the sessions: order, bounds, shares, and leaving it."""
 
-from collections.abc import Callable
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -17,28 +17,12 @@ LIMITS = TargetLimits(16, 256, frozenset())
 PARAMS = SessionParams(SamplingParams(), 1)
 
 
-class Line:
-    """A prompt line that encodes nothing, and notes what it is told."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Opening] = []
-
-    def add(self, opening: Opening) -> None:
-        self.waiting.append(opening)
-
-    def withdraw(self, unwanted: Callable[[Opening], bool]) -> None:
-        self.waiting = [opening for opening in self.waiting if not unwanted(opening)]
-
-    def close(self, timeout: float) -> bool:
-        return timeout > 0
-
-
 class Queue:
     """A queue before some sessions, and who runs."""
 
     def __init__(self, sessions: int, most: int) -> None:
-        self.line = Line()
-        self.queue = RequestQueue(self.line, self.line, LIMITS, sessions, most)  # type: ignore[arg-type]
+        prompts = SimpleNamespace(add=lambda _: Future())
+        self.queue = RequestQueue(prompts, LIMITS, sessions, most)  # type: ignore[arg-type]
         self.running: list[bytes | None] = []
         self.now = 0.0
         self.heard: list[ClientEvent] = []
@@ -55,8 +39,8 @@ class Queue:
         """Begin all that can be."""
         told = []
         while (found := self.queue.next(self.running, self.now)) is not None:
-            told.append(found[0])
-            self.running.append(found[0].owner)
+            told.append(found.opening)
+            self.running.append(found.opening.owner)
         return told
 
     def refusal(self) -> Busy:
