@@ -30,62 +30,54 @@ MAX_EARLY_LOGPROBS = 4096
 
 @dataclass(slots=True)
 class _Buffered:
-    """Ids from `base` on. round: their ROUND is to come. logprobs: None where they are to come."""
+    """Ids at `positions`. round: their ROUND is to come."""
 
-    base: int
+    positions: range
     tokens: Tokens
     round: bool
-    logprobs: list[Logprob | None]
-
-    @property
-    def end(self) -> int:
-        return self.base + len(self.tokens.ids)
 
 
 class EventBuffer:
     """Committed ids in order, until the ROUND and the LOGPROBS that belong to them are here, where asked for."""
 
     def __init__(self, *, rounds: bool, logprobs: bool) -> None:
-        self._rounds, self._logprobs = rounds, logprobs
+        self._rounds, self._asked = rounds, logprobs
         self._waiting: deque[_Buffered] = deque()
-        self._end = 0  # of the newest ids
+        self._begin = self._end = 0  # of the ids that wait, or are next
         self._complete = 0  # before this position no more log-probabilities come
-        self._early: dict[int, Logprob] = {}  # by position, of ids that are not here yet
+        self._logprobs: dict[int, Logprob] = {}  # by position
 
     @property
     def first(self) -> int | None:
         """Position of the first id that waits."""
-        return self._waiting[0].base if self._waiting else None
+        return self._begin if self._waiting else None
 
     def add(self, base: int, ids: tuple[int, ...], accepted: int, *, sync: bool) -> None:
         """Add committed ids. After a SYNC no ROUND comes for earlier ids, and LOGPROBS come anew."""
         if sync:
             self.give_up_rounds()
             self._complete = min(self._complete, base)
-        logprobs = [self._early.get(position) for position in range(base, base + len(ids))]
+        if not self._waiting:
+            self._begin = base
+            self._logprobs = {position: one for position, one in self._logprobs.items() if position >= base}
         self._end = base + len(ids)
-        self._early = {position: one for position, one in self._early.items() if position >= self._end}
-        self._waiting.append(_Buffered(base, Tokens(ids, accepted, None), self._rounds and not sync, logprobs))
+        waiting = _Buffered(range(base, self._end), Tokens(ids, accepted, None), self._rounds and not sync)
+        self._waiting.append(waiting)
 
     def add_round(self, drafts: tuple[int, ...], accepted: int) -> None:
-        for waiting in self._waiting:
-            if waiting.round:
-                waiting.round = False
-                waiting.tokens = Tokens(waiting.tokens.ids, accepted, drafts)
-                return
+        waiting = next((one for one in self._waiting if one.round), None)
+        if waiting is not None:
+            waiting.round = False
+            waiting.tokens = replace(waiting.tokens, accepted=accepted, drafts=drafts)
 
     def add_logprobs(self, message: Logprobs) -> None:
         """Add log-probabilities of ids that wait, or are still to come."""
         found = _parsed(message)
-        for waiting in self._waiting:
-            begin, end = max(waiting.base, message.base), min(waiting.end, message.base + len(found))
-            if begin < end:
-                part = found[begin - message.base : end - message.base]
-                waiting.logprobs[begin - waiting.base : end - waiting.base] = part
         self._complete = max(self._complete, message.base + len(found))
         for position, one in enumerate(found, message.base):
-            if position >= self._end and len(self._early) < MAX_EARLY_LOGPROBS:
-                self._early[position] = one
+            early = position >= self._end
+            if position >= self._begin and not (early and len(self._logprobs) >= MAX_EARLY_LOGPROBS):
+                self._logprobs[position] = one
 
     def give_up_rounds(self) -> None:
         for waiting in self._waiting:
@@ -94,15 +86,21 @@ class EventBuffer:
     def give_up(self) -> None:
         """Wait for nothing more."""
         self.give_up_rounds()
-        self._complete = max((waiting.end for waiting in self._waiting), default=self._complete)
+        self._complete = max(self._complete, self._end)
 
     def ready(self) -> Iterator[Tokens]:
         """Remove and yield what waits for nothing more, in order."""
         while self._waiting and not self._waiting[0].round:
-            if self._logprobs and self._waiting[0].end > self._complete and None in self._waiting[0].logprobs:
+            positions, tokens = self._waiting[0].positions, self._waiting[0].tokens
+            if not self._asked:
+                logprobs = tuple[Logprob | None, ...]()
+            elif positions.stop > self._complete and not all(position in self._logprobs for position in positions):
                 return
-            waiting = self._waiting.popleft()
-            yield replace(waiting.tokens, logprobs=tuple(waiting.logprobs) if self._logprobs else ())
+            else:
+                logprobs = tuple(self._logprobs.pop(position, None) for position in positions)
+            self._waiting.popleft()
+            self._begin = positions.stop
+            yield replace(tokens, logprobs=logprobs)
 
 
 def _parsed(message: Logprobs) -> Sequence[Logprob]:

@@ -8,7 +8,8 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 import zmq
@@ -20,7 +21,6 @@ from specmesh.daemons.link.curve import (
     DOMAIN,
     HANDSHAKES,
     Handshake,
-    MonitorEvent,
     TcpConnection,
     handshake,
     next_event,
@@ -40,37 +40,6 @@ HELLO_TIMEOUT = 10.0  # seconds without a HELLO after which a connection is cut;
 STUCK = 10.0  # seconds without a turn after which the handler counts as dead
 BAN_SECONDS = 30.0  # seconds that a key is kept out after one of its connections sent too much
 MAX_KEYS_LOGGED = 16  # refused keys that the log names in a minute: whoever invents keys must not fill a disk
-
-
-class PendingHandshakes:
-    """All connections, each with the time since when it has not been a drafter's."""
-
-    def __init__(self) -> None:
-        self._since: dict[int, tuple[TcpConnection, float]] = {}
-
-    def opened(self, descriptor: int, now: float) -> None:
-        connection = TcpConnection.at(descriptor)
-        if connection is not None:
-            self._since[descriptor] = connection, now
-
-    def closed(self, descriptor: int) -> None:
-        self._since.pop(descriptor, None)
-
-    def cut_overdue(self, introduced: Collection[TcpConnection] | None, now: float) -> int:
-        """Cut those that are no drafter's and have waited too long; return how many.
-
-        introduced: the drafters' connections; None while some are unknown, when none is cut.
-        """
-        overdue: list[TcpConnection] = []
-        for descriptor, (connection, since) in self._since.items():
-            if introduced is None or connection in introduced:
-                self._since[descriptor] = connection, now
-            elif now - since > HELLO_TIMEOUT:
-                overdue.append(connection)
-        for connection in overdue:
-            connection.cut()
-            self.closed(connection.descriptor)
-        return len(overdue)
 
 
 class _Zap(Authenticator):
@@ -99,7 +68,7 @@ class ZapGuard:
         self.failures: Counter[str] = Counter()
         self._logged: dict[str, float] = {}
         self.introduced: frozenset[TcpConnection] | None = None
-        self._pending = PendingHandshakes()
+        self._connections: dict[int, tuple[TcpConnection, float]] = {}  # and since when each has been no drafter's
         self._banned: dict[str, float] = {}
         self._listening = self._serving = False
         self._tested_port = ""
@@ -189,20 +158,34 @@ class ZapGuard:
                 if now >= next_check:
                     next_check = now + CHECK_INTERVAL
                     self._reread()
-                    if cut := self._pending.cut_overdue(self.introduced, now):
-                        log.info("strangers_cut", connections=cut, meaning="no HELLO came over them")
+                    self._cut_strangers(now)
 
-    def _note(self, event: MonitorEvent | None) -> None:
+    def _note(self, event: Mapping[str, Any] | None) -> None:
         """Follow connections and count handshakes; those of the self-test, which may come late, are neither."""
-        if event is None or event.endpoint.rpartition(":")[2] == self._tested_port:
+        if event is None or event["endpoint"].decode(errors="replace").rpartition(":")[2] == self._tested_port:
             return
-        match event.kind:
-            case zmq.EVENT_ACCEPTED:
-                self._pending.opened(event.value, time.monotonic())
-            case zmq.EVENT_DISCONNECTED:
-                self._pending.closed(event.value)
+        match event["event"], event["value"]:
+            case zmq.EVENT_ACCEPTED, descriptor:
+                if (connection := TcpConnection.at(descriptor)) is not None:
+                    self._connections[descriptor] = connection, time.monotonic()
+            case zmq.EVENT_DISCONNECTED, descriptor:
+                self._connections.pop(descriptor, None)
             case _ if (ended := handshake(event)) is not Handshake.DONE:
                 self.failures[ended] += 1
+
+    def _cut_strangers(self, now: float) -> None:
+        """Cut connections over which no HELLO has come for too long."""
+        overdue: list[TcpConnection] = []
+        for descriptor, (connection, since) in self._connections.items():
+            if self.introduced is None or connection in self.introduced:
+                self._connections[descriptor] = connection, now
+            elif now - since > HELLO_TIMEOUT:
+                overdue.append(connection)
+        for connection in overdue:
+            connection.cut()
+            del self._connections[connection.descriptor]
+        if overdue:
+            log.info("strangers_cut", connections=len(overdue), meaning="no HELLO came over them")
 
     def _reread(self) -> None:
         """Take the list over when it has changed; a list that is wrong changes nothing, and is logged."""

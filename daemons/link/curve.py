@@ -4,9 +4,10 @@ import contextlib
 import itertools
 import os
 import socket as sockets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -64,25 +65,16 @@ def unwatch(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
     monitor.close(linger=0)
 
 
-@dataclass(frozen=True, slots=True)
-class MonitorEvent:
-    """value: of a connection its descriptor. endpoint: where a listening socket listens."""
+def next_event(monitor: zmq.Socket[bytes], patience: float = 0.0) -> Mapping[str, Any] | None:
+    """Wait at most `patience` seconds for the next event, as pyzmq parses it; None where there is none.
 
-    kind: int
-    value: int
-    endpoint: str
-
-
-def next_event(monitor: zmq.Socket[bytes], patience: float = 0.0) -> MonitorEvent | None:
-    """Wait at most `patience` seconds for the next event; None where there is none."""
-    if not monitor.poll(int(patience * 1e3)):
-        return None
-    event = parse_monitor_message(monitor.recv_multipart())
-    return MonitorEvent(int(event["event"]), int(event["value"]), event["endpoint"].decode(errors="replace"))
+    value: of a connection its descriptor. endpoint: where a listening socket listens.
+    """
+    return parse_monitor_message(monitor.recv_multipart()) if monitor.poll(int(patience * 1e3)) else None
 
 
-def handshake(event: MonitorEvent) -> Handshake:
-    match event.kind, event.value:
+def handshake(event: Mapping[str, Any]) -> Handshake:
+    match event["event"], event["value"]:
         case zmq.EVENT_HANDSHAKE_SUCCEEDED, _:
             return Handshake.DONE
         case zmq.EVENT_HANDSHAKE_FAILED_AUTH, _:

@@ -164,7 +164,7 @@ class Dealer:
         """How the newest handshake since the last call ended; sets `cut` if the connection has ended after it."""
         newest, monitor = None, self.socket.get_monitor_socket()
         while (event := next_event(monitor)) is not None:
-            self.cut = event.kind == zmq.EVENT_DISCONNECTED
+            self.cut = event["event"] == zmq.EVENT_DISCONNECTED
             if not self.cut:
                 newest = handshake(event)
         return newest

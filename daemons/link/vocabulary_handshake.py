@@ -51,39 +51,6 @@ def vocabulary_chunk(vocabulary: Vocabulary, start: int) -> Vocab:
     return Vocab(start, pieces)
 
 
-class VocabularyDownload:
-    """Collects VOCAB answers in order and checks the whole against WELCOME's fingerprint."""
-
-    def __init__(self, welcome: Welcome) -> None:
-        """Begin; raises RemoteProtocolError for a size no vocabulary has."""
-        if welcome.n_vocab > MAX_VOCAB:
-            raise RemoteProtocolError(f"the verifier claims a vocabulary of {welcome.n_vocab} tokens")
-        self._welcome = welcome
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def next_request(self) -> Vocab:
-        return Vocab(len(self._pieces))
-
-    def add(self, answer: Vocab) -> Vocabulary | None:
-        """Return the vocabulary once it is complete. Raises RemoteProtocolError where it is not as promised."""
-        if answer.start != len(self._pieces) or not answer.pieces:
-            return None
-        try:
-            self._pieces += [base64.b64decode(piece, validate=True) for piece in answer.pieces]
-        except ValueError:  # binascii.Error is one, and what is not ASCII raises another
-            raise RemoteProtocolError("the verifier's vocabulary is not base64") from None
-        self._size += sum(map(len, answer.pieces))
-        if len(self._pieces) > self._welcome.n_vocab or self._size > MAX_VOCAB_BYTES:
-            raise RemoteProtocolError("the verifier sends more vocabulary than it has")
-        if len(self._pieces) < self._welcome.n_vocab:
-            return None
-        vocabulary = Vocabulary(tuple(self._pieces), frozenset(self._welcome.eog_ids))
-        if vocabulary.fingerprint() != self._welcome.vocab_fingerprint:
-            raise RemoteProtocolError("the verifier's vocabulary does not match its own fingerprint")
-        return vocabulary
-
-
 class VocabularyCache:
     """Vocabularies on disk, by fingerprint. No call raises: where the folder is of no use, they are fetched each time.
 
@@ -165,8 +132,9 @@ class VocabularyHandshake:
         self.vocabulary: Vocabulary | None = None
         self.engine: DraftEngine | None = None
         self.comparison: VocabularyMatch | None = None
-        self._download: VocabularyDownload | None = None
         self._welcome: Welcome | None = None
+        self._pieces: list[bytes] | None = None  # so far, while they are fetched
+        self._size = 0  # of these in base64
         self._wake, self._cores = wake, cores
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
         self._comparing: Future[tuple[Vocabulary, DraftEngine, VocabularyMatch]] | None = None
@@ -184,32 +152,44 @@ class VocabularyHandshake:
 
         Raises RemoteProtocolError for a vocabulary nobody can have.
         """
-        known, self._welcome = self._welcome, welcome
-        self._download = None
+        known, self._welcome, self._pieces = self._welcome, welcome, None
         if self.vocabulary is not None and known is not None and _key(known) == _key(welcome):
             return None
         self.vocabulary = self.engine = self.comparison = self._comparing = None
-        download = VocabularyDownload(welcome)
+        if welcome.n_vocab > MAX_VOCAB:
+            raise RemoteProtocolError(f"the verifier claims a vocabulary of {welcome.n_vocab} tokens")
         pieces = self._at_hand(welcome)
         if pieces is not None:
             self._compare(Vocabulary(pieces, frozenset(welcome.eog_ids)), welcome)
             return None
-        self._download = download
+        self._pieces, self._size = [], 0
         return self._ask(now)
 
     def answered(self, answer: Vocab, now: float) -> Vocab | None:
-        """Take a part of the vocabulary in; return what to ask for next. Raises as `welcomed` does."""
-        if self._download is None or self._welcome is None:
+        """Take the next part of the vocabulary; return what to ask for next.
+
+        Raises RemoteProtocolError where it is not what WELCOME promised.
+        """
+        welcome, pieces = self._welcome, self._pieces
+        if welcome is None or pieces is None or answer.start != len(pieces) or not answer.pieces:
             return None
-        before = self._download.next_request()
-        vocabulary = self._download.add(answer)
-        if vocabulary is None:
-            return self._ask(now) if self._download.next_request() != before else None
-        self._download = None
+        try:
+            pieces += [base64.b64decode(piece, validate=True) for piece in answer.pieces]
+        except ValueError:  # binascii.Error is one, and what is not ASCII raises another
+            raise RemoteProtocolError("the verifier's vocabulary is not base64") from None
+        self._size += sum(map(len, answer.pieces))
+        if len(pieces) > welcome.n_vocab or self._size > MAX_VOCAB_BYTES:
+            raise RemoteProtocolError("the verifier sends more vocabulary than it has")
+        if len(pieces) < welcome.n_vocab:
+            return self._ask(now)
+        vocabulary = Vocabulary(tuple(pieces), frozenset(welcome.eog_ids))
+        if vocabulary.fingerprint() != welcome.vocab_fingerprint:
+            raise RemoteProtocolError("the verifier's vocabulary does not match its own fingerprint")
+        self._pieces = None
         log.info("vocabulary_fetched", tokens=len(vocabulary))
         if self._cache is not None:
-            self._cache.store(self._welcome.vocab_fingerprint, vocabulary.pieces)
-        self._compare(vocabulary, self._welcome)
+            self._cache.store(welcome.vocab_fingerprint, vocabulary.pieces)
+        self._compare(vocabulary, welcome)
         return None
 
     def settle(self) -> None:
@@ -224,11 +204,11 @@ class VocabularyHandshake:
 
     def lost(self) -> None:
         """The verifier is gone. What is known of its vocabulary is kept: it may come back with the same."""
-        self._download = None
+        self._pieces = None
 
     def _ask(self, now: float) -> Vocab | None:
         self._asked = now
-        return self._download.next_request() if self._download is not None else None
+        return Vocab(len(self._pieces)) if self._pieces is not None else None
 
     def _at_hand(self, welcome: Welcome) -> tuple[bytes, ...] | None:
         own = self._own.vocabulary
