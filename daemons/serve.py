@@ -17,7 +17,7 @@ from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.transport import Route, bind_router, close_dealer
 from specmesh.daemons.link.vocabulary_handshake import VocabularyCache
-from specmesh.daemons.runtime.api_thread import ApiThread
+from specmesh.daemons.runtime.api_thread import serving_api
 from specmesh.daemons.runtime.calibration import CostCache, calibrate
 from specmesh.daemons.runtime.engine_thread import on_own_thread
 from specmesh.daemons.runtime.mailbox import Mailbox
@@ -71,7 +71,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         if guard is not None:
             ends.callback(guard.close)
         backend = LoopBackend(process.loading, mailbox.put)
-        ends.enter_context(ApiThread(settings.socket, backend, settings.port, settings.defaults))
+        ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
         engine = process.loaded(lambda: on_own_thread(lambda: load_verifier(settings.model, process.loading.progress)))
         if engine is None:
             return
@@ -121,7 +121,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         mailbox: Mailbox[ClientOrder] = Mailbox()
         addresses = ", ".join(settings.connect)
         backend = LoopBackend(process.loading, mailbox.put)
-        ends.enter_context(ApiThread(settings.socket, backend, settings.port, settings.defaults))
+        ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
         engine = process.loaded(lambda: load_drafter(settings.model, process.loading.progress))
         if engine is None:
             return

@@ -137,6 +137,7 @@ class DraftSession:
     seq: int | None = None
     bytes_sent: int = 0
     bytes_received: int = 0
+    compiling: Future[Constraint] | None = None
     guided: DraftConstraint | None = None
     broken: SpecmeshError | None = None
     undraftable: bool = False
@@ -241,7 +242,6 @@ class DraftGrammars:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._grammars: tuple[Vocabulary, Grammars] | None = None
-        self._compiling: dict[int, Future[Constraint]] = {}
 
     def update(self, live: DraftSession, vocabulary: Vocabulary | None) -> None:
         """Begin to compile a session's grammar, attach it once compiled, drop it once its work limit is spent."""
@@ -250,21 +250,14 @@ class DraftGrammars:
             log.warning("grammar_spent", session=live.id, error=why, meaning="its drafts go without", hint=SIMPLER)
         if live.grammar is None or live.guided is not None or vocabulary is None:
             return
-        compiling = self._compiling.get(live.id)
-        if compiling is None:
-            self._compiling[live.id] = self._pool.submit(self._compile, vocabulary, live.grammar)
-        elif compiling.done():
-            del self._compiling[live.id]
+        if live.compiling is None:
+            live.compiling = self._pool.submit(self._compile, vocabulary, live.grammar)
+        elif live.compiling.done():
             try:
-                live.guided = DraftConstraint(compiling.result(), live.end_ids)
+                live.guided = DraftConstraint(live.compiling.result(), live.end_ids)
             except Exception as error:  # noqa: BLE001  (whatever it is, drafts go on without)
                 live.grammar = None
                 log.warning("grammar_unknown", session=live.id, error=str(error), meaning="its drafts go without")
-
-    def forget(self, session: int) -> None:
-        compiling = self._compiling.pop(session, None)
-        if compiling is not None:
-            compiling.cancel()
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -347,7 +347,8 @@ class DraftSessions:
 
     def _forget(self, live: DraftSession) -> None:
         self._release(live)
-        self._grammars.forget(live.id)
+        if live.compiling is not None:
+            live.compiling.cancel()
         self._stats.unpublished = True
         self.meter.ended(live.id)
         self.live.pop(live.id, None)

@@ -153,13 +153,12 @@ class Upstream:
             if now >= self._greeting.due:
                 self._say_hello(now)
         elif now >= self.link.next_ping:
-            self.dealer.send(self.link.ping(now, self._turns(), self._stats.busy.share(now)))
+            self.dealer.send(m.Ping(self.link.ping(now), *self._state(now)))
         self.introduction.settle()
         self._ask_vocabulary(self.introduction.overdue(now))
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
-        busy, answer = self._stats.busy.share(now), order.answer(peer)
-        self.dealer.send(self.link.probe(now, self._turns(), busy, answer))
+        self.dealer.send(m.Ping(self.link.probe(now, order.answer(peer)), *self._state(now)))
 
     def leave(self, error: SpecmeshError) -> None:
         self.given_up = error
@@ -204,7 +203,7 @@ class Upstream:
             case m.Ping(number, progress, busy):
                 self.link.told(progress, busy, now)
                 self._loaded(message)
-                self.dealer.send(m.Pong(number, self._turns() & U32, self._stats.busy.share(now)))
+                self.dealer.send(m.Pong(number, *self._state(now)))
             case m.Pong():
                 self._loaded(message)
                 round_trip = self.link.pong(message, now)
@@ -213,6 +212,10 @@ class Upstream:
                 self._round_trip = self.link.round_trips.percentile(0.5) or 0.0
             case _:
                 self.dealer.traffic.rejected["direction"] += 1
+
+    def _state(self, now: float) -> tuple[int, float]:
+        """Return what PING and PONG tell after their number."""
+        return self._turns() & U32, self._stats.busy.share(now)
 
     def _loaded(self, message: m.Ping | m.Pong) -> None:
         step_s, row_s = max(message.step_ms, 0.0) / 1e3, max(message.row_ms, 0.0) / 1e3

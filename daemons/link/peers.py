@@ -8,7 +8,7 @@ from specmesh.api.requests import Peer
 from specmesh.core.draft_length.estimates import Arrivals
 from specmesh.core.drafting.drafter_pool import DrafterRecord
 from specmesh.core.statistics import RecentSamples
-from specmesh.wire.messages import Hello, Ping, Pong
+from specmesh.wire.messages import Hello, Pong
 
 PING_INTERVAL = 1.0  # seconds between PINGs
 FIRST_INTERVAL, FIRST_PINGS = 0.1, 5
@@ -45,17 +45,18 @@ class Link:
         self.progress, self.busy = progress, busy
         self.stuck = now - self.progressed > SILENCE
 
-    def ping(self, now: float, progress: int, busy: float) -> Ping:
+    def ping(self, now: float) -> int:
+        """Return the number of a PING to be sent now."""
         self.next_ping = now + PING_INTERVAL
         self._pending = (next(self._numbers), now)
-        return Ping(self._pending[0], progress & U32, busy)
+        return self._pending[0]
 
-    def probe(self, now: float, progress: int, busy: float, answer: Callable[[float], None]) -> Ping:
-        """Return a PING beside those of `ping`, to be sent now; `answer` gets the seconds until its PONG."""
+    def probe(self, now: float, answer: Callable[[float], None]) -> int:
+        """Return the number of a PING beside those of `ping`; `answer` gets the seconds until its PONG."""
         self._probes = {number: probe for number, probe in self._probes.items() if now - probe[0] <= SILENCE}
         number = next(self._numbers)
         self._probes[number] = now, answer
-        return Ping(number, progress & U32, busy)
+        return number
 
     def pong(self, message: Pong, now: float) -> float | None:
         """Return the round trip in seconds; None for a PONG that answers no PING of ours, or a probe."""

@@ -7,11 +7,11 @@ import resource
 import socket
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import h11
 import structlog
@@ -140,51 +140,47 @@ class _Server(uvicorn.Server):
             connection.transport.abort()
 
 
-class ApiThread:
-    """Serves the API while the context is open; the socket is private and removed at the end.
+@contextmanager
+def serving_api(
+    path: Path,
+    backend: Backend,
+    port: Port | None = None,
+    defaults: Mapping[str, object] | None = None,
+    bounds: Bounds | None = None,
+) -> Iterator[None]:
+    """Serve the API while the context is open; the socket is private and removed at the end.
 
     Raises ConfigError where it cannot listen. `port` is served behind a `Guard`; `defaults`: see `create_app`.
     """
-
-    def __init__(
-        self,
-        path: Path,
-        backend: Backend,
-        port: Port | None = None,
-        defaults: Mapping[str, object] | None = None,
-        bounds: Bounds | None = None,
-    ) -> None:
-        self._path = path
-        bounds = bounds or Bounds(_most_connections())
-        app = create_app(backend, defaults, bounds.crowded)
-        over_tcp = [(_Server(guarded(app, port), bounds), _listen_tcp(port))] if port is not None else []
-        self._listeners = [(_Server(app, bounds), _listen(path)), *over_tcp]
-        for _, listener in self._listeners:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
-        self._quiet_until = 0.0
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve_all()), name="api", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for server, _ in self._listeners:
+    bounds = bounds or Bounds(_most_connections())
+    app = create_app(backend, defaults, bounds.crowded)
+    over_tcp = [(_Server(guarded(app, port), bounds), _listen_tcp(port))] if port is not None else []
+    listeners = [(_Server(app, bounds), _listen(path)), *over_tcp]
+    for _, listener in listeners:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
+    thread = threading.Thread(target=lambda: asyncio.run(_serve_all(listeners)), name="api", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        for server, _ in listeners:
             server.should_exit = True
-        self._thread.join(5.0)
-        self._path.unlink(missing_ok=True)
+        thread.join(5.0)
+        path.unlink(missing_ok=True)
 
-    async def _serve_all(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(self._log_error)
-        await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in self._listeners))
 
-    def _log_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+async def _serve_all(listeners: Sequence[tuple[_Server, socket.socket]]) -> None:
+    quiet_until = 0.0
+
+    def log_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Log what asyncio cannot do, such as accept a connection without a descriptor: a line a second at most."""
-        if loop.time() >= self._quiet_until:
-            self._quiet_until = loop.time() + 1.0
+        nonlocal quiet_until
+        if loop.time() >= quiet_until:
+            quiet_until = loop.time() + 1.0
             log.error("api_trouble", what=context["message"], error=repr(context.get("exception")))
+
+    asyncio.get_running_loop().set_exception_handler(log_error)
+    await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in listeners))
 
 
 def _listen_tcp(port: Port) -> socket.socket:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self, TypeVar
 
 import structlog
@@ -128,9 +128,7 @@ class DaemonProcess:
         self.notifier.loading(0.0)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.context.term()
         self.notifier.close()
         flush()  # what went wrong is told after what led there

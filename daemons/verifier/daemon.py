@@ -9,12 +9,12 @@ import zmq
 from specmesh.api.requests import Cancel, ClientOrder, Failed, ModelInfo, PingPeers, Submit, refuse
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.drafting.verifier_choice import ReportedLoad, reported_load
+from specmesh.core.drafting.verifier_choice import reported_load
 from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
 from specmesh.core.vocabulary.match import PROBES
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.frames import drafted
-from specmesh.daemons.link.peers import DrafterPeer
+from specmesh.daemons.link.peers import U32, DrafterPeer
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
 from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed
@@ -23,7 +23,7 @@ from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening, PromptEncod
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE, RequestQueue
 from specmesh.daemons.runtime.shared_cores import SharedCores
 from specmesh.daemons.verifier.detached_sessions import GRACE
-from specmesh.daemons.verifier.drafters import Drafters
+from specmesh.daemons.verifier.drafters import Drafters, Heartbeat
 from specmesh.daemons.verifier.drafting import PolicySolver, Solved
 from specmesh.daemons.verifier.remote_client import RemoteClient, requested
 from specmesh.daemons.verifier.sessions import Sessions
@@ -81,7 +81,7 @@ class VerifierLoop:
         self._stopping: float | None = None
         self._drain = drain
         self.stats = VerifierStats(time.monotonic())
-        self._drafters = Drafters(self._router, self.stats.round_trips, self._load)
+        self._drafters = Drafters(self._router, self.stats.round_trips, self._state)
         self._hash_sent = ""
         self._sessions = Sessions(
             self._limits, costs, self._router, self._drafters, self._stepper, self._policies, self.stats, grace
@@ -163,7 +163,7 @@ class VerifierLoop:
                 self._queue.withdraw(lambda opening: opening.client is client)
                 self._sessions.cancel_of(client, now)
             case PingPeers():
-                self._drafters.probe(order, now, self._turns, self.stats.busy.share(now))
+                self._drafters.probe(order, now)
             case Decoded():
                 self._decoded(order, now)
             case DecodeFailed(error):  # the engine's sequences are in doubt: those of the step end, the others go on
@@ -185,7 +185,7 @@ class VerifierLoop:
             self._peer_gone(identity, "silent")
         for peer in self._drafters.turned():
             self._peer_turned(peer)
-        self._drafters.ping(now, self._turns, self.stats.busy.share(now))
+        self._drafters.ping(now)
         if self._hash_sent != (self.stats.model_hash or ""):
             self._hash_sent = self.stats.model_hash or ""
             self._drafters.send_all(self._welcome())
@@ -283,7 +283,7 @@ class VerifierLoop:
             case m.Vocab(start):
                 self._router.send(peer.identity, vocabulary_chunk(self._vocabulary, start))
             case m.Ping():
-                self._drafters.pinged(peer, message, now, self._turns, self.stats.busy.share(now))
+                self._drafters.pinged(peer, message, now)
             case m.Pong():
                 self._drafters.ponged(peer, message, now)
             case _:
@@ -305,7 +305,7 @@ class VerifierLoop:
         self.stats.unpublished = True
         self._share_cores()
         self._router.send(identity, self._welcome(hello))
-        self._drafters.ping(now, self._turns, self.stats.busy.share(now))
+        self._drafters.ping(now)
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
         self._sessions.drafting.find_all(now)
 
@@ -321,8 +321,10 @@ class VerifierLoop:
         if threads is not None:
             self._stepper.use_threads(threads)
 
-    def _load(self) -> ReportedLoad:
-        return reported_load(len(self._sessions.owners()), len(self._queue), self._info.n_seq, self._costs)
+    def _state(self, now: float) -> Heartbeat:
+        load = reported_load(len(self._sessions.owners()), len(self._queue), self._info.n_seq, self._costs)
+        step_ms, row_ms = round(load.step_s * 1e3, 4), round(load.row_s * 1e3, 4)
+        return self._turns & U32, self.stats.busy.share(now), load.sessions, load.queued, load.places, step_ms, row_ms
 
     def _peer_gone(self, identity: bytes, reason: str) -> None:
         peer = self._drafters.remove(identity)

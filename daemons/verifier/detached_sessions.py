@@ -12,26 +12,17 @@ MAX_DETACHED = 64
 """Most sessions kept, ended ones included: the oldest give way."""
 
 
-class AbsentClient:
-    """Stands in for a client that went away; keeps the end: the text itself is in the session."""
+@dataclass(slots=True, eq=False)
+class DetachedSession:
+    """A session, until when it is kept, and in place of its client: keeps the end, the text is in the session."""
 
-    def __init__(self, end: Finished | None = None) -> None:
-        self.end: Finished | Failed | None = end
+    live: SessionContext
+    until: float
+    end: Finished | Failed | None = None
 
     def on_event(self, event: ClientEvent) -> None:
         if self.end is None and isinstance(event, Finished | Failed):
             self.end = event
-
-
-@dataclass(frozen=True, slots=True)
-class _Detached:
-    live: SessionContext
-    until: float
-    absent: AbsentClient
-
-    @property
-    def running(self) -> bool:
-        return self.absent.end is None
 
 
 class DetachedSessions:
@@ -39,23 +30,22 @@ class DetachedSessions:
 
     def __init__(self, grace: float) -> None:
         self.grace = grace
-        self._detached: dict[int, _Detached] = {}
+        self._detached: dict[int, DetachedSession] = {}
 
     def __len__(self) -> int:
         return len(self._detached)
 
-    def add(self, live: SessionContext, now: float, end: Finished | None = None) -> AbsentClient:
+    def add(self, live: SessionContext, now: float, end: Finished | None = None) -> DetachedSession:
         """Keep a session, perhaps ended, from now on; return its client meanwhile."""
-        absent = AbsentClient(end)
         self._detached.pop(live.id, None)
-        self._detached[live.id] = _Detached(live, now + self.grace, absent)
-        return absent
+        self._detached[live.id] = detached = DetachedSession(live, now + self.grace, end)
+        return detached
 
     def ended(self, name: str) -> tuple[SessionContext, Finished] | None:
         """Return the session of this name and its end, where it has finished."""
         for left in self._detached.values():
-            if left.live.name == name and isinstance(left.absent.end, Finished):
-                return left.live, left.absent.end
+            if left.live.name == name and isinstance(left.end, Finished):
+                return left.live, left.end
         return None
 
     def forget(self, session: int) -> None:
@@ -64,12 +54,12 @@ class DetachedSessions:
     def closed(self, session: int, drafter: bytes) -> None:
         """Forget a finished session whose own drafter has received the end."""
         left = self._detached.get(session)
-        if left is not None and left.live.owner == drafter and not left.running:
+        if left is not None and left.live.owner == drafter and left.end is not None:
             self.forget(session)
 
     def running(self) -> SessionContext | None:
         """Return the oldest that still runs."""
-        return next((left.live for left in self._detached.values() if left.running), None)
+        return next((left.live for left in self._detached.values() if left.end is None), None)
 
     def next_deadline(self) -> float | None:
         return min((left.until for left in self._detached.values()), default=None)
@@ -81,4 +71,4 @@ class DetachedSessions:
         over = [left for number, left in enumerate(lefts) if now >= left.until or number < excess]
         for left in over:
             self.forget(left.live.id)
-        return [left.live for left in over if left.running]
+        return [left.live for left in over if left.end is None]

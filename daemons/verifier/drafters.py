@@ -2,32 +2,28 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import TypeVar
 
 from specmesh.api.requests import PingPeers
 from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.drafting.drafter_pool import DrafterRecord
-from specmesh.core.drafting.verifier_choice import ReportedLoad
 from specmesh.core.statistics import Histogram
-from specmesh.daemons.link.peers import U32, DrafterPeer, Link
+from specmesh.daemons.link.peers import DrafterPeer, Link
 from specmesh.daemons.link.router import Router
 from specmesh.errors import Busy
 from specmesh.wire import messages as m
 
 MAX_DRAFTERS = 64
-MAX_PER_KEY = 8
-"""Most drafters with the same key: one owner must not keep others out."""
+MAX_PER_KEY = 8  # most drafters with the same key: one owner must not keep others out
 
-
-P = TypeVar("P", m.Ping, m.Pong)
+Heartbeat = tuple[int, float, int, int, int, float, float]
+"""What PING and PONG tell after their number."""
 
 
 class Drafters:
-    """Attached drafters by identity, the oldest first. acceptance: of all their drafts; load: for PING and PONG."""
+    """Attached drafters by identity, the oldest first. acceptance: of all their drafts; state: for PING and PONG."""
 
-    def __init__(self, router: Router, round_trips: Histogram, load: Callable[[], ReportedLoad] = ReportedLoad) -> None:
-        self._router, self._round_trips, self._load = router, round_trips, load
+    def __init__(self, router: Router, round_trips: Histogram, state: Callable[[float], Heartbeat]) -> None:
+        self._router, self._round_trips, self._state = router, round_trips, state
         self._peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)
         self.acceptance = RollingAcceptance()
@@ -75,24 +71,24 @@ class Drafters:
     def next_ping(self) -> float | None:
         return min((peer.link.next_ping for peer in self._peers.values()), default=None)
 
-    def ping(self, now: float, progress: int, busy: float) -> None:
+    def ping(self, now: float) -> None:
         """PING each drafter that is due one."""
         for peer in self._peers.values():
             if now >= peer.link.next_ping:
-                self._router.send(peer.identity, self._loaded(peer.link.ping(now, progress, busy)))
+                self._router.send(peer.identity, m.Ping(peer.link.ping(now), *self._state(now)))
 
     def silent(self, now: float) -> list[bytes]:
         return [identity for identity, peer in self._peers.items() if peer.link.silent(now)]
 
-    def probe(self, order: PingPeers, now: float, progress: int, busy: float) -> None:
+    def probe(self, order: PingPeers, now: float) -> None:
         order.sent(peer.end for peer in self._peers.values())
         for peer in self._peers.values():
-            ping = peer.link.probe(now, progress, busy, order.answer(peer.end))
-            self._router.send(peer.identity, self._loaded(ping))
+            number = peer.link.probe(now, order.answer(peer.end))
+            self._router.send(peer.identity, m.Ping(number, *self._state(now)))
 
-    def pinged(self, peer: DrafterPeer, ping: m.Ping, now: float, progress: int, busy: float) -> None:
+    def pinged(self, peer: DrafterPeer, ping: m.Ping, now: float) -> None:
         peer.link.told(ping.progress, ping.busy, now)
-        self._router.send(peer.identity, self._loaded(m.Pong(ping.number, progress & U32, busy)))
+        self._router.send(peer.identity, m.Pong(ping.number, *self._state(now)))
 
     def ponged(self, peer: DrafterPeer, pong: m.Pong, now: float) -> None:
         round_trip = peer.link.pong(pong, now)
@@ -103,9 +99,3 @@ class Drafters:
     def send_all(self, message: m.Welcome | m.Bye) -> None:
         for identity in self._peers:
             self._router.send(identity, message)
-
-    def _loaded(self, message: P) -> P:
-        load = self._load()
-        step_ms, row_ms = (round(seconds * 1e3, 4) for seconds in (load.step_s, load.row_s))
-        counts = {"sessions": load.sessions, "queued": load.queued, "places": load.places}
-        return replace(message, **counts, step_ms=step_ms, row_ms=row_ms)

@@ -17,7 +17,7 @@ from specmesh.core.session_params import TargetLimits, may_adopt
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening
-from specmesh.daemons.verifier.detached_sessions import AbsentClient, DetachedSessions
+from specmesh.daemons.verifier.detached_sessions import DetachedSession, DetachedSessions
 from specmesh.daemons.verifier.drafters import Drafters
 from specmesh.daemons.verifier.drafting import DrafterAssignment, PolicySolver
 from specmesh.daemons.verifier.session_context import PendingReports, SessionContext
@@ -73,7 +73,7 @@ class Sessions:
 
     def owners(self) -> list[bytes | None]:
         """Return who asked for the live sessions, without those kept, which give way."""
-        return [live.owner for live in self.live.values() if not isinstance(live.client, AbsentClient)]
+        return [live.owner for live in self.live.values() if not isinstance(live.client, DetachedSession)]
 
     def begin(self, prompt: EncodedPrompt, now: float) -> None:
         """Resume the session that an opening names, else begin one on its ids, which must be valid; there is room."""
@@ -303,5 +303,5 @@ class Sessions:
             live.bytes_sent += self._router.send(peer.identity, done)
         if live.owner is not None and live.name and reason in SERVED:
             self._kept.add(live, now, finished)  # until it is closed: DONE may be lost
-        if peer is None or live.owner is not None or reason == "cancelled" or isinstance(live.client, AbsentClient):
+        if peer is None or live.owner is not None or reason == "cancelled" or isinstance(live.client, DetachedSession):
             self._closing.deliver(live.id, 0, 0.0)

@@ -63,7 +63,7 @@ def worked(stats, numbers, *, attached=True):
 def peer(name="mac:7"):
     """A drafter that has answered a PING after 5 ms and drafts every 2 ms."""
     one = DrafterPeer(name.encode(), Hello(name, "llama", "small.gguf", "", 0, 4096), Link(0.0))
-    one.link.pong(Pong(one.link.ping(1.0, 0, 0.0).number, 1, 0.25), 1.005)
+    one.link.pong(Pong(one.link.ping(1.0), 1, 0.25), 1.005)
     one.arrivals.record_restart(0.004, 2)
     return one
 

@@ -14,7 +14,7 @@ from specmesh.client import Client
 from specmesh.config import Port
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.runtime import api_thread
-from specmesh.daemons.runtime.api_thread import ApiThread, Bounds
+from specmesh.daemons.runtime.api_thread import Bounds, serving_api
 from specmesh.errors import ConfigError
 
 
@@ -43,7 +43,7 @@ def mode(path: Path) -> int:
 def test_socket_is_this_users(tmp_path: Path):
     """0600, answered while open, gone after."""
     path = tmp_path / "s"
-    with ApiThread(path, Backend()):
+    with serving_api(path, Backend()):
         assert mode(path) == 0o600
         assert Client(path).get("/stats") == {"role": "verifier"}
     assert not path.exists()
@@ -52,7 +52,7 @@ def test_socket_is_this_users(tmp_path: Path):
 def test_systems_socket_is_the_groups_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """0660 in the system's folder, which only the group can enter."""
     monkeypatch.setattr(api_thread, "SYSTEM_DIR", tmp_path)
-    with ApiThread(tmp_path / "s", Backend()):
+    with serving_api(tmp_path / "s", Backend()):
         assert mode(tmp_path / "s") == 0o660
 
 
@@ -61,12 +61,12 @@ def test_stale_socket_is_replaced_and_nothing_else(tmp_path: Path):
     stale = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as crashed:
         crashed.bind(str(stale))
-    with ApiThread(stale, Backend()):
+    with serving_api(stale, Backend()):
         assert Client(stale).get("/stats")
     file = tmp_path / "file"
     file.write_text("mine")
     with pytest.raises(ConfigError, match="is not a socket"):
-        ApiThread(file, Backend())
+        serving_api(file, Backend()).__enter__()
     assert file.read_text() == "mine"
 
 
@@ -82,7 +82,7 @@ def test_port_that_is_taken(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = Port("127.0.0.1", server.getsockname()[1])
         with pytest.raises(ConfigError, match="is the port taken") as refused:
-            ApiThread(tmp_path / "s", Backend(), port)
+            serving_api(tmp_path / "s", Backend(), port).__enter__()
     assert refused.value.option == "http"
     assert not (tmp_path / "s").exists()
 
@@ -115,7 +115,7 @@ def trickle(to: socket.socket, ended: threading.Event) -> None:
 def test_a_request_must_come_whole(tmp_path: Path, raw: bytes):
     """Within its time, however it comes; before it and after an answer too. Else the connection is closed."""
     ended = threading.Event()
-    with ApiThread(tmp_path / "s", Backend(), bounds=Bounds(9, 0.3)), closing(said(tmp_path / "s", raw)) as slow:
+    with serving_api(tmp_path / "s", Backend(), bounds=Bounds(9, 0.3)), closing(said(tmp_path / "s", raw)) as slow:
         if raw.endswith((b": ", b"{")):
             threading.Thread(target=trickle, args=(slow, ended), daemon=True).start()
         with suppress(ConnectionError):
