@@ -1,5 +1,6 @@
 """Talks to a daemon's local API over its Unix socket. Light: the standard library only, so commands start fast."""
 
+import contextlib
 import fcntl
 import http.client
 import json
@@ -45,10 +46,8 @@ class Client:
     def get(self, resource: str) -> Json:
         """GET a JSON resource; also one that answers 503 with a body of ours."""
         connection, response = self._request("GET", resource, None)
-        try:
+        with contextlib.closing(connection):
             answer = _json(response.read())
-        finally:
-            connection.close()
         if response.status >= 400 and "error" in answer:
             raise _error(answer)
         return answer
@@ -61,20 +60,19 @@ class Client:
     def stream(self, resource: str, body: Json) -> Generator[Json, None, None]:
         """POST to a resource that answers with server-sent events, and yield them."""
         connection, response = self._started(resource, body)
-        try:
+        with contextlib.closing(connection), contextlib.closing(response), _went_away():
             yield from chunks(response)
-        except (OSError, http.client.HTTPException) as error:
-            raise WentAway(f"the daemon went away while answering ({error})") from None
-        finally:
-            response.close()
-            connection.close()
 
     def _started(self, resource: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """A POST that is answered with events; waits for a daemon that is starting where that is wanted."""
         until, waiting = time.monotonic() + START_TIMEOUT_S, False
         while True:
             try:
-                return self._accepted(resource, body)
+                connection, response = self._request("POST", resource, body)
+                if response.status == 200:
+                    return connection, response
+                with contextlib.closing(connection), _went_away():
+                    raise _error(_json(response.read()), response.status)
             except Starting as error:
                 if self._waits is None or time.monotonic() > until:
                     raise
@@ -82,17 +80,6 @@ class Client:
                     self._waits(str(error).removesuffix(": try again in a moment"))
                 waiting = True
                 time.sleep(POLL_S)
-
-    def _accepted(self, resource: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection, response = self._request("POST", resource, body)
-        if response.status == 200:
-            return connection, response
-        try:
-            raise _error(_json(response.read()), response.status)
-        except (OSError, http.client.HTTPException) as error:
-            raise WentAway(f"the daemon went away while answering ({error})") from None
-        finally:
-            connection.close()
 
     def _request(
         self, method: str, resource: str, body: Json | None
@@ -124,6 +111,14 @@ class Client:
         tried = ", ".join(str(path) for path in self._tried)
         told = f"no daemon answers at {tried}: start one (specmesh verifier) or give --socket PATH"
         raise DaemonUnreachable(told + (f"; {_closed(closed[0].parent)}" if closed else ""))
+
+
+@contextlib.contextmanager
+def _went_away() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, http.client.HTTPException) as error:
+        raise WentAway(f"the daemon went away while answering ({error})") from None
 
 
 class _UnixConnection(http.client.HTTPConnection):

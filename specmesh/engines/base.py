@@ -39,14 +39,11 @@ def physical_cores() -> int:
         allowed = os.sched_getaffinity(0)  # type: ignore[attr-defined,unused-ignore]
     except AttributeError:  # macOS, whose cores have one thread each
         return os.cpu_count() or 1
-    return len({_siblings(cpu) for cpu in allowed})
-
-
-def _siblings(cpu: int) -> str:
+    siblings = (Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in allowed)
     try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+        return len({path.read_text() for path in siblings})
     except OSError:
-        return str(cpu)
+        return len(allowed)
 
 
 class Progress(Protocol):

@@ -59,7 +59,7 @@ class ChatTemplate:
         except ChildFailed as error:
             raise EngineError(
                 f"the chat template failed ({error}): give the verifier another --chat-template"
-            ) from error
+            ) from None
         if "text" not in answered:
             why = answered.get("refused") or answered.get("unusable")
             raise RequestError(f"the model's chat template refuses these messages: {why}", "messages")

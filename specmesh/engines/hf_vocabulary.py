@@ -78,23 +78,20 @@ def token_bytes(tokenizer: dict[str, Any]) -> dict[int, bytes]:
     Raises ConfigError.
     """
     try:
-        return _token_bytes(tokenizer)
+        spell, model = spelling_of(tokenizer), tokenizer["model"]
+        ids = _ids(model["vocab"])
+        known = {number: spell(token) for token, number in ids.items()}
+        unknown = model.get("unk_id") if model.get("unk_token") is None else ids.get(model["unk_token"])
+        if unknown in known and spell is sentencepiece_bytes:
+            known[unknown] = b""
+        for token in tokenizer.get("added_tokens") or []:
+            text = str(token["content"])
+            known[token["id"]] = b"" if token.get("special") or _LOOKS_SPECIAL.fullmatch(text) else _plain(text)
+        lowest, highest = min(known, default=0), max(known, default=0)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"its tokenizer is not one: {type(error).__name__}: {error}") from error
-
-
-def _token_bytes(tokenizer: dict[str, Any]) -> dict[int, bytes]:
-    spell, model = spelling_of(tokenizer), tokenizer["model"]
-    ids = _ids(model["vocab"])
-    known = {number: spell(token) for token, number in ids.items()}
-    unknown = model.get("unk_id") if model.get("unk_token") is None else ids.get(model["unk_token"])
-    if unknown in known and spell is sentencepiece_bytes:
-        known[unknown] = b""
-    for token in tokenizer.get("added_tokens") or []:
-        text = str(token["content"])
-        known[token["id"]] = b"" if token.get("special") or _LOOKS_SPECIAL.fullmatch(text) else _plain(text)
-    if min(known, default=0) < 0 or max(known, default=0) >= _MAX_ID:
-        raise ValueError(f"ids from {min(known)} to {max(known)}")
+    if lowest < 0 or highest >= _MAX_ID:
+        raise ConfigError(f"its tokenizer is not one: ids from {lowest} to {highest}")
     return known
 
 

@@ -110,20 +110,15 @@ class Child:
         return process
 
     def _exchange(self, process: subprocess.Popen[bytes], request: bytes, seconds: float) -> Json:
-        late, line = threading.Event(), b""
-
-        def expire() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(seconds, expire)
-        timer.start()
-        with contextlib.suppress(OSError):
+        line = b""
+        self._channel.settimeout(seconds)
+        try:
             self._channel.sendall(request)
             line = self._answers.readline(MAX_ANSWER)
-        timer.cancel()
-        if late.is_set():
-            raise ChildFailed(f"it took more than {seconds:g} s")
+        except TimeoutError:
+            raise ChildFailed(f"it took more than {seconds:g} s") from None
+        except OSError:
+            pass  # its last words say why
         if not line:
             raise ChildFailed(self._last_words(process))
         try:

@@ -4,7 +4,6 @@ where it broke off, its checksum verified before the file gets its place."""
 import contextlib
 import errno
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -121,24 +120,24 @@ Advance = Callable[[int], None]
 """Told the bytes held whenever they change."""
 
 MIN_RECONNECT_BYTES = 1 << 20  # a connection that broke after fewer is given up
-_CHUNK = 1 << 20
 
 
 def fetch(file: RemoteFile, opened: Open, path: Path, advance: Advance) -> None:
-    """Complete and verify the file at `path`; a wrong checksum removes it.
+    """Complete and verify the file at `path`; one that is not the hub's is removed.
 
     Raise PullError, or TransferInterrupted if another attempt can go on.
     """
-    with _disk_errors(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", 0) as out:
-        target = _Partial(out, file.size, file.checksum)
-        advance(target.held)
-        while target.held < file.size:
-            _receive(file, opened, target, advance)
-        found = target.checksum()
-    if target.held > file.size or (file.checksum and found != file.checksum):
+    with _disk_errors(path), path.open("ab") as out:
+        if out.tell() > file.size:
+            _empty(out)
+        advance(out.tell())
+        while out.tell() < file.size:
+            _receive(file, opened, out, advance)
+    if not matches(path, file):
+        size = path.stat().st_size
         path.unlink()
         raise PullError(
-            f"{file.name} has {target.held} bytes and checksum {found}, the hub says {file.size} bytes and "
+            f"{file.name} came with {size} bytes of another checksum; the hub says {file.size} bytes and "
             f"{file.checksum}: removed; pull it again"
         )
 
@@ -149,75 +148,44 @@ def matches(path: Path, file: RemoteFile) -> bool:
         return False
     if not file.checksum:
         return True
+    kind, _, expected = file.checksum.partition(":")
     with _disk_errors(path), path.open("rb") as held:
-        digest = hashlib.file_digest(held, partial(_digest, file.checksum, file.size))
-    return _named(file.checksum, digest.hexdigest()) == file.checksum
+        return hashlib.file_digest(held, partial(_digest, kind, file.size)).hexdigest() == expected
 
 
-def _receive(file: RemoteFile, opened: Open, target: "_Partial", advance: Advance) -> None:
+def _receive(file: RemoteFile, opened: Open, out: BinaryIO, advance: Advance) -> None:
     """One connection's worth; returns where another is worth trying or none is needed."""
-    before = target.held
+    before = out.tell()
     try:
         with opened(before) as (start, chunks):
             if start != before:
-                target.restart()
+                _empty(out)
                 before = 0
             for chunk in chunks:
-                target.append(chunk)
-                advance(target.held)
-                if target.held > target.size:
+                out.write(chunk)
+                out.flush()
+                advance(out.tell())
+                if out.tell() > file.size:
                     return
     except TransferInterrupted as error:
         cause = str(error)
     else:
         cause = f"{file.name}: the server ended it too soon"
-    if target.held < target.size and target.held - before < MIN_RECONNECT_BYTES:
-        raise TransferInterrupted(
-            f"{cause}; {target.held} of {target.size} bytes are kept: the same command goes on from there"
-        )
+    held = out.tell()
+    if held < file.size and held - before < MIN_RECONNECT_BYTES:
+        raise TransferInterrupted(f"{cause}; {held} of {file.size} bytes are kept: the same command goes on from there")
 
 
-class _Partial:
-    """A file that grows, and the digest of what it holds."""
-
-    def __init__(self, out: BinaryIO, size: int, checksum: str) -> None:
-        self._out = out
-        self._checksum = checksum
-        self.size = size
-        self.held = 0
-        self._state = _digest(checksum, size)
-        while self.held <= size and (chunk := out.read(_CHUNK)):
-            self._state.update(chunk)
-            self.held += len(chunk)
-        if self.held > size:
-            self.restart()
-
-    def append(self, chunk: bytes) -> None:
-        view = memoryview(chunk)
-        while view:
-            view = view[self._out.write(view) :]
-        self._state.update(chunk)
-        self.held += len(chunk)
-
-    def restart(self) -> None:
-        self._out.seek(0)
-        self._out.truncate()
-        self._state = _digest(self._checksum, self.size)
-        self.held = 0
-
-    def checksum(self) -> str:
-        return _named(self._checksum, self._state.hexdigest())
+def _empty(out: BinaryIO) -> None:
+    out.seek(0)
+    out.truncate()
 
 
-def _digest(checksum: str, size: int) -> "hashlib._Hash":
+def _digest(kind: str, size: int) -> "hashlib._Hash":
     """git's object id is a SHA-1 over a heading and the bytes; it tells damage, not malice."""
-    if checksum.startswith("git:"):
+    if kind == "git":
         return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     return hashlib.sha256()
-
-
-def _named(checksum: str, value: str) -> str:
-    return f"git:{value}" if checksum.startswith("git:") else f"sha256:{value}"
 
 
 @contextlib.contextmanager

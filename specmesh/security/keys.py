@@ -146,7 +146,7 @@ class KeyFolder:
         return Identity(z85.decode(zmq.curve_public(z85.encode(secret))), secret)
 
     def listed(self, listing: Listing) -> dict[str, str]:
-        """Names by their keys, or of each verifier's key one of its addresses; empty where there is no list."""
+        """Names by their keys, or of each verifier's key one of its addresses."""
         return dict(self.entries(listing))
 
     def entries(self, listing: Listing) -> list[tuple[str, str]]:

@@ -124,7 +124,7 @@ def test_ngram_drafts_for_a_llama_verifier(make_gguf: Callable[..., Path], mesh:
         assert (stream.ids, stream.text) == (alone.ids, alone.text)
 
 
-@pytest.mark.parametrize(("arch", "trimming"), [("mamba", "restore"), ("jamba", "restore"), ("qwen35", "rollback")])
+@pytest.mark.parametrize(("arch", "trimming"), [("mamba", "restore"), ("jamba", "restore"), ("lfm2", "rollback")])
 @pytest.mark.parametrize("kind", ["twin", "ngram"])
 @pytest.mark.fault(
     "E7.79",

@@ -18,7 +18,7 @@ class TinyModel:
     """What to write. rotate: ids of the byte tokens are shifted by it, which makes another vocabulary.
 
     arch:   "llama"; or one with layers whose state cannot be cut: "mamba" has nothing else, "jamba" an attention layer
-            between two of Mamba's, "lfm2" one between two short convolutions, "qwen35" one after a gated delta net.
+            between two of Mamba's, "lfm2" one between two short convolutions.
     words:    that many of the unused ids are tokens with text instead, and
     foreign:  that many of those, the last ones, are other texts than usual.
     permute:  seed of a permutation of all ids, with their weights: the same function of the text; 0: none.
@@ -158,57 +158,14 @@ def _add_lfm2(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) ->
         _add_feed_forward(weights, model, layer)
 
 
-def _add_qwen35(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
-    heads, inner = model.width // HEAD, model.width
-    writer.add_feed_forward_length(model.width * 2)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(heads)
-    writer.add_key_length(HEAD)
-    writer.add_value_length(HEAD)
-    writer.add_rope_dimension_count(HEAD)
-    writer.add_rope_dimension_sections([HEAD // 2, 0, 0, 0])
-    writer.add_full_attention_interval(2)
-    writer.add_ssm_conv_kernel(KERNEL)
-    writer.add_ssm_inner_size(inner)
-    writer.add_ssm_state_size(STATE)
-    writer.add_ssm_time_step_rank(inner // STATE)
-    writer.add_ssm_group_count(inner // STATE)
-    for layer in range(model.layers):
-        block = f"blk.{layer}"
-        weights.ones(f"{block}.attn_norm", model.width)
-        weights.ones(f"{block}.post_attention_norm", model.width)
-        if layer % 2:
-            _add_attention(weights, model, layer, gated=True)
-            weights.ones(f"{block}.attn_q_norm", HEAD)
-            weights.ones(f"{block}.attn_k_norm", HEAD)
-        else:
-            _add_delta_net(weights, model, block)
-        _add_feed_forward(weights, model, layer, norm=False)
-
-
-def _add_delta_net(weights: "_Weights", model: TinyModel, block: str) -> None:
-    inner, heads = model.width, model.width // STATE
-    weights.matrix(f"{block}.attn_qkv", 3 * inner, model.width)
-    weights.matrix(f"{block}.attn_gate", inner, model.width)
-    weights.matrix(f"{block}.ssm_conv1d", 3 * inner, KERNEL)
-    weights.ones(f"{block}.ssm_dt", heads, suffix="bias")
-    weights.tensor(f"{block}.ssm_a", np.full(heads, -0.05, np.float32))
-    weights.matrix(f"{block}.ssm_beta", heads, model.width)
-    weights.matrix(f"{block}.ssm_alpha", heads, model.width)
-    weights.ones(f"{block}.ssm_norm", STATE)
-    weights.matrix(f"{block}.ssm_out", model.width, inner)
-
-
-def _add_attention(weights: "_Weights", model: TinyModel, layer: int, *, gated: bool = False) -> None:
-    weights.matrix(f"blk.{layer}.attn_q", model.width * (1 + gated), model.width)
-    for name in ("attn_k", "attn_v", "attn_output"):
+def _add_attention(weights: "_Weights", model: TinyModel, layer: int) -> None:
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
         weights.matrix(f"blk.{layer}.{name}", model.width, model.width)
 
 
-def _add_feed_forward(weights: "_Weights", model: TinyModel, layer: int, *, norm: bool = True) -> None:
+def _add_feed_forward(weights: "_Weights", model: TinyModel, layer: int) -> None:
     hidden = model.width * 2
-    if norm:
-        weights.ones(f"blk.{layer}.ffn_norm", model.width)
+    weights.ones(f"blk.{layer}.ffn_norm", model.width)
     weights.matrix(f"blk.{layer}.ffn_gate", hidden, model.width)
     weights.matrix(f"blk.{layer}.ffn_up", hidden, model.width)
     weights.matrix(f"blk.{layer}.ffn_down", model.width, hidden)
@@ -262,5 +219,4 @@ _LAYERS = {
     "mamba": _add_mamba,
     "jamba": _add_jamba,
     "lfm2": _add_lfm2,
-    "qwen35": _add_qwen35,
 }

@@ -11,27 +11,21 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, quantize_model
 
 from harness.hf_tokenizer import tokenizer
+from harness.tiny_gguf import byte_alphabet
 
 WIDTH, N_VOCAB = 64, 320
 WINDOW = 16
 
-LLAMA = {
+BASE = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA = BASE | {
     "model_type": "llama",
-    "hidden_size": WIDTH,
-    "intermediate_size": 2 * WIDTH,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
 }
-HYBRID = {
+HYBRID = BASE | {
     "model_type": "qwen3_next",
-    "hidden_size": WIDTH,
-    "intermediate_size": 2 * WIDTH,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
     "linear_num_value_heads": 4,
@@ -50,12 +44,8 @@ HYBRID = {
     "partial_rotary_factor": 0.5,
     "full_attention_interval": 2,
 }
-SLIDING = {
+SLIDING = BASE | {
     "model_type": "gemma3_text",
-    "hidden_size": WIDTH,
-    "intermediate_size": 2 * WIDTH,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
     "query_pre_attn_scalar": 16,
@@ -145,10 +135,7 @@ def _save(folder: Path, config: dict[str, Any], weights: dict[str, Any], tokeniz
 
 def _tiny_tokenizer() -> dict[str, Any]:
     """The tokenizer of tests/harness/tiny_gguf.py; rows from 262 on stand for nothing."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    spare = iter(range(256, 512))
-    letters = [chr(byte if byte in visible else next(spare)) for byte in range(256)]
-    normal = [*letters, "he", "ll", "th", "the"]
+    normal = [*byte_alphabet(), "he", "ll", "th", "the"]
     vocab = {text: token for token, text in enumerate(normal)}
     merges = [["h", "e"], ["l", "l"], ["t", "h"], ["th", "e"]]
     return tokenizer(vocab, merges, {260: ("<|end|>", True), 261: ("<tool>", False)})

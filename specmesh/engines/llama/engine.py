@@ -207,7 +207,7 @@ class LlamaVerifier(LlamaEngine):
         try:
             self._model.load_template(settings.chat_template)
         except ConfigError:
-            super().close()
+            self.close()
             raise
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:

@@ -119,12 +119,6 @@ def gpu_devices() -> tuple[str, ...]:
     )
 
 
-def accelerators() -> list[int]:
-    """Return ggml's pointers to the GPUs, else to the CPU."""
-    ggml = ggml_library()
-    return _devices(ggml, _GPU_TYPES) or _devices(ggml, (_CPU_TYPE,))
-
-
 def _devices(ggml: Any, kinds: tuple[int, ...]) -> list[int]:
     devices = (ggml.ggml_backend_dev_get(index) for index in range(ggml.ggml_backend_dev_count()))
     return [device for device in devices if ggml.ggml_backend_dev_type(device) in kinds]
@@ -213,7 +207,8 @@ def serve_rpc(address: str, threads: int) -> NoReturn:
         None,
         [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)],
     )
-    devices = accelerators()
+    ggml = ggml_library()
+    devices = _devices(ggml, _GPU_TYPES) or _devices(ggml, (_CPU_TYPE,))
     for number in (signal.SIGINT, signal.SIGTERM):  # llama.cpp never returns to where Python would look
         signal.signal(number, signal.SIG_DFL)
     start(address.encode(), None, threads, len(devices), (ctypes.c_void_p * len(devices))(*devices))

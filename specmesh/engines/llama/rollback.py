@@ -3,8 +3,7 @@
 Attention forgets rows one by one (`Removal`). A recurrent layer keeps one state, so that of an earlier position must
 have been kept: by llama.cpp itself (`Rollback`), or by us (`Restore`). `open_cache` tries which way works.
 
-`trim` only notes the new length where that saves work; `prepare` brings the memory up to date, so that the time of a
-step includes what the step before it left to mend.
+`trim` may only note the new length; `prepare` brings the memory up to date, within the next step's time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -131,10 +130,8 @@ class Rollback(Removal):
 
 
 class _Mark(NamedTuple):
-    """A saved state of `length` tokens; None for none."""
-
     length: int
-    state: SavedState | None
+    state: SavedState | None  # None: of no tokens
 
 
 @dataclass(slots=True)
@@ -176,7 +173,6 @@ class Restore(Removal):
         self._tracks = [_Track() for _ in range(n_seq)]
 
     def prepare(self, spans: Sequence[Span]) -> list[Span]:
-        """Restore, save, and put the tokens to decode again before the spans."""
         prepared: list[Span] = []
         seen: set[int] = set()
         for span in spans:

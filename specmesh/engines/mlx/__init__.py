@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.engines.base import EngineInfo, Progress, Sequences, Trimming, context_of
 from specmesh.engines.mlx.model import MlxSettings, free, load
@@ -45,14 +45,12 @@ class MlxDrafter:
         self._check_caller()
         held = self._sequences.check_append(seq, ids, self.info.n_batch)
         try:
-            row = self._memories[seq].feed(ids, logits=sampler is not None)
+            guess = self._memories[seq].feed(ids, sampler)
         except Exception as error:
             self._empty(seq)
             raise EngineError(f"MLX failed on {len(ids)} ids: {error}") from error
         self._sequences.set(seq, held + len(ids))
-        if sampler is None or row is None:
-            return None
-        return row.best if sampler.greedy else sampler.choose(row.numpy(), self._sequences.held(seq))
+        return guess
 
     def trim(self, seq: int, length: int) -> int:
         """As `DraftEngine.trim`: a model that cannot be cut there goes back to the newest snapshot below."""
@@ -86,13 +84,12 @@ class MlxDrafter:
         self._memories = [MlxSequence(model.module) for _ in range(settings.n_seq)]
         first = self._memories[0]
         try:  # once each way: kernels are compiled before a session waits
-            first.feed([0, 0], logits=False)
-            row = first.feed([0], logits=True)
+            first.feed([0, 0], None)
+            first.feed([0], Sampler(SamplingParams()))
         except Exception as error:
             raise EngineError(f"MLX cannot run this model: {error}") from error
+        n_vocab = first.n_vocab
         first.clear()
-        assert row is not None, "asked for"
-        n_vocab = int(row.logits.size)
         self.vocabulary, self.encode = model.vocabulary(n_vocab), model.encode
         n_ctx = context_of(settings.n_ctx, model.trained_ctx)
         trimming: Trimming = "removal" if first.can_trim else "restore"

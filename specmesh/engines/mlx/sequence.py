@@ -12,7 +12,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
-from numpy.typing import NDArray
+
+from specmesh.core.sampling.sampler import Sampler
 
 # Snapshots are kept of the newest RECENT positions, and of those divisible by STRIDE within REACH ids of the newest and
 # one beyond: no draft chain is longer.
@@ -32,18 +33,6 @@ class _Snapshot:
     states: dict[int, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class MlxRow:
-    """Logits after the last id; `best` is known without reading them from the device."""
-
-    logits: Any
-    best: int
-
-    def numpy(self) -> NDArray[np.float32]:
-        """Float32, shape (n_vocab,)."""
-        return np.array(self.logits.astype(mx.float32))
-
-
 class MlxSequence:
     """Used from the model's thread; errors are mlx-lm's own."""
 
@@ -55,22 +44,19 @@ class MlxSequence:
         self._caches: list[Any] = make_prompt_cache(self._model)
         self._watched = [index for index, cache in enumerate(self._caches) if not _always_trims(cache)]
         self._snapshots: list[_Snapshot] = []
-        self.length = 0
+        self.length = self.n_vocab = 0
 
     @property
     def can_trim(self) -> bool:
         """Whether every layer can be cut anywhere, however long the sequence is."""
         return not self._watched
 
-    def feed(self, ids: Sequence[int], *, logits: bool) -> MlxRow | None:
-        """Append ids; with `logits` the row after the last of them."""
-        if not logits:
-            self._run(ids, logits=False)
-            return None
-        if len(ids) > _TOGETHER:
-            self._run(ids[:-1], logits=False)
+    def feed(self, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+        """Append ids; with a `sampler` return its choice after the last of them."""
+        if sampler is not None and len(ids) > _TOGETHER:
+            self._run(ids[:-1], None)
             ids = ids[-1:]
-        return self._run(ids, logits=True)
+        return self._run(ids, sampler)
 
     def trim(self, length: int) -> int:
         """Keep at most the first `length` ids, fewer where the model must go further back; returns how many."""
@@ -82,10 +68,11 @@ class MlxSequence:
         self._snapshots = [kept for kept in self._snapshots if kept.length <= self.length]
         return self.length
 
-    def _run(self, ids: Sequence[int], *, logits: bool) -> MlxRow | None:
+    def _run(self, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         rows = self._model(mx.array([ids]), cache=self._caches)
         self.length += len(ids)
-        if not logits:  # nothing but the states is evaluated, and the output layer never runs
+        self.n_vocab = int(rows.shape[-1])
+        if sampler is None:  # nothing but the states is evaluated, and the output layer never runs
             mx.eval([cache.state for cache in self._caches])
             self._remember()
             return None
@@ -93,7 +80,9 @@ class MlxSequence:
         best = mx.argmax(row)
         mx.eval(best, row, [self._caches[index].state for index in self._watched])
         self._remember()
-        return MlxRow(row, int(best.item()))  # type: ignore[arg-type] # an index
+        if sampler.greedy:
+            return int(best.item())  # type: ignore[arg-type] # an index
+        return sampler.choose(np.array(row.astype(mx.float32)), self.length)
 
     def _cut(self, surplus: int) -> bool:
         """Cut every layer; returns whether each really lost `surplus` ids."""

@@ -15,7 +15,7 @@ from specmesh.engines.mlx import MlxSettings
 from specmesh.engines.sim import SimSettings
 
 N_CTX, N_SEQ, N_BATCH = 96, 3, 32
-TINY = ("llama", "mamba", "jamba", "lfm2", "qwen35")
+TINY = ("llama", "mamba", "jamba", "lfm2")
 MLX_KINDS = ("llama", "hybrid", "sliding", "quantised")
 BUNDLED = sorted(Path(str(files("specmesh") / "models")).glob("**/*.gguf"))
 

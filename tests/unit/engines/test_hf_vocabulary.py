@@ -11,7 +11,6 @@ from specmesh.core.vocabulary.match import MatchKind, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import hf_vocabulary as module
 from specmesh.engines.hf_vocabulary import (
-    byte_level_bytes,
     load_hf_vocabulary,
     padded,
     token_bytes,
@@ -58,15 +57,6 @@ def read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Vocabulary:
     found = load_hf_vocabulary(folder)
     assert found.encode is None
     return found.vocabulary
-
-
-def test_every_byte_has_its_character():
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    assert sorted(byte_level_bytes(letter) for letter in alphabet) == [bytes([byte]) for byte in range(256)]
-    pre = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    text = "Grüße,\t日本 😀\n\x00"
-    [(spelt, _)] = pre.pre_tokenize_str(text)
-    assert byte_level_bytes(spelt) == text.encode()
 
 
 def test_byte_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,12 +11,13 @@ from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
-from specmesh.errors import ConfigError, EngineError
+from specmesh.errors import ConfigError, EngineError, RequestError
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
 
 GREEDY = Sampler(SamplingParams())
+MEGABYTE = 10**6
 
 
 def settings(path: Path, **changes: object) -> LlamaSettings:
@@ -90,10 +91,28 @@ class TestVocabulary:
         """Special tokens written in a raw prompt are those tokens, as in llama-server's /completion."""
         assert verifier.encode("a<|end|>b<tool>") == [97, 260, 98, 261]
 
-    @pytest.mark.parametrize("text", ["", "\x00", "a\x00b\x00", "the hell", "\U0001f600\u4e2d", "x" * 5000])
-    @pytest.mark.fault("E7.83")
-    def test_encode(self, verifier: LlamaVerifier, text: str) -> None:
+    @pytest.mark.fault(
+        "E7.83",
+        "empty and megabyte prompts, NUL bytes, emoji, special tokens in the text",
+        "the ids of exactly that text",
+    )
+    @pytest.mark.parametrize("piece", ["\0", "a\0b\0", "the hell \U0001f600\u4e2d ", "x", "lorem ipsum ", " "])
+    @pytest.mark.parametrize("length", [0, 1, 20, MEGABYTE])
+    def test_encode(self, verifier: LlamaVerifier, piece: str, length: int) -> None:
+        text = (piece * length)[:length]
         assert verifier.vocabulary.text(verifier.encode(text)) == text
+
+    @pytest.mark.fault("E7.83", "invalid UTF-8, as lone surrogates", "the request is refused")
+    def test_lone_surrogates(self, verifier: LlamaVerifier) -> None:
+        with pytest.raises(RequestError, match="not valid Unicode"):
+            verifier.encode("\udc80")
+
+    @pytest.mark.fault("E7.83", "a megabyte of letters without a space", "it is tokenized, and the daemon lives")
+    def test_a_text_that_would_end_the_daemon(self, make_gguf: Callable[..., Path]) -> None:
+        """With some vocabularies each letter of a run takes stack, of which a daemon's threads have too little."""
+        engine = LlamaVerifier(settings(make_gguf("gpt-4o", pre="gpt-4o")))
+        assert len(engine.encode("x" * MEGABYTE)) == MEGABYTE
+        engine.close()
 
     def test_permuted_ids_are_another_vocabulary(self, verifier: LlamaVerifier, make_gguf: Callable[..., Path]) -> None:
         fingerprints = []

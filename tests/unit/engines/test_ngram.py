@@ -46,10 +46,3 @@ def test_equals_a_full_search_after_any_history(moves: list[tuple[int, list[int]
         if more:
             ids += more
             assert drafter.predict(0, more, GREEDY) == searched(ids)
-
-
-def test_a_cut_frees_the_index() -> None:
-    drafter = NgramDrafter(512, 1)
-    drafter.predict(0, list(range(100)) * 3, None)
-    drafter.trim(0, 0)
-    assert drafter._histories[0]._ends == {}

@@ -224,11 +224,11 @@ class TestRefused:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
         assert models("pull", "me/tiny").code == 75
 
-        def full(_partial: object, _chunk: bytes) -> None:
+        def full(*_: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(model_transfer._Partial, "append", full)
+            patch.setattr(model_transfer, "_receive", full)
             done = models("pull", "me/tiny")
         assert (done.code, len(lines(done.err))) == (1, 1), done.err
         assert "is full" in done.err
