@@ -13,6 +13,7 @@ import structlog
 from specmesh.api.requests import ClientOrder, ModelInfo
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.snapshot import Snapshot
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.transport import Route, bind_router, close_dealer
@@ -50,7 +51,7 @@ class LoopBackend:
         assert self.loop is not None, "asked only once ready"
         return self.loop.served(name)
 
-    def stats(self) -> dict[str, object]:
+    def stats(self) -> Snapshot:
         return self.loop.stats.latest if self.loop is not None else self._loading.stats()
 
 

@@ -13,6 +13,7 @@ import structlog
 
 from specmesh.api.requests import Cancel, ClientOrder, Failed, ModelInfo, Peer, PingPeers, Submit, refuse
 from specmesh.core.scheduling.kv_slots import KVSlots
+from specmesh.core.snapshot import DrafterSnapshot
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.request_router import RequestRouter
@@ -267,8 +268,7 @@ class DrafterLoop:
         there = (one for one in self._upstreams if one.welcome is not None)
         return next(there, None) or next(one for one in self._upstreams if one.given_up is None)
 
-    def snapshot(self, now: float) -> dict[str, object]:
-        """Return a snapshot for `stats`."""
+    def snapshot(self, now: float) -> DrafterSnapshot:
         first = self._first
         return self.stats.snapshot(
             self._engine.info,
@@ -279,13 +279,12 @@ class DrafterLoop:
             self._traffic,
             now,
             self._router.interrupted,
-        ) | {
-            "address": first.address,
-            "encrypted": first.dealer.encrypted,
-            "refusal": first.refusal,
-            "verifiers": [one.describe(now) for one in self._upstreams],
-            "reuse": self._slots.snapshot(),
-        }
+            address=first.address,
+            encrypted=first.dealer.encrypted,
+            refusal=first.refusal,
+            verifiers=[one.describe(now) for one in self._upstreams],
+            reuse=self._slots.snapshot(),
+        )
 
 
 def _stopping() -> WentAway:

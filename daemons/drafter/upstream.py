@@ -87,7 +87,7 @@ class Upstream:
 
     def outlook(self, now: float) -> VerifierLoad:
         ours, pace = self.sessions.own - self._own_at_load, self.sessions.meter.pace(now)
-        rounds, committed = self._stats.rounds, self._stats.committed
+        rounds, committed = self._stats.totals.rounds, self._stats.totals.committed
         length = max(committed / rounds, 1.0) if rounds else 1.0
         return VerifierLoad(self.sessions.load, ours, self._round_trip, pace, length)
 
@@ -215,7 +215,7 @@ class Upstream:
 
     def _state(self, now: float) -> tuple[int, float]:
         """Return what PING and PONG tell after their number."""
-        return self._turns() & U32, self._stats.busy.share(now)
+        return self._turns() & U32, self._stats.minute.busy(now)
 
     def _loaded(self, message: m.Ping | m.Pong) -> None:
         step_s, row_s = max(message.step_ms, 0.0) / 1e3, max(message.row_ms, 0.0) / 1e3
@@ -234,9 +234,9 @@ class Upstream:
         self._owner.found(welcome, self.address)
         self.sessions.found(welcome)
         if before is not None:
-            self._stats.reconnects.lost()
+            self._stats.peer_lost()
         if self._met:
-            self._stats.reconnects.came()
+            self._stats.peer_came()
         self._met, self._refused_version = True, False
         self.dealer.next_look = now  # the last may have been before this connection, and have found none
         self._greeting.answered(now)
@@ -279,7 +279,7 @@ class Upstream:
 
     def _away(self, error: SpecmeshError) -> None:
         if self.welcome is not None:
-            self._stats.reconnects.lost()
+            self._stats.peer_lost()
         self.welcome = None
         self.sessions.load, self.sessions.meter = ReportedLoad(), PaceMeter()
         self._stats.unpublished = True

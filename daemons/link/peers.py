@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from specmesh.api.requests import Peer
 from specmesh.core.draft_length.estimates import Arrivals
 from specmesh.core.drafting.drafter_pool import DrafterRecord
-from specmesh.core.statistics import RecentSamples
+from specmesh.core.statistics import RecentSamples, milliseconds
 from specmesh.wire.messages import Hello, Pong
 
 PING_INTERVAL = 1.0  # seconds between PINGs
@@ -42,7 +42,7 @@ class Link:
     def told(self, progress: int, busy: float, now: float) -> None:
         if progress != self.progress or self.progressed is None:
             self.progressed = now
-        self.progress, self.busy = progress, busy
+        self.progress, self.busy = progress, min(max(0.0, busy), 1.0)  # its own word
         self.stuck = now - self.progressed > SILENCE
 
     def ping(self, now: float) -> int:
@@ -78,7 +78,7 @@ class Link:
 
     def round_trip_ms(self) -> dict[str, float | None]:
         """Median and 99th percentile of the recent round trips, in milliseconds."""
-        return {name: _ms(self.round_trips.percentile(share)) for name, share in (("p50", 0.5), ("p99", 0.99))}
+        return {name: milliseconds(self.round_trips.percentile(share)) for name, share in (("p50", 0.5), ("p99", 0.99))}
 
 
 @dataclass(slots=True)
@@ -107,8 +107,8 @@ class DrafterPeer:
         return Peer(self.hello.drafter, self.address)
 
     def describe(self) -> dict[str, object]:
-        """This peer for people and for `stats --json`."""
-        record, interval = self.record, self.record.interval_at(self.arrivals.load)
+        """Return its part of `stats --json`."""
+        record = self.record
         return {
             "number": self.number,
             "drafter": self.hello.drafter,
@@ -117,13 +117,9 @@ class DrafterPeer:
             "engine": self.hello.engine,
             "model": self.hello.model,
             "round_trip_ms": self.link.round_trip_ms(),
-            "draft_interval_ms": _ms(interval),
+            "draft_interval_ms": milliseconds(record.interval_at(self.arrivals.load)),
             "acceptance": round(record.acceptance.pooled(), 4) if record.acceptance.known else None,
             "promised_tokens_per_second": None if record.rate is None else round(record.rate, 2),
             "busy": round(self.link.busy, 3),
             "stuck": self.stuck,
         }
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1e3, 3)

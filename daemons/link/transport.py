@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import zmq
 
+from specmesh.core.snapshot import WireSection
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.curve import HANDSHAKES, protect_client, unwatch, watch
 from specmesh.daemons.runtime.mailbox import Mailbox
@@ -63,14 +64,9 @@ class Traffic:
         self.frames_received += 1
         self.bytes_received += size
 
-    def snapshot(self) -> dict[str, object]:
-        return {
-            "frames_sent": self.frames_sent,
-            "frames_received": self.frames_received,
-            "bytes_sent": self.bytes_sent,
-            "bytes_received": self.bytes_received,
-            "rejected": dict(self.rejected),
-        }
+    def snapshot(self, stray: int | None = None) -> WireSection:
+        frames, size = (self.frames_sent, self.frames_received), (self.bytes_sent, self.bytes_received)
+        return WireSection(*frames, *size, dict(self.rejected), stray)
 
 
 def bind_router(

@@ -18,6 +18,7 @@ import structlog
 import zmq
 
 from specmesh import __version__
+from specmesh.core.snapshot import LoadingSnapshot
 from specmesh.daemons.runtime.notify import Notifier, Watchdog
 from specmesh.errors import Busy, SpecmeshError, Starting, about
 from specmesh.logs import flush, leave
@@ -96,15 +97,9 @@ class Loading:
             return Busy(f"the {self.role} is downloading its model ({so_far}): try again when it is here")
         return Starting(f"the {self.role} is loading its model ({self._share:.0%}): try again in a moment")
 
-    def stats(self) -> dict[str, object]:
-        return {
-            "schema_version": 1,
-            "role": self.role,
-            "version": __version__,
-            "pid": os.getpid(),
-            "uptime_s": round(time.monotonic() - self._begun, 1),
-            "loading": round(self._share, 3),
-        }
+    def stats(self) -> LoadingSnapshot:
+        up, loading = round(time.monotonic() - self._begun, 1), round(self._share, 3)
+        return LoadingSnapshot(role=self.role, version=__version__, pid=os.getpid(), uptime_s=up, loading=loading)
 
 
 class DaemonProcess:

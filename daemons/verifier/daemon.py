@@ -11,6 +11,7 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.verifier_choice import reported_load
 from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
+from specmesh.core.snapshot import VerifierSnapshot
 from specmesh.core.vocabulary.match import PROBES
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.frames import drafted
@@ -226,8 +227,7 @@ class VerifierLoop:
         except SpecmeshError as error:
             opening.client.on_event(Failed(error))
 
-    def snapshot(self, now: float) -> dict[str, object]:
-        """Return a snapshot for `stats`."""
+    def snapshot(self, now: float) -> VerifierSnapshot:
         return self.stats.snapshot(
             self._engine.info,
             list(self._sessions.live.values()),
@@ -237,11 +237,10 @@ class VerifierLoop:
             now,
             self._sessions.kept,
             len(self._queue),
-        ) | {
-            "address": self._router.address,
-            "encrypted": self._router.encrypted,
-            "reuse": self._stepper.slots.snapshot(),
-        }
+            address=self._router.address,
+            encrypted=self._router.encrypted,
+            reuse=self._stepper.slots.snapshot(),
+        )
 
     # --- the wire
 
@@ -301,8 +300,7 @@ class VerifierLoop:
         except Busy as error:
             self._router.send(identity, m.Error("busy", str(error)))
             return
-        self.stats.reconnects.came()
-        self.stats.unpublished = True
+        self.stats.peer_came()
         self._share_cores()
         self._router.send(identity, self._welcome(hello))
         self._drafters.ping(now)
@@ -324,14 +322,13 @@ class VerifierLoop:
     def _state(self, now: float) -> Heartbeat:
         load = reported_load(len(self._sessions.owners()), len(self._queue), self._info.n_seq, self._costs)
         step_ms, row_ms = round(load.step_s * 1e3, 4), round(load.row_s * 1e3, 4)
-        return self._turns & U32, self.stats.busy.share(now), load.sessions, load.queued, load.places, step_ms, row_ms
+        return self._turns & U32, self.stats.minute.busy(now), load.sessions, load.queued, load.places, step_ms, row_ms
 
     def _peer_gone(self, identity: bytes, reason: str) -> None:
         peer = self._drafters.remove(identity)
         if peer is None:
             return
-        self.stats.reconnects.lost()
-        self.stats.unpublished = True
+        self.stats.peer_lost()
         log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
         self._share_cores()
         self._queue.withdraw(lambda opening: opening.owner == identity)

@@ -26,7 +26,7 @@ from specmesh.api.fields import shown
 from specmesh.api.metrics import Exposition
 from specmesh.api.ping import parse_ping, pinged
 from specmesh.api.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
-from specmesh.client import Fields
+from specmesh.core.snapshot import DrafterSnapshot, VerifierSnapshot, as_json
 
 log = structlog.get_logger("specmesh.api")
 
@@ -75,7 +75,7 @@ class _Api:
         return JSONResponse({"status": "unavailable", "role": self._backend.role, "reason": str(reason)}, 503)
 
     async def stats(self, _: HttpRequest) -> Response:
-        return JSONResponse(self._backend.stats())
+        return JSONResponse(as_json(self._backend.stats()))
 
     async def metrics(self, http: HttpRequest) -> Response:
         body, content_type = self._exposition.answer(http.headers.get("accept", ""))
@@ -181,9 +181,12 @@ class _Api:
 
     def _crowd(self) -> bool:
         """Whether requests wait for a session here, all being taken, or at a drafter's verifiers."""
-        told = Fields(self._backend.stats())
-        here, there = told.part("sessions"), [one.number("load", "queued") for one in told.parts("verifiers")]
-        return any(there) or bool(here.number("queued") and here.number("live") == here.number("max"))
+        match self._backend.stats():
+            case DrafterSnapshot(verifiers=verifiers):
+                return any(one["load"]["queued"] for one in verifiers)
+            case VerifierSnapshot(sessions=here):
+                return bool(here.queued) and here.live == here.max
+        return False
 
 
 def _model(name: str) -> dict[str, object]:

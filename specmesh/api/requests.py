@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from specmesh.core.report import Report
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
 
@@ -232,5 +233,5 @@ class Backend(Protocol):
     def submit(self, order: ClientOrder) -> None:
         """Queue an order for the daemon's loop."""
 
-    def stats(self) -> dict[str, object]:
+    def stats(self) -> Snapshot:
         """Return the newest snapshot of the statistics."""

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 _MARKS, _ASCII_MARKS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
-_SESSION_COLUMNS = (
-    ("session", "session"),
-    ("prompt_tokens", "prompt"),
-    ("generated", "generated"),
-    ("acceptance_rate", "acceptance"),
-    ("draft_n", "draft_n"),
-    ("lead", "lead"),
-    ("tokens_per_second", "tokens/s"),
-)
+_SESSION_COLUMNS = {
+    "session": "session",
+    "prompt_tokens": "prompt",
+    "generated": "generated",
+    "acceptance_rate": "acceptance",
+    "draft_n": "draft_n",
+    "lead": "lead",
+    "tokens_per_second": "tokens/s",
+}
 
 
 @click.command()
@@ -85,54 +85,49 @@ def _snapshots(client: Client, interval: float) -> Iterator[tuple[Json, str]]:
 
 def screen(snapshot: Json, width: int, trouble: str = "", marks: str = _MARKS) -> "Group":
     """Return the rows, curves of the last minute, and the sessions, the newest first; `trouble` stands on top."""
-    from rich.console import Group, RenderableType
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     told = Fields(snapshot)
-    table = Table.grid(padding=(0, 2))
+    table, sessions = Table.grid(padding=(0, 2)), Table(box=None, header_style="cyan", pad_edge=False)
     table.add_column(style="cyan", no_wrap=True, min_width=14)
     table.add_column(no_wrap=True, overflow="crop")
     for name, value in rows(snapshot):
         table.add_row(Text(name), Text(value))
     for name, values, top in _curves(told):
         table.add_row(Text(name), Text(_spark(values, top, width - 20, marks), "green"))
-    sessions = Table(box=None, header_style="cyan", pad_edge=False)
-    for _, title in _SESSION_COLUMNS:
+    for title in _SESSION_COLUMNS.values():
         sessions.add_column(title, justify="right", no_wrap=True)
     for row in reversed(told.parts("sessions", "rows")):
-        sessions.add_row(*(_short(row.number(key)) for key, _ in _SESSION_COLUMNS))
-    below: list[RenderableType] = [Text(), sessions] if sessions.rows else []
-    return Group(Text(trouble, "bold red"), table, *below)
+        sessions.add_row(*(_short(row.number(key)) for key in _SESSION_COLUMNS))
+    return Group(Text(trouble, "bold red"), table, Text(), *([sessions] if sessions.rows else []))
 
 
 def one_line(snapshot: Json) -> str:
     """Return the most interesting in one line."""
-    told, role = Fields(snapshot), Fields(snapshot).text("role")
-    loading = told.number("loading")
-    if loading is not None:
-        return f"{role} loading {loading:.0%}"
+    told = Fields(snapshot)
+    if "loading" in snapshot:
+        return f"{told.text('role')} loading {told.number('loading') or 0:.0%}"
     (share, _, _), (pace, values, _) = _curves(told)
     drafted, accepted = (sum(told.numbers("last_minute", kind)) for kind in ("drafted", "accepted"))
     parts = [
-        f"{role} {told.text('model', 'name')}",
-        f"sessions {_short(told.number('sessions', 'live'))}",
+        _filled("{role} {model.name}, sessions {sessions.live}", told),
         f"{pace} {_short(next(reversed(values), None))}",
         f"{share} {f'{accepted / drafted:.0%}' if drafted else '-'}",
-        f"draft_n {_short(told.number('draft_n'))}",
+        _filled("draft_n {draft_n}", told),
         f"round trip {_short(told.number('round_trip_ms', 'p50'))} ms",
-        *(f"{printable(name)} {busy:.0%} busy" for name, busy in _busy(told).items()),
+        *(f"{name} busy" for name in _busy(told)),
     ]
     return ", ".join(parts)
 
 
 def _curves(told: Fields) -> tuple[tuple[str, list[float], float], tuple[str, list[float], float]]:
     """Acceptance and pace per second of the last minute: name, values, the top of the scale."""
-    minute, drafts = told.part("last_minute"), told.text("role") == "drafter"
-    drafted, accepted = minute.numbers("drafted"), minute.numbers("accepted")
+    drafted, accepted, generated = (told.numbers("last_minute", kind) for kind in ("drafted", "accepted", "generated"))
     rates = [a / d if d else 0.0 for a, d in zip(accepted, drafted, strict=False)]
-    pace = drafted if drafts else minute.numbers("generated")
-    return (("acceptance", rates, 1.0), ("drafts/s" if drafts else "tokens/s", pace, max(pace, default=0.0)))
+    name, pace = ("drafts/s", drafted) if told.text("role") == "drafter" else ("tokens/s", generated)
+    return ("acceptance", rates, 1.0), (name, pace, max(pace, default=0.0))
 
 
 def _spark(values: Sequence[float], top: float, width: int, marks: str) -> str:
@@ -148,89 +143,82 @@ def _spark(values: Sequence[float], top: float, width: int, marks: str) -> str:
 def rows(snapshot: Json) -> list[tuple[str, str]]:
     """Return (name, value) pairs, the most interesting first."""
     told = Fields(snapshot)
-    loading = told.number("loading")
-    if loading is not None:
-        return [("role", told.text("role")), ("loading", f"{loading:.0%}")]
-    sessions = told.part("sessions")
-    more = {name: sessions.number(name) for name in ("queued", "kept", "interrupted")}
-    live = _filled("{live} live of {max}, {opened} opened", sessions)
-    reuse = "{hits} sessions reused {tokens_saved} tokens, {kept_tokens} tokens in {kept_sequences} sequences are kept"
+    if "loading" in snapshot:
+        return [("role", told.text("role")), ("loading", f"{told.number('loading') or 0:.0%}")]
+    more = {name: told.number("sessions", name) for name in ("queued", "kept", "interrupted")}
+    waiting = "".join(f", {count:g} {name}" for name, count in more.items() if count)
+    reuse = "{reuse.hits} sessions reused {reuse.tokens_saved} tokens"
+    kept = "{reuse.kept_tokens} tokens in {reuse.kept_sequences} sequences are kept"
     return [
         ("role", f"{told.text('role')}, up {told.number('uptime_s') or 0:.0f} s"),
-        ("model", _filled("{name} on {backend}", told.part("model"))),
-        ("sessions", live + "".join(f", {count:g} {name}" for name, count in more.items() if count)),
-        ("prefix cache", _filled(reuse, told.part("reuse"))),
+        ("model", _filled("{model.name} on {model.backend}", told)),
+        ("sessions", _filled("{sessions.live} live of {sessions.max}, {sessions.opened} opened", told) + waiting),
+        ("prefix cache", _filled(f"{reuse}, {kept}", told)),
         ("draft_n", _filled("{draft_n}", told)),
-        ("round trip", _filled("p50 {p50} ms, p99 {p99} ms", told.part("round_trip_ms"))),
+        ("round trip", _filled("p50 {round_trip_ms.p50} ms, p99 {round_trip_ms.p99} ms", told)),
         ("bytes/accepted", _filled("{bytes_per_accepted_token}", told)),
-        ("wire", "encrypted, for allowed keys only" if told.raw.get("encrypted") else "not encrypted"),
-        ("busy", ", ".join(f"{printable(name)} {share:.0%}" for name, share in _busy(told).items())),
+        ("wire", "encrypted, for allowed keys only" if snapshot.get("encrypted") else "not encrypted"),
+        ("busy", ", ".join(_busy(told))),
         *(_drafter(told) if told.text("role") == "drafter" else _verifier(told)),
     ]
 
 
 def _verifier(told: Fields) -> list[tuple[str, str]]:
-    acceptance, totals = told.part("acceptance"), told.part("totals")
-    positions = " ".join(f"{rate:.2f}" for rate in acceptance.numbers("per_position"))
+    positions = " ".join(f"{rate:.2f}" for rate in told.numbers("acceptance", "per_position"))
+    rates = [row.number("tokens_per_second") or 0.0 for row in told.parts("sessions", "rows")]
+    step = told.number("one_token_step_ms")
+    speedup = f"{sum(rates) / len(rates) * step / 1e3:.2f}x" if rates and step else "-"
     peer = (
         "{drafter} ({engine} {model}), {draft_interval_ms} ms per draft, acceptance {acceptance}, promises "
         "{promised_tokens_per_second} tokens/s, drafts for {sessions}, stands by for {standbys}"
     )
     return [
-        ("acceptance", _filled("rolling {rolling}, total {total}", acceptance)),
-        ("mean length", _filled("{mean_length}", acceptance)),
+        ("acceptance", _filled("rolling {acceptance.rolling}, total {acceptance.total}", told)),
+        ("mean length", _filled("{acceptance.mean_length}", told)),
         ("per position", positions or "-"),
         ("tokens/s", _filled("{tokens_per_second}, one-token step {one_token_step_ms} ms", told)),
-        ("speed-up", f"{_speedup(told)} over the one-token step"),
-        ("generated", _filled("{generated} tokens in {rounds} rounds", totals)),
-        ("drafts", _filled("{accepted} accepted of {drafted}", totals)),
+        ("speed-up", f"{speedup} over the one-token step"),
+        ("generated", _filled("{totals.generated} tokens in {totals.rounds} rounds", told)),
+        ("drafts", _filled("{totals.accepted} accepted of {totals.drafted}", told)),
         *([("drafter", _filled(peer, one)) for one in told.parts("peers")] or [("drafter", "none attached")]),
     ]
 
 
 def _drafter(told: Fields) -> list[tuple[str, str]]:
     several = told.parts("verifiers")
-    if len(several) > 1:
-        verifiers = [f"{_where(one, one)} at {one.text('address')}{_load(one)}" for one in several]
-    else:
-        verifiers = [_where(told.part("verifier"), told)]
+    one = _where(told.part("verifier"), told.text("refusal"))
+    totals = "{totals.drafted} drafted, {totals.accepted} accepted, {totals.committed} committed"
     return [
-        *(("verifier", one) for one in verifiers),
+        *(("verifier", text) for text in (map(_one_of, several) if len(several) > 1 else [one])),
         ("drafting", _filled("{draft_ms} ms per draft", told)),
-        ("totals", _filled("{drafted} drafted, {accepted} accepted, {committed} committed", told.part("totals"))),
+        ("totals", _filled(totals, told)),
     ]
 
 
-def _where(verifier: Fields, told: Fields) -> str:
-    if verifier.text("name"):
-        return _filled("{name} ({model})", verifier)
-    return told.text("refusal") or "not connected"
+def _where(verifier: Fields, refusal: str) -> str:
+    return _filled("{name} ({model})", verifier) if verifier.text("name") else refusal or "not connected"
 
 
-def _load(verifier: Fields) -> str:
-    """Return what one of several verifiers does now."""
+def _one_of(verifier: Fields) -> str:
+    """Return one of several verifiers and what it does now."""
+    told = _where(verifier, verifier.text("refusal")) + _filled(" at {address}", verifier)
     if not verifier.text("name"):
-        return ""
-    load, own = verifier.part("load"), verifier.number("sessions", "own") or 0
-    busy = _filled("{sessions} of {max} sessions", load) if load.number("max") else "its load unknown"
-    return f", {busy}, {own:g} ours, {_filled('{p50} ms away', verifier.part('round_trip_ms'))}"
+        return told
+    known = verifier.number("load", "max")
+    load = "{load.sessions} of {load.max} sessions" if known else "its load unknown"
+    own = f"{verifier.number('sessions', 'own') or 0:g} ours"
+    return ", ".join([told, _filled(load, verifier), own, _filled("{round_trip_ms.p50} ms away", verifier)])
 
 
-def _speedup(told: Fields) -> str:
-    """Return the mean tokens per second of live sessions over one token per one-token step."""
-    rates = [row.number("tokens_per_second") or 0.0 for row in told.parts("sessions", "rows")]
-    step = told.number("one_token_step_ms")
-    return f"{sum(rates) / len(rates) * step / 1e3:.2f}x" if rates and step else "-"
-
-
-def _busy(told: Fields) -> dict[str, float]:
-    """Return each side's busy share of the last minute, by its name."""
-    return told.by_name("busy") | told.by_name("busy", "drafters")
+def _busy(told: Fields) -> list[str]:
+    """Return each side's busy share of the last minute, after its name."""
+    shares = told.by_name("busy") | told.by_name("busy", "drafters")
+    return [f"{printable(name)} {share:.0%}" for name, share in shares.items()]
 
 
 def _filled(template: str, told: Fields) -> str:
-    """Fill the names in a template with these fields, a dash for each that is missing."""
-    return re.sub(r"{(\w+)}", lambda name: told.text(name[1]) or "-", template)
+    """Fill the paths in a template with the fields there, a dash for each that is missing."""
+    return re.sub(r"{([\w.]+)}", lambda path: told.text(*path[1].split(".")) or "-", template)
 
 
 def _short(value: float | None) -> str:

@@ -6,22 +6,44 @@ mean acceptance length = 1 + accepted / rounds, which counts the bonus token.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
 from math import floor
+from typing import Annotated, NamedTuple
+
+
+class MetricSpec(NamedTuple):
+    """How /metrics shows a field. by: label that names the items of a dict or list. scale: from its unit to ours."""
+
+    kind: str
+    name: str
+    help: str
+    by: str = ""
+    labels: Mapping[str, str] = {}
+    scale: float = 1.0
+
+
+counter, gauge, histogram = (partial(MetricSpec, kind) for kind in ("counter", "gauge", "histogram"))
 
 
 @dataclass(slots=True)
 class RoundCounts:
     """What verification rounds did; a round is a step that committed a token. A grammar's own drafts are counted
-    apart."""
+    apart. Lists are by position."""
 
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    generated: int = 0
-    tested_at: list[int] = field(default_factory=list)
-    accepted_at: list[int] = field(default_factory=list)
+    rounds: Annotated[int, counter("verification_rounds", "Steps that committed tokens, counted per session.")] = 0
+    rounds_with_drafts: Annotated[int, counter("spec_decode_num_drafts", "Steps with drafts.")] = 0
+    drafted: Annotated[int, counter("spec_decode_num_draft_tokens", "Drafts verified.")] = 0
+    accepted: Annotated[int, counter("spec_decode_num_accepted_tokens", "Drafts accepted.")] = 0
+    generated: Annotated[int, counter("generation_tokens", "Tokens generated.")] = 0
+    tested_at: Annotated[
+        list[int], counter("spec_decode_num_tested_tokens_per_pos", "Drafts compared.", by="position")
+    ] = field(default_factory=list)
+    accepted_at: Annotated[
+        list[int], counter("spec_decode_num_accepted_tokens_per_pos", "Drafts accepted.", by="position")
+    ] = field(default_factory=list)
     accept_histogram: list[int] = field(default_factory=list)
     forced_drafted: int = 0
     forced_accepted: int = 0
@@ -33,17 +55,13 @@ class RoundCounts:
         self.forced_accepted += min(accepted, forced)
         drafted, tested, accepted = (max(count - forced, 0) for count in (drafted, tested, accepted))
         self.rounds += 1
+        self.rounds_with_drafts += tested > 0
         self.drafted += drafted
         self.accepted += accepted
         self.generated += generated
         _count(self.tested_at, range(tested))
         _count(self.accepted_at, range(accepted))
         _count(self.accept_histogram, (accepted,))
-
-    @property
-    def rounds_with_drafts(self) -> int:
-        """Rounds that verified drafts: the first of them is always compared."""
-        return self.tested_at[0] if self.tested_at else 0
 
     @property
     def acceptance_rate(self) -> float:
@@ -109,6 +127,15 @@ SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0)
 
 
+@dataclass(frozen=True, slots=True)
+class HistogramCounts:
+    """counts: samples up to each bound, then all of them."""
+
+    bounds: list[float]
+    counts: list[int]
+    sum: float
+
+
 class Histogram:
     """Samples up to each of the ascending `bounds`, in all, and their sum."""
 
@@ -123,87 +150,48 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
 
-    def snapshot(self) -> dict[str, object]:
-        """bounds; counts: samples up to each bound, then all of them; sum."""
-        counts, total = [], 0
-        for count in self._counts:
-            total += count
-            counts.append(total)
-        return {"bounds": list(self._bounds), "counts": counts, "sum": round(self._sum, 9)}
-
-
-class Reconnects:
-    """How often a peer came after one had gone."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._missing = 0
-
-    def lost(self) -> None:
-        self._missing += 1
-
-    def came(self) -> None:
-        if self._missing:
-            self._missing -= 1
-            self.count += 1
+    def snapshot(self) -> HistogramCounts:
+        return HistogramCounts(list(self._bounds), list(accumulate(self._counts)), round(self._sum, 9))
 
 
 class LastMinute:
-    """What was drafted, accepted and generated in each of the last 60 seconds."""
+    """What was drafted, accepted and generated in each of the last 60 seconds, and how long the engine worked."""
 
     SECONDS = 60
 
     def __init__(self) -> None:
-        self._bins: deque[list[int]] = deque(maxlen=self.SECONDS + 1)  # [second, drafted, accepted, generated]
+        self._bins: deque[list[float]] = deque(maxlen=self.SECONDS + 1)  # second, busy, drafted, accepted, generated
+        self._born: float | None = None
 
-    def record(self, now: float, drafted: int = 0, accepted: int = 0, generated: int = 0) -> None:
+    def record(self, now: float, drafted: int = 0, accepted: int = 0, generated: int = 0, busy: float = 0.0) -> None:
+        """Count what ends now; busy: seconds that it took."""
+        if self._born is None:
+            self._born = now - busy
         second = floor(now)
         if not self._bins or self._bins[-1][0] < second:
-            self._bins.append([second, 0, 0, 0])
+            self._bins.append([second, 0.0, 0, 0, 0])
         newest = self._bins[-1]
-        newest[1] += drafted
-        newest[2] += accepted
-        newest[3] += generated
+        newest[1] += busy
+        newest[2] += drafted
+        newest[3] += accepted
+        newest[4] += generated
 
     def snapshot(self, now: float) -> dict[str, list[int]]:
         """Per kind the 60 whole seconds before the running one, oldest first."""
         end = floor(now)
         found = {kind: [0] * self.SECONDS for kind in ("drafted", "accepted", "generated")}
-        for second, *counts in self._bins:
+        for second, _, *counts in self._bins:
             if end - self.SECONDS <= second < end:
                 for kind, count in zip(found, counts, strict=True):
-                    found[kind][second - end] = count
+                    found[kind][int(second) - end] = int(count)
         return found
 
-
-class BusyShare:
-    def __init__(self, horizon: float = 60.0) -> None:
-        self._horizon = horizon
-        self._slot = horizon / 60
-        self._slots: deque[tuple[float, float]] = deque()  # (start, busy seconds), oldest first
-        self._born: float | None = None
-
-    def record(self, start: float, end: float) -> None:
-        """Add a busy stretch; stretches come in order and do not overlap."""
-        if self._born is None:
-            self._born = start
-        while start < end:
-            if not self._slots or start >= self._slots[-1][0] + self._slot:
-                self._slots.append((start, 0.0))
-            begun, busy = self._slots[-1]
-            part = min(end, begun + self._slot)
-            self._slots[-1] = (begun, busy + part - start)
-            start = part
-        while self._slots and self._slots[0][0] < end - self._horizon:
-            self._slots.popleft()
-
-    def share(self, now: float) -> float:
-        """Busy seconds / seconds, over the horizon or since the first stretch where that is shorter."""
+    def busy(self, now: float) -> float:
+        """Busy seconds / seconds, over the last minute or since the first record where that is shorter."""
         if self._born is None or now <= self._born:
             return 0.0
-        since = now - self._horizon
-        busy = sum(busy for start, busy in self._slots if start >= since)
-        return min(busy / min(self._horizon, now - self._born), 1.0)
+        busy = sum(one[1] for one in self._bins if one[0] > now - self.SECONDS)
+        return min(busy / min(self.SECONDS, now - self._born), 1.0)
 
 
 class Throughput:
@@ -228,3 +216,7 @@ class Throughput:
     def per_second(self) -> float:
         seconds = sum(duration for _, duration in self._steps)
         return sum(tokens for tokens, _ in self._steps) / seconds if seconds > 0 else 0.0
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 4)

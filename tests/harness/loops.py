@@ -34,6 +34,7 @@ from specmesh.api.requests import (
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams
+from specmesh.core.snapshot import as_json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link import peers
@@ -275,12 +276,12 @@ class Running:
 
     def stats(self) -> Any:
         """What /stats would say now."""
-        return self._mailbox.look(lambda: self._loop.snapshot(0.0), self._thread)
+        return as_json(self._mailbox.look(lambda: self._loop.snapshot(0.0), self._thread))
 
     @property
     def published(self) -> Any:
         """What /stats says."""
-        return self._loop.stats.latest
+        return as_json(self._loop.stats.latest)
 
     @property
     def progress(self) -> int:

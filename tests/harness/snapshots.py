@@ -9,6 +9,7 @@ from specmesh.core.draft_session import DrafterSession
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.snapshot import LoadingSnapshot, ReuseSection
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.peers import DrafterPeer, Link
 from specmesh.daemons.link.transport import Traffic
@@ -19,7 +20,8 @@ from specmesh.wire.messages import Hello, Pong, Welcome
 
 INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
 VOCAB, OPENED = 32, 150.0
-REUSE = {"hits": 2, "tokens_saved": 70, "kept_sequences": 1, "kept_tokens": 40}
+TOLD = {"address": "tcp://127.0.0.1:7071", "encrypted": False, "reuse": ReuseSection(2, 70, 1, 40)}
+"""What a daemon fills in itself."""
 ROUNDS = (((7, 8), (7, 8, 9)), ((7, 9), (7, 8)), ((), (5,)))
 """Drafts of a step, and what the target says on its rows: two drafts stand, one of two, none are there."""
 
@@ -85,7 +87,7 @@ def verifier(sessions=1, drafters=1, now=152.0):
     over, *lives = worked(stats, range(5088329, 5088330 + sessions), attached=drafters > 0)
     stats.ended(over.machine, "length", now)
     peers = [peer(f"mac:{n}") for n in range(drafters)]
-    return stats.snapshot(INFO, lives, peers, costs, traffic(), now, queued=3, kept=2) | {"reuse": REUSE}
+    return stats.snapshot(INFO, lives, peers, costs, traffic(), now, queued=3, kept=2, **TOLD)
 
 
 def drafter(now=152.0, *, connected=True):
@@ -96,7 +98,9 @@ def drafter(now=152.0, *, connected=True):
     stats.round_trips.record(0.005)
     welcome = Welcome("spark:1", "big.gguf", "", "", 5, 4096, []) if connected else None
     sessions = [DrafterSession(VOCAB, 4096, 512)]
-    return stats.snapshot(INFO, welcome, None, peer().link, sessions, traffic(), now) | {"reuse": REUSE}
+    return stats.snapshot(
+        INFO, welcome, None, peer().link, sessions, traffic(), now, refusal=None, verifiers=[], **TOLD
+    )
 
 
-LOADING = {"schema_version": 1, "role": "verifier", "loading": 0.43, "uptime_s": 3.0}
+LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specmesh.core.prefix import common_length
+from specmesh.core.snapshot import ReuseSection
 
 KVReuse = Literal["copied", "cut", "whole"]
 """What another session may have of a sequence: any beginning, also as a copy in another sequence; any beginning, what
@@ -78,9 +79,9 @@ class KVSlots:
     def __bool__(self) -> bool:
         return bool(self._free)
 
-    def snapshot(self) -> dict[str, int]:
+    def snapshot(self) -> ReuseSection:
         kept = [len(memory.ids) for memory in self._free.values() if memory.ids]
-        return {"hits": self._hits, "tokens_saved": self._saved, "kept_sequences": len(kept), "kept_tokens": sum(kept)}
+        return ReuseSection(self._hits, self._saved, len(kept), sum(kept))
 
     # --- a session begins
 

@@ -165,7 +165,7 @@ def test_the_same_ids_of_another_model():
 
     def session(number: int) -> int:
         """Its truth is drafted for until nothing is left to do; how many ids of it were in memory."""
-        before = following.slots.snapshot()["tokens_saved"]
+        before = following.slots.snapshot().tokens_saved
         following.opened(m.Opened(number, 0, len(SYSTEM), 0.0, 0, 1.0, 0))
         half = len(SYSTEM) // 2
         for base, ids in ((0, SYSTEM[:half]), (half, SYSTEM[half:])):
@@ -173,14 +173,14 @@ def test_the_same_ids_of_another_model():
             while following.work(engine, 0.0):
                 pass
         following.done(m.Done(number, "stop", len(SYSTEM)), 0.0)
-        return following.slots.snapshot()["tokens_saved"] - before
+        return following.slots.snapshot().tokens_saved - before
 
     following.found(welcome())
     assert [session(1), session(2)] == [0, len(SYSTEM) - 1]
     following.found(welcome(verifier="v2"))
     assert session(3) == len(SYSTEM) - 1
     following.found(welcome(model="other"))
-    assert following.slots.snapshot()["kept_tokens"] == 0
+    assert following.slots.snapshot().kept_tokens == 0
     assert session(4) == 0
 
 

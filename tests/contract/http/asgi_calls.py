@@ -17,6 +17,7 @@ from specmesh.api.requests import (
     Started,
     Tokens,
 )
+from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import NoSuchModel, SpecmeshError
 
@@ -44,8 +45,8 @@ class FakeDaemon:
             raise NoSuchModel(name)
         return ModelInfo(name or "fake-model", LETTERS, f"target of {name}" if name else "")
 
-    def stats(self) -> dict[str, object]:
-        return {"role": self.role, "schema_version": 1}
+    def stats(self) -> Snapshot:
+        return Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
 
     def submit(self, order: ClientOrder) -> None:
         self.orders.append(order)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import asdict
 
 import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, call, get, post
@@ -35,7 +36,7 @@ def test_health_while_loading_and_after():
 def test_stats_and_models_are_the_backends():
     """/stats is the snapshot; /v1/models names the models, and while none is known it says so."""
     daemon = FakeDaemon()
-    assert get(daemon, "/stats").json() == daemon.stats()
+    assert get(daemon, "/stats").json() == asdict(daemon.stats())
     assert [model["id"] for model in get(daemon, "/v1/models").json()["data"]] == list(daemon.models)  # type: ignore[attr-defined]
     daemon.models = ()
     for reason in (None, DaemonUnreachable("no verifier answers")):

@@ -9,6 +9,7 @@ from rich.screen import Screen
 
 from specmesh.cli import stats
 from specmesh.cli.stats import one_line, screen
+from specmesh.core.snapshot import as_json
 from specmesh.errors import DaemonUnreachable
 
 
@@ -32,14 +33,14 @@ def line_of(lines, label):
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (132, 50), (40, 10), (12, 3)])
 def test_fits(snapshots, sessions, drafters, width, height):
     """However many sessions and drafters, in whatever terminal."""
-    snapshot = snapshots.verifier(sessions=sessions, drafters=drafters)
+    snapshot = as_json(snapshots.verifier(sessions=sessions, drafters=drafters))
     assert drawn(snapshot, width, height)
     assert drawn(snapshot, width, height, trouble="no answer for 3 s")[0].startswith("no answer")
 
 
 def test_peers_cannot_steer_the_terminal(snapshots):
     """A drafter's name with escapes, newlines or markup is shown as harmless text."""
-    snapshot = snapshots.verifier()
+    snapshot = as_json(snapshots.verifier())
     snapshot["peers"][0]["drafter"] = "\x1b[2J\nmac[red]"
     assert "?[2J?mac[red]" in line_of(drawn(snapshot), "drafter")
 
@@ -75,8 +76,8 @@ def slept(monkeypatch):
 
 def test_lines_where_there_is_no_terminal(snapshots, slept, capsys):
     """One line per interval with the time; a daemon that goes away is waited for, and shown again."""
-    snapshot = snapshots.verifier()
-    client = FakeClient(snapshot, snapshot, DaemonUnreachable("gone"), snapshots.LOADING)
+    snapshot = as_json(snapshots.verifier())
+    client = FakeClient(snapshot, snapshot, DaemonUnreachable("gone"), as_json(snapshots.LOADING))
     with pytest.raises(KeyboardInterrupt):
         stats.watch(client, 0.5)
     first, second, gone, back = capsys.readouterr().out.splitlines()

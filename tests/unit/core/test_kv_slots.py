@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from specmesh.core.scheduling.kv_slots import MIN_REUSED_IDS, NO_CONTENTS, KVContents, KVCopy, KVCut, KVSlots
+from specmesh.core.snapshot import ReuseSection
 
 SYSTEM = tuple(range(100, 100 + 2 * MIN_REUSED_IDS))
 CHAT = (*SYSTEM, *range(200, 200 + 3 * MIN_REUSED_IDS))
@@ -29,7 +30,7 @@ def test_the_next_turn_goes_on():
     seq = had(made, CHAT)
     assert made.acquire((*CHAT, 1, 2), 0) == (seq, len(CHAT))
     assert made.orders() == ()
-    assert made.snapshot() == {"hits": 1, "tokens_saved": len(CHAT), "kept_sequences": 0, "kept_tokens": 0}
+    assert made.snapshot() == ReuseSection(1, len(CHAT), 0, 0)
 
 
 def test_the_least_recently_used_goes():
@@ -44,7 +45,7 @@ def test_the_least_recently_used_goes():
 def test_room():
     made = slots(n_seq=4, room=100)
     seqs = [had(made, tuple(range(start, start + 40))) for start in (0, 100, 200)]
-    assert made.snapshot()["kept_tokens"] == 80
+    assert made.snapshot().kept_tokens == 80
     assert made.acquire((*range(40), 1), 0)[1] == 0
     assert made.acquire((*range(200, 240), 1), 0) == (seqs[2], 40)
 
@@ -204,7 +205,7 @@ class Machine(RuleBasedStateMachine):
     def adds_up(self):
         """No sequence is lost, and no more is kept than there is room for."""
         told = self.places.snapshot()
-        assert told["kept_tokens"] <= self.room
+        assert told.kept_tokens <= self.room
         assert bool(self.places) == (len(self.sessions) < 3)
 
 

@@ -12,7 +12,7 @@ from specmesh.core.report import session_report, with_drafting
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.statistics import Histogram, LastMinute, RoundCounts
+from specmesh.core.statistics import Histogram, HistogramCounts, LastMinute, RoundCounts
 
 PROFILE = settings(derandomize=True, deadline=None)
 rounds = st.lists(
@@ -50,7 +50,7 @@ def test_a_histogram_is_cumulative_and_its_bounds_belong_to_it():
     histogram = Histogram([0.5, 1.0])
     for value, times in ((0.5, 1), (0.7, 2), (3.0, 1), (-1.0, 1)):
         histogram.record(value, times)
-    assert histogram.snapshot() == {"bounds": [0.5, 1.0], "counts": [2, 4, 5], "sum": pytest.approx(4.9)}
+    assert histogram.snapshot() == HistogramCounts([0.5, 1.0], [2, 4, 5], pytest.approx(4.9))
 
 
 def test_last_minute_has_the_whole_seconds_before_the_running_one():

@@ -12,6 +12,7 @@ import pytest
 from specmesh.api.requests import ModelInfo
 from specmesh.client import Client
 from specmesh.config import Port
+from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.runtime import api_thread
 from specmesh.daemons.runtime.api_thread import Bounds, serving_api
@@ -32,8 +33,8 @@ class Backend:
     def submit(self, _: object) -> None:
         raise AssertionError("nothing is asked here")
 
-    def stats(self) -> dict[str, object]:
-        return {"role": self.role}
+    def stats(self) -> Snapshot:
+        return Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
 
 
 def mode(path: Path) -> int:
@@ -45,7 +46,7 @@ def test_socket_is_this_users(tmp_path: Path):
     path = tmp_path / "s"
     with serving_api(path, Backend()):
         assert mode(path) == 0o600
-        assert Client(path).get("/stats") == {"role": "verifier"}
+        assert Client(path).get("/stats")["role"] == "verifier"
     assert not path.exists()
 
 

@@ -21,7 +21,7 @@ class FakeDaemon:
 
     def __init__(self, snapshot, reason=None):
         self.snapshot, self.reason = snapshot, reason
-        self.role = snapshot.get("role", "verifier")
+        self.role = snapshot.role
 
     def stats(self):
         return self.snapshot
@@ -119,16 +119,19 @@ def test_verifier(snapshots):
 
 def test_no_label_names_a_peer_or_a_session(snapshots):
     """Nothing that a peer says of itself, and no session, is in the metrics; its busy share is brought into range."""
-    snapshot = snapshots.verifier()
-    snapshot["busy"]["drafters"] = {"mac:7": -5.0, "other": 1e9}
-    text = Exposition(FakeDaemon(snapshot)).answer("")[0].decode()
-    assert not any(word in text for word in ("mac:7", 'other"', "5088330", "big.gguf"))
-    assert scraped(snapshot)["specmesh_busy_ratio", ("side", "drafter")] == 1.0
+    peer = snapshots.peer()
+    for told, busy in ((1e9, 1.0), (-5.0, 0.0), (float("nan"), 0.0)):
+        peer.link.told(1, told, 2.0)
+        assert peer.link.busy == busy
+    text = Exposition(FakeDaemon(snapshots.verifier())).answer("")[0].decode()
+    assert not any(word in text for word in ("mac:", "5088330", "big.gguf"))
 
 
-def test_what_is_not_there_is_left_out():
-    """A snapshot that lacks everything, as of a daemon that has just begun, is no error."""
-    assert scraped({})["specmesh_engine_healthy",] == 1
+def test_what_is_not_there_is_left_out(snapshots):
+    """A daemon that loads its model has no more than that."""
+    told = scraped(snapshots.LOADING, "loading")
+    assert (told.pop(("specmesh_engine_healthy",)), told.pop(("specmesh_loading_ratio",))) == (0, 0.43)
+    assert {name for name, *_ in told} == {"specmesh_build_info", "specmesh_uptime_seconds"}
 
 
 @settings(derandomize=True, deadline=None, max_examples=30)
@@ -147,7 +150,9 @@ def test_counters_never_fall(snapshots, happened):
             lives[-1].machine.handle(Shadowed(0, 1, (1,)), now)  # of another text
         else:
             stats.ended(lives.pop(0).machine, "stop" if what == "finish" else "cancelled", now)
-        snapshot = stats.snapshot(snapshots.INFO, lives, [], snapshots.StepCosts(), snapshots.traffic(), now)
+        snapshot = stats.snapshot(
+            snapshots.INFO, lives, [], snapshots.StepCosts(), snapshots.traffic(), now, **snapshots.TOLD
+        )
         after = {
             series: value
             for series, value in scraped(snapshot).items()

@@ -20,7 +20,7 @@ class Ready:
     """A daemon that serves, with this snapshot."""
 
     def __init__(self, snapshot):
-        self.snapshot, self.role = snapshot, snapshot["role"]
+        self.snapshot, self.role = snapshot, snapshot.role
 
     def stats(self):
         return self.snapshot

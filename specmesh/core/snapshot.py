@@ -1,0 +1,162 @@
+"""What a daemon tells of itself: the JSON of `stats --json` and, by what stands beside a field, its metrics.
+
+Sections that only one role has are None by default. No metric's label says anything of a request, a prompt or a peer.
+"""
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Annotated, Any
+
+from specmesh.core.statistics import HistogramCounts, RoundCounts, counter, gauge, histogram
+
+Json = dict[str, Any]
+
+
+def as_json(part: Any) -> Json:
+    """Return a snapshot, or a section of it. What is None by default is left out while it is None."""
+    told = {one.name: getattr(part, one.name) for one in fields(part)}
+    absent = {one.name for one in fields(part) if one.default is None and told[one.name] is None}
+    return {
+        name: as_json(value) if is_dataclass(value) else value for name, value in told.items() if name not in absent
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    schema_version: int = 1
+    role: str
+    version: str
+    pid: int
+    uptime_s: Annotated[float, gauge("uptime_seconds", "Seconds since the start.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingSnapshot(Snapshot):
+    loading: float
+
+
+@dataclass(slots=True)
+class Ended:
+    """Sessions that are over, by reason."""
+
+    stop: Annotated[int, counter("request_success", "Requests completed.", labels={"finished_reason": "stop"})] = 0
+    length: Annotated[int, counter("request_success", "Requests completed.", labels={"finished_reason": "length"})] = 0
+    cancelled: Annotated[int, counter("cancelled_requests", "Requests whose client left.")] = 0
+    error: Annotated[int, counter("failed_requests", "Requests that failed.", labels={"reason": "error"})] = 0
+    shutdown: Annotated[int, counter("failed_requests", "Requests that failed.", labels={"reason": "shutdown"})] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionsSection:
+    """kept: those whose client is away. interrupted: requests that wait for a verifier."""
+
+    opened: int
+    resumed: Annotated[int, counter("resumed_requests", "Completions resumed after a connection or a daemon was lost.")]
+    max: int
+    live: Annotated[int, gauge("num_requests_running", "Sessions held now.")]
+    kept: Annotated[int | None, gauge("num_sessions_kept", "Sessions of a drafter that is away, kept for it.")] = None
+    queued: Annotated[int | None, gauge("num_requests_waiting", "Requests that have no session yet.")] = None
+    interrupted: Annotated[int | None, gauge("num_requests_interrupted", "Requests that wait for a verifier.")] = None
+    rows: list[Json] | None = None
+    ended: Ended | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramsSection:
+    round_trip_s: Annotated[HistogramCounts, histogram("draft_rtt_seconds", "From a PING to its PONG.")]
+    time_to_first_token_s: Annotated[
+        HistogramCounts | None, histogram("time_to_first_token_seconds", "From the request to the first token.")
+    ] = None
+    inter_token_latency_s: Annotated[
+        HistogramCounts | None, histogram("inter_token_latency_seconds", "Seconds per token after the first round.")
+    ] = None
+    request_latency_s: Annotated[
+        HistogramCounts | None, histogram("e2e_request_latency_seconds", "From the request to its last token.")
+    ] = None
+    draft_s: Annotated[HistogramCounts | None, histogram("draft_seconds", "Seconds per draft of the draft model.")] = (
+        None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WireSection:
+    frames_sent: Annotated[int, counter("wire_frames", "Frames of the wire.", labels={"direction": "sent"})]
+    frames_received: Annotated[int, counter("wire_frames", "Frames of the wire.", labels={"direction": "received"})]
+    bytes_sent: Annotated[int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "sent"})]
+    bytes_received: Annotated[int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "received"})]
+    rejected: Annotated[dict[str, int], counter("frames_rejected", "Frames refused.", by="reason")]
+    stray: Annotated[int | None, counter("stray_frames", "Frames for sessions that are over or another's.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseSection:
+    hits: Annotated[int, counter("prefix_cache_hit_requests", "Sessions that found some there.")]
+    tokens_saved: Annotated[int, counter("prefix_cache_hits", "Tokens found in the prefix cache.")]
+    kept_sequences: int = 0
+    kept_tokens: Annotated[int, gauge("prefix_cache_kept_tokens", "Tokens in the prefix cache.")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningSnapshot(Snapshot):
+    """What both daemons tell. round_trip_ms: p50 and p99, None before the first."""
+
+    address: str
+    encrypted: bool
+    model: Json
+    sessions: SessionsSection
+    last_minute: dict[str, list[int]]
+    histograms: HistogramsSection
+    draft_n: Annotated[int | None, gauge("draft_n", "Drafts that the newest session's drafter is asked for.")]
+    round_trip_ms: dict[str, float | None]
+    bytes_per_accepted_token: float | None
+    busy: dict[str, Any]
+    reconnects: Annotated[int, counter("drafter_reconnects", "Connections of drafter and verifier after one was lost.")]
+    log_lines_dropped: Annotated[int, counter("log_lines_dropped", "Log lines that could not be written.")]
+    handshake_failures: Annotated[dict[str, int], counter("handshake_failures", "Peers refused.", by="reason")]
+    wire: WireSection
+    reuse: ReuseSection
+
+
+@dataclass(slots=True)
+class RoundTotals(RoundCounts):
+    prompt_tokens: Annotated[int, counter("prompt_tokens", "Prompt tokens of all sessions opened.")] = 0
+    stale_drafts: Annotated[int, counter("stale_drafts", "DRAFTs that came too late or did not fit the text.")] = 0
+    fallback_steps: Annotated[
+        dict[str, int], counter("fallback_steps", "Steps without drafts of sessions that may draft.", by="reason")
+    ] = field(default_factory=lambda: {"no_drafter": 0, "no_drafts": 0})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierSnapshot(RunningSnapshot):
+    """steps_ms: by rows; steps_ms_by_context: such tables by the least context of each."""
+
+    acceptance: Json
+    totals: RoundTotals
+    tokens_per_second: float
+    gap_ms: dict[str, float | None]
+    one_token_step_ms: Annotated[
+        float | None, gauge("one_token_step_seconds", "Time of a step of one token.", scale=1e-3)
+    ]
+    steps_ms: dict[str, float]
+    steps_ms_by_context: dict[str, dict[str, float]]
+    peers: list[Json]
+    drafter_changes: Annotated[dict[str, int], counter("drafter_changes", "Sessions' changes of drafter.", by="reason")]
+
+
+@dataclass(slots=True)
+class DraftTotals:
+    drafted: Annotated[int, counter("drafter_drafted_tokens", "Tokens this drafter has drafted.")] = 0
+    accepted: Annotated[int, counter("drafter_accepted_tokens", "Of these, those that were accepted.")] = 0
+    committed: Annotated[int, counter("drafter_committed_tokens", "Tokens the verifier committed meanwhile.")] = 0
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterSnapshot(RunningSnapshot):
+    """verifier, vocabulary: of the first verifier that is there."""
+
+    verifier: Json | None
+    verifiers: list[Json]
+    vocabulary: Json | None
+    refusal: str | None
+    totals: DraftTotals
+    draft_ms: float | None
