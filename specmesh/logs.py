@@ -212,7 +212,6 @@ class LineLogger:
 
     def __init__(self, writer: LogWriter) -> None:
         self.debug = self.info = self.warning = self.error = self.critical = writer.write
-        self.warn = self.msg = self.log = self.exception = self.fatal = writer.write
 
 
 class LibraryHandler(logging.Handler):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from specmesh.api.requests import EventSink, Request
 from specmesh.core.sampling.constraint import Constraint
-from specmesh.engines.base import ChatEncoder, VerifyEngine
+from specmesh.engines.base import VerifyEngine
 from specmesh.engines.grammar import Grammars
-from specmesh.errors import EngineError, RequestError, SpecmeshError
+from specmesh.errors import EngineError, SpecmeshError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +77,4 @@ def prompt_ids(engine: VerifyEngine, request: Request) -> Sequence[int]:
         return request.prompt_ids
     if not request.messages:
         return engine.encode(request.prompt or "") or sorted(engine.vocabulary.end_ids)[:1]
-    if not isinstance(engine, ChatEncoder):
-        raise RequestError("this target cannot chat: use /v1/completions", "messages")
     return engine.encode_chat(request.messages, continued=request.continued)

@@ -120,6 +120,13 @@ class VerifyEngine(Engine, Protocol):
     def encode(self, text: str) -> list[int]:
         """Return the ids of a prompt, with the model's special tokens at its start; safe from any thread."""
 
+    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
+        """Return the ids of a chat up to the assistant's answer, or to the end of the last message if `continued`.
+
+        Safe from any thread. Raises RequestError where there is no template or it refuses the messages, EngineError
+        where it fails.
+        """
+
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """Run one step; return per span its logits, float32 (rows, n_vocab), or None where not wanted.
 
@@ -144,18 +151,6 @@ class Encoder(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, with the model's special tokens at its start. Raises RequestError."""
-
-
-@runtime_checkable
-class ChatEncoder(Protocol):
-    """A target that may have a chat template."""
-
-    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
-        """Return the ids of a chat up to the assistant's answer, or to the end of the last message if `continued`.
-
-        Safe from any thread. Raises RequestError where there is no template or it refuses the messages, EngineError
-        where it fails.
-        """
 
 
 @runtime_checkable

@@ -1,5 +1,6 @@
 """Whether an address may be listened at or connected to: the one place that decides what needs keys."""
 
+import contextlib
 import ipaddress
 import socket
 from enum import StrEnum
@@ -43,14 +44,12 @@ def way(host: str) -> Way:
 
 def endpoint(address: str) -> tuple[str, int | None]:
     """Host and port of tcp://HOST:PORT; port None where there is none, or no number."""
-    try:
+    host, port = "", None
+    with contextlib.suppress(ValueError):
         parts = urlsplit(address)
-    except ValueError:
-        return "", None
-    try:
-        return parts.hostname or "", parts.port
-    except ValueError:
-        return parts.hostname or "", None
+        host = parts.hostname or ""
+        port = parts.port
+    return host, port
 
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from xml.sax.saxutils import escape
 
 from specmesh.paths import config_folders
 from specmesh.service import Command, File, Scope, Service
@@ -59,22 +59,10 @@ def plist(role: str, scope: Scope, config: Path, logs: Path) -> str:
         "LOGS": str(logs),
         "USER": os.environ.get("SUDO_USER") or getpass.getuser(),
     }
-    template = plistlib.loads(TEMPLATE.read_bytes())
-    del template[_NOT_IN[scope]]
-    return plistlib.dumps(_filled(template, values), sort_keys=False).decode()
-
-
-def _filled(value: Any, values: dict[str, str]) -> Any:
-    """The template with every text's placeholders replaced; plistlib does the escaping."""
-    match value:
-        case str():
-            return re.sub(r"@([A-Z]+)@", lambda found: values[found[1]], value)
-        case list():
-            return [_filled(one, values) for one in value]
-        case dict():
-            return {key: _filled(one, values) for key, one in value.items()}
-        case _:
-            return value
+    text = TEMPLATE.read_text(encoding="utf-8")
+    job = plistlib.loads(re.sub(r"@([A-Z]+)@", lambda found: escape(values[found[1]]), text).encode())
+    del job[_NOT_IN[scope]]
+    return plistlib.dumps(job, sort_keys=False).decode()
 
 
 def _user_domain(label: str) -> str:

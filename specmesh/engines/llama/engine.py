@@ -196,7 +196,7 @@ def probe_trim(path: Path) -> bool:
 
 
 class LlamaVerifier(LlamaEngine):
-    """A GGUF target model, `VerifyEngine` and `ChatEncoder` by llama.cpp.
+    """A GGUF target model, `VerifyEngine` by llama.cpp.
 
     One step has up to n_batch rows, n_seq * (max_draft + 1) of them with logits, or n_seq * info.width.
     """

@@ -149,7 +149,7 @@ class LlamaModel:
             log.warning("chat_template_unusable", error=str(error))
 
     def chat_text(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
-        """Return the text that `ChatEncoder.encode_chat` tokenizes; raises as that does."""
+        """Return the text that `VerifyEngine.encode_chat` tokenizes; raises as that does."""
         template = self._template
         if template is None:
             raise RequestError(f"{self.name} has no chat template: give the verifier --chat-template FILE", "messages")
