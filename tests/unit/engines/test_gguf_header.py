@@ -84,13 +84,6 @@ def test_damaged(written: Callable[[bytes], Path], damage: str):
     assert str(path) in refused(path)
 
 
-@pytest.mark.fault("E7.76", "a GGUF file cut off at 1 or 50 %", "an error that names the file")
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5])
-def test_cut_off(tiny_gguf: Path, written: Callable[[bytes], Path], share: float):
-    raw = tiny_gguf.read_bytes()
-    refused(written(raw[: int(len(raw) * share)]))
-
-
 def test_every_length_of_a_header_is_checked(written: Callable[[bytes], Path]):
     for length in range(len(gguf())):
         refused(written(gguf()[:length]))
@@ -119,35 +112,9 @@ class TestParts:
     def test_all_there(self, first: Path) -> None:
         assert [header.parameters for header in read_headers(first)] == [15, 15]
 
-    @pytest.mark.fault("E7.77", "a model in parts, one of them missing", "the missing part is named")
-    def test_missing(self, first: Path) -> None:
-        first.with_name("m-00002-of-00002.gguf").unlink()
-        assert "m-00002-of-00002.gguf is missing" in refused(first)
-
     def test_not_the_first(self, first: Path) -> None:
         assert "name the first part, m-00001-of-00002.gguf" in refused(first.with_name("m-00002-of-00002.gguf"))
 
     def test_damaged_part(self, first: Path) -> None:
         first.with_name("m-00002-of-00002.gguf").write_bytes(gguf()[:50])
         assert "m-00002-of-00002.gguf is damaged" in refused(first)
-
-
-@pytest.mark.fault(
-    "E7.75", "a model that is missing, a directory, unreadable, a loop of links", "an error with its path"
-)
-@pytest.mark.parametrize("kind", ["missing", "directory", "loop", "no permission"])
-def test_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "model.gguf"
-    match kind:
-        case "directory":
-            path.mkdir()
-        case "loop":
-            path.symlink_to(path)
-        case "no permission":  # root may read everything, so it is told otherwise
-            path.touch()
-            monkeypatch.setattr(Path, "open", _denied)
-    refused(path)
-
-
-def _denied(*_: object, **__: object) -> None:
-    raise PermissionError(13, "Permission denied")

@@ -153,12 +153,6 @@ ENDLESS = "{% for i in range(10**5) %}{% for j in range(10**5) %}{% endfor %}{% 
 HURRIED, SMALL = Limits(2**28, 0.5), Limits(2**27, 30.0)
 
 
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less patience than users have."""
-    monkeypatch.setattr(chat_template, "RENDERING", HURRIED)
-
-
 @pytest.mark.fault(
     "E6.71", "a template that computes without end, or fills memory", "the request fails; others are answered"
 )
@@ -178,16 +172,6 @@ def test_template_without_end(
     with pytest.raises(EngineError, match=why):
         rendered(template)
     assert rendered("{{ messages[0].role }}") == "system"
-
-
-@pytest.mark.usefixtures("hurried")
-def test_a_slow_template_serves_again(rendered: Callable[[str], str]):
-    """One that hangs on some messages only: the others are rendered by a process that was started anew."""
-    template = ChatTemplate("{% if messages | length > 1 %}" + ENDLESS + "{% endif %}fine", "", "")
-    with pytest.raises(EngineError, match="--chat-template"):
-        template.render(SAID)
-    assert template.render(SAID[:1]) == "fine"
-    template.close()
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"x" * (2**20 + 1)])

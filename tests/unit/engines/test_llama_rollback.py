@@ -20,6 +20,7 @@ pytestmark = pytest.mark.models
 
 GREEDY = Sampler(SamplingParams())
 IDS = tuple(range(40, 100))
+SIZES = CacheSizes(n_ctx=96, n_seq=4, rows=80, outputs=80, threads=1, snapshots=0)
 WAYS = {"llama": "removal", "mamba": "restore", "jamba": "restore", "lfm2": "rollback"}
 ROLLING = [arch for arch, way in WAYS.items() if way == "rollback"]
 RESTORING = [arch for arch, way in WAYS.items() if way == "restore"]
@@ -45,20 +46,6 @@ def close_to(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
     return float(np.abs(left - right).max()) < 0.02
 
 
-class Counted:
-    """Rows that reach llama.cpp, by run."""
-
-    def __init__(self, cache: LlamaCache, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.runs: list[int] = []
-        run = cache.run
-
-        def counting(spans: Sequence[Span]) -> None:
-            self.runs.append(sum(len(span.ids) for span in spans))
-            run(spans)
-
-        monkeypatch.setattr(cache, "run", counting)
-
-
 class TestProbe:
     @pytest.mark.parametrize(("arch", "way"), WAYS.items())
     @pytest.mark.fault("E7.79")
@@ -72,14 +59,10 @@ class TestProbe:
         """A rollback that says yes and leaves another state is noticed by its logits, and not used."""
         monkeypatch.setattr(LlamaCache, "remove", lambda *_: True)
         monkeypatch.setattr(rollback, "_removes", lambda cache, _: cache.run([Span(0, 0, (0, 0), logits=False)]))
-        cache, rewind = rollback.open_cache(model := LlamaModel(settings(path("lfm2"))), sizes(), 8)
+        cache, rewind = rollback.open_cache(model := LlamaModel(settings(path("lfm2"))), SIZES, 8)
         assert not isinstance(rewind, Rollback)
         cache.close()
         model.close()
-
-
-def sizes() -> CacheSizes:
-    return CacheSizes(n_ctx=96, n_seq=4, rows=80, outputs=80, threads=1, snapshots=0)
 
 
 class TestRollback:
@@ -188,7 +171,13 @@ class TestRestore:
         text = rng.integers(33, 126, size=200).tolist()
         engine.predict(0, text[:100], None)
         straight.predict(0, text[:100], None)
-        counted = Counted(engine._cache, monkeypatch)
+        run, runs = engine._cache.run, list[int]()
+
+        def counting(spans: Sequence[Span]) -> None:
+            runs.append(sum(len(span.ids) for span in spans))
+            run(spans)
+
+        monkeypatch.setattr(engine._cache, "run", counting)
         held, rounds = 100, 0
         while held < 180:
             good, wrong = int(rng.integers(0, 9)), int(rng.integers(1, 9))
@@ -202,7 +191,7 @@ class TestRestore:
             states, remembered = self.tracks(engine)[0]
             assert states <= 2
             assert remembered <= 100 + RENEW  # the prompt came in one piece
-        again = sum(run for run in counted.runs if run > 1)
+        again = sum(rows for rows in runs if rows > 1)
         assert again < 16 * rounds
         assert engine.trim(0, 3) == 0
         engine.close()

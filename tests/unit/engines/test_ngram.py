@@ -1,6 +1,5 @@
 """Prompt lookup: what it guesses, and that its index follows every cut."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,10 +9,6 @@ from specmesh.engines.ngram import NgramDrafter
 GREEDY = Sampler(SamplingParams())
 
 
-def guess(ids: list[int]) -> int | None:
-    return NgramDrafter(256, 1).predict(0, ids, GREEDY)
-
-
 def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:
     """The same guess by looking through everything."""
     for size in range(longest, shortest - 1, -1):
@@ -21,15 +16,6 @@ def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:
             if size < len(ids) and ids[end - size : end] == ids[-size:]:
                 return ids[end]
     return None
-
-
-def test_guesses_what_followed() -> None:
-    assert guess([1, 2, 3, 9, 1, 2]) == 3
-
-
-@pytest.mark.parametrize("ids", [[1], [1, 2], [1, 2, 3, 4], [5, 1, 6, 1]])
-def test_no_guess(ids: list[int]) -> None:
-    assert guess(ids) is None
 
 
 SHORT_IDS = st.lists(st.integers(0, 3), max_size=12)
