@@ -36,7 +36,6 @@ class RunResult:
 
     def as_json(self) -> Json:
         outcomes = aggregate(self.samples)
-        samples = [asdict(one) | {"tokens": len(one.ids)} for one in self.samples]
         return {
             "schema_version": 1,
             "model": self.snapshot.get("model"),
@@ -46,7 +45,7 @@ class RunResult:
             "max_tokens": self.plan.max_tokens,
             "variants": [asdict(outcome) for outcome in outcomes],
             "assessment": self._assessment(outcomes),
-            "samples": [{name: one[name] for name in one if name != "ids"} for one in samples],
+            "samples": [one.as_json() for one in self.samples],
         }
 
     def _assessment(self, outcomes: list[Outcome]) -> list[str]:
@@ -61,12 +60,10 @@ def assess(outcomes: list[Outcome], steps_ms: dict[int, float]) -> list[str]:
     named = {one.variant: one for one in outcomes}
     alone = named.get(ALONE.name)
     if alone is None or not alone.tokens:
-        return ["No tokens came from the verifier alone: nothing to compare with. Try other prompts."]
+        return ["No tokens came from the verifier alone: try other prompts."]
     drafting = [one for one in outcomes if one.speedup is not None and one is not alone]
     if not drafting:
-        return [
-            "Only the verifier alone was run: no drafter is attached. Start one: specmesh drafter --connect ADDRESS"
-        ]
+        return ["Only the verifier alone was run. Start a drafter: specmesh drafter --connect ADDRESS"]
     lost, texts = sum(one.without_drafter for one in drafting), sum(one.texts for one in drafting)
     said = [f"{lost} of {texts} texts ended without a drafter: see its log, and run again."] if lost else []
     drafting = [one for one in drafting if one.without_drafter < one.texts]
@@ -81,7 +78,11 @@ def assess(outcomes: list[Outcome], steps_ms: dict[int, float]) -> list[str]:
     said.append(_limit(max(telling, key=_speedup), alone))
     if len(steps_ms) > 1 and steps_ms.get(1):
         said.append(_steepness(steps_ms))
-    return [*said, _texts(drafting)]
+    same, compared = sum(one.identical for one in drafting), sum(one.compared for one in drafting)
+    if same == compared:
+        return [*said, f"All {compared} texts with drafts are those of the verifier alone."]
+    parted = "the others differ, as a rule where two tokens nearly tie: steps of another width round differently"
+    return [*said, f"{same} of {compared} texts with drafts are those of the verifier alone; {parted} (docs/usage.md)."]
 
 
 def factors(one: Outcome, alone: Outcome) -> dict[str, float]:
@@ -109,16 +110,17 @@ def _speedup(one: Outcome) -> float:
 
 
 def _times(one: Outcome) -> str:
-    assert one.speedup is not None, "only of variants that were compared"
-    range_ = "one iteration" if one.iterations == 1 else f"{one.speedup.low:.2f} to {one.speedup.high:.2f}"
-    return f"{one.speedup.median:.2f}x the verifier alone ({range_})"
+    low, high = (one.speedup.low, one.speedup.high) if one.speedup is not None else (0.0, 0.0)
+    return (
+        f"{_speedup(one):.2f}x the verifier alone "
+        f"({'one iteration' if one.iterations == 1 else f'{low:.2f} to {high:.2f}'})"
+    )
 
 
 def _pays(best: Outcome) -> str:
-    assert best.speedup is not None, "only of variants that were compared"
-    if best.speedup.low > 1 and best.iterations > 1:
+    if best.speedup is not None and best.speedup.low > 1 and best.iterations > 1:
         return f"Drafting pays: {best.variant} is {_times(best)}."
-    if best.speedup.median > 1:
+    if _speedup(best) > 1:
         return f"Whether drafting pays is not clear: {best.variant} is {_times(best)}. Try more iterations."
     return f"Drafting does not pay here: the best, {best.variant}, is {_times(best)}."
 
@@ -159,13 +161,3 @@ def _steepness(steps_ms: dict[int, float]) -> str:
     ratio = steps_ms[rows] / steps_ms[1]
     kind = "flat, drafts are cheap to verify" if ratio <= FLAT else "moderate" if ratio < STEEP else "steep"
     return f"Step costs are {kind}: {rows} rows cost {ratio:.2f} of one."
-
-
-def _texts(drafting: list[Outcome]) -> str:
-    same, compared = sum(one.identical for one in drafting), sum(one.compared for one in drafting)
-    if same == compared:
-        return f"All {compared} texts with drafts are those of the verifier alone."
-    return (
-        f"{same} of {compared} texts with drafts are those of the verifier alone; the others differ, as a "
-        "rule where two tokens nearly tie: steps of another width round differently (docs/usage.md tells more)."
-    )

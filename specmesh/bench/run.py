@@ -60,28 +60,31 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One text. latency_s: from the request to its last token, on the client's clock; the rest is from its report.
-
-    decode_s: without prompt processing. restart_ms: from corrections to the first drafts on them; network_ms: the
-    network's part of that.
-    """
+    """One text. latency_s: from the request to its last token, on the client's clock. report: the numbers that the
+    daemon told of it; what is missing is 0."""
 
     variant: str
     prompt: int
     iteration: int
     ids: tuple[int, ...]
     latency_s: float
-    decode_s: float
-    rounds: int
-    drafted: int
-    accepted: int
-    verify_ms: float
-    wait_ms: float
-    draft_ms: float
-    network_ms: float
-    restart_ms: float
-    wire_bytes: int
     drafter: str | None
+    report: defaultdict[str, float]
+
+    @property
+    def decode_s(self) -> float:
+        """Without prompt processing."""
+        rate = self.report["tokens_per_second"]
+        return len(self.ids) / rate if rate > 0 else 0.0
+
+    @property
+    def wire_bytes(self) -> float:
+        return self.report["bytes_sent"] + self.report["bytes_received"]
+
+    def as_json(self) -> Json:
+        names = ("variant", "prompt", "iteration", "latency_s", "decode_s", "wire_bytes", "drafter")
+        told = {name: self.report[name] for name in ("rounds", "drafted", "accepted", *_TIMES)}
+        return {name: getattr(self, name) for name in names} | told | {"tokens": len(self.ids)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,24 +166,10 @@ def collect(client: Client, body: Json) -> tuple[list[int], float, dict[str, Any
 
 
 def _sample(client: Client, plan: RunPlan, variant: Variant, prompt: int, iteration: int) -> Sample:
-    """Generate one text; what its report lacks is 0."""
     ids, latency_s, last, _ = collect(client, plan.body(prompt, variant))
     report = Fields(last["report"])
     told = defaultdict[str, float](float, report.by_name())
-    return Sample(
-        variant=variant.name,
-        prompt=prompt,
-        iteration=iteration,
-        ids=tuple(ids),
-        latency_s=latency_s,
-        decode_s=len(ids) / told["tokens_per_second"] if told["tokens_per_second"] > 0 else 0.0,
-        rounds=int(told["rounds"]),
-        drafted=int(told["drafted"]),
-        accepted=int(told["accepted"]),
-        wire_bytes=int(told["bytes_sent"] + told["bytes_received"]),
-        drafter=report.text("drafter") or None,
-        **{name: told[name] for name in _TIMES},
-    )
+    return Sample(variant.name, prompt, iteration, tuple(ids), latency_s, report.text("drafter") or None, told)
 
 
 def aggregate(samples: list[Sample]) -> list[Outcome]:
@@ -196,11 +185,16 @@ def _outcome(
 ) -> Outcome:
     rates = _rates(own)
     paired = [rate / alone[n] for n, rate in rates.items() if alone.get(n)]
-    tokens, rounds = sum(len(one.ids) for one in own), sum(one.rounds for one in own)
-    drafted, accepted = sum(one.drafted for one in own), sum(one.accepted for one in own)
+    tokens = sum(len(one.ids) for one in own)
+    rounds, drafted, accepted = (
+        int(sum(one.report[name] for one in own)) for name in ("rounds", "drafted", "accepted")
+    )
     compared = [one for one in own if one.prompt in truth]
-    times = {name: fmean(getattr(one, name) for one in own) for name in _TIMES}
-    times |= {f"{name}_ms": fmean(getattr(one, f"{name}_s") for one in own) * 1e3 for name in ("latency", "decode")}
+    times = {name: fmean(one.report[name] for one in own) for name in _TIMES}
+    times["latency_ms"], times["decode_ms"] = (
+        fmean(one.latency_s for one in own) * 1e3,
+        fmean(one.decode_s for one in own) * 1e3,
+    )
     times["other_ms"] = max(times["latency_ms"] - times["verify_ms"] - times["wait_ms"], 0.0)
     return Outcome(
         variant=variant.name,

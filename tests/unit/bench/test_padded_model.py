@@ -26,17 +26,6 @@ def padded():
     return module
 
 
-@pytest.fixture
-def write(padded, tmp_path):
-    def make(kind, width=512):
-        layer = padded.Layer(width, hidden=768, heads=width // 64, heads_kv=2, count=3)
-        path = padded.write(tmp_path / f"{kind}.gguf", layer, kind, Path(bundled("target.gguf")))
-        assert list(tmp_path.iterdir()) == [path]
-        return path, layer
-
-    return make
-
-
 def test_refuses_what_it_cannot_pad(padded, tmp_path, make_gguf):
     """Another architecture, heads of another size, or a width below the original's."""
     layer = padded.Layer(512, 768, 8, 2, 1)
@@ -49,11 +38,12 @@ def test_refuses_what_it_cannot_pad(padded, tmp_path, make_gguf):
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_0"])
-def test_same_function(write, kind):
+@pytest.mark.parametrize("kind", ["F32", "Q4_0"])
+def test_same_function(padded, tmp_path, kind):
     """Logits after a prompt are the original's but for rounding, and so is what a greedy text continues with."""
     pytest.importorskip("llama_cpp")
-    path, _ = write(kind)
+    layer = padded.Layer(512, hidden=768, heads=8, heads_kv=2, count=3)
+    path = padded.write(tmp_path / "padded.gguf", layer, kind, Path(bundled("target.gguf")))
     ids, expected = greedy(Path(bundled("target.gguf")))
     same_ids, logits = greedy(path)
     assert same_ids == ids

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from samples import TOKENS, drafted, text
 
 from specmesh import client as client_module
@@ -21,8 +21,8 @@ from specmesh.errors import ConfigError
 def test_aggregate():
     """Rates are over an iteration's texts, speed-ups against the verifier alone in the same iteration."""
     samples = [
-        *(text(iteration=n, decode_s=s) for n, s in enumerate((0.4, 0.8, 0.5))),
-        *(drafted(iteration=n, decode_s=s) for n, s in enumerate((0.2, 0.2, 0.5))),
+        *(text(iteration=n, tokens_per_second=s) for n, s in enumerate((100.0, 50.0, 80.0))),
+        *(drafted(iteration=n, tokens_per_second=s) for n, s in enumerate((200.0, 200.0, 80.0))),
     ]
     alone, fixed = aggregate(samples)
     assert (alone.variant, fixed.variant) == ("alone", "draft_n 4")
@@ -93,50 +93,28 @@ def test_step_table():
 class FakeClient:
     """A verifier whose texts are two tokens each."""
 
-    snapshot: ClassVar[Json] = {}
     asked: ClassVar[list[Json]] = []
 
     def __init__(self, path: Path | None) -> None:
         pass
 
     def get(self, resource: str) -> Json:
-        assert resource == "/stats"
-        return self.snapshot
+        model = {"name": "big", "backend": "cpu"}
+        return {"role": "verifier", "model": model, "peers": [{"drafter": "mac"}], "steps_ms": {"1": 10.0, "4": 12.0}}
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
         self.asked.append(body)
-        report = {
-            "tokens_per_second": 100.0,
-            "rounds": 2,
-            "verify_ms": 20.0,
-            "drafter": "mac" if body["draft_n"] else None,
-        }
+        report = {"tokens_per_second": 100.0, "rounds": 2, "verify_ms": 20.0}
         yield {"specmesh": {"token_ids": [1]}}
         yield {"specmesh": {"token_ids": [2]}}
-        yield {"specmesh": {"report": report}}
+        yield {"specmesh": {"report": report | {"drafter": "mac" if body["draft_n"] else None}}}
 
 
-@pytest.fixture
-def verifier(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
-    """The client that the commands use."""
-    FakeClient.asked = []
-    FakeClient.snapshot = {
-        "role": "verifier",
-        "model": {"name": "big", "backend": "cpu"},
-        "peers": [{"drafter": "mac"}],
-        "steps_ms": {"1": 10.0, "4": 12.0},
-    }
-    monkeypatch.setattr(client_module, "Client", FakeClient)
-    return FakeClient
-
-
-def bench(*args: object) -> Result:
-    return CliRunner().invoke(main, ["bench", *map(str, args)])
-
-
-def test_run_asks_each_variant(verifier: type[FakeClient]):
+def test_run_asks_each_variant(monkeypatch: pytest.MonkeyPatch):
     """Every prompt with every variant in every iteration, greedily, after a warm-up; the result is one JSON object."""
-    done = bench("run", "--num-prompts", 2, "--iterations", 2, "--max-tokens", 5, "--json")
+    monkeypatch.setattr(client_module, "Client", FakeClient)
+    words = ("bench", "run", "--num-prompts", "2", "--iterations", "2", "--max-tokens", "5", "--json")
+    done, verifier = CliRunner().invoke(main, words), FakeClient
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert [one["variant"] for one in told["variants"]] == [variant.name for variant in VARIANTS]

@@ -14,17 +14,7 @@ from specmesh.cli import main
 from specmesh.client import Json
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
 
-HEAVY = [
-    "numpy",
-    "zmq",
-    "llama_cpp",
-    "starlette",
-    "uvicorn",
-    "structlog",
-    "rich",
-    "mlx",
-    "specmesh.engines",
-]
+HEAVY = ["numpy", "zmq", "llama_cpp", "starlette", "uvicorn", "structlog", "rich", "mlx", "specmesh.engines"]
 
 
 class FakeClient:
@@ -33,8 +23,6 @@ class FakeClient:
     chunks: ClassVar[list[Json]] = []
     error: ClassVar[BaseException | None] = None
     asked: ClassVar[list[object]] = []
-    answers: ClassVar[int] = 0
-    """How often `get` answers before the error."""
 
     def __init__(self, path: Path | None, timeout: float | None = None, waits: object = None) -> None:
         type(self).asked.append(path)
@@ -47,7 +35,7 @@ class FakeClient:
 
     def get(self, resource: str) -> Json:
         type(self).asked.append(resource)
-        if self.error is not None and self.asked.count(resource) > self.answers:
+        if self.error is not None:
             raise self.error
         return {"role": "verifier", "loading": 0.5, "schema_version": 1}
 
@@ -55,7 +43,7 @@ class FakeClient:
 @pytest.fixture(autouse=True)
 def daemon(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
     """The client every command uses."""
-    FakeClient.chunks, FakeClient.error, FakeClient.asked, FakeClient.answers = [], None, [], 0
+    FakeClient.chunks, FakeClient.error, FakeClient.asked = [], None, []
     monkeypatch.setattr(client_module, "Client", FakeClient)
     monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
     return FakeClient
@@ -87,25 +75,24 @@ def test_defaults(daemon: type[FakeClient]):
     }
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--logprobs", "2"),
-        ("--pace", "--json"),
-        ("--pace", "--show-drafts"),
-        ("--n", "2", "--pace"),
-        ("--n", "2", "--show-drafts"),
-    ],
-)
-def test_options_that_do_not_go_together(daemon: type[FakeClient], words: tuple[str, ...]):
-    """Wrong usage, before anybody is asked."""
-    done = run("generate", "hi", *words)
-    assert (done.exit_code, words[0] in done.output, daemon.asked) == (2, True, [])
+def chunk(number: int, text: str, finish: str | None = None) -> Json:
+    """A chunk of one of several texts."""
+    return {
+        "choices": [{"index": number, "text": text, "finish_reason": finish}],
+        "specmesh": {"report": {"rounds": 2}} if finish else {"token_ids": [*text.encode()]},
+    }
 
 
 def test_several_texts(daemon: type[FakeClient]):
-    """They are asked for at once, and nothing that one text alone can have."""
-    assert run("generate", "hi", "--n", "3", "--verbose", "--reconnect-timeout", "5").exit_code == 0
+    """They are asked for at once, and nothing that one text alone can have; however they come, they are printed in
+    order."""
+    daemon.chunks = [chunk(1, "uv"), chunk(0, "a"), chunk(2, "x"), chunk(1, "", "stop")]
+    daemon.chunks += [chunk(0, "b"), chunk(0, "", "length"), chunk(2, "", "stop")]
+    done = run("generate", "hi", "--n", "3", "--verbose", "--reconnect-timeout", "5", "--seed", str(2**32 - 2))
+    assert (done.exit_code, done.stdout) == (0, "ab\nuv\nx\n")
+    said = [line for line in done.stderr.splitlines() if line.startswith("specmesh: ")]
+    assert said == [f"specmesh: text {n} of 3, seed {seed}" for n, seed in ((1, 2**32 - 2), (2, 2**32 - 1), (3, 0))]
+    assert done.stderr.count("rounds       2,") == 3
     body = asked(daemon)
     assert (body["n"], body["rounds"], body["reconnect_timeout"]) == (3, False, 5.0)
     assert "resumable" not in body
@@ -113,18 +100,10 @@ def test_several_texts(daemon: type[FakeClient]):
 
 def test_every_option(daemon: type[FakeClient]):
     """Every option reaches the body; --verbose and --show-drafts ask for rounds."""
-    words = (
-        "--max-tokens 5 --temperature 0.7 --seed 3 --top-k 40 --top-p 0.9 --min-p 0.05 --typical-p 0.8 "
-        "--repeat-penalty 1.1 --repeat-last-n -1 --frequency-penalty 0.5 --presence-penalty -0.5 "
-        "--logit-bias 198-2.5 --logit-bias 7+1 --strategy threshold --threshold 0.2 --stop x --stop y "
-        "--draft-n 4 --verbose --socket some.sock"
-    )
-    done = run("generate", "hi", *words.split())
-    assert done.exit_code == 0
-    assert asked(daemon) == {
-        "prompt": "hi",
+    sampling: Json = {
         "max_tokens": 5,
         "temperature": 0.7,
+        "seed": 3,
         "top_k": 40,
         "top_p": 0.9,
         "min_p": 0.05,
@@ -133,13 +112,17 @@ def test_every_option(daemon: type[FakeClient]):
         "repeat_last_n": -1,
         "frequency_penalty": 0.5,
         "presence_penalty": -0.5,
-        "logit_bias": [(198, -2.5), (7, 1.0)],
         "strategy": "threshold",
         "threshold": 0.2,
-        "stop": ["x", "y"],
         "draft_n": 4,
+    }
+    words = [word for name, value in sampling.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    more = "--logit-bias 198-2.5 --logit-bias 7+1 --stop x --stop y --verbose --socket some.sock"
+    assert run("generate", "hi", *words, *more.split()).exit_code == 0
+    lists = {"logit_bias": [(198, -2.5), (7, 1.0)], "stop": ["x", "y"]}
+    assert asked(daemon) == sampling | lists | {
+        "prompt": "hi",
         "rounds": True,
-        "seed": 3,
         "resumable": True,
         "reconnect_timeout": 30.0,
     }
@@ -167,6 +150,11 @@ def test_stdin_that_is_no_text(daemon: type[FakeClient], command: tuple[str, ...
         "generate",
         "generate x y",
         "generate x --resume cmpl-1",
+        "generate x --logprobs 2",
+        "generate x --pace --json",
+        "generate x --pace --show-drafts",
+        "generate x --n 2 --pace",
+        "generate x --n 2 --show-drafts",
         "generate x --max-tokens 0",
         "generate x --draft-n 17",
         "generate x --draft-n some",
@@ -181,10 +169,10 @@ def test_stdin_that_is_no_text(daemon: type[FakeClient], command: tuple[str, ...
         "drafter --engine magic",
     ],
 )
-def test_usage_errors(args: str):
-    """Wrong usage exits 2 with click's message."""
+def test_usage_errors(daemon: type[FakeClient], args: str):
+    """Wrong usage exits 2 with click's message, before anybody is asked."""
     done = run(*args.split())
-    assert done.exit_code == 2
+    assert (done.exit_code, daemon.asked) == (2, [])
     assert "Error: " in done.stderr
 
 
@@ -230,20 +218,10 @@ def loaded(*args: str, code: int) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("args", "code"),
-    [
-        (("--version",), 0),
-        (("stats", "--socket", "none.sock"), 69),
-        (("stats", "--json", "--socket", "none.sock"), 69),
-        (("generate", "hi", "--socket", "none.sock"), 69),
-        (("bench", "run", "--socket", "none.sock"), 69),
-        (("bench", "steps", "--socket", "none.sock"), 69),
-        (("ping", "--socket", "none.sock"), 69),
-        (("completion", "fish"), 0),
-        (("--help",), 0),
-    ],
+    "command", ["stats", "stats --json", "generate hi", "bench run", "bench steps", "ping", "--version", "--help"]
 )
-def test_commands_load_nothing_heavy(args: tuple[str, ...], code: int):
-    """--version, stats and generate load no numpy, ZeroMQ, web server or engine."""
-    modules = loaded(*args, code=code)
+def test_commands_load_nothing_heavy(command: str):
+    """No numpy, ZeroMQ, web server or engine."""
+    plain = command.startswith("--")
+    modules = loaded(*command.split(), *(() if plain else ("--socket", "none.sock")), code=0 if plain else 69)
     assert not {name for name in modules for heavy in HEAVY if name == heavy or name.startswith(f"{heavy}.")}

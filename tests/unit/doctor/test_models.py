@@ -13,15 +13,11 @@ from specmesh.doctor.mesh import RoleSettings
 def test_bundled(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """The pair that comes along, whole and not."""
     assert look()["bundled pair"].status == "ok"
+    monkeypatch.setenv("SPECMESH_MODELS_DIR", str(folder / "none"))
+    assert (look()["folder"].status, "nothing was pulled" in look()["folder"].found) == ("ok", True)
     monkeypatch.setattr(paths, "bundled", lambda name: str(folder / name))
     broken = look()["bundled pair"]
     assert (broken.status, broken.found) == ("fail", "cannot be read: target.gguf, drafter.gguf, drafter-hf")
-
-
-def test_a_folder_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """Nothing was pulled yet."""
-    monkeypatch.setenv("SPECMESH_MODELS_DIR", str(folder / "none"))
-    assert (look()["folder"].status, "nothing was pulled" in look()["folder"].found) == ("ok", True)
 
 
 @pytest.fixture

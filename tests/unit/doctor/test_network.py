@@ -23,12 +23,7 @@ LAN = {"reach": Reach.OPEN, "code": None, "kind": Way.LOCAL, "attached": None, "
         ({"reach": Reach.TIMED_OUT}, "fail", "does not answer", "firewall"),
         ({"reach": Reach.NO_ROUTE, "code": 113}, "fail", "no route", "VPN"),
         ({"reach": Reach.NO_ROUTE, "code": 65}, "fail", "no route", "VPN"),
-        (
-            {"reach": Reach.NO_ROUTE, "code": 65, "macos": True},
-            "fail",
-            "errno 65",
-            "Privacy & Security > Local Network",
-        ),
+        ({"reach": Reach.NO_ROUTE, "code": 65, "macos": True}, "fail", "errno 65", "Security > Local Network"),
         ({"reach": Reach.NO_ROUTE, "code": 51, "macos": True}, "fail", "no route", "VPN"),
         ({"reach": Reach.NO_ROUTE, "code": 65, "macos": True, "kind": Way.ROUTED}, "fail", "no route", "VPN"),
         ({"reach": Reach.NO_NAME}, "fail", "name is not found", "IP address"),

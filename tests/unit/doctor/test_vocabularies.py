@@ -45,21 +45,14 @@ def doctor(*args: object) -> Result:
         ({"foreign": 58}, "different", 1),
     ],
 )
-@pytest.mark.parametrize("swapped", [False, True])
-def test_gguf_files(make_gguf: Make, options: dict[str, int], verdict: str, code: int, swapped: bool):
+def test_gguf_files(make_gguf: Make, options: dict[str, int], verdict: str, code: int):
     """Each verdict, its exit code, and one JSON object that says the same as the lines."""
-    paths = [make_gguf("doctor-a", **WORDS), make_gguf("doctor-b", **WORDS, **options)]
-    model, against = reversed(paths) if swapped else paths
+    model, against = make_gguf("doctor-a", **WORDS), make_gguf("doctor-b", **WORDS, **options)
     done = doctor("--model", model, "--against", against)
     assert done.exit_code == code, done.output
     assert f"verdict   {verdict}: " in done.stdout
     told = json.loads(doctor("--model", model, "--against", against, "--json").stdout)
-    assert (told["verdict"], told["usable"], told["model"], told["against"]) == (
-        verdict,
-        code == 0,
-        str(model),
-        str(against),
-    )
+    assert (told["verdict"], told["usable"], told["model"]) == (verdict, code == 0, str(model))
     assert told["meaning"] in done.stdout
     assert told["encoders"]["alike"] == told["encoders"]["compared"]
     assert bool(told["differences"]) == (verdict != "same")
