@@ -11,7 +11,7 @@ from statistics import fmean
 from threading import Barrier, Thread
 from urllib.parse import urlsplit
 
-from specmesh.client import Client, Json
+from specmesh.client import Client, Fields, Json
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable
 
 WARM_UP_TOKENS = 16
@@ -269,17 +269,15 @@ class LoadResult:
 
     def lines(self) -> list[str]:
         load, places = self.load, self._places()
-        model = self.about.get("model")
-        name = model.get("name") if isinstance(model, dict) else "unknown model"
+        name = Fields(self.about).text("model", "name") or "unknown model"
         where = self.about.get("url") or f"{places or '?'} sessions held at once"
         what = f"prompts {len(load.prompts)}, iterations {load.iterations}, {load.max_tokens} tokens each"
         draft_n = load.options.get("draft_n", "as it is")
         return [f"{name}, {where}", f"{what}; draft_n {draft_n}", "", *lines(levels(self.runs))]
 
     def _places(self) -> int | None:
-        sessions = self.about.get("sessions")
-        most = sessions.get("max") if isinstance(sessions, dict) else None
-        return most if isinstance(most, int) else None
+        most = Fields(self.about).number("sessions", "max")
+        return None if most is None else int(most)
 
 
 class Server(Client):

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 
 from specmesh.bench.run import ADAPTIVE, ALONE, Outcome, RunPlan, Sample, aggregate, lines
 from specmesh.bench.steps import measured
-from specmesh.client import Json
+from specmesh.client import Fields, Json
 
 FLAT, STEEP = 1.25, 2.0
 """Cost of a wide step over that of one row: up to FLAT drafts are almost free, from STEEP on they are dear."""
@@ -23,8 +23,8 @@ class RunResult:
 
     def lines(self) -> list[str]:
         outcomes, plan = aggregate(self.samples), self.plan
-        model = self.snapshot.get("model")
-        name = f"{model.get('name')} on {model.get('backend')}" if isinstance(model, dict) else "unknown model"
+        model = Fields(self.snapshot).part("model")
+        name = f"{model.text('name')} on {model.text('backend')}" if model.raw else "unknown model"
         return [
             f"{name}, drafter {', '.join(self._drafters()) or 'none'}",
             f"prompts {len(plan.prompts)}, iterations {plan.iterations}, at most {plan.max_tokens} tokens",

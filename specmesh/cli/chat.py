@@ -25,28 +25,19 @@ class Conversation:
     system: str | None = None
     raw: bool = False
     messages: list[Json] = field(default_factory=list)
-    text: str = ""
 
     def __post_init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything but the system prompt."""
-        self.text = ""
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
 
     def said(self, text: str) -> Json:
         """Add the user's message; return the fields of the request."""
-        if self.raw:
-            self.text += text
-            return {"prompt": self.text}
         self.messages.append({"role": "user", "content": text})
+        if self.raw:
+            return {"prompt": "".join(str(message["content"]) for message in self.messages)}
         return {"messages": self.messages}
-
-    def answered(self, text: str) -> None:
-        """Add the model's answer, even a part of one."""
-        self.text += text
-        self.messages.append({"role": "assistant", "content": text})
 
 
 @click.command()
@@ -96,11 +87,11 @@ def run(client: Client, conversation: Conversation, options: Json) -> None:
             case "/?" | "/help":
                 print(HELP, file=sys.stderr)
             case _:
-                before = conversation.text, list(conversation.messages)
+                before = list(conversation.messages)
                 try:
                     _answer(client, conversation, conversation.said(line) | options)
                 except SpecmeshError as error:  # what was refused is no part of the conversation
-                    conversation.text, conversation.messages = before
+                    conversation.messages = before
                     say(str(error))
 
 
@@ -132,7 +123,7 @@ def _answer(client: Client, conversation: Conversation, body: Json) -> None:
         if not sys.stdin.isatty():
             raise
     print(flush=True)
-    conversation.answered(text)
+    conversation.messages.append({"role": "assistant", "content": text})
 
 
 def _text(chunk: Json) -> str:

@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,8 @@ class _Text:
     ids: list[int] = field(default_factory=list)
     rounds: int = 0
     finish_reason: str | None = None
-    result: Json = field(default_factory=dict)
+    report: Json = field(default_factory=dict)
+    prompt_ids: object = ()
     seed: object = None
     logprobs: list[object] = field(default_factory=list)
 
@@ -123,12 +124,13 @@ def generate(
         **({} if logprobs is None else {"logprobs": logprobs}),
         "rounds": (verbose or show_drafts) and n == 1,
     }
+    body = {"seed": secrets.randbits(32)} | body
     output = Output(as_json=json, verbose=verbose, show_drafts=show_drafts, pace=pace)
     client = daemon.Client(socket_path, waits=say_waiting)
     if n > 1:
-        run_several(client, body, output, n, reconnect_timeout, say)
+        _run_several(client, body, output, n, reconnect_timeout)
     else:
-        run(client, body, output, reconnect_timeout, say)
+        _run(client, body, output, reconnect_timeout)
 
 
 def say(what: str) -> None:
@@ -152,14 +154,11 @@ def read_stdin() -> str:
         ) from None
 
 
-def run(
-    client: Client, body: Json, output: Output, timeout: float = 0.0, say: Callable[[str], None] = lambda _: None
-) -> None:
+def _run(client: Client, body: Json, output: Output, timeout: float) -> None:
     """Generate and print one completion; raise the daemon's error after the text so far.
 
-    timeout: seconds to wait for a daemon that went away; say: called with what is waited for.
+    timeout: seconds to wait for a daemon that went away.
     """
-    body = {"seed": secrets.randbits(32)} | body
     so_far = _Text(seed=body["seed"])
     try:
         paced = PacedOutput(_show) if output.pace else nullcontext()
@@ -172,25 +171,22 @@ def run(
         elif so_far.text or so_far.finish_reason:
             print(flush=True)
     if output.verbose and not output.as_json:
-        print("\n".join(summary(_report(so_far))), file=sys.stderr)
+        print("\n".join(_summary(so_far.report)), file=sys.stderr)
 
 
-def run_several(
-    client: Client, body: Json, output: Output, count: int, timeout: float, say: Callable[[str], None]
-) -> None:
+def _run_several(client: Client, body: Json, output: Output, count: int, timeout: float) -> None:
     """Generate `count` completions in parallel, with consecutive seeds, and print them in order.
 
-    The first is streamed, each other one follows once those before it are complete; `say` is called before each.
-    timeout: seconds that a drafter waits for its verifier; several completions cannot be resumed.
+    The first is streamed, each other one follows once those before it are complete. timeout: seconds that a drafter
+    waits for its verifier; several completions cannot be resumed.
     """
-    seed = body.get("seed", secrets.randbits(32))
+    seed = body["seed"]
     assert isinstance(seed, int)
     texts = [_Text(seed=(seed + number) % SEEDS) for number in range(count)]
-    printing = _in_order([] if output.as_json else texts, output, say)
+    printing = _in_order([] if output.as_json else texts, output)
     next(printing, None)
     try:
-        asked = body | {"seed": seed, "n": count, "reconnect_timeout": timeout}
-        with closing(client.complete(asked)) as chunks:
+        with closing(client.complete(body | {"n": count, "reconnect_timeout": timeout})) as chunks:
             for chunk in chunks:
                 index: int = chunk["choices"][0]["index"]  # type: ignore[index]
                 _take(chunk, texts[index], Output(as_json=True), None)
@@ -201,24 +197,22 @@ def run_several(
             print(json_module.dumps({"schema_version": 1, "choices": [_as_json(text) for text in texts]}))
 
 
-def _in_order(texts: list[_Text], output: Output, say: Callable[[str], None]) -> Generator[None, None, None]:
+def _in_order(texts: list[_Text], output: Output) -> Generator[None, None, None]:
     """Print one text after the other; each turn prints what has come since."""
     for which, text in enumerate(texts, 1):
         say(f"text {which} of {len(texts)}, seed {text.seed}")
         shown = 0
-        while True:
-            _show(text.text[shown:])
-            shown = len(text.text)
-            if text.finish_reason is not None:
-                break
-            try:
+        try:
+            while text.finish_reason is None:
+                _show(text.text[shown:])
+                shown = len(text.text)
                 yield
-            except GeneratorExit:  # it was cut
-                print(end="\n" if shown else "", flush=True)
-                raise
-        print(flush=True)
+        except GeneratorExit:  # it was cut
+            print(end="\n" if shown else "", flush=True)
+            raise
+        print(text.text[shown:], flush=True)
         if output.verbose:
-            print("\n".join(summary(_report(text))), file=sys.stderr)
+            print("\n".join(_summary(text.report)), file=sys.stderr)
 
 
 def _show(text: str) -> None:
@@ -232,7 +226,8 @@ def _take(chunk: Json, so_far: _Text, output: Output, pace: PacedOutput | None) 
     so_far.text += choice["text"]
     so_far.finish_reason = choice["finish_reason"] or so_far.finish_reason
     if "report" in told:
-        so_far.result = told
+        so_far.report = told["report"]  # type: ignore[assignment]
+        so_far.prompt_ids = told.get("prompt_token_ids", ())
     if "request" in told:
         so_far.seed = told["request"]["seed"]  # type: ignore[index]
     if isinstance(found := told.get("logprobs"), list):
@@ -272,27 +267,21 @@ def _round_line(number: int, told: Json) -> str:
     return f"round {number}: drafted {told['drafted_text']!r}, accepted {accepted}/{len(drafts)}, {kind} {own}"
 
 
-def _report(so_far: _Text) -> Json:
-    report = so_far.result.get("report")
-    return report if isinstance(report, dict) else {}
-
-
 def _as_json(so_far: _Text) -> Json:
     own: Json = {
         "schema_version": 1,
         "text": so_far.text,
         "token_ids": so_far.ids,
-        "prompt_token_ids": so_far.result.get("prompt_token_ids", []),
+        "prompt_token_ids": so_far.prompt_ids,
         "finish_reason": so_far.finish_reason or "interrupted",
         "generated_tokens": len(so_far.ids),
         "seed": so_far.seed,
         "logprobs": so_far.logprobs or None,
     }
-    report = {key: value for key, value in _report(so_far).items() if key in _REPORT_KEYS}
-    return dict.fromkeys(_REPORT_KEYS) | own | report
+    return own | {key: so_far.report.get(key, own.get(key)) for key in _REPORT_KEYS}
 
 
-def summary(report: Json) -> list[str]:
+def _summary(report: Json) -> list[str]:
     numbers = {key: value for key, value in report.items() if isinstance(value, int | float)}
     r = defaultdict[str, float](float, numbers)
     rounds = max(r["rounds"], 1)

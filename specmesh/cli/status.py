@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -16,7 +17,7 @@ from specmesh.cli.options import POSITIVE_SHARE, json_option, number, print_json
 from specmesh.client import Fields, Json, known_sockets, listens, printable, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
-from specmesh.security.addresses import endpoint, way
+from specmesh.security.addresses import Way, endpoint, way
 
 if TYPE_CHECKING:
     from specmesh.doctor import Checks
@@ -58,8 +59,7 @@ class Found:
 
     @property
     def model(self) -> str | None:
-        name = self.fields.part("model").raw.get("name")
-        return str(name) if name is not None else None
+        return self.fields.text("model", "name") or None
 
     @property
     def state(self) -> str:
@@ -176,7 +176,7 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
     try:
         for event in daemon.Client(socket_path).stream("/ping", {"count": count, "interval_s": interval}):
             key = printable(str(event["peer"])), printable(str(event["address"]))
-            pings = peers.setdefault(key, _Pings(*key, str(way(_resolved(endpoint(key[1])[0])))))
+            pings = peers.setdefault(key, _Pings(*key, str(way_to(key[1]))))
             time_ms = event["time_ms"]
             pings.times_ms.append(float(time_ms) if isinstance(time_ms, int | float) else None)
             if not json:
@@ -223,12 +223,12 @@ class _Pings:
         return head + "; min/median/max = {min_ms:.2f}/{median_ms:.2f}/{max_ms:.2f} ms".format(**values)
 
 
-def _resolved(host: str) -> str:
-    """Return the first IP address of a host; the host itself if its name is not found."""
-    try:
-        return str(socket.getaddrinfo(host, None)[0][4][0])
-    except OSError:
-        return host
+def way_to(address: str) -> Way:
+    """Return where an address leads; the class of its host's first IP address, or of the name if it is not found."""
+    host, port = endpoint(address)
+    with suppress(OSError, UnicodeError):  # the second for what cannot be a name at all
+        host = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+    return way(host)
 
 
 # --- doctor

@@ -14,14 +14,14 @@ import click
 from specmesh import __version__, paths
 from specmesh.bench.steps import costs_of
 from specmesh.cli.config import command_of, effective, read
-from specmesh.cli.status import Found
+from specmesh.cli.status import Found, way_to
 from specmesh.client import Fields, printable
 from specmesh.config import parse_port
 from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.doctor import Check, fail, ok, warn
 from specmesh.errors import BadVariable, ConfigError, InsecureKeys
 from specmesh.paths import ROLES
-from specmesh.security.addresses import Way, endpoint, way
+from specmesh.security.addresses import Way, endpoint
 from specmesh.security.keys import Listing, find_keys
 
 CONNECT_TIMEOUT_S = 2.0
@@ -180,12 +180,12 @@ def network(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Ch
     addresses = _addresses(settings, running)
     attached = {end.text("address"): bool(end.text("name")) for stats in running for end in stats.parts("verifiers")}
     told = [
-        judge_reach(address, *_tried(address), _way(address), attached.get(address))
+        judge_reach(address, *_tried(address), way_to(address), attached.get(address))
         for role, address in addresses
         if role == "drafter"
     ]
     for role, address in addresses:
-        wire = judge_wire(role, address, _way(address), _encrypted(role, address, settings, running))
+        wire = judge_wire(role, address, way_to(address), _encrypted(role, address, settings, running))
         told += [wire] if wire is not None else []
     told += [check for stats in running for check in _links(stats)]
     return told or [ok("network", "addresses", "none leads beyond this machine, and no link is up")]
@@ -302,14 +302,6 @@ def _encrypted(role: str, address: str, settings: Iterable[RoleSettings], runnin
         return one.text("insecure-no-auth") != "True" and find_keys(Path(named) if named else None) is not None
     except ConfigError:
         return False  # the group of keys says so
-
-
-def _way(address: str) -> Way:
-    host, port = endpoint(address)
-    try:
-        return way(str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]))
-    except (OSError, UnicodeError):  # the second for what cannot be a name at all
-        return way(host)
 
 
 def _tried(address: str) -> tuple[Reach, int | None]:
