@@ -32,7 +32,8 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "installing; llama.cpp is compiled the first time, which takes some minutes"
-	CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --editable '.[verifier,dev]'
+	CMAKE_ARGS='$(LLAMA)' PYTHONWARNINGS='ignore:Editable installation' \
+		$(BIN)/python -m pip install --quiet --editable '.[verifier,dev]'
 	@$(AS_WANTED) || { echo "pip had a llama.cpp without RPC or with AMX: it is compiled anew"; $(COMPILE) && $(AS_WANTED); }
 	@touch $@
 

@@ -195,10 +195,9 @@ def _wait(folder: "KeyFolder", bind: str, address: str | None, made: bool) -> No
     name = folder.listed(Listing.DRAFTERS)[theirs.key]
     click.echo(f"Paired with {name}. To take it back: specmesh keys revoke {name}")
     if made:
-        click.echo("This machine has a key now, which a verifier that runs already uses from its next start on.")
+        click.echo("This machine has a new key: a verifier that runs uses it once it is started again.")
     if alone:
-        start = f"--bind tcp://{_bracketed(host)}:{wire_port}"
-        click.echo(f"The verifier listens on this machine only: start it with {start}")
+        click.echo(f"Next: specmesh verifier --model FILE --bind tcp://{_bracketed(host)}:{wire_port}")
 
 
 def _ask(folder: "KeyFolder", host: str, code: str) -> None:

@@ -188,7 +188,7 @@ def network(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Ch
         wire = judge_wire(role, address, way_to(address), _encrypted(role, address, settings, running))
         told += [wire] if wire is not None else []
     told += [check for stats in running for check in _links(stats)]
-    return told or [ok("network", "addresses", "none leads beyond this machine, and no link is up")]
+    return told or [ok("network", "addresses", "nothing is set up or runs at an address beyond this machine")]
 
 
 def judge_reach(
