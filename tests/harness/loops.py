@@ -84,6 +84,18 @@ class Hearing:
             pass
         return event
 
+    def whole(self, count: int, prompt: Sequence[int] = PROMPT) -> Finished:
+        """How it ends, with so many ids, which are the target's own."""
+        end = self.end()
+        assert isinstance(end, Finished), end
+        assert self.ids == truth(count, prompt)
+        return end
+
+    def heard(self, count: int) -> None:
+        """Wait for so many ids."""
+        while len(self.ids) < count:
+            self.next()
+
     def error(self) -> SpecmeshError:
         """The error it ends with."""
         end = self.end()
@@ -206,6 +218,14 @@ class Bench:
             drain=drain,
         )
         return self._run(loop, mailbox, loop.close)
+
+    def pair(
+        self, engine: SimVerifier | None = None, draft: DraftEngine | None = None, **more: Any
+    ) -> tuple["Running", "Running"]:
+        """A verifier and a drafter that know each other."""
+        verifier, drafter = self.verifier(engine, **more), self.drafter(draft)
+        attach(verifier, drafter)
+        return verifier, drafter
 
     def router(self, address: str | None = None) -> "Scripted":
         """A verifier that says what the test tells it to."""
@@ -365,7 +385,7 @@ class Scripted:
         self.socket = router
         self.peer = b""
 
-    def expect(self, kind: type) -> m.Message:
+    def expect(self, kind: type) -> Any:
         """The next message of this kind; others are skipped."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
@@ -373,7 +393,7 @@ class Scripted:
                 return message
         raise AssertionError(f"no {kind.__name__} came")
 
-    def soon(self, kind: type) -> m.Message | None:
+    def soon(self, kind: type) -> Any:
         """The next message, if it is of this kind; None where another, or none, comes soon."""
         if not self.socket.poll(100):
             return None
@@ -404,7 +424,7 @@ class ScriptedDrafter:
         self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
         self.expect(m.Welcome)
 
-    def expect(self, *kinds: type[m.Message], pong: bool = True) -> m.Message:
+    def expect(self, *kinds: type[m.Message], pong: bool = True) -> Any:
         """The next message of these kinds; others are skipped, PINGs answered unless not wanted."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
@@ -452,10 +472,10 @@ def welcome(**changes: object) -> m.Welcome:
     return m.Welcome(**(fields | changes))  # type: ignore[arg-type]
 
 
-def welcomed(bench: Bench) -> tuple[Scripted, Running]:
+def welcomed(bench: Bench, engine: DraftEngine | None = None, **changes: object) -> tuple[Scripted, Running]:
     """A scripted verifier and a drafter it has welcomed."""
-    router, drafter = bench.router(), bench.drafter()
+    router, drafter = bench.router(), bench.drafter(engine)
     router.expect(m.Hello)
-    router.say(welcome())
+    router.say(welcome(**changes))
     until(lambda: drafter.welcome, "it is welcome")
     return router, drafter

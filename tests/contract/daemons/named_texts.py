@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.loops import PATIENCE, PROMPT, Flaky, Hearing, Running, ScriptedDrafter, ask_for, request, until
+from harness.loops import PATIENCE, PROMPT, Flaky, Running, Scripted, ScriptedDrafter, ask_for, request, truth, until
 
 from specmesh.api.requests import Request
 from specmesh.core.prefix import Prefix
@@ -12,6 +12,33 @@ from specmesh.wire import messages as m
 
 NAME = "cmpl-" + 32 * "a"
 LONG = 8000
+TEXT = tuple(truth(20))
+
+
+class Told:
+    """A session of TEXT at a scripted verifier, told in frames after what the OPEN knows of it."""
+
+    def __init__(self, router: Scripted, order: m.Open, session: int = 4, said: int = 0) -> None:
+        self.router, self.session, self.order = router, session, order
+        self.known = Prefix((*PROMPT, *TEXT[:said]) if said else tuple(order.ids) or PROMPT)
+        router.say(
+            m.Opened(session, order.ref, len(PROMPT), 0.0, 0, 1.0, 0, max_tokens=order.max_tokens),
+            m.Sync(session, 0, 0, tuple(self.known[0:]), 0),
+        )
+
+    def more(self, count: int) -> "Told":
+        """A TRUTH of so many ids."""
+        base = len(self.known)
+        ids = TEXT[base - len(PROMPT) : base - len(PROMPT) + count]
+        self.router.say(m.Truth(self.session, base, self.known.crc, ids, 0))
+        self.known.extend(ids)
+        return self
+
+    def done(self, reason: str = "length") -> None:
+        self.router.say(m.Done(self.session, reason, len(self.known), {}))
+
+    def rest(self) -> None:
+        self.more(len(TEXT)).done()
 
 
 def named(ref: int, name: str = NAME, *, said: Sequence[int] = (), max_tokens: int = 200) -> m.Open:
@@ -38,7 +65,6 @@ def wanted(name: str = NAME) -> Request:
 def followed(peer: ScriptedDrafter) -> tuple[m.Opened, list[int], m.Done]:
     """What a drafter hears of a session: OPENED, all ids in their places, DONE."""
     opened = peer.expect(m.Opened)
-    assert isinstance(opened, m.Opened)
     known = Prefix()
     while not isinstance(told := peer.expect(m.Sync, m.Truth, m.Done), m.Done):
         assert isinstance(told, m.Sync | m.Truth)
@@ -60,8 +86,3 @@ def kept(verifier: Running, count: int = 1) -> None:
 
 def slow(n_seq: int = 8) -> Flaky:
     return Flaky(SimSettings(step_ms=2, n_seq=n_seq))
-
-
-def heard(client: Hearing, count: int) -> None:
-    while len(client.ids) < count:
-        client.next()

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 import zmq
-from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, ask_for, attach, bear_silence, request, truth, until
+from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, ask_for, bear_silence, request, truth, until
 
 from specmesh.api.requests import ClientEvent, Failed, Finished, Started
 from specmesh.core import peer_limits as limits
@@ -55,12 +55,10 @@ def test_requests_wait_in_order(bench: Bench):
 
 def test_leaving_the_queue(bench: Bench):
     """A client that leaves, at either socket, frees its place in the queue; those behind it move up."""
-    verifier, drafter = bench.verifier(Flaky(SimSettings(n_seq=1, step_ms=1)), max_queue=2), bench.drafter()
-    attach(verifier, drafter)
+    verifier, drafter = bench.pair(Flaky(SimSettings(n_seq=1, step_ms=1)), max_queue=2)
     queued = lambda: verifier.stats()["sessions"]["queued"]  # noqa: E731
     first = verifier.ask(request(8000))
-    while not first.ids:
-        first.next()
+    first.heard(1)
     for side in (verifier, drafter):
         waiting, leaving = verifier.ask(request(5)), side.ask(request(5))
         until(lambda: queued() == 2, "both wait")
@@ -72,15 +70,13 @@ def test_leaving_the_queue(bench: Bench):
     last = drafter.ask(request(5))
     until(lambda: queued() == 1, "it waits")
     verifier.cancel(first)
-    assert isinstance(last.end(), Finished)
-    assert last.ids == truth(5)
+    last.whole(5)
 
 
 def test_a_drafter_keeps_what_its_verifier_has_no_room_for(bench: Bench):
     """A verifier whose queue is shorter than what the drafter asks for ahead refuses some: they are asked for again, in
     order, and end whole."""
-    verifier, drafter = bench.verifier(Flaky(SimSettings(n_seq=4, step_ms=1)), max_queue=4), bench.drafter()
-    attach(verifier, drafter)
+    _, drafter = bench.pair(Flaky(SimSettings(n_seq=4, step_ms=1)), max_queue=4)
     begun: list[int] = []
     clients = [Numbered(number, begun) for number in range(40)]
     for client in clients:
@@ -95,11 +91,10 @@ def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
     verifier = bench.verifier(Flaky(SimSettings(n_seq=4, step_ms=1)), max_queue=16)
     peer = bench.dealer()
     peer.say(*(ask_for(ref, ids=PROMPT, max_tokens=8000) for ref in range(1, 41)))
-    refs = {peer.expect(m.Error).ref for _ in range(40 - 3 - 8)}  # type: ignore[union-attr]
+    refs = {peer.expect(m.Error).ref for _ in range(40 - 3 - 8)}
     assert refs == set(range(12, 41))
     client = verifier.ask(request(40))
-    assert isinstance(client.end(), Finished)
-    assert client.ids == truth(40)
+    client.whole(40)
 
 
 def test_requests_that_come_too_fast(bench: Bench):
@@ -109,7 +104,7 @@ def test_requests_that_come_too_fast(bench: Bench):
     count = 3 * int(RATES[Cost.OPENS].burst)
     for ref in range(1, count + 1):
         peer.say(ask_for(ref, ids=(999,)))
-    told = [str(peer.expect(m.Error).message) for _ in range(count)]  # type: ignore[union-attr]
+    told = [str(peer.expect(m.Error).message) for _ in range(count)]
     assert any("too fast" in message for message in told)
 
 
@@ -117,8 +112,7 @@ def test_a_flood_beside_a_good_drafter(bench: Bench, monkeypatch: pytest.MonkeyP
     """A peer sends all it can: a turn of the loop takes no more of it than ever, the text is the target's, drafts are
     accepted, and it is cut off; it comes back, and that goes on."""
     monkeypatch.setattr(limits, "CUT_AFTER_S", 0.2)
-    verifier, drafter = bench.verifier(Flaky(SimSettings(step_ms=1))), bench.drafter()
-    attach(verifier, drafter)
+    verifier, drafter = bench.pair(Flaky(SimSettings(step_ms=1)))
     taken = verifier.frames_taken()
     peer = bench.dealer()
     stop = threading.Event()
@@ -138,8 +132,7 @@ def test_a_flood_beside_a_good_drafter(bench: Bench, monkeypatch: pytest.MonkeyP
     try:
         for side in (verifier, drafter, verifier):
             client = side.ask(request(150))
-            assert isinstance(client.end(), Finished)
-            assert client.ids == truth(150)
+            client.whole(150)
             assert client.accepted > 0
         until(lambda: rejected() > 100, "what is too much is dropped")
         until(lambda: len(verifier.stats()["peers"]) == 1, "it is cut off")
@@ -155,8 +148,7 @@ def test_hello_and_bye_in_turns(bench: Bench):
     """Each HELLO would be answered with the whole text so far: so many are, and the rest are dropped."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
     client = verifier.ask(request(8000, None, ids=PROMPT * 300))
-    while not client.ids:
-        client.next()
+    client.heard(1)
     peer = bench.dealer(known=False)
     hello = m.Hello("again", "scripted", "none", "", 0, 8192)
     for _ in range(300):
@@ -164,7 +156,7 @@ def test_hello_and_bye_in_turns(bench: Bench):
     peer.say(m.Ping(77, 1))
     syncs = 0
     while not isinstance(heard := peer.expect(m.Sync, m.Error), m.Error):
-        syncs += heard.base == 0  # type: ignore[union-attr]
+        syncs += heard.base == 0
     assert 1 <= syncs <= RATES[Cost.HELLOS].burst + 5 * RATES[Cost.HELLOS].per_second
     verifier.cancel(client)
 
@@ -188,7 +180,7 @@ def test_a_stuck_drafter_is_gone_round(bench: Bench, monkeypatch: pytest.MonkeyP
             assert time.monotonic() < deadline
             ping = peer.expect(m.Ping, pong=False)
             turns += turning
-            peer.say(m.Pong(ping.number, turns))  # type: ignore[union-attr]
+            peer.say(m.Pong(ping.number, turns))
 
     answer(lambda: row()["stuck"])
     until(lambda: not drafted(), "it goes on alone")

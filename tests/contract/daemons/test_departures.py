@@ -3,9 +3,8 @@
 from contextlib import suppress
 
 import pytest
-from harness.loops import PROMPT, Bench, Flaky, ask_for, attach, bear_silence, request, truth, until, welcome
+from harness.loops import PROMPT, Bench, Flaky, ask_for, attach, bear_silence, request, until, welcome, welcomed
 
-from specmesh.api.requests import Finished
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable
 from specmesh.wire import messages as m
@@ -21,8 +20,7 @@ def test_text_cut_by_a_shutdown_is_an_error(bench: Bench, socket_of: str):
         attach(verifier, drafter)
         asked = drafter if socket_of == "drafter" else verifier
     client = asked.ask(request(5000))
-    while len(client.ids) < 3:
-        client.next()
+    client.heard(3)
     verifier.stop()
     assert isinstance(client.error(), DaemonUnreachable)
 
@@ -34,8 +32,7 @@ def test_stopping_verifier_takes_no_more(bench: Bench):
     client.next()
     verifier.begin_to_stop()
     assert isinstance(verifier.ask(request()).error(), Busy)
-    assert isinstance(client.end(), Finished)
-    assert client.ids == truth(20)
+    client.whole(20)
 
 
 @pytest.fixture
@@ -47,8 +44,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("patient")
 def test_a_drafter_that_stops_says_so(bench: Bench):
     """The verifier detaches it at once and goes on alone; the drafter's own client has its error."""
-    verifier, drafter = bench.verifier(Flaky(SimSettings(step_ms=1))), bench.drafter()
-    attach(verifier, drafter)
+    verifier, drafter = bench.pair(Flaky(SimSettings(step_ms=1)))
     own, other = drafter.ask(request(8000)), verifier.ask(request(300))
     while not (own.ids and other.ids):
         own.next()
@@ -56,8 +52,7 @@ def test_a_drafter_that_stops_says_so(bench: Bench):
     drafter.stop()
     until(lambda: not verifier.stats()["peers"], "the verifier knows")
     assert isinstance(own.error(), DaemonUnreachable)
-    assert isinstance(other.end(), Finished)
-    assert other.ids == truth(300)
+    other.whole(300)
     until(lambda: verifier.stats()["sessions"]["live"] == 0, "its client's session ends")
 
 
@@ -80,8 +75,7 @@ def test_a_verifier_that_stops_says_so(bench: Bench):
     until(next_one, "the address is free")
     until(lambda: drafter.connected, "it is welcome again")
     client = drafter.ask(request(40))
-    assert isinstance(client.end(), Finished)
-    assert client.ids == truth(40)
+    client.whole(40)
 
 
 @pytest.mark.usefixtures("patient")
@@ -95,14 +89,13 @@ def test_a_bye_concerns_its_sender_only(bench: Bench):
     leaving.say(ask_for(1, ids=PROMPT, max_tokens=8000))
     staying.say(ask_for(2, ids=PROMPT, max_tokens=400))
     leaving.expect(m.Opened)
-    assert staying.expect(m.Opened).ref == 2  # type: ignore[union-attr]
+    assert staying.expect(m.Opened).ref == 2
     leaving.say(m.Bye(), m.Bye())
     again = staying.expect(m.Opened)
-    assert (again.session, again.ref) == (announced.session, 0)  # type: ignore[union-attr]
+    assert (again.session, again.ref) == (announced.session, 0)
     assert [peer["drafter"] for peer in verifier.stats()["peers"]] == ["scripted"]
-    assert {staying.expect(m.Done).finish_reason for _ in range(2)} == {"length"}  # type: ignore[union-attr]
-    assert isinstance(client.end(), Finished)
-    assert client.ids == truth(400)
+    assert {staying.expect(m.Done).finish_reason for _ in range(2)} == {"length"}
+    client.whole(400)
 
 
 def test_bye_of_a_stranger(bench: Bench):
@@ -121,3 +114,11 @@ def test_bye_without_a_welcome(bench: Bench):
     router.say(m.Bye(), welcome())
     until(lambda: drafter.welcome, "it is welcome")
     assert drafter.stats()["reconnects"] == 0
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_verifier_that_dies_is_missed_at_once(bench: Bench):
+    """Without a BYE, and however long silence is borne: its connection has ended."""
+    router, drafter = welcomed(bench)
+    router.socket.close(linger=0)
+    until(lambda: not drafter.connected, "the drafter knows")

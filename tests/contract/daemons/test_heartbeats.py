@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from harness.loops import PATIENCE, Bench, Hearing, Running, Scripted, request, until, welcome
+from harness.loops import PATIENCE, Bench, Hearing, Running, Scripted, request, welcomed
 
 from specmesh.api.requests import ClientEvent, Finished
 from specmesh.core.sampling.sampler import Sampler
@@ -80,10 +80,7 @@ class Held(SimDrafter):
 def held(bench: Bench) -> Iterator[tuple[Scripted, Running, Held]]:
     """A drafter at the first chunk of a prompt of 4000 ids, which it takes in by at most 8, and its verifier."""
     engine = Held(SimSettings(n_batch=8))
-    router, drafter = bench.router(), bench.drafter(engine)
-    router.expect(m.Hello)
-    router.say(welcome())
-    until(lambda: drafter.welcome, "it is welcome")
+    router, drafter = welcomed(bench, engine)
     router.say(m.Opened(5, 0, 4000, 0.0, 0, 1.0, 0), m.Sync(5, 0, 0, (65,) * 4000, 4))
     assert engine.begun.get(timeout=PATIENCE) == 8
     yield router, drafter, engine

@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from harness.loops import PROMPT, Bench, Flaky, ask_for, request, truth, until
+from harness.loops import PROMPT, Bench, Flaky, Running, ask_for, request, truth, until
 from named_texts import LONG, NAME, asked, by_name, followed, kept, named, sessions, slow, wanted
 
 from specmesh.api.requests import Finished, Started
@@ -15,11 +15,22 @@ from specmesh.errors import NoSuchText, RequestError
 from specmesh.wire import messages as m
 
 
+def left(bench: Bench, engine: Flaky | None = None, max_tokens: int = 200, **settings: float) -> Running:
+    """A verifier whose drafter has said BYE in the middle of its text, which is kept."""
+    verifier, peer = bench.verifier(engine or slow(), **settings), bench.dealer()
+    peer.say(named(1, max_tokens=max_tokens))
+    peer.expect(m.Truth)
+    peer.say(m.Bye())
+    if settings.get("grace", 1) >= 1:
+        kept(verifier)
+    return verifier
+
+
 def test_a_session_is_given_to_who_names_it(bench: Bench):
     """Its drafter says BYE: it goes on, and another that names it has all of it and what follows, once."""
     verifier, first = bench.verifier(slow()), bench.dealer()
     first.say(named(1))
-    session = first.expect(m.Opened).session  # type: ignore[union-attr]
+    session = first.expect(m.Opened).session
     first.expect(m.Truth)
     first.say(m.Bye())
     kept(verifier)
@@ -36,15 +47,12 @@ def test_a_session_is_given_to_who_names_it(bench: Bench):
 
 def test_after_the_grace_it_is_gone(bench: Bench):
     """Its place is free, and its name means nothing."""
-    verifier, first = bench.verifier(slow(), grace=0.2), bench.dealer()
-    first.say(named(1, max_tokens=LONG))
-    first.expect(m.Truth)
-    first.say(m.Bye())
-    until(lambda: sessions(verifier)["ended"]["cancelled"] == 1, "it is dropped")  # type: ignore[index]
+    verifier = left(bench, max_tokens=LONG, grace=0.2)
+    until(lambda: sessions(verifier)["ended"]["cancelled"] == 1, "it is dropped")
     assert (sessions(verifier)["live"], sessions(verifier)["kept"]) == (0, 0)
     second = bench.dealer()
     second.say(by_name(2))
-    assert second.expect(m.Error).code == "session"  # type: ignore[union-attr]
+    assert second.expect(m.Error).code == "session"
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["ended while away", "DONE was not answered"])
@@ -69,51 +77,34 @@ def test_an_end_that_nobody_heard_is_kept(bench: Bench, heard: bool):
     kept(verifier, 0)
 
 
-def test_close_ends_it_at_once(bench: Bench):
-    """A client that left is not waited for."""
+@pytest.mark.parametrize("name", [NAME, ""])
+def test_what_is_not_kept(bench: Bench, name: str):
+    """A session that is closed: its client has left. One without a name, with which nobody could ask for it."""
     verifier, peer = bench.verifier(slow()), bench.dealer()
-    peer.say(named(1, max_tokens=LONG))
-    session = peer.expect(m.Opened).session  # type: ignore[union-attr]
-    peer.say(m.Close(session, 0, 0.0), m.Bye())
-    until(lambda: sessions(verifier)["ended"]["cancelled"] == 1, "it is cancelled")  # type: ignore[index]
-    assert sessions(verifier)["kept"] == 0
-
-
-def test_without_a_name_it_ends_with_its_drafter(bench: Bench):
-    """As for drafters that know of no names."""
-    verifier, peer = bench.verifier(slow()), bench.dealer()
-    peer.say(named(1, "", max_tokens=LONG))
-    peer.expect(m.Truth)
+    peer.say(named(1, name, max_tokens=LONG))
+    session = peer.expect(m.Opened).session
+    if name:
+        peer.say(m.Close(session, 0, 0.0))
     peer.say(m.Bye())
-    until(lambda: sessions(verifier)["ended"]["cancelled"] == 1, "it is cancelled")  # type: ignore[index]
+    until(lambda: sessions(verifier)["ended"]["cancelled"] == 1, "it is cancelled")
     assert sessions(verifier)["kept"] == 0
 
 
 def test_a_client_of_the_verifier_asks_by_name(bench: Bench):
     """It is told the whole text, whatever the drafter's client was told, and its end."""
-    verifier, peer = bench.verifier(slow()), bench.dealer()
-    peer.say(named(1, max_tokens=60))
-    peer.expect(m.Truth)
-    peer.say(m.Bye())
-    kept(verifier)
+    verifier = left(bench, max_tokens=60)
     client = verifier.ask(wanted())
     started = client.next()
     assert isinstance(started, Started)
     assert started.prompt_ids == PROMPT
-    assert started.params is not None
     assert started.params.max_tokens == 60
-    assert isinstance(client.end(), Finished)
-    assert client.ids == truth(60)
+    client.whole(60)
     assert isinstance(verifier.ask(wanted()).error(), NoSuchText)
 
 
 def test_a_client_that_knows_the_beginning_is_told_the_rest(bench: Bench):
     """Of a session as of ids."""
-    verifier, peer = bench.verifier(slow()), bench.dealer()
-    peer.say(named(1, max_tokens=60))
-    peer.expect(m.Truth)
-    peer.say(m.Bye())
-    kept(verifier)
+    verifier = left(bench, max_tokens=60)
     said = tuple(truth(1))
     knows = replace(asked(60), generated=said, known=1)
     for client in (verifier.ask(knows), verifier.ask(replace(knows, id="cmpl-" + 32 * "b"))):
@@ -129,7 +120,7 @@ def test_the_newer_of_two_has_it(bench: Bench, socket_of: str):
     old.expect(m.Truth)
     if socket_of == "verifier":
         client = verifier.ask(wanted())
-        assert old.expect(m.Done).finish_reason == "moved"  # type: ignore[union-attr]
+        assert old.expect(m.Done).finish_reason == "moved"
         newest = verifier.ask(wanted())
         assert isinstance(client.error(), RequestError)
         verifier.cancel(client)
@@ -137,13 +128,12 @@ def test_the_newer_of_two_has_it(bench: Bench, socket_of: str):
         new = bench.dealer()
         new.say(by_name(5))
         done = old.expect(m.Done)
-        assert done.finish_reason == "moved"  # type: ignore[union-attr]
-        old.say(m.Close(done.session, 0, 0.0), m.Bye())  # type: ignore[union-attr]
+        assert done.finish_reason == "moved"
+        old.say(m.Close(done.session, 0, 0.0), m.Bye())
         assert followed(new)[1] == [*PROMPT, *truth(200)]
         return
     old.say(m.Bye())
-    assert isinstance(newest.end(), Finished)
-    assert newest.ids == truth(200)
+    newest.whole(200)
 
 
 def test_the_same_drafter_asks_again(bench: Bench):
@@ -151,23 +141,17 @@ def test_the_same_drafter_asks_again(bench: Bench):
     bench.verifier(slow())
     peer = bench.dealer()
     peer.say(named(1))
-    session = peer.expect(m.Opened).session  # type: ignore[union-attr]
+    session = peer.expect(m.Opened).session
     peer.say(by_name(2))
     again = peer.expect(m.Opened, m.Done)
-    assert (type(again), again.session, again.ref) == (m.Opened, session, 2)  # type: ignore[union-attr]
-    assert peer.expect(m.Done).finish_reason == "length"  # type: ignore[union-attr]
+    assert (type(again), again.session, again.ref) == (m.Opened, session, 2)
+    assert peer.expect(m.Done).finish_reason == "length"
 
 
 def test_whoever_is_there_goes_before_whoever_left(bench: Bench):
     """A kept session gives its place up where all are taken; one that is listened to does not."""
-    verifier, peer = bench.verifier(slow(n_seq=1)), bench.dealer()
-    peer.say(named(1, max_tokens=LONG))
-    peer.expect(m.Truth)
-    peer.say(m.Bye())
-    kept(verifier)
-    client = verifier.ask(request(20))
-    assert isinstance(client.end(), Finished)
-    assert client.ids == truth(20)
+    verifier = left(bench, slow(n_seq=1), LONG)
+    verifier.ask(request(20)).whole(20)
     assert sessions(verifier)["kept"] == 0
 
 
@@ -212,8 +196,8 @@ def test_texts_that_cannot_be_are_refused(bench: Bench, order: m.Open):
     verifier, peer = bench.verifier(), bench.dealer()
     peer.say(order)
     error = peer.expect(m.Error, m.Opened)
-    assert (type(error), error.ref) == (m.Error, 3)  # type: ignore[union-attr]
-    assert error.code in ("request", "context")  # type: ignore[union-attr]
+    assert (type(error), error.ref) == (m.Error, 3)
+    assert error.code in ("request", "context")
     assert (sessions(verifier)["live"], sessions(verifier)["kept"]) == (0, 0)
 
 
@@ -226,21 +210,17 @@ def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: 
     first.expect(m.Truth)
     stranger = bench.dealer()
     stranger.say(by_name(2), named(3, said=truth(3)))
-    assert {stranger.expect(m.Error).ref for _ in range(2)} == {2, 3}  # type: ignore[union-attr]
+    assert {stranger.expect(m.Error).ref for _ in range(2)} == {2, 3}
     first.say(by_name(4))
-    assert first.expect(m.Opened).ref == 4  # type: ignore[union-attr]
+    assert first.expect(m.Opened).ref == 4
     assert isinstance(verifier.ask(wanted()).end(), Finished)
 
 
 def test_a_verifier_that_stops_keeps_nobody(bench: Bench):
     """It does not wait for those who are away."""
-    verifier, peer = bench.verifier(slow(), drain=1e6), bench.dealer()
-    peer.say(named(1, max_tokens=LONG))
-    peer.expect(m.Truth)
-    peer.say(m.Bye())
-    kept(verifier)
+    verifier = left(bench, max_tokens=LONG, drain=1e6)
     bench.end(verifier)
-    assert sessions(verifier)["ended"]["cancelled"] == 1  # type: ignore[index]
+    assert sessions(verifier)["ended"]["cancelled"] == 1
 
 
 def test_kept_sessions_are_bounded():
@@ -248,7 +228,7 @@ def test_kept_sessions_are_bounded():
     store = DetachedSessions(30.0)
     for number in range(MAX_DETACHED + 3):
         live = SimpleNamespace(id=number, name=f"n{number}", owner=b"d")
-        store.add(live, float(number), Finished("stop", (), {}))  # type: ignore[arg-type]
+        store.add(live, float(number), Finished("stop", (), {}))
     assert store.expire(5.0) == []
     assert len(store) == MAX_DETACHED
     assert store.ended("n2") is None

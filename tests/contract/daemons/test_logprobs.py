@@ -11,10 +11,10 @@ from harness.loops import (
     Running,
     Scripted,
     ScriptedDrafter,
-    attach,
     truth,
     until,
     welcome,
+    welcomed,
 )
 
 from specmesh.api.requests import ClientEvent, Failed, Finished, Request, Tokens
@@ -50,8 +50,7 @@ def told(client: Hearing) -> list[tuple[int, Logprob | None]]:
 
 def test_they_are_the_same_at_either_end(bench: Bench):
     """Of the verifier alone, of a drafted text at the verifier and at the drafter, told as rounds or not."""
-    verifier, drafter = bench.verifier(), bench.drafter()
-    attach(verifier, drafter)
+    verifier, drafter = bench.pair()
     alone = told(verifier.ask(wanted(0)))
     assert [token for token, _ in alone] == truth(COUNT)
     assert all(one is not None and len(one.top) == 2 and one.chosen == one.top[0] for _, one in alone)
@@ -88,7 +87,7 @@ def test_who_takes_a_text_over_has_those_of_all_of_it(bench: Bench):
     verifier, first = bench.verifier(Flaky(SimSettings(step_ms=2))), bench.dealer()
     order = m.Open(1, "", COUNT, 0.0, 0, 1.0, 0, 0, ids=list(PROMPT), name=NAME, n_prompt=len(PROMPT), logprobs=1)
     first.say(order)
-    assert first.expect(m.Opened).logprobs == 1  # type: ignore[union-attr]
+    assert first.expect(m.Opened).logprobs == 1
     first.expect(m.Logprobs)
     first.say(m.Bye())
     until(lambda: verifier.stats()["sessions"]["kept"] == 1, "it is kept")
@@ -106,15 +105,11 @@ class TestAtTheDrafter:
     TEXT = tuple(truth(10))
 
     def begun(self, bench: Bench) -> tuple[Scripted, Running, Hearing]:
-        router, drafter = bench.router(), bench.drafter()
-        router.expect(m.Hello)
-        router.say(welcome())
-        until(lambda: drafter.welcome, "it is welcome")
+        router, drafter = welcomed(bench)
         return router, drafter, drafter.ask(wanted(logprobs=0, count=10))
 
     def opened(self, router: Scripted, session: int) -> m.Open:
         order = router.expect(m.Open)
-        assert isinstance(order, m.Open)
         router.say(
             m.Opened(session, order.ref, len(PROMPT), 0.0, 0, 1.0, 0, max_tokens=10, logprobs=order.logprobs),
             m.Sync(session, 0, 0, tuple(order.ids), 0),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, attach, truth, welcome
+from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, truth, welcome
 from numpy.typing import NDArray
 
 from specmesh.api.requests import ClientEvent, Finished, Request, Tokens
@@ -58,8 +58,7 @@ def reuse(running: Running) -> dict[str, int]:
 def test_turns_of_a_chat(bench: Bench, socket_of: str):
     """Each turn finds all of the one before but its last id, at both sides, and says what it would alone."""
     engine = Counting(SimSettings())
-    verifier, drafter = bench.verifier(engine), bench.drafter()
-    attach(verifier, drafter)
+    verifier, drafter = bench.pair(engine)
     ids: tuple[int, ...] = SYSTEM
     found = 0
     for turn in range(4):
@@ -81,8 +80,7 @@ def test_a_system_prompt_of_a_session_that_lives(bench: Bench):
     """A session begins with a copy of what another one holds, which goes on; both say what they would alone."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
     one = verifier.ask(asked((*SYSTEM, 65), 8000, 0))
-    while not one.ids:
-        one.next()
+    one.heard(1)
     other = verifier.ask(asked((*SYSTEM, 66), 10, 0))
     assert ended(other).report["cached_tokens"] == len(SYSTEM)
     assert other.ids == truth(10, (*SYSTEM, 66))
@@ -95,8 +93,7 @@ def test_a_text_that_was_stopped_is_gone_on_with(bench: Bench):
     """A client leaves in the middle of a step, as people do who have read enough: what was surely there is kept."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
     client = verifier.ask(asked(SYSTEM, 8000, 0))
-    while len(client.ids) < 5:
-        client.next()
+    client.heard(5)
     verifier.cancel(client)
     ended(client)
     ended(verifier.ask(asked(PROMPT, 3, 0)))  # no step of the first is left by its end
@@ -120,8 +117,7 @@ def test_what_failed_is_not_kept(bench: Bench):
 
 def test_only_who_wants_it(bench: Bench):
     """`cache_prompt` off: nothing of others is found, and nothing left for them, at either side."""
-    verifier, drafter = bench.verifier(), bench.drafter()
-    attach(verifier, drafter)
+    verifier, drafter = bench.pair()
     for socket in (verifier, drafter):
         ended(socket.ask(asked(SYSTEM, cached=False)))
         ended(socket.ask(asked(SYSTEM)))
@@ -143,8 +139,7 @@ def test_a_target_that_cannot_be_cut(bench: Bench):
 
 def test_more_chats_than_sequences(bench: Bench):
     """Chats that take turns on fewer sequences find what is left of theirs, or begin anew; all are right."""
-    verifier, drafter = bench.verifier(Flaky(SimSettings(n_seq=2))), bench.drafter(SimDrafter(SimSettings(n_seq=2)))
-    attach(verifier, drafter)
+    verifier, drafter = bench.pair(Flaky(SimSettings(n_seq=2)), draft=SimDrafter(SimSettings(n_seq=2)))
     chats = [(*SYSTEM, *b"chat %d" % number) for number in range(3)]
     for _ in range(3):
         clients = [drafter.ask(asked(chat)) for chat in chats]
@@ -161,7 +156,7 @@ def test_the_same_ids_of_another_model():
     engine = SimDrafter(SimSettings())
     home = SimpleNamespace(learned=lambda *_: None, over=lambda *_: None)
     places = KVSlots(engine.info.n_seq, "cut", engine.info.n_ctx)
-    following = DraftSessions(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, places)  # type: ignore[arg-type]
+    following = DraftSessions(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, places)
 
     def session(number: int) -> int:
         """Its truth is drafted for until nothing is left to do; how many ids of it were in memory."""
@@ -206,7 +201,7 @@ def said(running: Running, ids: Sequence[int], *, cached: bool, draft_n: int = 0
     params = SessionParams(SamplingParams(), 16, draft_n, logprobs=2, cache_prompt=cached)
     client = Listening()
     running.ask(Request(None, tuple(ids), params), client)
-    return client, ended(client).report["cached_tokens"]  # type: ignore[return-value]
+    return client, ended(client).report["cached_tokens"]
 
 
 @pytest.fixture(params=[False, True], ids=["fast", "reproducible"])
@@ -223,7 +218,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
 def test_a_warm_text_is_a_cold_one(bench: Bench, target: VerifyEngine):
     """A chat of the bundled model: warm it says what it says cold. With steps of a constant width that holds to the
     last bit of each log-probability; else up to the kernels' noise, and to a near tie."""
-    verifier = bench.verifier(target)  # type: ignore[arg-type]
+    verifier = bench.verifier(target)
     text = Path(__file__).read_text(encoding="utf-8")
     lines = [tuple(target.encode(text[start : start + 200])) for start in range(2000, 2400, 200)]
     ids: tuple[int, ...] = tuple(target.encode(text[:600]))

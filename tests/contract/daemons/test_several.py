@@ -3,30 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from harness.loops import (
-    PATIENCE,
-    PROMPT,
-    Bench,
-    Flaky,
-    Hearing,
-    Scripted,
-    request,
-    truth,
-    until,
-    welcome,
-)
+from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, Scripted, request, until, welcome, welcomed
 from harness.ports import free_address
+from named_texts import NAME, TEXT, Told, asked, wanted
 
-from specmesh.api.requests import Finished
-from specmesh.core.prefix import Prefix
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, NoSuchModel, NoSuchText, RequestError
 from specmesh.wire import messages as m
 
-NAME = "cmpl-" + 32 * "a"
-TEXT = tuple(truth(20))
 FILE = "f" * 64
 """The hash of the model file of both."""
 
@@ -47,47 +33,29 @@ class Two:
         return self.drafter.stats()["verifiers"]
 
     def ask(self, **changes: object) -> Hearing:
-        asked = replace(request(20, None), id=NAME, reconnect_timeout=PATIENCE)
-        return self.drafter.ask(replace(asked, **changes))  # type: ignore[arg-type]
+        return self.drafter.ask(replace(asked(20), **changes))
+
+    def begun(self, router: Scripted) -> Hearing:
+        """A client that has heard seven ids of its text from this verifier."""
+        client = self.ask()
+        Told(router, router.expect(m.Open)).more(7)
+        client.heard(7)
+        return client
+
+    def refuse(self, router: Scripted, code: str = "busy") -> None:
+        """This verifier is asked, and refuses."""
+        router.say(m.Error(code, "no", router.expect(m.Open).ref))
+
+    def serve(self, router: Scripted, client: Hearing) -> None:
+        """This verifier is asked, and says what the client has not heard."""
+        Told(router, router.expect(m.Open)).rest()
+        client.whole(20)
 
     def loaded(self, router: Scripted, **load: object) -> None:
         """It tells its load, and the drafter has heard it."""
-        router.say(m.Ping(77, 1, **load))  # type: ignore[arg-type]
-        while router.expect(m.Pong).number != 77:  # type: ignore[union-attr]
+        router.say(m.Ping(77, 1, **load))
+        while router.expect(m.Pong).number != 77:
             pass
-
-
-def opened(router: Scripted, order: m.Message, session: int = 4) -> Prefix:
-    """The session that it asked for, with what it knows of it."""
-    assert isinstance(order, m.Open)
-    ids = tuple(order.ids) or PROMPT
-    router.say(m.Opened(session, order.ref, len(PROMPT), 0.0, 0, 1.0, 0, max_tokens=20), m.Sync(session, 0, 0, ids, 0))
-    return Prefix(ids)
-
-
-def tell(router: Scripted, known: Prefix, count: int, session: int = 4) -> None:
-    """The next so many ids of the text."""
-    base = len(known)
-    ids = TEXT[base - len(PROMPT) : base - len(PROMPT) + count]
-    router.say(m.Truth(session, base, known.crc, ids, 0))
-    known.extend(ids)
-
-
-def whole(router: Scripted, order: m.Message, session: int = 4) -> None:
-    """Open it, and say all of it that is missing."""
-    known = opened(router, order, session)
-    tell(router, known, len(PROMPT) + len(TEXT) - len(known), session)
-    router.say(m.Done(session, "length", len(known), {}))
-
-
-def heard(client: Hearing, count: int) -> None:
-    while len(client.ids) < count:
-        client.next()
-
-
-def finished(client: Hearing) -> None:
-    assert isinstance(client.end(), Finished)
-    assert tuple(client.ids) == TEXT
 
 
 # --- which one
@@ -98,25 +66,20 @@ def test_a_text_goes_to_the_better_one(bench: Bench):
     two = Two(bench)
     two.loaded(two.a, places=1, sessions=1, queued=2, step_ms=10.0)
     two.loaded(two.b, places=2, sessions=0, step_ms=12.0)
-    first = two.ask()
-    whole(two.b, two.b.expect(m.Open))
-    finished(first)
+    two.serve(two.b, two.ask())
     two.loaded(two.b, places=2, sessions=2, queued=9, step_ms=12.0)
-    second = two.ask(id="cmpl-" + 32 * "b")
-    whole(two.a, two.a.expect(m.Open))
-    finished(second)
+    two.serve(two.a, two.ask(id="cmpl-" + 32 * "b"))
 
 
 def test_a_busy_one_is_avoided(bench: Bench):
     """Who refuses for now is not waited for where another takes it; where none does, the client is told."""
     two = Two(bench)
     client = two.ask()
-    two.a.say(m.Error("busy", "full", two.a.expect(m.Open).ref))  # type: ignore[union-attr]
-    whole(two.b, two.b.expect(m.Open))
-    finished(client)
+    two.refuse(two.a)
+    two.serve(two.b, client)
     refused = two.ask(id="cmpl-" + 32 * "b")
-    two.a.say(m.Error("busy", "full", two.a.expect(m.Open).ref))  # type: ignore[union-attr]
-    two.b.say(m.Error("busy", "full too", two.b.expect(m.Open).ref))  # type: ignore[union-attr]
+    two.refuse(two.a)
+    two.refuse(two.b)
     assert isinstance(refused.error(), Busy)
 
 
@@ -125,10 +88,9 @@ def test_a_bad_request_is_bad_elsewhere(bench: Bench, n_ctx: int):
     """It is told at once, unless another verifier has the longer context that it may lack."""
     two = Two(bench, b={"n_ctx": n_ctx})
     client = two.ask()
-    two.a.say(m.Error("request", "too long", two.a.expect(m.Open).ref))  # type: ignore[union-attr]
+    two.refuse(two.a, "request")
     if n_ctx > 8192:
-        whole(two.b, two.b.expect(m.Open))
-        finished(client)
+        two.serve(two.b, client)
     else:
         assert isinstance(client.error(), RequestError)
 
@@ -136,16 +98,13 @@ def test_a_bad_request_is_bad_elsewhere(bench: Bench, n_ctx: int):
 def test_a_text_by_its_name_is_looked_for_everywhere(bench: Bench):
     """Only one of them has it; that nobody has it is known once all were asked."""
     two = Two(bench)
-    wanted = replace(request(1, ids=()), prompt_ids=None, id=NAME, named_only=True)
     for has in (True, False):
-        client = two.drafter.ask(wanted)
-        two.a.say(m.Error("session", "none", two.a.expect(m.Open).ref))  # type: ignore[union-attr]
-        order = two.b.expect(m.Open)
+        client = two.drafter.ask(wanted())
+        two.refuse(two.a, "session")
         if has:
-            whole(two.b, order)
-            finished(client)
+            two.serve(two.b, client)
         else:
-            two.b.say(m.Error("session", "none", order.ref))  # type: ignore[union-attr]
+            two.refuse(two.b, "session")
             assert isinstance(client.error(), NoSuchText)
 
 
@@ -154,14 +113,12 @@ def test_a_named_model_is_answered_by_it_only(bench: Bench):
     first's."""
     two = Two(bench, b={"model": "another"})
     drafter = two.drafter
-
     assert drafter.models == ("sim-target", "another")
     served = drafter.served("another")
     assert (served.model, drafter.served("").model) == ("another", "sim-target")
     two.loaded(two.b, places=1, sessions=1, queued=9, step_ms=500.0)
     client = two.ask(target=served.target)
-    order = two.b.expect(m.Open)
-    two.b.say(m.Error("busy", "full", order.ref))  # type: ignore[union-attr]
+    two.refuse(two.b)
     assert isinstance(client.error(), Busy)
     with pytest.raises(NoSuchModel):
         drafter.served("gpt-4")
@@ -173,12 +130,8 @@ def test_a_named_model_is_answered_by_it_only(bench: Bench):
 
 def test_one_verifier_answers_to_any_name(bench: Bench):
     """Clients that know no other send what they like."""
-    router, drafter = bench.router(), bench.drafter()
-    router.expect(m.Hello)
-    router.say(welcome())
-    until(lambda: drafter.welcome, "it is welcome")
-    assert drafter.served("gpt-4").model == "sim-target"
-    assert drafter.served("gpt-4").target == ""
+    served = welcomed(bench)[1].served("gpt-4")
+    assert (served.model, served.target) == ("sim-target", "")
 
 
 # --- where it goes on
@@ -187,15 +140,12 @@ def test_one_verifier_answers_to_any_name(bench: Bench):
 def test_a_text_goes_on_elsewhere(bench: Bench):
     """Its verifier leaves: the other is asked at once, by its name and all ids; each is heard once."""
     two = Two(bench)
-    client = two.ask()
-    tell(two.a, opened(two.a, two.a.expect(m.Open)), 7)
-    heard(client, 7)
+    client = two.begun(two.a)
     two.a.say(m.Bye())
     order = two.b.expect(m.Open)
-    assert isinstance(order, m.Open)
     assert (order.name, order.n_prompt, tuple(order.ids)) == (NAME, len(PROMPT), (*PROMPT, *TEXT[:7]))
-    whole(two.b, order, session=9)
-    finished(client)
+    Told(two.b, order, 9).rest()
+    client.whole(20)
 
 
 @pytest.mark.parametrize("other", [{"model_hash": ""}, {"model_hash": "e" * 64}, {"n_ctx": 64}], ids=["?", "e", "ctx"])
@@ -203,68 +153,54 @@ def test_another_file_does_not_go_on(bench: Bench, other: dict[str, object]):
     """Of the same name even: two files may have it. One whose hash is not known yet may turn out to be the same. Nor
     does one that would end the text earlier, because it has a shorter context."""
     two = Two(bench, b=other)
-    client = two.ask()
-    tell(two.a, opened(two.a, two.a.expect(m.Open)), 7)
-    heard(client, 7)
+    client = two.begun(two.a)
     two.a.say(m.Bye())
     two.a.expect(m.Hello)
     if other == {"model_hash": ""}:
         two.b.say(welcome(verifier="b", model_hash=FILE))
-        whole(two.b, two.b.expect(m.Open))
+        two.serve(two.b, client)
     else:
         two.a.say(welcome(verifier="c", model_hash=FILE))
-        whole(two.a, two.a.expect(m.Open))
-    finished(client)
+        two.serve(two.a, client)
 
 
 def test_a_refusal_elsewhere_is_not_the_end(bench: Bench):
     """Another that will not have the text is no reason to give it up: its own may come back."""
     two = Two(bench)
-    client = two.ask()
-    tell(two.a, opened(two.a, two.a.expect(m.Open)), 7)
-    heard(client, 7)
+    client = two.begun(two.a)
     two.a.say(m.Bye())
-    two.b.say(m.Error("request", "no", two.b.expect(m.Open).ref))  # type: ignore[union-attr]
+    two.refuse(two.b, "request")
     two.a.expect(m.Hello)
     two.a.say(welcome(verifier="c", model_hash=FILE))
     while (order := two.a.soon(m.Open)) is None:
         again = two.b.soon(m.Open)  # it may be asked until the other is back
         if again is not None:
-            two.b.say(m.Error("request", "no", again.ref))  # type: ignore[attr-defined]
-    whole(two.a, order)
-    finished(client)
+            two.b.say(m.Error("request", "no", again.ref))
+    Told(two.a, order).rest()
+    client.whole(20)
 
 
 def test_its_own_verifier_before_others(bench: Bench):
     """What comes back may have kept the text: it goes on there, however little the other has to do."""
     two = Two(bench, b={"model_hash": ""})
-    client = two.ask()
-    tell(two.a, opened(two.a, two.a.expect(m.Open)), 7)
-    heard(client, 7)
+    client = two.begun(two.a)
     two.a.say(m.Bye())
     two.a.expect(m.Hello)
     two.a.say(welcome(verifier="a", model_hash=FILE))
-    order = two.a.expect(m.Open)
-    two.a.say(m.Error("busy", "full", order.ref))  # type: ignore[union-attr]
-    again = two.a.expect(m.Open)
-    whole(two.a, again)
-    finished(client)
+    two.refuse(two.a)
+    two.serve(two.a, client)
 
 
 def test_who_asks_again_is_sent_where_the_text_is(bench: Bench):
     """A client that comes back by its name: the verifier that has the session gets the request."""
     two = Two(bench)
     two.loaded(two.a, places=1, sessions=1, queued=5, step_ms=10.0)
-    first = two.ask()
-    tell(two.b, opened(two.b, two.b.expect(m.Open)), 7)
-    heard(first, 7)
+    first = two.begun(two.b)
     two.loaded(two.a, places=9, sessions=0, step_ms=1.0)
     two.loaded(two.b, places=1, sessions=1, queued=5, step_ms=10.0)
     second = two.ask()
     assert isinstance(first.error(), RequestError)
-    order = two.b.expect(m.Open)
-    whole(two.b, order)
-    finished(second)
+    two.serve(two.b, second)
 
 
 # --- the verifiers themselves
@@ -280,8 +216,7 @@ def test_the_draft_model_is_shared(bench: Bench):
     until(lambda: len(drafter.models) == 1 and drafter.vocabulary, "it knows them")
     clients = [verifier.ask(request(400)) for verifier in verifiers]
     for client in clients:
-        assert isinstance(client.end(), Finished)
-        assert client.ids == truth(400)
+        client.whole(400)
         assert client.accepted > 0
     until(lambda: drafter.stats()["sessions"]["live"] == 0, "nothing is left")
 
@@ -304,7 +239,7 @@ def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
     drafter = bench.drafter(Foreign(SimSettings()), addresses=addresses)
     for router, said in zip(routers, ({}, fitting if count == 1 else {}), strict=True):
         router.expect(m.Hello)
-        router.say(welcome(**({"verifier": "v"} | said)))  # type: ignore[arg-type]
+        router.say(welcome(**({"verifier": "v"} | said)))
         if not said:
             router.expect(m.Vocab)
             router.say(vocabulary_chunk(SimVerifier(SimSettings()).vocabulary, 0))
@@ -315,7 +250,7 @@ def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
     routers[0].expect(m.Bye)
     until(lambda: drafter.welcome, "the other is there")
     client = drafter.ask(request(20, None))
-    assert routers[1].expect(m.Open).max_tokens == 20  # type: ignore[union-attr]
+    assert routers[1].expect(m.Open).max_tokens == 20
     drafter.cancel(client)
     routers[1].expect(m.Close)
 
@@ -327,8 +262,8 @@ def test_what_is_told_of_each(bench: Bench):
     two.a.say(m.Bye())
     until(lambda: two.rows()[0]["name"] is None, "it has left")
     client = two.ask()
-    tell(two.b, opened(two.b, two.b.expect(m.Open)), 1)
-    heard(client, 1)
+    Told(two.b, two.b.expect(m.Open)).more(1)
+    client.heard(1)
     away, there = two.rows()
     assert (away["name"], away["model"], away["address"]) == (None, None, bench.address)
     assert (there["name"], there["model"], there["stuck"]) == ("b", "sim-target", False)
@@ -345,16 +280,6 @@ def test_what_a_verifier_tells_a_drafter(bench: Bench):
     verifier.tell_hash(FILE)
     peer.say(m.Ping(5, 1))
     told = peer.expect(m.Pong)
-    assert isinstance(told, m.Pong)
     assert (told.number, told.sessions, told.queued, told.places) == (5, 1, 0, 3)
-    assert peer.expect(m.Welcome).model_hash == FILE  # type: ignore[union-attr]
+    assert peer.expect(m.Welcome).model_hash == FILE
     verifier.cancel(client)
-
-
-def test_pings_go_to_all(bench: Bench):
-    """`specmesh ping` measures the way to each that is there."""
-    two = Two(bench)
-    heard = two.drafter.probe(3)
-    pinged = heard.get(timeout=PATIENCE)
-    assert [peer.name for peer in pinged.peers] == ["a", "b"]  # type: ignore[union-attr]
-    assert {peer.address for peer in pinged.peers} == {one["address"] for one in two.rows()}  # type: ignore[union-attr]

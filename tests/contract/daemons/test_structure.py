@@ -57,11 +57,11 @@ def test_the_same_text_of_that_form_at_either_daemon(bench: Bench):
         accepted = end.report["forced_accepted"]
         assert isinstance(accepted, int)
         assert accepted == end.report["forced_drafted"]
-        assert accepted + end.report["accepted"] + end.report["rounds"] >= len(text)  # type: ignore[operator]
+        assert accepted + end.report["accepted"] + end.report["rounds"] >= len(text)
         return accepted
 
     for daemon in (verifier, drafter):
-        until(lambda daemon=daemon: forced(daemon), "drafts pay")  # type: ignore[misc]
+        until(lambda daemon=daemon: forced(daemon), "drafts pay")
     assert verifier.stats()["totals"]["forced_accepted"] >= 2
 
 
@@ -115,7 +115,7 @@ def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(monkeypatch: pytest.M
 
     monkeypatch.setattr(Grammars, "compile", compile_)
     vocabulary, guides = SimVerifier(SimSettings()).vocabulary, DraftGrammars()
-    live = DraftSession(0, None, None, 0, {255}, None, grammar=SCHEMA)  # type: ignore[arg-type]
+    live = DraftSession(0, None, None, 0, {255}, None, grammar=SCHEMA)
 
     def given_up() -> bool:
         guides.update(live, vocabulary)
@@ -132,7 +132,7 @@ def test_drafts_that_no_grammar_can_be_held_against_are_told_of(bench: Bench, mo
     """The verifier says once of a session that none of its drafts is verified any more."""
 
     def worn(grammars: Grammars, grammar: Grammar, compile_: object = Grammars.compile) -> GrammarConstraint:
-        made: GrammarConstraint = compile_(grammars, grammar)  # type: ignore[operator]
+        made: GrammarConstraint = compile_(grammars, grammar)
         made.exhausted = "too many states"
         return made
 

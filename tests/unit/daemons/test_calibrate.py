@@ -22,9 +22,9 @@ class Target(SimVerifier):
 
     def __init__(self, settings: SimSettings, **info: object) -> None:
         super().__init__(settings)
-        self.info, self.steps = replace(self.info, **info), 0  # type: ignore[arg-type]
+        self.info, self.steps = replace(self.info, **info), 0
 
-    def decode(self, spans):  # type: ignore[no-untyped-def]
+    def decode(self, spans):
         self.steps += 1
         return super().decode(spans)
 

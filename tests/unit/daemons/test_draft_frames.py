@@ -12,4 +12,4 @@ def test_the_largest_law_fits_a_frame():
     assert m.MAX_SUPPORT == MAX_PROPOSAL
     law = Proposal(tuple(range(MAX_PROPOSAL)), (HEAVIEST,) * MAX_PROPOSAL)
     drafts = ev.Drafted(3, 9, (5,) * 32, (law,) * 32)
-    assert drafted(decode(encode(frame_of(7, drafts)))).proposals == (law,) * 32  # type: ignore[arg-type]
+    assert drafted(decode(encode(frame_of(7, drafts)))).proposals == (law,) * 32

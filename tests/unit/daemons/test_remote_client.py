@@ -37,7 +37,7 @@ def test_what_is_asked_for():
     assert requested(more) == Request("hi", (1, 2), params, True, (ChatMessage("user", ""),))
     chat = (ChatMessage("user", "hi", "ann"), ChatMessage("assistant", "The "))
     asked = Request("", None, params, messages=chat, continued=True)
-    assert requested(decode_one(PendingRequest(asked, None).open(9))) == asked  # type: ignore[arg-type]
+    assert requested(decode_one(PendingRequest(asked, None).open(9))) == asked
     resumed = requested(replace(ORDER, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True))
     assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == ((1, 2), (3,), "cmpl-1", True)
     for wrong in (
@@ -89,7 +89,7 @@ def decode_one(message):
 def test_sampling_crosses_the_wire(params: SamplingParams):
     """Parameters as the fields of OPEN, through bytes, and of the OPENED that answers, are what they were."""
     order = m.Open(9, "hi", 20, draft_n=0, **fields_of(params, None))
-    assert params_of(decode(encode(order))) == params  # type: ignore[arg-type]
+    assert params_of(decode(encode(order))) == params
     assert requested(order).params.sampling == params
     assert params_of(opened(3, 9, 12, SessionParams(params, 20))) == params
 

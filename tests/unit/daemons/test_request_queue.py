@@ -22,7 +22,7 @@ class Queue:
 
     def __init__(self, sessions: int, most: int) -> None:
         prompts = SimpleNamespace(add=lambda _: Future())
-        self.queue = RequestQueue(prompts, LIMITS, sessions, most)  # type: ignore[arg-type]
+        self.queue = RequestQueue(prompts, LIMITS, sessions, most)
         self.running: list[bytes | None] = []
         self.now = 0.0
         self.heard: list[ClientEvent] = []

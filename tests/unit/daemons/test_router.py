@@ -73,7 +73,7 @@ def test_slow_drafter_gets_everything_in_order(ends: Ends):
     while len(heard) < count and time.monotonic() < deadline:
         ends.router.flush()
         while ends.dealer.poll(1):
-            heard.append(decode(ends.dealer.recv()).session)  # type: ignore[union-attr]
+            heard.append(decode(ends.dealer.recv()).session)
     assert heard == list(range(count))
     assert not ends.router.behind
     assert not ends.router.gone()
