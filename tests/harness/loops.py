@@ -7,7 +7,6 @@ The one place where these tests meet the daemons' loops: whoever replaces the lo
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +38,6 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link import peers
 from specmesh.daemons.link.transport import Route, bind_router
-from specmesh.daemons.link.vocabulary_handshake import VocabularyCache
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.verifier.daemon import VerifierLoop
@@ -196,26 +194,19 @@ class Bench:
         router = bind_router(self.context, address or self.address, insecure=False)
         mailbox = Window()
         bounds = {"grace": grace, "max_queue": max_queue, "drain": drain}
-        loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), **bounds)  # type: ignore[arg-type]
+        loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), **bounds)
         return self._run(loop, mailbox, lambda: router.close(linger=100))
 
     def drafter(
         self,
         engine: DraftEngine | None = None,
-        cache: VocabularyCache | None = None,
         addresses: Sequence[str] = (),
-        drain: float = 0.0,
     ) -> "Running":
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
         mailbox = Window()
         loop = DrafterLoop(
-            "d",
-            [Route(self.context, address) for address in addresses or (self.address,)],
-            engine,
-            mailbox,  # type: ignore[arg-type]
-            cache=cache,
-            drain=drain,
+            "d", [Route(self.context, address) for address in addresses or (self.address,)], engine, mailbox, drain=0.0
         )
         return self._run(loop, mailbox, loop.close)
 
@@ -280,7 +271,7 @@ class Running:
 
     def ask(self, what: Request, client: Hearing | None = None) -> Hearing:
         client = client or Hearing()
-        self._mailbox.put(Submit(what, client))  # type: ignore[arg-type]
+        self._mailbox.put(Submit(what, client))
         return client
 
     def probe(self, number: int) -> "queue.SimpleQueue[Pinged | Ponged]":
@@ -290,7 +281,7 @@ class Running:
         return heard
 
     def cancel(self, client: Hearing) -> None:
-        self._mailbox.put(Cancel(client))  # type: ignore[arg-type]
+        self._mailbox.put(Cancel(client))
 
     # --- what it says of itself
 
@@ -310,17 +301,17 @@ class Running:
 
     def tell_hash(self, model_hash: str) -> None:
         """The hash of the verifier's model is known now."""
-        self._loop.stats.model_hash = model_hash  # type: ignore[union-attr]
+        self._loop.stats.model_hash = model_hash
 
     @property
     def connected(self) -> bool:
         """Whether the drafter has a verifier."""
-        return self._loop.verifier is not None  # type: ignore[union-attr]
+        return self._loop.verifier is not None
 
     @property
     def vocabulary(self) -> Vocabulary | None:
         """The target's, as the drafter knows it."""
-        return self._loop.vocabulary  # type: ignore[union-attr]
+        return self._loop.vocabulary
 
     @property
     def welcome(self) -> bool:
@@ -330,26 +321,11 @@ class Running:
     @property
     def models(self) -> tuple[str, ...]:
         """The models of the drafter's verifiers."""
-        return self._loop.models  # type: ignore[union-attr]
+        return self._loop.models
 
     def served(self, model: str) -> Any:
         """What answers at the drafter to this name."""
-        return self._loop.served(model)  # type: ignore[union-attr]
-
-    def frames_taken(self) -> Counter[int]:
-        """How many frames the verifier takes in by turn of its loop, from now on."""
-        taken: Counter[int] = Counter()
-        loop: Any = self._loop
-        inlet = loop._router.inlet
-        receive = inlet.receive
-
-        def counted() -> list[bytes] | None:
-            parts: list[bytes] | None = receive()
-            taken[loop._turns] += parts is not None
-            return parts
-
-        inlet.receive = counted
-        return taken
+        return self._loop.served(model)
 
     # --- its end
 
@@ -360,7 +336,7 @@ class Running:
     def stop(self) -> None:
         """Stop as a signal does, and wait for the end."""
         self.begin_to_stop()
-        self._mailbox.put(Cancel(Hearing()))  # type: ignore[arg-type]
+        self._mailbox.put(Cancel(Hearing()))
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the loop does not end"
 
@@ -469,7 +445,7 @@ def welcome(**changes: object) -> m.Welcome:
         "n_ctx": 8192,
         "eog_ids": [255],
     }
-    return m.Welcome(**(fields | changes))  # type: ignore[arg-type]
+    return m.Welcome(**(fields | changes))
 
 
 def welcomed(bench: Bench, engine: DraftEngine | None = None, **changes: object) -> tuple[Scripted, Running]:

@@ -27,7 +27,6 @@ class Told:
         )
 
     def more(self, count: int) -> "Told":
-        """A TRUTH of so many ids."""
         base = len(self.known)
         ids = TEXT[base - len(PROMPT) : base - len(PROMPT) + count]
         self.router.say(m.Truth(self.session, base, self.known.crc, ids, 0))
@@ -42,23 +41,19 @@ class Told:
 
 
 def named(ref: int, name: str = NAME, *, said: Sequence[int] = (), max_tokens: int = 200) -> m.Open:
-    """An OPEN of this name for PROMPT, after the ids that were said."""
     order = ask_for(ref, ids=(*PROMPT, *said), max_tokens=max_tokens)
     return replace(order, name=name, n_prompt=len(PROMPT))
 
 
 def by_name(ref: int, name: str = NAME) -> m.Open:
-    """An OPEN that wants the session of that name and nothing else."""
     return replace(ask_for(ref), name=name, adopt=True)
 
 
 def asked(max_tokens: int = 200, timeout: float = PATIENCE, *, rounds: bool = False) -> Request:
-    """A request of a local client that waits so long for a verifier."""
     return replace(request(max_tokens, None, rounds=rounds), id=NAME, reconnect_timeout=timeout)
 
 
 def wanted(name: str = NAME) -> Request:
-    """A request for the text of that name."""
     return replace(request(1, ids=()), prompt_ids=None, id=name, named_only=True, reconnect_timeout=PATIENCE)
 
 

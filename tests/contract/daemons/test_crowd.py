@@ -1,27 +1,19 @@
 """Many at once: requests before the sessions, peers that flood, drafters that stand still."""
 
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
-import zmq
 from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, ask_for, bear_silence, request, truth, until
 
 from specmesh.api.requests import ClientEvent, Failed, Finished, Started
-from specmesh.core import peer_limits as limits
 from specmesh.core.peer_limits import RATES, Cost
-from specmesh.daemons.link.router import MAX_FRAMES_PER_TURN
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy
 from specmesh.wire import messages as m
-from specmesh.wire.codec import encode
 
 
 class Numbered(Hearing):
-    """A client that notes when its session begins."""
-
     def __init__(self, number: int, begun: list[int]) -> None:
         super().__init__()
         self._number, self._begun = number, begun
@@ -54,7 +46,6 @@ def test_requests_wait_in_order(bench: Bench):
 
 
 def test_leaving_the_queue(bench: Bench):
-    """A client that leaves, at either socket, frees its place in the queue; those behind it move up."""
     verifier, drafter = bench.pair(Flaky(SimSettings(n_seq=1, step_ms=1)), max_queue=2)
     queued = lambda: verifier.stats()["sessions"]["queued"]  # noqa: E731
     first = verifier.ask(request(8000))
@@ -98,7 +89,6 @@ def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
 
 
 def test_requests_that_come_too_fast(bench: Bench):
-    """Each is answered, as busy."""
     bench.verifier(Flaky(SimSettings(n_seq=1)))
     peer = bench.dealer()
     count = 3 * int(RATES[Cost.OPENS].burst)
@@ -106,42 +96,6 @@ def test_requests_that_come_too_fast(bench: Bench):
         peer.say(ask_for(ref, ids=(999,)))
     told = [str(peer.expect(m.Error).message) for _ in range(count)]
     assert any("too fast" in message for message in told)
-
-
-def test_a_flood_beside_a_good_drafter(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """A peer sends all it can: a turn of the loop takes no more of it than ever, the text is the target's, drafts are
-    accepted, and it is cut off; it comes back, and that goes on."""
-    monkeypatch.setattr(limits, "CUT_AFTER_S", 0.2)
-    verifier, drafter = bench.pair(Flaky(SimSettings(step_ms=1)))
-    taken = verifier.frames_taken()
-    peer = bench.dealer()
-    stop = threading.Event()
-
-    def flood() -> None:
-        frames = [encode(m.Draft(7, 1, 2, (3, 4))), encode(m.Ping(1, 1)), encode(m.Nack(7, 1, 1))]
-        while not stop.is_set():
-            for frame in frames:
-                with suppress(zmq.Again):
-                    peer.socket.send(frame, zmq.NOBLOCK)
-            with suppress(zmq.Again):
-                peer.socket.recv(zmq.NOBLOCK)  # who never reads does not connect again
-
-    flooding = threading.Thread(target=flood)
-    flooding.start()
-    rejected = lambda: verifier.stats()["wire"]["rejected"].get("rate", 0)  # noqa: E731
-    try:
-        for side in (verifier, drafter, verifier):
-            client = side.ask(request(150))
-            client.whole(150)
-            assert client.accepted > 0
-        until(lambda: rejected() > 100, "what is too much is dropped")
-        until(lambda: len(verifier.stats()["peers"]) == 1, "it is cut off")
-        seen = rejected()
-        until(lambda: rejected() > seen, "it has come back")
-    finally:
-        stop.set()
-        flooding.join()
-    assert max(taken.values()) <= MAX_FRAMES_PER_TURN
 
 
 def test_hello_and_bye_in_turns(bench: Bench):

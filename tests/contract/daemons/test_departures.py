@@ -1,12 +1,10 @@
 """A loop that stops: what becomes of its texts, and of those of the other."""
 
-from contextlib import suppress
-
 import pytest
 from harness.loops import PROMPT, Bench, Flaky, ask_for, attach, bear_silence, request, until, welcome, welcomed
 
 from specmesh.engines.sim import SimSettings
-from specmesh.errors import Busy, ConfigError, DaemonUnreachable
+from specmesh.errors import Busy, DaemonUnreachable
 from specmesh.wire import messages as m
 
 
@@ -26,7 +24,6 @@ def test_text_cut_by_a_shutdown_is_an_error(bench: Bench, socket_of: str):
 
 
 def test_stopping_verifier_takes_no_more(bench: Bench):
-    """While it drains, new requests are Busy and the old one is finished."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=10)))
     client = verifier.ask(request(20))
     client.next()
@@ -39,43 +36,6 @@ def test_stopping_verifier_takes_no_more(bench: Bench):
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence tells nobody anything."""
     bear_silence(monkeypatch, 1e9)
-
-
-@pytest.mark.usefixtures("patient")
-def test_a_drafter_that_stops_says_so(bench: Bench):
-    """The verifier detaches it at once and goes on alone; the drafter's own client has its error."""
-    verifier, drafter = bench.pair(Flaky(SimSettings(step_ms=1)))
-    own, other = drafter.ask(request(8000)), verifier.ask(request(300))
-    while not (own.ids and other.ids):
-        own.next()
-        other.next()
-    drafter.stop()
-    until(lambda: not verifier.stats()["peers"], "the verifier knows")
-    assert isinstance(own.error(), DaemonUnreachable)
-    other.whole(300)
-    until(lambda: verifier.stats()["sessions"]["live"] == 0, "its client's session ends")
-
-
-@pytest.mark.usefixtures("patient")
-def test_a_verifier_that_stops_says_so(bench: Bench):
-    """Its drafter looks for it anew at once, and finds the next one."""
-    first, drafter = bench.verifier(), bench.drafter()
-    attach(first, drafter)
-    first.stop()
-    until(lambda: not drafter.connected, "the drafter knows")
-    bench.end(first)  # not before: what a closed connection brought last may be lost, BYE too
-    assert isinstance(drafter.ask(request()).error(), DaemonUnreachable)
-
-    def next_one() -> bool:
-        with suppress(ConfigError):  # ZeroMQ lets an address go when it comes to it
-            bench.verifier()
-            return True
-        return False
-
-    until(next_one, "the address is free")
-    until(lambda: drafter.connected, "it is welcome again")
-    client = drafter.ask(request(40))
-    client.whole(40)
 
 
 @pytest.mark.usefixtures("patient")

@@ -29,7 +29,6 @@ from specmesh.wire.codec import encode
 
 
 def of_version(version: int, frame: bytes) -> bytes:
-    """The frame as a peer of another version would send it, with its checksum."""
     frame = b"SM" + bytes([version]) + frame[3:-4]
     return frame + crc32(frame).to_bytes(4, "little")
 
@@ -123,7 +122,6 @@ def test_another_version_that_was_updated_meanwhile(bench: Bench):
     ids=["not base64", "not ASCII", "not as told"],
 )
 def test_lying_vocabulary_ends_the_drafter(bench: Bench, answer: m.Vocab):
-    """A vocabulary that is not what WELCOME promised is an error of the peer, not a crash."""
     router, _ = bench.router(), bench.drafter(NgramDrafter(4096, 2))
     router.expect(m.Hello)
     router.say(welcome(n_vocab=1))
@@ -182,7 +180,6 @@ def test_a_drafter_that_is_asked_for_nothing_shadows(bench: Bench):
 
 
 def test_session_opened_for_a_client_that_left_is_closed(bench: Bench):
-    """A client that left before OPENED came: the drafter closes the session at the verifier."""
     router, drafter = welcomed(bench)
     client = drafter.ask(request())
     order = router.expect(m.Open)
@@ -207,7 +204,6 @@ def test_why_a_text_ends_in_an_error(bench: Bench):
 
 @pytest.mark.parametrize(("code", "error"), [("busy", Busy), ("request", RequestError), ("engine", EngineError)])
 def test_refused_open(bench: Bench, code: str, error: type[SpecmeshError]):
-    """ERROR to an OPEN is its client's error, of the class the code says."""
     router, drafter = welcomed(bench)
     client = drafter.ask(request())
     order = router.expect(m.Open)
@@ -231,14 +227,12 @@ def test_forgetful_verifier_is_greeted_again(bench: Bench):
 
 
 def test_request_without_a_verifier(bench: Bench):
-    """While there is no verifier, a request fails at once with its address."""
     refusal = bench.drafter().ask(request()).error()
     assert isinstance(refusal, DaemonUnreachable)
     assert bench.address in str(refusal)
 
 
 def test_prompt_beyond_a_frame(bench: Bench):
-    """A prompt that no frame holds, or that is no Unicode, is refused at the drafter."""
     _, drafter = welcomed(bench)
     for prompt in ("x" * 600_000, "\udcff"):
         asked = Request(prompt, None, SessionParams(SamplingParams(), 5, None))

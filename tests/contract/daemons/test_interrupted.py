@@ -12,7 +12,6 @@ from specmesh.wire import messages as m
 
 
 def back(router: Scripted, **changes: object) -> None:
-    """It goes away, and another is in its place."""
     router.say(m.Bye())
     router.expect(m.Hello)
     router.say(welcome(**({"verifier": "w"} | changes)))
@@ -34,7 +33,6 @@ class Begun:
 
 
 def test_a_text_is_opened_again_with_what_is_known(bench: Bench):
-    """By name and all ids; the client hears each id once, one start, one end."""
     begun = Begun(bench)
     router, client = begun.router, begun.client
     begun.told.more(2)
@@ -55,7 +53,6 @@ def test_a_text_is_opened_again_with_what_is_known(bench: Bench):
 
 
 def test_what_the_verifier_knows_beyond_is_told(bench: Bench):
-    """SYNC of a session that went on alone brings ids that the client has not heard."""
     begun = Begun(bench)
     back(begun.router)
     Told(begun.router, begun.router.expect(m.Open), said=15).rest()
@@ -141,7 +138,6 @@ def test_a_verifier_without_room_is_asked_again(bench: Bench):
 
 
 def test_a_verifier_that_stops_before_the_end_is_waited_for(bench: Bench):
-    """DONE shutdown is no end."""
     begun = Begun(bench)
     begun.told.done("shutdown")
     back(begun.router)
@@ -157,7 +153,6 @@ def test_a_lost_end_is_asked_for_again(bench: Bench):
 
 
 def test_a_client_that_leaves_meanwhile_is_not_asked_for(bench: Bench):
-    """Nor is anything of it kept."""
     begun = Begun(bench)
     router, drafter = begun.router, begun.drafter
     router.say(m.Bye())
@@ -171,7 +166,6 @@ def test_a_client_that_leaves_meanwhile_is_not_asked_for(bench: Bench):
 
 
 def test_a_session_that_moved_is_told_so(bench: Bench):
-    """Somebody else has it now."""
     begun = Begun(bench)
     begun.told.done("moved")
     assert isinstance(begun.client.error(), RequestError)
@@ -195,6 +189,5 @@ def test_a_drafter_that_stops_leaves_its_texts_to_the_verifier(bench: Bench):
 
 
 def test_nobody_has_the_text(bench: Bench):
-    """A name that neither the drafter nor its verifier knows."""
     _, drafter = bench.pair()
     assert isinstance(drafter.ask(wanted()).error(), NoSuchText)

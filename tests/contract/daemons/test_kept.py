@@ -21,8 +21,7 @@ def left(bench: Bench, engine: Flaky | None = None, max_tokens: int = 200, **set
     peer.say(named(1, max_tokens=max_tokens))
     peer.expect(m.Truth)
     peer.say(m.Bye())
-    if settings.get("grace", 1) >= 1:
-        kept(verifier)
+    kept(verifier)
     return verifier
 
 
@@ -43,16 +42,6 @@ def test_a_session_is_given_to_who_names_it(bench: Bench):
     second.say(m.Close(session, 0, 0.0))
     kept(verifier, 0)
     assert (sessions(verifier)["opened"], sessions(verifier)["resumed"]) == (1, 1)
-
-
-def test_after_the_grace_it_is_gone(bench: Bench):
-    """Its place is free, and its name means nothing."""
-    verifier = left(bench, max_tokens=LONG, grace=0.2)
-    until(lambda: sessions(verifier)["ended"]["cancelled"] == 1, "it is dropped")
-    assert (sessions(verifier)["live"], sessions(verifier)["kept"]) == (0, 0)
-    second = bench.dealer()
-    second.say(by_name(2))
-    assert second.expect(m.Error).code == "session"
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["ended while away", "DONE was not answered"])
@@ -103,7 +92,6 @@ def test_a_client_of_the_verifier_asks_by_name(bench: Bench):
 
 
 def test_a_client_that_knows_the_beginning_is_told_the_rest(bench: Bench):
-    """Of a session as of ids."""
     verifier = left(bench, max_tokens=60)
     said = tuple(truth(1))
     knows = replace(asked(60), generated=said, known=1)
@@ -192,7 +180,6 @@ def test_a_text_that_has_ended_is_answered_at_once(bench: Bench):
     ids=["more prompt than ids", "foreign id", "beyond the context", "prompt too long"],
 )
 def test_texts_that_cannot_be_are_refused(bench: Bench, order: m.Open):
-    """ERROR request or context, and nothing of them stays."""
     verifier, peer = bench.verifier(), bench.dealer()
     peer.say(order)
     error = peer.expect(m.Error, m.Opened)
@@ -217,14 +204,12 @@ def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: 
 
 
 def test_a_verifier_that_stops_keeps_nobody(bench: Bench):
-    """It does not wait for those who are away."""
     verifier = left(bench, max_tokens=LONG, drain=1e6)
     bench.end(verifier)
     assert sessions(verifier)["ended"]["cancelled"] == 1
 
 
 def test_kept_sessions_are_bounded():
-    """Of too many that ended the oldest go."""
     store = DetachedSessions(30.0)
     for number in range(MAX_DETACHED + 3):
         live = SimpleNamespace(id=number, name=f"n{number}", owner=b"d")

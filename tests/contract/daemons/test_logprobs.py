@@ -62,7 +62,6 @@ def test_they_are_the_same_at_either_end(bench: Bench):
 
 
 def test_nobody_is_told_who_did_not_ask(bench: Bench):
-    """No LOGPROBS is sent."""
     bench.verifier()
     peer = bench.dealer()
     peer.say(m.Open(1, "", 5, 0.0, 0, 1.0, 0, 0, ids=list(PROMPT)))

@@ -29,8 +29,6 @@ SYSTEM = tuple(b"You answer in verse, and never in prose. ")
 
 
 class Counting(Flaky):
-    """A target that counts the rows it computes."""
-
     rows = 0
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
@@ -50,7 +48,6 @@ def ended(client: Hearing) -> Finished:
 
 
 def reuse(running: Running) -> dict[str, int]:
-    """What the daemon tells of it."""
     return running.stats()["reuse"]
 
 
@@ -104,7 +101,6 @@ def test_a_text_that_was_stopped_is_gone_on_with(bench: Bench):
 
 
 def test_what_failed_is_not_kept(bench: Bench):
-    """A step that breaks leaves nothing behind that another session could go on from."""
     engine = Flaky(SimSettings(n_seq=2))
     engine.fail_from = len(SYSTEM) + 5
     verifier = bench.verifier(engine)
@@ -138,7 +134,6 @@ def test_a_target_that_cannot_be_cut(bench: Bench):
 
 
 def test_more_chats_than_sequences(bench: Bench):
-    """Chats that take turns on fewer sequences find what is left of theirs, or begin anew; all are right."""
     verifier, drafter = bench.pair(Flaky(SimSettings(n_seq=2)), draft=SimDrafter(SimSettings(n_seq=2)))
     chats = [(*SYSTEM, *b"chat %d" % number) for number in range(3)]
     for _ in range(3):
@@ -183,8 +178,6 @@ def test_the_same_ids_of_another_model():
 
 
 class Listening(Hearing):
-    """Keeps log-probabilities as well."""
-
     def __init__(self) -> None:
         super().__init__()
         self.logprobs: list[Logprob | None] = []
@@ -197,7 +190,6 @@ class Listening(Hearing):
 
 
 def said(running: Running, ids: Sequence[int], *, cached: bool, draft_n: int = 0) -> tuple[Listening, int]:
-    """A text with its log-probabilities, and how much of the prompt was in memory."""
     params = SessionParams(SamplingParams(), 16, draft_n, logprobs=2, cache_prompt=cached)
     client = Listening()
     running.ask(Request(None, tuple(ids), params), client)

@@ -36,7 +36,6 @@ class Two:
         return self.drafter.ask(replace(asked(20), **changes))
 
     def begun(self, router: Scripted) -> Hearing:
-        """A client that has heard seven ids of its text from this verifier."""
         client = self.ask()
         Told(router, router.expect(m.Open)).more(7)
         client.heard(7)
@@ -52,7 +51,6 @@ class Two:
         client.whole(20)
 
     def loaded(self, router: Scripted, **load: object) -> None:
-        """It tells its load, and the drafter has heard it."""
         router.say(m.Ping(77, 1, **load))
         while router.expect(m.Pong).number != 77:
             pass
@@ -129,7 +127,6 @@ def test_a_named_model_is_answered_by_it_only(bench: Bench):
 
 
 def test_one_verifier_answers_to_any_name(bench: Bench):
-    """Clients that know no other send what they like."""
     served = welcomed(bench)[1].served("gpt-4")
     assert (served.model, served.target) == ("sim-target", "")
 
@@ -138,7 +135,6 @@ def test_one_verifier_answers_to_any_name(bench: Bench):
 
 
 def test_a_text_goes_on_elsewhere(bench: Bench):
-    """Its verifier leaves: the other is asked at once, by its name and all ids; each is heard once."""
     two = Two(bench)
     client = two.begun(two.a)
     two.a.say(m.Bye())
@@ -192,7 +188,6 @@ def test_its_own_verifier_before_others(bench: Bench):
 
 
 def test_who_asks_again_is_sent_where_the_text_is(bench: Bench):
-    """A client that comes back by its name: the verifier that has the session gets the request."""
     two = Two(bench)
     two.loaded(two.a, places=1, sessions=1, queued=5, step_ms=10.0)
     first = two.begun(two.b)
@@ -206,24 +201,7 @@ def test_who_asks_again_is_sent_where_the_text_is(bench: Bench):
 # --- the verifiers themselves
 
 
-def test_the_draft_model_is_shared(bench: Bench):
-    """Each of two verifiers has drafts for its own client, from a draft model with room for one session, in turn."""
-    addresses = (bench.address, free_address())
-    verifiers = [bench.verifier(SimVerifier(SimSettings(step_ms=2)), address=address) for address in addresses]
-    drafter = bench.drafter(SimDrafter(SimSettings(alpha=1.0, n_seq=2)), addresses=addresses)
-    for verifier in verifiers:
-        until(lambda one=verifier: one.stats()["peers"], "both have their drafter")
-    until(lambda: len(drafter.models) == 1 and drafter.vocabulary, "it knows them")
-    clients = [verifier.ask(request(400)) for verifier in verifiers]
-    for client in clients:
-        client.whole(400)
-        assert client.accepted > 0
-    until(lambda: drafter.stats()["sessions"]["live"] == 0, "nothing is left")
-
-
 class Foreign(SimDrafter):
-    """A draft model of another family."""
-
     def __init__(self, settings: SimSettings) -> None:
         super().__init__(settings)
         self.vocabulary = Vocabulary(tuple(b"\xff%d" % number for number in range(256)), frozenset())

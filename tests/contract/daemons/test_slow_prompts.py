@@ -68,7 +68,6 @@ def test_order_of_sessions_with_slow_prompts(bench: Bench):
 
 
 def test_client_that_leaves_a_slow_prompt(bench: Bench):
-    """At either socket: its session never begins."""
     engine = SlowReader(SimSettings(step_ms=1))
     verifier, drafter = bench.pair(engine)
     slow = Request("slow", None, SessionParams(SamplingParams(), 8000, 4))
@@ -117,7 +116,6 @@ def test_more_slow_prompts_than_sessions(bench: Bench):
 
 
 def test_stopping_under_a_slow_prompt(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Its client is told at once, and the end is not held up."""
     monkeypatch.setattr(verifier_module, "CLOSE_TIMEOUT", 0.0)
     engine = SlowReader(SimSettings())
     verifier = bench.verifier(engine)

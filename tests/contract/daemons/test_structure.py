@@ -28,13 +28,11 @@ ENDLESS = Grammar(GrammarKind.GBNF, 'root ::= "ab" root | "c"')
 
 
 def structured(grammar: Grammar, draft_n: int | None = 4, max_tokens: int = 100) -> Request:
-    """A request for text of this form."""
     asked = request(max_tokens, draft_n)
     return replace(asked, params=replace(asked.params, grammar=grammar))
 
 
 def whole(client: Hearing) -> tuple[str, Finished]:
-    """The text and how it ended."""
     end = client.end()
     assert isinstance(end, Finished), end
     return bytes(client.ids).decode(), end
@@ -87,7 +85,6 @@ def test_a_grammar_that_cannot_be_is_refused(bench: Bench, socket_of: str):
 
 @pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])
 def test_strategies_that_look_at_whole_rows_are_refused(bench: Bench, strategy: str):
-    """They know nothing of masks."""
     asked = structured(SCHEMA)
     sampling = replace(asked.params.sampling, strategy=strategy)
     error = bench.verifier().ask(replace(asked, params=replace(asked.params, sampling=sampling))).error()
@@ -108,8 +105,6 @@ def test_a_text_is_gone_on_with_by_its_ids(bench: Bench):
 
 
 def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(monkeypatch: pytest.MonkeyPatch):
-    """Whatever its library raises: drafts go on without it."""
-
     def compile_(*_: object) -> None:
         raise RuntimeError("a defect")
 

@@ -20,8 +20,6 @@ from specmesh.errors import ConfigError
 
 
 class Backend:
-    """A daemon that is ready and has nothing to say."""
-
     role, models = "verifier", ("m",)
 
     def not_ready(self) -> None:
@@ -42,7 +40,6 @@ def mode(path: Path) -> int:
 
 
 def test_socket_is_this_users(tmp_path: Path):
-    """0600, answered while open, gone after."""
     path = tmp_path / "s"
     with serving_api(path, Backend()):
         assert mode(path) == 0o600
@@ -51,7 +48,6 @@ def test_socket_is_this_users(tmp_path: Path):
 
 
 def test_systems_socket_is_the_groups_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """0660 in the system's folder, which only the group can enter."""
     monkeypatch.setattr(api_thread, "SYSTEM_DIR", tmp_path)
     with serving_api(tmp_path / "s", Backend()):
         assert mode(tmp_path / "s") == 0o660
@@ -72,7 +68,6 @@ def test_stale_socket_is_replaced_and_nothing_else(tmp_path: Path):
 
 
 def asked(port: int, **headers: str) -> int:
-    """The status of GET /stats."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
         connection.request("GET", "/stats", headers=headers)
         return connection.getresponse().status
@@ -93,7 +88,6 @@ STATS = b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def said(path: Path, raw: bytes) -> socket.socket:
-    """A connection that has sent this."""
     made = socket.socket(socket.AF_UNIX)
     made.settimeout(20)
     made.connect(str(path))

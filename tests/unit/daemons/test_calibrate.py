@@ -46,7 +46,6 @@ def test_every_width_is_measured():
 
 
 def test_a_slow_target_is_not_measured_for_long():
-    """The widths that tell most come first."""
     assert {1, 2, 3} <= set(measured(Target(SimSettings(step_ms=250))).table()) < set(WIDTHS)
 
 

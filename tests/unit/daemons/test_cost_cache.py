@@ -17,7 +17,6 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_what_is_stored_is_loaded(tmp_path: Path, model: Path):
-    """By another process too, from a private folder."""
     folder = tmp_path / "not" / "yet"
     CostCache(model, "CPU, 2 threads", folder).store(TABLE)
     assert CostCache(model, "CPU, 2 threads", folder).load() == TABLE
@@ -39,7 +38,6 @@ def test_other_models_and_settings(tmp_path: Path, model: Path):
     "text", ["", "[]", "{}", "3", '{"1": -1}', '{"0": 1}', '{"1": NaN}', '{"x": 1}', '{"1": [1]}', '{"9999": 1}']
 )
 def test_damaged(tmp_path: Path, model: Path, text: str):
-    """What is no table of times counts as absent, and is replaced."""
     cache = CostCache(model, "CPU", tmp_path / "c")
     cache.store(TABLE)
     [file] = (tmp_path / "c").iterdir()
@@ -50,7 +48,6 @@ def test_damaged(tmp_path: Path, model: Path, text: str):
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]):
-    """One warning, no error."""
     (tmp_path / "c").write_text("a file")
     CostCache(model, "CPU", tmp_path / "c").store(TABLE)
     assert "step_times_not_kept" in "".join(capsys.readouterr())

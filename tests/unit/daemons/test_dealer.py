@@ -58,7 +58,6 @@ class Slow:
             self.drafts += 1
 
     def heard(self, count: int) -> list[m.Message]:
-        """So many messages, the drafts not counted."""
         found: list[m.Message] = []
         end = time.monotonic() + PATIENCE
         while len(found) < count and time.monotonic() < end:

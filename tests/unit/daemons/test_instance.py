@@ -10,7 +10,6 @@ from specmesh.errors import Busy
 
 
 def test_one_instance_per_socket(tmp_path: Path):
-    """The second is told the pid of the first."""
     first = InstanceLock(tmp_path / "s")
     with pytest.raises(Busy, match=r"pid \d+"):
         InstanceLock(tmp_path / "s")

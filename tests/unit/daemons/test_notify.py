@@ -16,7 +16,6 @@ PATIENCE = 30.0
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
-    """The manager's end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.settimeout(PATIENCE)
         listening.bind(str(tmp_path / "notify"))

@@ -21,7 +21,6 @@ ORDER = m.Open(9, "hi", 20, 0.5, 40, 0.9, 7, m.DRAFT_N_AUTO)
 
 
 def said(*events: ClientEvent, rounds: bool = True) -> list[m.ControlMessage]:
-    """The messages that these events lead to."""
     told: list[m.ControlMessage] = []
     client = RemoteClient(told.append, replace(ORDER, rounds=rounds))
     for event in events:
@@ -74,7 +73,6 @@ def test_a_grammar_comes_and_goes_on():
 
 
 def decode_one(message):
-    """A message, once over the wire."""
     return decode(encode(message))
 
 

@@ -36,7 +36,6 @@ class Queue:
         return opening
 
     def begun(self) -> list[Opening]:
-        """Begin all that can be."""
         told = []
         while (found := self.queue.next(self.running, self.now)) is not None:
             told.append(found.opening)
@@ -82,7 +81,6 @@ def test_when_to_ask_again():
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    """Long requests have fewer places; one alone always has."""
     monkeypatch.setattr(request_queue, "MAX_BYTES", 100_000)
     queue, alone = Queue(1, 256), Queue(1, 256)
     for _ in range(3):
@@ -96,6 +94,5 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("field", ["role", "content", "name"])
 def test_all_of_a_chat_takes_memory(field: str):
-    """Whatever part of a message is long."""
     message = ChatMessage(**({"role": "user", "content": ""} | {field: "x" * 30_000}))
     assert Request(None, None, PARAMS, messages=(message,) * 3).size > 90_000

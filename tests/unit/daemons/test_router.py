@@ -33,11 +33,9 @@ class Ends:
         [(self.identity, _, _)] = list(self.router.receive(0.0))
 
     def another(self) -> "zmq.Socket[bytes]":
-        """One more dealer."""
         return Route(self._context, self.address).open()
 
     def turn(self) -> list[m.Message | None]:
-        """What is taken in a turn of the loop that begins once something has come."""
         assert self.router.socket.poll(int(PATIENCE * 1000))
         return [message for _, message, _ in self.router.receive(self.now)]
 

@@ -20,7 +20,6 @@ class Sockets:
         self._kept: list[zmq.Socket[bytes]] = []
 
     def router(self) -> "tuple[zmq.Socket[bytes], str]":
-        """A router on a free port, and its address."""
         address = free_address()
         self._kept.append(bind_router(self.context, address, insecure=False))
         return self._kept[-1], address
@@ -110,5 +109,4 @@ def test_a_reset_under_a_full_queue():
     ],
 )
 def test_plain_addresses(shown: str, meant: str):
-    """IPv4 hosts as sockets for both families show them."""
     assert plain(shown) == meant

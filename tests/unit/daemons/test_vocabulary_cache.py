@@ -19,14 +19,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(folder: Path) -> Path:
-    """A stored vocabulary's file."""
     VocabularyCache(folder).store(PRINT, PIECES)
     [path] = folder.iterdir()
     return path
 
 
 def test_what_is_stored_is_loaded(folder: Path, file: Path):
-    """A folder is made, private to its user; another process finds what was stored."""
     assert VocabularyCache(folder).load(PRINT, len(PIECES)) == PIECES
     assert folder.stat().st_mode & 0o077 == 0
     assert PRINT in file.name
@@ -83,8 +81,6 @@ def test_the_longest_unused_go_first(folder: Path):
 
 
 def test_an_interrupted_write_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """A file appears whole or not at all."""
-
     def fail(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
