@@ -49,7 +49,9 @@ def commands(text):
     """`specmesh ...` as shown in blocks, and in backticks where it is more than a name: words without redirections."""
     shown = [line for line in shell_lines(text) if line.startswith("specmesh ")]
     shown += re.findall(r"`(specmesh [^`]+)`", prose(text))
-    return [[word for word in shlex.split(re.split(r"[<>|]", line)[0], comments=True) if word != "..."] for line in shown]
+    return [
+        [word for word in shlex.split(re.split(r"[<>|]", line)[0], comments=True) if word != "..."] for line in shown
+    ]
 
 
 def section(text, title):
