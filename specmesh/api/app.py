@@ -102,7 +102,7 @@ class _Api:
         reason = self._backend.not_ready()
         if reason is not None:
             raise reason
-        results = pinged(self._backend, wanted)
+        results = pinged(self._backend, *wanted)
         first = await anext(results)
         return StreamingResponse(answer.as_events(first, results), media_type="text/event-stream")
 

@@ -10,13 +10,12 @@ from typing import Any
 from specmesh.api.fields import (
     Json,
     Prompt,
+    are_ids,
     biases_of,
-    draft_n_of,
     flag,
     grammar_of,
     ignored,
     integer_field,
-    is_id,
     number_field,
     prompts_of,
     stops_of,
@@ -25,7 +24,7 @@ from specmesh.api.requests import Request
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.filters import WINDOW, Penalties, forbidding
 from specmesh.core.sampling.sampler import MOST, SamplingParams, check_sampling
-from specmesh.core.session_params import MAX_TOKENS, ChatMessage, SessionParams
+from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage, SessionParams
 from specmesh.errors import RequestError
 
 RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
@@ -167,7 +166,7 @@ def _resumed(value: object, request: Request) -> tuple[Request, str]:
 
 
 def _ids(value: object, name: str) -> tuple[int, ...]:
-    if isinstance(value, list) and all(map(is_id, value)):
+    if are_ids(value):
         return tuple(value)
     raise RequestError(f"resume.{name} must be a list of token ids, each from 0 to 2147483647", "resume")
 
@@ -191,8 +190,9 @@ def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParam
         strategy=Strategy.DETERMINISTIC if strategy is None else strategy,
         threshold=number_field(fields, "threshold", THRESHOLD, 0.0, 1.0),
     )
-    draft_n, stops = draft_n_of(fields.get("draft_n")), stops_of(fields.get("stop"))
-    cached = flag(fields, "cache_prompt", True)
+    auto = fields.get("draft_n") in (None, "auto")
+    draft_n = None if auto else integer_field(fields, "draft_n", 0, 0, MAX_DRAFTS)
+    stops, cached = stops_of(fields.get("stop")), flag(fields, "cache_prompt", True)
     return SessionParams(check_sampling(sampling), max_tokens, draft_n, stops, logprobs, grammar_of(fields), cached)
 
 

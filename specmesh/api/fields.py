@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import quote
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.filters import FORBIDDEN
 from specmesh.core.sampling.sampler import MOST
 from specmesh.core.sampling.stop import check_stops
-from specmesh.core.session_params import MAX_DRAFTS
 from specmesh.errors import RequestError
 
 Json = dict[str, object]
@@ -50,13 +49,12 @@ _TOLD, _NAME = 16, 64
 
 
 def ignored(body: Json, known: Collection[str]) -> tuple[str, ...]:
-    """The fields that are neither `known` nor change anything; raises RequestError for one that would."""
-    unread = [name for name in body if name not in known]
+    """Return the fields that are neither `known` nor change anything. Raise RequestError for one that would."""
+    unread = [name for name, value in body.items() if name not in known and value is not None]
     for name in unread:
-        neutral = _NEUTRAL.get(name)
-        if neutral is not None and body[name] is not None and not any(_same(body[name], one) for one in neutral):
+        if name in _NEUTRAL and not any(_same(body[name], one) for one in _NEUTRAL[name]):
             raise RequestError(f"{name} is not supported yet", name)
-    return tuple(name for name in unread if name not in _NEUTRAL and body[name] is not None)
+    return tuple(name for name in unread if name not in _NEUTRAL)
 
 
 def shown(names: Sequence[str]) -> str:
@@ -75,9 +73,11 @@ def grammar_of(fields: Json) -> Grammar | None:
     `response_format` is OpenAI's, and with its json_object llama-server takes a `schema` as well; `json_schema` and
     `grammar` are llama-server's. The same one may come twice: who goes on with a text adds what the daemon told.
     """
-    schema = fields.get("json_schema")
+    schema, gbnf = fields.get("json_schema"), fields.get("grammar")
+    if not isinstance(gbnf, str | None):
+        raise RequestError("grammar must be a text in GBNF", "grammar")
     own = None if schema is None else _schema(schema, "json_schema")
-    asked = [grammar for grammar in (_format(fields), own, _grammar_field(fields)) if grammar]
+    asked = [one for one in (_format(fields), own, Grammar(GrammarKind.GBNF, gbnf) if gbnf else None) if one]
     if len(set(asked)) > 1:
         raise RequestError("give one of response_format, json_schema and grammar", asked[1].field)
     return check_grammar(asked[0]) if asked else None
@@ -120,15 +120,6 @@ def _schema(value: object, where: str) -> Grammar:
         raise RequestError(f"{where} is nested too deeply", where.partition(".")[0]) from None
 
 
-def _grammar_field(fields: Json) -> Grammar | None:
-    value = fields.get("grammar")
-    if value is None or value == "":
-        return None
-    if not isinstance(value, str):
-        raise RequestError("grammar must be a text in GBNF", "grammar")
-    return Grammar(GrammarKind.GBNF, value)
-
-
 def biases_of(value: object) -> tuple[tuple[int, float], ...]:
     """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...], where false forbids a token."""
     pairs = list(value.items()) if isinstance(value, dict) else value or []
@@ -154,6 +145,10 @@ def is_id(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**31
 
 
+def are_ids(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(map(is_id, value))
+
+
 def stops_of(value: object) -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else value or []
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
@@ -171,24 +166,15 @@ def prompts_of(value: object) -> tuple[Prompt, ...]:
 def _prompt(value: object) -> Prompt:
     if isinstance(value, str):
         return value, None
-    if isinstance(value, list) and value and all(map(is_id, value)):
+    if value and are_ids(value):
         return None, tuple(value)
     raise RequestError(
         "prompt must be a string or a list of token ids, each from 0 to 2147483647, or a list of such", "prompt"
     )
 
 
-def draft_n_of(value: object) -> int | None:
-    if value is None or value == "auto":
-        return None
-    value = _whole(value)
-    if type(value) is int and 0 <= value <= MAX_DRAFTS:
-        return value
-    raise RequestError(f'draft_n must be "auto" or a number from 0 to {MAX_DRAFTS}', "draft_n")
-
-
 def number_field(body: Json, name: str, default: float, low: float, high: float) -> float:
-    """A field that is a number within bounds, or its default; raises RequestError."""
+    """Return a number within bounds, or the default. Raise RequestError."""
     value = body.get(name)
     if value is None:
         return default
@@ -198,18 +184,15 @@ def number_field(body: Json, name: str, default: float, low: float, high: float)
 
 
 def integer_field(body: Json, name: str, default: int, low: int, high: int) -> int:
-    """The same of a whole number."""
-    value = _whole(body.get(name))
+    """Return a whole number, also one written 1.0, or the default. Raise RequestError."""
+    value = body.get(name)
     if value is None:
         return default
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if type(value) is not int or not low <= value <= high:
         raise RequestError(f"{name} must be a whole number from {low} to {high}", name)
     return value
-
-
-def _whole(value: object) -> object:
-    """JSON knows one kind of number: 1.0 is 1."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def flag(body: Json, name: str, default: bool = False) -> bool:

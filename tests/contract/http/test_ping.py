@@ -1,18 +1,22 @@
 """A run of PINGs, its clock in the test's hands."""
 
-import pytest
+import asyncio
 
-from specmesh.api.ping import PING_TIMEOUT_S, PingBody, PingResult, PingRun, parse_ping
-from specmesh.api.requests import Peer, Pinged, Ponged
-from specmesh.errors import RequestError
+import pytest
+from asgi_calls import FakeDaemon
+
+from specmesh.api import ping
+from specmesh.api.ping import parse_ping
+from specmesh.api.requests import ClientOrder, Peer, PingPeers
+from specmesh.errors import DaemonUnreachable, RequestError
 
 NEAR, FAR = Peer("near:1", "tcp://192.0.2.1"), Peer("far:2", "tcp://192.0.2.2")
 
 
 def test_body():
     """Defaults, and values of one's own."""
-    assert parse_ping({}) == PingBody(10, 0.2)
-    assert parse_ping({"count": 3, "interval_s": 1}) == PingBody(3, 1.0)
+    assert parse_ping({}) == (10, 0.2)
+    assert parse_ping({"count": 3, "interval_s": 1}) == (3, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -33,13 +37,23 @@ def test_bad_bodies(body: object, words: str):
         parse_ping(body)
 
 
-def test_lost_when_the_time_is_up():
-    """A PING without an answer is lost after PATIENCE, once; an answer after that counts no more."""
-    run = PingRun(PingBody(1, 0.5), 0.0)
-    run.begin(0.0)
-    run.on_event(Pinged(1, (NEAR, FAR)))
-    run.on_event(Ponged(1, FAR, 0.1))
-    assert run.wait(1.0) == PING_TIMEOUT_S - 1.0
-    assert run.expire(PING_TIMEOUT_S - 0.01) == []
-    assert run.expire(PING_TIMEOUT_S) == [PingResult(1, NEAR, None)]
-    assert (run.expire(PING_TIMEOUT_S), run.on_event(Ponged(1, NEAR, 3.1)), run.wait(PING_TIMEOUT_S)) == ([], [], None)
+@pytest.mark.parametrize("told", [True, False])
+def test_lost_when_the_time_is_up(told: bool, monkeypatch: pytest.MonkeyPatch):
+    """A PING without an answer is lost once its time is up; where the loop sends none, nobody can be reached."""
+    monkeypatch.setattr(ping, "PING_TIMEOUT_S", 0.05)
+
+    class Silent(FakeDaemon):
+        def submit(self, order: ClientOrder) -> None:
+            assert isinstance(order, PingPeers)
+            if told:
+                order.sent((NEAR, FAR))
+                order.answer(FAR)(0.1)
+
+    async def results() -> list[tuple[object, object]]:
+        return [(one["peer"], one["time_ms"]) async for one in ping.pinged(Silent(), 1, 0.5)]
+
+    if told:
+        assert asyncio.run(results()) == [(FAR.name, 100.0), (NEAR.name, None)]
+    else:
+        with pytest.raises(DaemonUnreachable, match="does not get on"):
+            asyncio.run(results())
