@@ -7,21 +7,10 @@ from dataclasses import asdict
 import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, call, get, post
 
+from specmesh import errors
 from specmesh.api.app import MAX_HTTP_BODY
 from specmesh.api.requests import Cancel, Failed, Peer, PingPeers, Submit
-from specmesh.errors import (
-    Busy,
-    ConfigError,
-    DaemonUnreachable,
-    EngineError,
-    NoSuchModel,
-    NoSuchText,
-    PromptTooLong,
-    RequestError,
-    SpecmeshError,
-    Starting,
-    WentAway,
-)
+from specmesh.errors import Busy, DaemonUnreachable, EngineError, NoSuchModel, NoSuchText, PromptTooLong, RequestError
 
 
 def test_health_while_loading_and_after():
@@ -69,20 +58,22 @@ def test_metrics_come_in_the_format_asked_for(accept: bytes, content_type: str):
 REFUSALS = [
     (NoSuchText(), 404, "text_not_found"),
     (NoSuchModel("gpt-4"), 404, "model_not_found"),
-    (WentAway("stopping"), 503, "server_went_away"),
+    (errors.WentAway("stopping"), 503, "server_went_away"),
     (RequestError("bad"), 400, None),
     (PromptTooLong.of(9, 5), 400, "context_length_exceeded"),
     (Busy("full"), 503, "server_busy"),
-    (Starting("loading"), 503, "server_starting"),
+    (errors.Starting("loading"), 503, "server_starting"),
     (DaemonUnreachable("no verifier"), 502, "verifier_unreachable"),
     (EngineError("broke"), 500, "engine_failed"),
-    (ConfigError("odd"), 500, None),
+    (errors.ConfigError("odd"), 500, None),
 ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("error", "status", "code"), REFUSALS, ids=lambda value: type(value).__name__)
-def test_refusal_is_a_status_and_openais_error(error: SpecmeshError, status: int, code: str | None, stream: bool):
+def test_refusal_is_a_status_and_openais_error(
+    error: errors.SpecmeshError, status: int, code: str | None, stream: bool
+):
     """A refusal has the status of its class and OpenAI's error object, streamed or not; the class stands apart."""
     answer = post(FakeDaemon(Failed(error)), stream=stream)
     told = answer.json()["error"]
@@ -152,42 +143,38 @@ def test_body_in_parts_and_beyond_the_limit():
     assert "exceeds" in answer.json()["error"]["message"]  # type: ignore[index]
 
 
-def test_client_that_leaves_a_stream_cancels():
-    """A client that disconnects in mid-stream cancels its session."""
+def left(daemon: FakeDaemon, *, stream: bool, at: str) -> Answer:
+    """An answer whose client leaves: at once, with its first part, or while it waits; its session is cancelled."""
 
-    async def leave() -> FakeDaemon:
-        daemon, answer = FakeDaemon(*EVENTS[:2]), Answer()
-        answer.on_part = answer.gone.set
-        raw = json.dumps({"prompt": "hi", "stream": True}).encode()
-        await call(daemon, "POST", "/v1/completions", [raw], answer)
-        await asyncio.wait_for(daemon.cancelled.wait(), 20)
-        return daemon
-
-    submit, cancel = asyncio.run(leave()).orders
-    assert isinstance(cancel, Cancel)
-    assert cancel.client is submit.client
-
-
-def test_client_that_leaves_before_its_stream_begins_cancels():
-    """A client that disconnects while its request waits for a session takes it out of the queue."""
-
-    async def leave() -> FakeDaemon:
-        daemon, answer = FakeDaemon(), Answer()
-        task = asyncio.ensure_future(
-            call(daemon, "POST", "/v1/completions", [b'{"prompt": "hi", "stream": true}'], answer)
-        )
-        while not daemon.orders:
-            await asyncio.sleep(0)
-        assert not daemon.cancelled.is_set()
-        answer.gone.set()
-        await asyncio.wait_for(daemon.cancelled.wait(), 20)
+    async def leave() -> Answer:
+        answer = Answer()
+        if at == "once":
+            answer.gone.set()
+        elif at == "part":
+            answer.on_part = answer.gone.set
+        raw = json.dumps({"prompt": "hi", "stream": stream}).encode()
+        task = asyncio.ensure_future(call(daemon, "POST", "/v1/completions", [raw], answer))
+        if at == "wait":
+            while not daemon.orders:
+                await asyncio.sleep(0)
+            assert not daemon.cancelled.is_set()
+            answer.gone.set()
         await task
-        assert answer.status == 499
-        return daemon
+        await asyncio.wait_for(daemon.cancelled.wait(), 20)
+        return answer
 
-    submit, cancel = asyncio.run(leave()).orders
+    return asyncio.run(leave())
+
+
+@pytest.mark.parametrize(("stream", "at"), [(True, "part"), (True, "wait"), (False, "once")])
+def test_client_that_leaves_cancels(stream: bool, at: str):
+    """In mid-stream, while its request waits for a session, or while its whole text is being made."""
+    daemon = FakeDaemon(*(EVENTS[:2] if at != "wait" else ()))
+    answer = left(daemon, stream=stream, at=at)
+    submit, cancel = daemon.orders
     assert isinstance(submit, Submit)
     assert cancel == Cancel(submit.client)
+    assert answer.status == (200 if at == "part" else 499)
 
 
 def test_a_server_that_ends_before_a_stream_begins():
@@ -195,9 +182,8 @@ def test_a_server_that_ends_before_a_stream_begins():
 
     async def end() -> FakeDaemon:
         daemon, answer = FakeDaemon(), Answer()
-        task = asyncio.ensure_future(
-            call(daemon, "POST", "/v1/completions", [b'{"prompt": "hi", "stream": true}'], answer)
-        )
+        raw = b'{"prompt": "hi", "stream": true}'
+        task = asyncio.ensure_future(call(daemon, "POST", "/v1/completions", [raw], answer))
         while not daemon.orders:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -209,19 +195,6 @@ def test_a_server_that_ends_before_a_stream_begins():
         return daemon
 
     assert len(asyncio.run(end()).orders) == 2
-
-
-def test_client_that_leaves_a_completion_cancels():
-    """A client that disconnects while its whole text is being made cancels its session."""
-
-    async def leave() -> FakeDaemon:
-        daemon, answer = FakeDaemon(*EVENTS[:2]), Answer()
-        answer.gone.set()
-        await call(daemon, "POST", "/v1/completions", [b'{"prompt": "hi"}'], answer)
-        await asyncio.wait_for(daemon.cancelled.wait(), 20)
-        return daemon
-
-    assert len(asyncio.run(leave()).orders) == 2
 
 
 def test_finished_session_is_not_cancelled():

@@ -55,85 +55,55 @@ def test_every_field():
     assert body.request.params.sampling == SamplingParams(0.0, 5, 0.5, 9)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("prompt", None),
-        ("prompt", 5),
-        ("prompt", []),
-        ("prompt", [1, "2"]),
-        ("prompt", [True]),
-        ("prompt", [1.0]),
-        ("prompt", ["a", 1]),
-        ("prompt", [["a"]]),
-        ("prompt", ["a"] * 129),
-        ("prediction", {"type": "content", "content": "x"}),
-        ("mirostat", True),
-        ("prompt", {}),
-        ("max_tokens", -2),
-        ("max_tokens", 1.5),
-        ("max_tokens", "9"),
-        ("max_tokens", True),
-        ("max_tokens", 2**31),
-        ("temperature", -0.1),
-        ("temperature", 101),
-        ("temperature", math.nan),
-        ("temperature", math.inf),
-        ("temperature", "1"),
-        ("temperature", True),
-        ("temperature", 10**400),
-        ("top_p", -0.1),
-        ("top_p", 1.1),
-        ("top_k", -2),
-        ("top_k", 0.5),
-        ("seed", -(2**63) - 1),
-        ("seed", 2**64),
-        ("seed", "s"),
-        ("draft_n", -1),
-        ("draft_n", 17),
-        ("draft_n", "many"),
-        ("draft_n", True),
-        ("stream", 1),
-        ("stream", "yes"),
-        ("rounds", 0),
-        ("cache_prompt", 0),
-        ("stop", [1]),
-        ("stop", {"x": 1}),
-        ("stop", ["x"] * 17),
-        ("stop", "x" * 1025),
-        ("stream_options", "all"),
-        ("response_format", {"type": "xml"}),
-        ("tools", [{"type": "function"}]),
-        ("n", 0),
-        ("n", 9),
-        ("best_of", 3),
-        ("echo", 1),
-        ("logprobs", -1),
-        ("logprobs", True),
-        ("top_logprobs", 3),
-        ("n", True),
-        ("suffix", "x"),
-        ("presence_penalty", 101),
-        ("frequency_penalty", "1"),
-        ("repeat_penalty", 0),
-        ("repeat_penalty", -1),
-        ("repeat_last_n", -2),
-        ("min_p", 1.1),
-        ("typical_p", -0.1),
-        ("strategy", "lossy"),
-        ("strategy", 1),
-        ("threshold", 0),
-        ("threshold", 1.1),
-        ("logit_bias", {"50256": -101}),
-        ("logit_bias", {"-1": 1}),
-        ("logit_bias", {"x": 1}),
-        ("logit_bias", {"1": True}),
-        ("logit_bias", [[1]]),
-        ("logit_bias", [5]),
-        ("logit_bias", "5"),
-        ("logit_bias", {str(token): 1 for token in range(1025)}),
+REFUSED: dict[str, list[object]] = {
+    "prompt": [None, 5, [], [1, "2"], [True], [1.0], ["a", 1], [["a"]], ["a"] * 129, {}],
+    "prediction": [{"type": "content", "content": "x"}],
+    "mirostat": [True],
+    "max_tokens": [-2, 1.5, "9", True, 2**31],
+    "temperature": [-0.1, 101, math.nan, math.inf, "1", True, 10**400],
+    "top_p": [-0.1, 1.1],
+    "top_k": [-2, 0.5],
+    "seed": [-(2**63) - 1, 2**64, "s"],
+    "draft_n": [-1, 17, "many", True],
+    "stream": [1, "yes"],
+    "rounds": [0],
+    "cache_prompt": [0],
+    "stop": [[1], {"x": 1}, ["x"] * 17, "x" * 1025],
+    "stream_options": ["all"],
+    "response_format": [{"type": "xml"}],
+    "tools": [[{"type": "function"}]],
+    "n": [0, 9, True],
+    "best_of": [3],
+    "echo": [1],
+    "logprobs": [-1, True],
+    "top_logprobs": [3],
+    "suffix": ["x"],
+    "presence_penalty": [101],
+    "frequency_penalty": ["1"],
+    "repeat_penalty": [0, -1],
+    "repeat_last_n": [-2],
+    "min_p": [1.1],
+    "typical_p": [-0.1],
+    "strategy": ["lossy", 1],
+    "threshold": [0, 1.1],
+    "logit_bias": [
+        {"50256": -101},
+        {"-1": 1},
+        {"x": 1},
+        {"1": True},
+        [[1]],
+        [5],
+        "5",
+        {str(token): 1 for token in range(1025)},
     ],
-)
+}
+
+
+def each(table: dict[str, list[object]]) -> list[tuple[str, object]]:
+    return [(name, value) for name, values in table.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "value"), each(REFUSED))
 def test_refused(name: str, value: object):
     """A value out of range, of the wrong type or not supported is refused by the field's name."""
     with pytest.raises(RequestError, match=name) as refused:
@@ -141,50 +111,34 @@ def test_refused(name: str, value: object):
     assert refused.value.param == name
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("stop", None),
-        ("stop", []),
-        ("stop", ""),
-        ("stop", ["x"] * 16),
-        ("response_format", {"type": "text"}),
-        ("metadata", {"a": "b"}),
-        ("n", 1),
-        ("best_of", 1),
-        ("echo", False),
-        ("logprobs", None),
-        ("logprobs", False),
-        ("suffix", None),
-        ("presence_penalty", 0),
-        ("frequency_penalty", 0.0),
-        ("presence_penalty", -100),
-        ("repeat_last_n", -1),
-        ("repeat_penalty", 0.5),
-        ("min_p", 1),
-        ("typical_p", None),
-        ("strategy", None),
-        ("strategy", "probabilistic"),
-        ("strategy", "greedy"),
-        ("threshold", 1),
-        ("threshold", None),
-        ("logit_bias", {}),
-        ("logit_bias", []),
-        ("logit_bias", None),
-        ("seed", None),
-        ("max_tokens", None),
-        ("temperature", None),
-        ("top_p", None),
-        ("stream", None),
-        ("draft_n", None),
-        ("draft_n", "auto"),
-        ("draft_n", 0),
-        ("draft_n", 16),
-        ("temperature", 100),
-        ("top_p", 0),
-        ("seed", 2**32 - 1),
-    ],
-)
+TAKEN: dict[str, list[object]] = {
+    "stop": [None, [], "", ["x"] * 16],
+    "response_format": [{"type": "text"}],
+    "metadata": [{"a": "b"}],
+    "n": [1],
+    "best_of": [1],
+    "echo": [False],
+    "logprobs": [None, False],
+    "suffix": [None],
+    "presence_penalty": [0, -100],
+    "frequency_penalty": [0.0],
+    "repeat_last_n": [-1],
+    "repeat_penalty": [0.5],
+    "min_p": [1],
+    "typical_p": [None],
+    "strategy": [None, "probabilistic", "greedy"],
+    "threshold": [1, None],
+    "logit_bias": [{}, [], None],
+    "seed": [None, 2**32 - 1],
+    "max_tokens": [None],
+    "temperature": [None, 100],
+    "top_p": [None, 0],
+    "stream": [None],
+    "draft_n": [None, "auto", 0, 16],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), each(TAKEN))
 def test_taken(name: str, value: object):
     """Neutral values of OpenAI's fields, nulls and values at the edge are taken."""
     parse_completion({"prompt": "x"} | {name: value})
@@ -213,27 +167,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-NAMES = st.sampled_from(
-    [
-        "prompt",
-        "max_tokens",
-        "temperature",
-        "top_k",
-        "top_p",
-        "seed",
-        "stream",
-        "draft_n",
-        "rounds",
-        "stop",
-        "n",
-        "logit_bias",
-        "model",
-        "resume",
-        "resumable",
-        "reconnect_timeout",
-        "other",
-    ]
-)
+NAMES = st.sampled_from([*REFUSED, "resume", "resumable", "reconnect_timeout", "other"])
 
 
 @settings(derandomize=True, deadline=None)
@@ -271,24 +205,17 @@ def test_resume():
     assert parse_completion({"resume": {"id": NAME, "prompt_token_ids": [1]}}).request.generated == ()
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        5,
-        {},
-        {"id": 5},
-        {"id": "cmpl-1"},
-        {"id": NAME + "0"},
-        {"id": NAME.upper()},
-        {"id": NAME, "other": 1},
-        {"id": NAME, "model": 5},
-        {"id": NAME, "prompt_token_ids": []},
-        {"id": NAME, "prompt_token_ids": [-1]},
-        {"id": NAME, "prompt_token_ids": [1], "token_ids": [True]},
-        {"id": NAME, "prompt_token_ids": [1], "token_ids": "x"},
-    ],
-    ids=str,
-)
+NO_RESUME: list[object] = [
+    *(5, {}, {"id": 5}, {"id": "cmpl-1"}, {"id": NAME + "0"}, {"id": NAME.upper()}),
+    *(
+        {"id": NAME} | more
+        for more in ({"other": 1}, {"model": 5}, {"prompt_token_ids": []}, {"prompt_token_ids": [-1]})
+    ),
+    *({"id": NAME, "prompt_token_ids": [1], "token_ids": ids} for ids in ([True], "x")),
+]
+
+
+@pytest.mark.parametrize("value", NO_RESUME, ids=str)
 def test_resume_that_cannot_be(value: object):
     """Whatever is no text to go on with is refused by the field's name."""
     with pytest.raises(RequestError) as refused:
