@@ -37,9 +37,8 @@ class LogFile:
     def keep_small(self) -> None:
         """Rotate a full file to FILE.1.
 
-        The descriptors move with dup2, so whatever writes meanwhile reaches one file or the other. If that fails, e.g.
-        because no descriptor is left, the file grows to twice LIMIT and is emptied: it must neither stop the daemon nor
-        fill the disk.
+        Whatever writes meanwhile reaches one file or the other. If that fails, because no descriptor is left, the file
+        is emptied at twice the limit: it must neither stop the daemon nor fill the disk.
         """
         with self._lock, suppress(OSError):
             size = os.fstat(_STDERR).st_size
@@ -78,8 +77,8 @@ FLUSH_TIMEOUT_S = 1.0
 class LogWriter:
     """Writes lines to a stream in order. Any thread may write, and a signal handler too: nothing here waits for a lock.
 
-    Called on the writer's thread: `tell`, with the number of dropped lines, once lines can be written again; `prepare`,
-    which must not raise, before each line and every POLL_INTERVAL_S.
+    On the writer's thread it calls `tell`, with the number of dropped lines, once lines can be written again, and
+    `prepare`, which must not raise, before each line and every POLL_INTERVAL_S.
     """
 
     def __init__(self, stream: TextIO, tell: Callable[[int], None], prepare: Callable[[], None] | None = None) -> None:

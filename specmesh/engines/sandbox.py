@@ -1,7 +1,7 @@
 """A child process for untrusted input: it may crash, hang or run out of memory without harm to this process.
 
-It answers one request after another, a line of JSON each. It starts when first needed, and again after it ended. It
-keeps this user's rights: this limits accidents and exhaustion, not access.
+It answers one request after another, a line of JSON each, and keeps this user's rights: this limits accidents and
+exhaustion, not access.
 """
 
 import contextlib

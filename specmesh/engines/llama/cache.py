@@ -47,13 +47,12 @@ class LlamaCache:
     """A llama_context: the memory of several sequences. Callers check that it is open, and spans (`Sequences`).
 
     `snapshots`: what llama.cpp granted; 0 where the architecture does not know how.
-    `partial`: `save` and `load` leave out attention's part, which `remove` can cut.
     """
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
         """Reserve the memory. Raises ConfigError."""
         self.lib = model.lib
-        self.partial = True
+        self._partial = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         self._address, self._logits = 0, np.empty((0, model.n_vocab), np.float32)
         self._n_vocab = model.n_vocab
         self._handle = _create(model, sizes)
@@ -114,14 +113,17 @@ class LlamaCache:
         self.lib.llama_memory_seq_cp(self._memory, source, seq, 0, length)
 
     def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:
-        """Copy a sequence's state, into `reuse` where it fits. Raises EngineError."""
-        size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._flags)
+        """Copy a sequence's state but for attention's part, which `remove` can cut; into `reuse` where it fits.
+
+        Raises EngineError.
+        """
+        size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._partial)
         try:
             state = reuse if reuse is not None and len(reuse) == size else np.empty(size, np.uint8)
         except MemoryError as error:
             raise EngineError(f"no memory for {size} bytes of a sequence's state ({error})") from None
         get = self.lib.llama_state_seq_get_data_ext
-        if size == 0 or get(self._handle, _pointer(state), size, seq, self._flags) != size:
+        if size == 0 or get(self._handle, _pointer(state), size, seq, self._partial) != size:
             raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({quoted_errors()})")
         return state
 
@@ -133,7 +135,7 @@ class LlamaCache:
         if state is None:
             self.forget(seq)
             return
-        done = self.lib.llama_state_seq_set_data_ext(self._handle, _pointer(state), len(state), seq, self._flags)
+        done = self.lib.llama_state_seq_set_data_ext(self._handle, _pointer(state), len(state), seq, self._partial)
         if not done or not self.remove(seq, length):
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")
 
@@ -145,10 +147,6 @@ class LlamaCache:
     @property
     def closed(self) -> bool:
         return self._handle is None
-
-    @property
-    def _flags(self) -> int:
-        return int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) if self.partial else 0
 
 
 def _pointer(state: SavedState) -> Any:

@@ -70,10 +70,9 @@ class Removal:
 class Rollback(Removal):
     """llama.cpp keeps the state after each of the last rows (`n_rs_seq`) and goes back to one of them.
 
-    It keeps them for the last part of a batch that a sequence was in; `remove` returns True also for positions whose
-    state was never written. A part with several sequences keeps only the newest state of others. So only rows of the
-    last step may be taken back, and where several sequences may take rows back they run last and in one part: llama.cpp
-    makes one where all have the same number of rows, so the shorter are filled up with rows taken back at once.
+    It keeps them for the last part of a batch that a sequence was in; `remove` also returns True for positions whose
+    state was never written. So only rows of the last step may be taken back, and sequences that may take rows back run
+    last and in one part: llama.cpp makes one of equally many rows each, so the shorter are filled up.
     """
 
     trimming: Trimming = "rollback"
@@ -158,8 +157,8 @@ class _Track:
 class Restore(Removal):
     """The state is saved before rows that may be taken back; then it is restored, and what stays is decoded again.
 
-    The tokens to decode again go at the head of the next step, which reads the weights only once; the save then reaches
-    back over both steps. More than CARRY tokens are decoded on their own, and the state is saved after them.
+    Up to CARRY tokens to decode again go at the head of the next step, which reads the weights only once; more are
+    decoded on their own, and the state is saved after them.
 
     ahead: False for a verifier, which saves before each step with drafts. True for a drafter, whose rows come one by
            one: it saves every RENEW tokens and keeps two, so that the older reaches behind everything drafted.
@@ -269,9 +268,8 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> tuple[Lla
         if found is not None:
             return found
     cache = LlamaCache(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq))
-    for cache.partial in (True, False):
-        if _works(cache, rolls_back=False):
-            return cache, Restore(cache, sizes.n_seq, ahead=not rollback)
+    if _works(cache, rolls_back=False):
+        return cache, Restore(cache, sizes.n_seq, ahead=not rollback)
     return cache, Removal(cache, works=False)
 
 

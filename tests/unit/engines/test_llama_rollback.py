@@ -52,7 +52,6 @@ class TestProbe:
     def test_verifier(self, path: Callable[[str], Path], arch: str, way: str) -> None:
         engine = LlamaVerifier(settings(path(arch)))
         assert (engine.info.trimming, engine.info.can_trim) == (way, True)
-        assert engine._cache.partial
         engine.close()
 
     def test_rollback_that_lies(self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,20 +65,27 @@ class TestProbe:
 
 
 class TestRollback:
-    @pytest.mark.parametrize("arch", ROLLING)
-    def test_unequal_spans(self, path: Callable[[str], Path], arch: str) -> None:
-        """The engine has the right state in that same arrangement, beside prompts of others too."""
-        engine = LlamaVerifier(settings(path(arch), n_seq=4))
-        expected = last_row(engine, Span(3, 0, IDS[:9], logits=True), Span(3, 9, IDS[9:10], logits=True))
-        engine.trim(3, 0)
-        for seq in range(3):
-            engine.decode([Span(seq, 0, IDS[:8], logits=False)])
-        wrong = {1: (IDS[8], 90, 91, 92, 93), 0: (IDS[8], 90, 91), 2: (IDS[8], 90)}
-        engine.decode([*(Span(s, 8, ids, logits=True) for s, ids in wrong.items()), Span(3, 0, IDS[:9], logits=False)])
-        for seq in wrong:
-            engine.trim(seq, 9)
-        for seq in (2, 3, 0, 1):
-            assert close_to(last_row(engine, Span(seq, 9, IDS[9:10], logits=True)), expected)
+    def test_unequal_spans(self, path: Callable[[str], Path]) -> None:
+        """Given them in one batch, llama.cpp alone goes back to another sequence's state in some of these cases."""
+        engine = LlamaVerifier(settings(path("lfm2"), n_seq=4))
+        engine.decode([Span(3, 0, IDS[:9], logits=False)])
+        expected = last_row(engine, Span(3, 9, IDS[9:10], logits=True))
+        rng = np.random.default_rng(0)
+        for case in range(120):
+            for seq in range(4):
+                engine.trim(seq, 0)
+            for seq in rng.permutation(3).tolist():
+                engine.decode([Span(seq, 0, IDS[:8], logits=False)])
+            drafts = rng.integers(0, 6, 3).tolist()
+            order = rng.permutation(3).tolist()
+            spans = [Span(seq, 8, (IDS[8], *range(90, 90 + drafts[seq])), logits=True) for seq in order]
+            if case % 3 == 0:
+                spans.insert(int(rng.integers(0, 4)), Span(3, 0, IDS[: int(rng.integers(2, 30))], logits=False))
+            engine.decode(spans)
+            for seq in order:
+                engine.trim(seq, 9)
+            for seq in range(3):
+                assert close_to(last_row(engine, Span(seq, 9, IDS[9:10], logits=True)), expected)
         engine.close()
 
     @pytest.mark.parametrize("arch", ROLLING)
@@ -128,14 +134,6 @@ class TestRestore:
         for seq in (0, 1):
             assert close_to(last_row(engine, Span(seq, 12, IDS[12:13], logits=True)), expected)
         engine.close()
-
-    def test_before_the_save(self, engine: LlamaVerifier) -> None:
-        engine.decode([Span(0, 0, IDS[:8], logits=False)])
-        engine.decode([Span(0, 8, IDS[8:12], logits=True)])
-        with pytest.raises(EngineError, match="cannot remove so much"):
-            engine.trim(0, 7)
-        expected = last_row(engine, Span(1, 0, IDS[:13], logits=True))
-        assert close_to(last_row(engine, Span(0, 12, IDS[12:13], logits=True)), expected)
 
     def test_a_state_that_does_not_come_back(self, engine: LlamaVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
         for seq in (0, 1):

@@ -40,15 +40,6 @@ class TestGguf:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW[::-1]})
         assert Path(models("pull", "me/tiny").out.strip()).read_bytes() == RAW[::-1]
 
-    def test_a_file_put_there_by_hand_is_verified(self, hub: HubServer, models: Models, root: Path) -> None:
-        hub.repos["me/tiny"] = Repo({"a.gguf": RAW, "b.gguf": RAW})
-        (root / "me/tiny").mkdir(parents=True)
-        (root / "me/tiny/a.gguf").write_bytes(RAW)
-        (root / "me/tiny/b.gguf").write_bytes(bytes(len(RAW)))
-        assert [models("pull", "me/tiny", name).code for name in ("a.gguf", "b.gguf")] == [0, 0]
-        assert [one.name for one in hub.served] == ["b.gguf"]
-        assert (root / "me/tiny/b.gguf").read_bytes() == RAW
-
     def test_several_are_listed(self, hub: HubServer, models: Models) -> None:
         hub.repos["me/tiny"] = Repo({"tiny-Q4_0.gguf": RAW, "sub/tiny-F16.gguf": RAW * 2})
         done = models("pull", "me/tiny")

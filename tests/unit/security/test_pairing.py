@@ -92,12 +92,6 @@ def test_three_tries(verifier: Verifier):
         verifier.ask(CODE)
 
 
-def test_the_right_code_after_a_wrong_one(verifier: Verifier):
-    with pytest.raises(WrongCode):
-        verifier.ask(WRONG)
-    assert verifier.ask(CODE) == BOX
-
-
 def test_a_try_that_is_broken_off_counts(verifier: Verifier):
     """Who leaves once it could try a guess has used one: what is told then could not be taken back."""
     for _ in range(MAX_WRONG_CODES):

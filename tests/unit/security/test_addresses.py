@@ -1,12 +1,22 @@
-"""Which addresses need keys."""
+"""What kind of way an address means, and which need keys."""
 
 import socket
 
 import pytest
 
 from specmesh.errors import ConfigError
-from specmesh.security import addresses as privacy
-from specmesh.security.addresses import check_bind, check_connect, check_one_network, check_rpc, host_of, is_loopback
+from specmesh.security import addresses
+from specmesh.security.addresses import (
+    Way,
+    check_bind,
+    check_connect,
+    check_one_network,
+    check_rpc,
+    endpoint,
+    host_of,
+    is_loopback,
+    way,
+)
 
 EVERYWHERE = ["*", "0.0.0.0", "0", "0.0", "0x0", "[::]", "[::0]", "[0:0:0:0:0:0:0:0]", "[::ffff:0.0.0.0]"]  # noqa: S104
 BEYOND = ["192.0.2.1", "example.org", "[2001:db8::1]", "127.0.0.2", "eth0", "localhost.example.org"]
@@ -29,7 +39,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     def lookup(host: str, port: None, flags: int = 0) -> object:
         return resolve(known.get(host, host), port, flags=flags | socket.AI_NUMERICHOST)
 
-    monkeypatch.setattr(privacy.socket, "getaddrinfo", lookup)
+    monkeypatch.setattr(addresses.socket, "getaddrinfo", lookup)
     return known
 
 
@@ -79,3 +89,33 @@ def test_no_address_for_rpc(address: str):
     """llama.cpp takes HOST:PORT with one colon, and ends the process over others."""
     with pytest.raises(ConfigError, match="write HOST:PORT"):
         check_rpc(address, "--rpc", insecure=True)
+
+
+WAYS = {
+    Way.SAME_MACHINE: "localhost 127.0.0.1 127.8.9.10 ::1 [::1] ::ffff:127.0.0.1",
+    Way.LOCAL: "10.0.0.1 172.16.0.1 172.31.255.255 192.168.1.5 169.254.7.7 ::ffff:192.168.1.5 fe80::1 "
+    "fe80::1%en0 fd00::1 fd7a:115c:a1e1::1",
+    Way.TAILNET: "100.64.0.0 100.127.255.255 fd7a:115c:a1e0::1 fd7a:115c:a1e0:ffff:ffff:ffff:ffff:ffff",
+    Way.ROUTED: "100.63.255.255 100.128.0.0 172.15.0.1 172.32.0.1 8.8.8.8 2001:db8::1 a.name.example",
+}
+
+
+@pytest.mark.parametrize(
+    ("host", "kind"), [("", Way.ROUTED), *((h, kind) for kind in WAYS for h in WAYS[kind].split())]
+)
+def test_way(host: str, kind: Way):
+    assert way(host) is kind
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("tcp://127.0.0.1:7071", ("127.0.0.1", 7071)),
+        ("tcp://[fd7a:115c:a1e0::1]:7071", ("fd7a:115c:a1e0::1", 7071)),
+        ("tcp://bigbox", ("bigbox", None)),
+        ("tcp://bigbox:port", ("bigbox", None)),
+        ("nonsense", ("", None)),
+    ],
+)
+def test_endpoint(address: str, parts: tuple[str, int | None]):
+    assert endpoint(address) == parts
