@@ -11,12 +11,10 @@ from processes import SPECMESH, Daemon, Mesh, command, environment
 
 @pytest.fixture(scope="module")
 def pair(shared: Mesh) -> dict[str, Daemon]:
-    """A verifier and its drafter."""
     return {"verifier": shared.verifier("step_ms=1"), "drafter": shared.drafter()}
 
 
 def test_stats(pair: dict[str, Daemon]):
-    """stats and stats --json work against both daemons."""
     for daemon in pair.values():
         assert command("stats", "--json", "--socket", daemon.socket).json["role"] == daemon.role
         done = command("stats", "--socket", daemon.socket)
@@ -39,13 +37,11 @@ def test_stats(pair: dict[str, Daemon]):
 
 
 def watching(daemon: Daemon) -> "subprocess.Popen[bytes]":
-    """`specmesh stats --watch` into a pipe."""
     words = [*SPECMESH, "stats", "--watch", "--interval", "0.1", "--socket", str(daemon.socket)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
 
 
 def line_with(process: "subprocess.Popen[bytes]", word: bytes) -> None:
-    """Read lines until one has this word."""
     assert process.stdout is not None
     while word not in process.stdout.readline():
         assert process.poll() is None

@@ -130,14 +130,12 @@ def test_resumed_text_goes_on_where_it_was(stream: bool):
 
 
 def test_text_asked_for_by_name_ends_with_its_own_stop_string():
-    """Which whoever asks need not know."""
     daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((65, 66, 67, 68), 0, None), DONE)
     answer = post(daemon, resume={"id": NAME})
     assert answer.json()["choices"][0]["text"] == "ABC"  # type: ignore[index]
 
 
 def test_text_of_another_model_is_not_gone_on_with():
-    """Its ids would mean something else."""
     daemon = FakeDaemon(*EVENTS)
     answer = post(daemon, resume={"id": NAME, "model": "other", "prompt_token_ids": [9], "token_ids": []})
     assert (answer.status, daemon.orders) == (404, [])

@@ -14,7 +14,6 @@ from specmesh.errors import Busy, DaemonUnreachable, EngineError, NoSuchModel, N
 
 
 def test_health_while_loading_and_after():
-    """/health: 503 with the reason while loading or without a verifier, 200 once ready."""
     loading = get(FakeDaemon(reason=Busy("loading its model (43%)")), "/health")
     assert loading.status == 503
     assert loading.json() == {"status": "unavailable", "role": "verifier", "reason": "loading its model (43%)"}
@@ -23,7 +22,6 @@ def test_health_while_loading_and_after():
 
 
 def test_stats_and_models_are_the_backends():
-    """/stats is the snapshot; /v1/models names the models, and while none is known it says so."""
     daemon = FakeDaemon()
     assert get(daemon, "/stats").json() == asdict(daemon.stats())
     assert [model["id"] for model in get(daemon, "/v1/models").json()["data"]] == list(daemon.models)  # type: ignore[attr-defined]
@@ -47,7 +45,6 @@ def test_stats_and_models_are_the_backends():
     ],
 )
 def test_metrics_come_in_the_format_asked_for(accept: bytes, content_type: str):
-    """/metrics: Prometheus' text, or OpenMetrics where the client accepts it."""
     answer = asyncio.run(call(FakeDaemon(reason=Busy("loading")), "GET", "/metrics", accept=accept))
     assert answer.status == 200
     assert answer.headers["content-type"].startswith(content_type)
@@ -74,7 +71,6 @@ REFUSALS = [
 def test_refusal_is_a_status_and_openais_error(
     error: errors.SpecmeshError, status: int, code: str | None, stream: bool
 ):
-    """A refusal has the status of its class and OpenAI's error object, streamed or not; the class stands apart."""
     answer = post(FakeDaemon(Failed(error)), stream=stream)
     told = answer.json()["error"]
     assert answer.status == status
@@ -87,7 +83,6 @@ def test_refusal_is_a_status_and_openais_error(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_not_ready_is_refused_before_anything_is_submitted(stream: bool):
-    """A daemon that is not ready answers with its reason, and its loop hears nothing."""
     daemon = FakeDaemon(*EVENTS, reason=Busy("loading"))
     assert post(daemon, stream=stream).status == 503
     assert daemon.orders == []
@@ -100,7 +95,6 @@ def test_error_in_mid_stream_is_an_event():
 
 
 def test_error_in_mid_completion_is_a_status():
-    """The same without a stream is a status."""
     assert post(FakeDaemon(*EVENTS[:2], Failed(EngineError("broke")))).status == 500
 
 
@@ -117,7 +111,6 @@ def test_error_in_mid_completion_is_a_status():
     ],
 )
 def test_body_that_is_no_json(raw: bytes, said: str):
-    """What is no JSON, or cannot be used, is 400 and says why."""
     answer = asyncio.run(call(FakeDaemon(), "POST", "/v1/completions", [raw]))
     assert answer.status == 400
     assert said in answer.json()["error"]["message"]  # type: ignore[index]
@@ -133,7 +126,6 @@ def test_every_depth_has_an_answer():
 
 
 def test_body_in_parts_and_beyond_the_limit():
-    """A body may come in parts; beyond the limit it is refused before the rest is read."""
     whole = json.dumps({"prompt": "hi"}).encode()
     parts = [whole[:3], b"", whole[3:]]
     assert asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", parts)).status == 200
@@ -168,7 +160,6 @@ def left(daemon: FakeDaemon, *, stream: bool, at: str) -> Answer:
 
 @pytest.mark.parametrize(("stream", "at"), [(True, "part"), (True, "wait"), (False, "once")])
 def test_client_that_leaves_cancels(stream: bool, at: str):
-    """In mid-stream, while its request waits for a session, or while its whole text is being made."""
     daemon = FakeDaemon(*(EVENTS[:2] if at != "wait" else ()))
     answer = left(daemon, stream=stream, at=at)
     submit, cancel = daemon.orders
@@ -198,7 +189,6 @@ def test_a_server_that_ends_before_a_stream_begins():
 
 
 def test_finished_session_is_not_cancelled():
-    """A session that ended is not cancelled afterwards."""
     for stream in (False, True):
         daemon = FakeDaemon(*EVENTS)
         post(daemon, stream=stream)
@@ -209,14 +199,12 @@ def test_finished_session_is_not_cancelled():
     ("path", "status"), [("/v1/nothing", 404), ("/v1/models/other", 404), ("/v1/completions", 405)]
 )
 def test_what_is_not_there_is_openais_error(path: str, status: int):
-    """Unknown resources and methods."""
     answer = get(FakeDaemon(), path)
     assert answer.status == status
     assert answer.json()["error"]["type"] == "invalid_request_error"  # type: ignore[index]
 
 
 def test_one_model():
-    """/v1/models/NAME."""
     assert get(FakeDaemon(), "/v1/models/fake-model").json()["id"] == "fake-model"
 
 
@@ -225,7 +213,6 @@ def ping(daemon: FakeDaemon, **body: object) -> Answer:
 
 
 def test_ping():
-    """/ping sends as many probes as asked for, and streams an event per answer."""
     daemon = FakeDaemon()
     daemon.peers = (Peer("mac:1", "tcp://192.0.2.7"), Peer("mac:2", "tcp://192.0.2.8"))
     *events, done = ping(daemon, count=2, interval_s=0.01).events()
@@ -239,7 +226,6 @@ def test_ping():
 
 
 def test_ping_refused():
-    """A bad body is 400, a daemon without a peer 502, one that loads 503."""
     assert ping(FakeDaemon(), count=0).status == 400
     assert ping(FakeDaemon(reason=Busy("loading"))).status == 503
     alone = ping(FakeDaemon())

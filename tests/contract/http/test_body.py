@@ -29,7 +29,6 @@ def test_defaults():
 
 
 def test_every_field():
-    """Every field arrives where it belongs."""
     body = parse_completion(
         {
             "prompt": [1, 2],
@@ -105,7 +104,6 @@ def each(table: dict[str, list[object]]) -> list[tuple[str, object]]:
 
 @pytest.mark.parametrize(("name", "value"), each(REFUSED))
 def test_refused(name: str, value: object):
-    """A value out of range, of the wrong type or not supported is refused by the field's name."""
     with pytest.raises(RequestError, match=name) as refused:
         parse_completion({"prompt": "x"} | {name: value})
     assert refused.value.param == name
@@ -145,7 +143,6 @@ def test_taken(name: str, value: object):
 
 
 def test_penalties_and_biases():
-    """OpenAI's and llama-server's words for them, and both forms of biases."""
     fields = {"repeat_penalty": 1.1, "repeat_last_n": 5, "presence_penalty": 0.5, "frequency_penalty": -1}
     sampling = parse_completion({"prompt": "x"} | fields).request.params.sampling
     assert sampling.penalties == Penalties(1.1, -1.0, 0.5, 5)
@@ -157,7 +154,6 @@ def test_penalties_and_biases():
 
 @pytest.mark.parametrize("body", [None, 5, "x", [], [{}], True])
 def test_no_object(body: object):
-    """What is no JSON object is refused."""
     with pytest.raises(RequestError, match="JSON object"):
         parse_completion(body)
 
@@ -173,7 +169,6 @@ NAMES = st.sampled_from([*REFUSED, "resume", "resumable", "reconnect_timeout", "
 @settings(derandomize=True, deadline=None)
 @given(st.dictionaries(NAMES, JSON, max_size=6) | JSON)
 def test_any_json(body: object):
-    """Any JSON is a request or a RequestError, nothing else."""
     try:
         request = parse_completion(body).request
     except RequestError:
@@ -184,7 +179,6 @@ def test_any_json(body: object):
 
 
 def test_stops():
-    """One text or several; empty ones mean nothing."""
     assert parsed(stop="x").params.stop == ("x",)
     assert parsed(stop=["a", "", "b"]).params.stop == ("a", "b")
 
@@ -217,7 +211,6 @@ NO_RESUME: list[object] = [
 
 @pytest.mark.parametrize("value", NO_RESUME, ids=str)
 def test_resume_that_cannot_be(value: object):
-    """Whatever is no text to go on with is refused by the field's name."""
     with pytest.raises(RequestError) as refused:
         parse_completion({"resume": value})
     assert refused.value.param == "resume"
@@ -232,7 +225,6 @@ def test_reconnect_timeout():
 
 
 def test_usage_apart():
-    """stream_options.include_usage."""
     assert parse_completion({"prompt": "x", "stream_options": {"include_usage": True}}).usage_apart
     assert not parse_completion({"prompt": "x", "stream_options": None}).usage_apart
 
@@ -266,7 +258,6 @@ def test_chat():
     ],
 )
 def test_no_messages(messages: object):
-    """What is no list of messages is refused by the name of the message."""
     with pytest.raises(RequestError) as refused:
         parse_chat({"messages": messages})
     assert str(refused.value.param).startswith("messages")

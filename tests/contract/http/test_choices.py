@@ -57,7 +57,6 @@ async def events_of(batches: Merged, count: int, *, apart: bool) -> list[str]:
 
 
 def test_one_that_fails_ends_all():
-    """The others are left, so that their sessions end."""
     sources = Source([Started(1, 2)], stays=True), Source(error=Busy("full")), Source(stays=True)
 
     async def told() -> None:
@@ -71,7 +70,6 @@ def test_one_that_fails_ends_all():
 
 
 def test_who_leaves_leaves_all():
-    """Closing what is merged closes each."""
     sources = Source([Started(1, 2)], stays=True), Source([Started(2, 2)], stays=True)
 
     async def left() -> None:

@@ -37,12 +37,10 @@ def test_bad_fallbacks(fallback: object):
 
 
 def test_no_body():
-    """What is no object is left for the parser to refuse."""
     assert filled([1], {"top_k": 1}) == [1]
 
 
 def test_every_default_arrives():
-    """Each of them reaches the parameters of completions and chats."""
     told = dict(zip(DEFAULTS, (9, 0.5, 40, 0.9, 0.05, 0.8, 1.1, 32, 0.3, 0.4), strict=True))
     sampling = SamplingParams(0.5, 40, 0.9, 1, 0.05, 0.8, Penalties(1.1, 0.3, 0.4, 32))
     message = {"messages": [{"role": "user", "content": "x"}]}

@@ -11,7 +11,6 @@ from specmesh.config import Keys
 
 
 def asked(keys: tuple[str, ...] | Keys, path: str = "/stats", **headers: str) -> int:
-    """The status of a request with these headers."""
     statuses: list[int] = []
 
     async def send(message: Message) -> None:
@@ -32,14 +31,12 @@ def asked(keys: tuple[str, ...] | Keys, path: str = "/stats", **headers: str) ->
     "host", ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST", "127.0.0.2:80"]
 )
 def test_this_machine_needs_no_key(host: str):
-    """Programs here use the names of this machine."""
     assert asked((), host=host) == 200
     assert asked((), host=host, origin="http://localhost:3000") == 200
 
 
 @pytest.mark.parametrize("host", ["", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[bad", "@"])
 def test_another_name_is_refused(host: str):
-    """A page whose name was made to point here."""
     assert asked((), host=host) == 403
     assert asked(()) == 403
 
@@ -47,13 +44,11 @@ def test_another_name_is_refused(host: str):
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://[bad"])
 @pytest.mark.fault("E6.73")
 def test_another_origin_is_refused(origin: str):
-    """A page of somebody else's."""
     assert asked((), host="localhost", origin=origin) == 403
 
 
 @pytest.mark.fault("E6.73")
 def test_keys():
-    """With keys, one of them is needed, wherever the request comes from."""
     keys = ("sk-one", "sk-two")
     for key in keys:
         assert asked(keys, host="box.example", authorization=f"Bearer {key}") == 200
@@ -65,7 +60,6 @@ def test_keys():
 
 
 def test_keys_change():
-    """From one request to the next; the old ones open nothing any more."""
     keys = Keys(("sk-old",))
     assert asked(keys, authorization="Bearer sk-old") == 200
     keys.current = ("sk-new",)

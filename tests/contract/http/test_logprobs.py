@@ -74,7 +74,6 @@ def test_parts_of_a_character_are_told_as_bytes():
 
 
 def test_nothing_is_told_unless_asked_for():
-    """OpenAI's null."""
     told = telling(SessionParams(SamplingParams(), 9))
     part = told.part(Tokens((65,), 0, None))
     assert not told.logprobs

@@ -14,7 +14,6 @@ NEAR, FAR = Peer("near:1", "tcp://192.0.2.1"), Peer("far:2", "tcp://192.0.2.2")
 
 
 def test_body():
-    """Defaults, and values of one's own."""
     assert parse_ping({}) == (10, 0.2)
     assert parse_ping({"count": 3, "interval_s": 1}) == (3, 1.0)
 
@@ -32,7 +31,6 @@ def test_body():
     ],
 )
 def test_bad_bodies(body: object, words: str):
-    """What cannot be is refused by name."""
     with pytest.raises(RequestError, match=words):
         parse_ping(body)
 

@@ -20,12 +20,10 @@ def keys(tmp_path: Path) -> Path:
     ("text", "host"), [("127.0.0.1:80", "127.0.0.1"), ("[::1]:80", "::1"), ("localhost:80", "localhost")]
 )
 def test_this_machine(text: str, host: str):
-    """Loopback needs no keys."""
     assert parse_port(text, None) == Port(host, 80)
 
 
 def test_beyond_this_machine(keys: Path):
-    """Everything else does."""
     for text in ("0.0.0.0:80", "[::]:80", "box.local:80", "192.168.1.5:80"):
         with pytest.raises(ConfigError, match="api-key-file"):
             parse_port(text, None)
@@ -38,13 +36,11 @@ def test_beyond_this_machine(keys: Path):
     "text", ["", "8080", "localhost", "localhost:", "localhost:x", "localhost:99999", ":80", "a:1/b", "[::1", "u@h:1"]
 )
 def test_no_port(text: str):
-    """What is not HOST:PORT is said to be."""
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_port(text, None)
 
 
 def test_keys_for_nothing(keys: Path):
-    """Keys without a port are a mistake; neither is fine."""
     with pytest.raises(ConfigError, match="without --http") as refused:
         parse_port(None, keys)
     assert refused.value.option == "api_key_file"
@@ -52,7 +48,6 @@ def test_keys_for_nothing(keys: Path):
 
 
 def test_keys_that_others_can_read(keys: Path):
-    """Keys that everybody here can read are none."""
     keys.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         read_keys(keys)
@@ -60,7 +55,6 @@ def test_keys_that_others_can_read(keys: Path):
 
 @pytest.mark.parametrize("raw", [b"", b"# none\n", "schlüssel\n".encode(), b"x" * 70_000])
 def test_no_keys(keys: Path, raw: bytes):
-    """A file without a usable key is an error of the setting."""
     keys.write_bytes(raw)
     with pytest.raises(ConfigError) as error:
         read_keys(keys)
@@ -68,7 +62,6 @@ def test_no_keys(keys: Path, raw: bytes):
 
 
 def test_no_file(tmp_path: Path):
-    """So is one that cannot be read."""
     with pytest.raises(ConfigError, match="cannot be read"):
         read_keys(tmp_path / "missing")
 

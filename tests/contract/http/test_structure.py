@@ -35,17 +35,11 @@ def schema(told: Grammar | None) -> object:
     ],
 )
 def test_a_schema(fields: dict[str, object]):
-    """By OpenAI's field and by llama-server's."""
     assert schema(grammar(**fields)) == SCHEMA
 
 
-def test_any_object():
-    """json_object without a schema."""
+def test_any_object_and_a_grammar():
     assert schema(grammar(response_format={"type": "json_object"})) == {"type": "object"}
-
-
-def test_a_grammar():
-    """As it is written."""
     assert grammar(grammar=GBNF) == Grammar(GrammarKind.GBNF, GBNF)
 
 
@@ -60,7 +54,6 @@ def test_what_is_told_asks_for_the_same(fields: dict[str, object]):
 
 @pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "text"}}, {"grammar": "", "json_schema": None}])
 def test_none(fields: dict[str, object]):
-    """Nothing said, or that nothing is wanted."""
     assert grammar(**fields) is None
 
 
@@ -81,7 +74,6 @@ def test_none(fields: dict[str, object]):
     ],
 )
 def test_what_is_refused(fields: dict[str, object], field: str, why: str):
-    """With the field it is about."""
     with pytest.raises(RequestError, match=why) as told:
         grammar(**fields)
     assert told.value.param == field

@@ -4,7 +4,6 @@ from specmesh.cli.stats import rows
 
 
 def test_loading():
-    """While loading, the share loaded."""
     assert rows({"role": "verifier", "loading": 0.43}) == [("role", "verifier"), ("loading", "43%")]
 
 

@@ -24,7 +24,6 @@ def drawn(snapshot, width=80, height=40, trouble="", **marks):
 
 
 def line_of(lines, label):
-    """What stands behind a label."""
     return next(line for line in lines if line.startswith(label)).removeprefix(label).strip()
 
 
@@ -32,7 +31,6 @@ def line_of(lines, label):
 @pytest.mark.parametrize("drafters", [0, 1, 9])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (132, 50), (40, 10), (12, 3)])
 def test_fits(snapshots, sessions, drafters, width, height):
-    """However many sessions and drafters, in whatever terminal."""
     snapshot = as_json(snapshots.verifier(sessions=sessions, drafters=drafters))
     assert drawn(snapshot, width, height)
     assert drawn(snapshot, width, height, trouble="no answer for 3 s")[0].startswith("no answer")
@@ -68,7 +66,6 @@ class FakeClient:
 
 @pytest.fixture
 def slept(monkeypatch):
-    """How long was slept, in place of sleeping."""
     naps: list[float] = []
     monkeypatch.setattr(stats.time, "sleep", naps.append)
     return naps

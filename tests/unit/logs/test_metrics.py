@@ -17,8 +17,6 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 class FakeDaemon:
-    """A backend with this snapshot."""
-
     def __init__(self, snapshot, reason=None):
         self.snapshot, self.reason = snapshot, reason
         self.role = snapshot.role
