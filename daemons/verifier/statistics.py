@@ -84,18 +84,14 @@ class VerifierStats(DaemonStats):
         self.resumed += session.resumed > 0
         self.totals.prompt_tokens += session.n_prompt
 
-    def round(self, emit: ev.Emit, now: float) -> None:
-        drafted, generated = len(emit.drafts), len(emit.ids)
-        self.totals.record(drafted, emit.tested, emit.accepted, generated, emit.forced)
-        drafted, accepted = max(drafted - emit.forced, 0), max(emit.accepted - emit.forced, 0)
-        self._recent.append((drafted, accepted))
-        self.minute.record(now, drafted, accepted, generated)
-
     def emitted(self, live: SessionContext, emit: ev.Emit) -> None:
         """Count the round that is sent to a session's client now."""
         times, tokens = live.machine.times, len(emit.ids)
         assert times.last_token is not None, "a round sets it"
-        self.round(emit, times.last_token)
+        self.totals.record(len(emit.drafts), emit.tested, emit.accepted, tokens, emit.forced)
+        drafted, accepted = max(len(emit.drafts) - emit.forced, 0), max(emit.accepted - emit.forced, 0)
+        self._recent.append((drafted, accepted))
+        self.minute.record(times.last_token, drafted, accepted, tokens)
         if live.sent_at is None:
             self._first_tokens.record(times.last_token - times.opened)
         elif tokens:

@@ -215,7 +215,7 @@ async def _while_heard(batches: Merged, gone: Callable[[], Awaitable[bool]]) -> 
     left, fresh = asyncio.ensure_future(_until(gone)), None
     try:
         while True:
-            fresh = asyncio.ensure_future(_next(batches))
+            fresh = asyncio.ensure_future(anext(batches, None))
             await asyncio.wait({fresh, left}, return_when=asyncio.FIRST_COMPLETED)
             if not fresh.done():
                 raise ClientDisconnect
@@ -228,10 +228,6 @@ async def _while_heard(batches: Merged, gone: Callable[[], Awaitable[bool]]) -> 
         if fresh is not None and not fresh.done():  # also where the server ends: what runs cannot be closed
             fresh.cancel()
             await asyncio.wait({fresh})
-
-
-async def _next(batches: Merged) -> tuple[int, list[Event]] | None:
-    return await anext(batches, None)
 
 
 async def _until(gone: Callable[[], Awaitable[bool]]) -> None:
