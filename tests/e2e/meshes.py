@@ -40,6 +40,12 @@ def shared() -> Iterator[Mesh]:
         yield made
 
 
+@pytest.fixture(params=["verifier", "drafter"])
+def role(request: pytest.FixtureRequest) -> str:
+    """Each daemon's."""
+    return str(request.param)
+
+
 @pytest.fixture
 def proxy() -> Iterator[Callable[..., Proxy]]:
     """Makes proxies: proxy(port, delay=0.02), options as proxy.Proxy has."""

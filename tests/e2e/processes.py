@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from harness.ports import free_port
 
@@ -29,6 +29,16 @@ STARTED: "list[Daemon]" = []
 """Every daemon of the tests that run, for showing logs, and for seeing one that died."""
 
 T = TypeVar("T")
+
+
+def edited(*lines: str) -> list[str]:
+    """`specmesh` that runs these lines of Python first."""
+    return [sys.executable, "-c", "\n".join([*lines, "from specmesh.cli import main", "main()"])]
+
+
+def few_descriptors(count: int) -> list[str]:
+    """`specmesh` that may open so many files."""
+    return ["sh", "-c", f'ulimit -n {count} && exec "$@"', "sh", *SPECMESH]
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
@@ -60,6 +70,13 @@ class Done:
         """Its stdout, which is one JSON object."""
         value: Json = json.loads(self.out)
         return value
+
+    def refused(self, code: int, *words: object) -> None:
+        """Check that it left with this code, and one line of ours that has these words."""
+        assert (self.code, self.out) == (code, ""), self.err
+        [line] = [line for line in self.err.splitlines() if not line.startswith("{")]
+        assert line.startswith("specmesh: ")
+        assert [word for word in words if str(word) not in line] == [], line
 
 
 def command(
@@ -184,21 +201,19 @@ class Mesh:
         self.daemons.append(daemon)
         return daemon
 
-    def verifier(self, model: str | Path = "", *args: object, engine: str = "sim", name: str | None = None) -> Daemon:
-        """A ready verifier; `model` is the simulation's settings or a file."""
-        return self.start(
-            "verifier",
-            "--engine",
-            engine,
-            "--model",
-            model or "step_ms=4",
-            "--bind",
-            self.address,
-            "--threads",
-            1,
-            *args,
-            name=name,
-        ).ready()
+    def verifier(
+        self,
+        model: str | Path = "",
+        *args: object,
+        engine: str = "sim",
+        name: str | None = None,
+        program: Sequence[str] = SPECMESH,
+        ready: bool = True,
+    ) -> Daemon:
+        """A verifier; `model` is the simulation's settings or a file."""
+        options = ("--engine", engine, "--model", model or "step_ms=4", "--bind", self.address, "--threads", 1)
+        daemon = self.start("verifier", *options, *args, name=name, program=program)
+        return daemon.ready() if ready else daemon
 
     def drafter(
         self,
@@ -207,15 +222,20 @@ class Mesh:
         engine: str = "sim",
         port: int | None = None,
         name: str | None = None,
+        program: Sequence[str] = SPECMESH,
         ready: bool = True,
     ) -> Daemon:
         """A drafter for this mesh's verifier, or for `port` (a proxy)."""
-        address = f"tcp://127.0.0.1:{port or self.port}"
         with_model = [] if engine == "ngram" else ["--model", model or "draft_ms=0.5,alpha=0.9"]
-        daemon = self.start(
-            "drafter", "--engine", engine, *with_model, "--connect", address, "--threads", 1, *args, name=name
-        )
+        options = ("--engine", engine, *with_model, "--connect", f"tcp://127.0.0.1:{port or self.port}", "--threads", 1)
+        daemon = self.start("drafter", *options, *args, name=name, program=program)
         return self.attached(daemon.ready()) if ready else daemon
+
+    def cannot_start(self, role: str, *args: object, **how: Any) -> Done:
+        """What a daemon with these options says, which ends at once."""
+        bind = ("--bind", f"tcp://127.0.0.1:{free_port()}") if role == "verifier" else ()
+        usual = ("--engine", "sim", "--model", "step_ms=1", "--socket", self.folder / "x.sock", *bind)
+        return command(role, *usual, *args, **how)
 
     def attached(self, drafter: Daemon) -> Daemon:
         """Wait until the running verifier's /stats show this drafter."""

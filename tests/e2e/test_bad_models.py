@@ -157,7 +157,6 @@ def test_template_without_end(templated: Callable[[str], Daemon]):
 
 
 @pytest.mark.fault("E7.76", "a model's file is cut short while a daemon uses it", "exit 78, with the path")
-@pytest.mark.parametrize("role", ["verifier", "drafter"])
 def test_cut_while_in_use(mesh: Mesh, role: str):
     """To compute with what is gone is a bus error, on several threads at once: one line, and the other side goes on."""
     cut = mesh.folder / "cut.gguf"

@@ -4,106 +4,73 @@ The clients themselves are not needed here: `client_bodies.json` has their reque
 client that asked would read.
 """
 
-import http.client
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
-from harness.ports import free_port
-from processes import PATIENCE, Mesh
+from processes import Mesh
+from served import Answer, Served, serve
 
 Json = dict[str, Any]
 ASKED: list[Json] = json.loads(Path(__file__).with_name("client_bodies.json").read_text())
-KEY = "sk-a-key-of-these-tests"
-ENDS = ("stop", "length")
 
 
 @pytest.fixture(scope="module")
-def urls(shared: Mesh) -> dict[str, str]:
-    """A verifier that wants a key and a drafter that wants none, which is sent one all the same."""
-    keys = shared.folder / "api-keys"
-    keys.touch(0o600)
-    keys.write_text(KEY)
-    ports = free_port(), free_port()
-    shared.verifier("step_ms=1,n_ctx=8000", "--http", f"127.0.0.1:{ports[0]}", "--api-key-file", keys)
-    shared.drafter("alpha=0.8", "--http", f"127.0.0.1:{ports[1]}")
-    return {"verifier": f"http://127.0.0.1:{ports[0]}", "drafter": f"http://127.0.0.1:{ports[1]}"}
+def served(shared: Mesh) -> dict[str, Served]:
+    return serve(shared, "step_ms=1,n_ctx=8000")
 
 
-@pytest.mark.parametrize("daemon", ["verifier", "drafter"])
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: f"{asked['client']}{asked['path']}")
-def test_a_client_is_answered(urls: dict[str, str], daemon: str, asked: Json):
-    """What it reads is there."""
-    raw = answered(urls[daemon], asked)
-    body = asked["body"]
+def test_a_client_is_answered(served: dict[str, Served], role: str, asked: Json):
+    """What it reads is there. The drafter, which wants no key, is sent one all the same."""
+    body, chat = asked["body"], "chat" in asked["path"]
+    key = {"Authorization": f"Bearer {served['verifier'].key}"} if asked["key"] else {}
+    answer = served[role].ask(asked["method"], asked["path"], body, **asked["headers"] | key)
+    streams = body is not None and body.get("stream")
+    assert answer.headers["content-type"].startswith("text/event-stream" if streams else "application/json")
     if body is None:
-        assert [model["id"] for model in json.loads(raw)["data"]] == ["sim-target"]
-    elif body.get("stream"):
-        check_stream(raw, body, chat="chat" in asked["path"])
+        assert [model["id"] for model in answer.json()["data"]] == ["sim-target"]
+    elif streams:
+        check_stream(answer, body, chat=chat)
     else:
-        check_whole(json.loads(raw), body, chat="chat" in asked["path"])
+        check_whole(answer, body, chat=chat)
 
 
-def answered(url: str, asked: Json) -> bytes:
-    """The body of its answer, whose status is 200."""
-    headers = asked["headers"] | ({"Authorization": f"Bearer {KEY}"} if asked["key"] else {})
-    parts = urlsplit(url)
-    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)) as connection:
-        raw = None if asked["body"] is None else json.dumps(asked["body"])
-        connection.request(str(asked["method"]), str(asked["path"]), raw, headers)
-        answer = connection.getresponse()
-        told = answer.read()
-    assert answer.status == 200, told
-    streams = isinstance(asked["body"], dict) and asked["body"].get("stream")
-    kind = "text/event-stream" if streams else "application/json"
-    assert (answer.getheader("Content-Type") or "").startswith(kind)
-    return told
-
-
-def check_whole(answer: Json, body: Json, *, chat: bool) -> None:
+def check_whole(answer: Answer, body: Json, *, chat: bool) -> None:
     """An answer at once: a choice for each prompt, texts as they were asked for, the usage."""
-    assert answer["object"] == ("chat.completion" if chat else "text_completion")
-    check_head(answer)
-    choices: list[Json] = answer["choices"]
-    assert [choice["index"] for choice in choices] == list(range(prompts(body)))
-    for choice in choices:
-        if chat:
-            assert choice["message"]["role"] == "assistant"
-        check_text(choice["message"]["content"] if chat else choice["text"], choice["finish_reason"], body)
-    check_usage(answer["usage"], body)
+    check_head(answer.json(), "chat.completion" if chat else "text_completion")
+    assert [choice["index"] for choice in answer.choices] == list(range(prompts(body)))
+    for choice, text in zip(answer.choices, answer.texts, strict=True):
+        assert not chat or choice["message"]["role"] == "assistant"
+        check_text(text, choice["finish_reason"], body)
+    check_usage(answer.json()["usage"], body)
 
 
-def check_stream(raw: bytes, body: Json, *, chat: bool) -> None:
+def check_stream(answer: Answer, body: Json, *, chat: bool) -> None:
     """Chunks of one answer, in order: who speaks, the text, one end, the usage where it was asked for, [DONE]."""
-    *events, end, rest = raw.decode().split("\n\n")
-    assert (end, rest) == ("data: [DONE]", "")
-    chunks: list[Json] = [json.loads(event.removeprefix("data: ")) for event in events]
-    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk" if chat else "text_completion"}
+    chunks = answer.chunks()
     assert len({chunk["id"] for chunk in chunks}) == 1
     for chunk in chunks:
-        check_head(chunk)
+        check_head(chunk, "chat.completion.chunk" if chat else "text_completion")
     if body.get("stream_options"):
         last = chunks.pop()
         assert last["choices"] == []
         check_usage(last["usage"], body)
     choices: list[Json] = [choice for chunk in chunks for choice in chunk["choices"]]
     assert len(choices) == len(chunks)
-    texts: dict[object, str] = {}
+    texts: dict[int, str] = {}
     for choice in choices:
         said = choice["delta"].get("content") if chat else choice["text"]
         texts[choice["index"]] = texts.get(choice["index"], "") + (said or "")
     if chat:
         first, *others = (choice["delta"].get("role") for choice in choices)
         assert (first, set(others)) == ("assistant", {None})
-    assert sorted(texts) == list(range(prompts(body)))
-    ends = {choice["index"]: choice["finish_reason"] for choice in choices if choice["finish_reason"] is not None}
-    assert len(ends) == sum(choice["finish_reason"] is not None for choice in choices) == len(texts)
-    for index, text in texts.items():
-        check_text(text, ends[index], body)
+    ends = [(choice["index"], choice["finish_reason"]) for choice in choices if choice["finish_reason"] is not None]
+    assert sorted(texts) == sorted(index for index, _ in ends) == list(range(prompts(body)))
+    for index, finish in ends:
+        check_text(texts[index], finish, body)
 
 
 def prompts(body: Json) -> int:
@@ -112,8 +79,9 @@ def prompts(body: Json) -> int:
     return len(prompt) if isinstance(prompt, list) else 1
 
 
-def check_head(answer: Json) -> None:
+def check_head(answer: Json, kind: str) -> None:
     """What every answer and chunk begins with."""
+    assert answer["object"] == kind
     assert str(answer["id"]).partition("-")[0] in {"chatcmpl", "cmpl"}
     assert (type(answer["created"]), answer["model"]) == (int, "sim-target")
 
@@ -122,7 +90,7 @@ def check_text(text: object, finish: object, body: Json) -> None:
     """A text, of the form that was asked for."""
     assert isinstance(text, str)
     assert text
-    assert finish in ENDS
+    assert finish in {"stop", "length"}
     grammar, wanted = body.get("grammar"), body.get("response_format")
     if isinstance(grammar, str):
         assert (text, finish) == (json.loads(grammar.removeprefix("root ::= ")), "stop")
@@ -130,11 +98,9 @@ def check_text(text: object, finish: object, body: Json) -> None:
         jsonschema.validate(json.loads(text), wanted["json_schema"]["schema"])
 
 
-def check_usage(usage: object, body: Json) -> None:
+def check_usage(usage: Json, body: Json) -> None:
     """Tokens are counted, and no more than were asked for."""
-    assert isinstance(usage, dict)
-    most = body.get("max_tokens") or body.get("max_completion_tokens")
-    assert isinstance(most, int)
+    most = body.get("max_tokens") or body["max_completion_tokens"]
     assert 0 < usage["completion_tokens"] <= most * prompts(body)
     assert usage["prompt_tokens"] > 0
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]

@@ -1,100 +1,22 @@
 """What API clients send every day, at a verifier and at a drafter: taken, or refused in words that they know."""
 
-import http.client
-import json
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
-from urllib.parse import urlsplit
-
 import pytest
-from harness.ports import free_port
-from processes import Daemon, Mesh, sim_text
+from processes import Mesh, sim_text
+from served import SAID, Served, serve
 
 CONTEXT = 600
 PAGE = "https://page.example"
-SAID = [{"role": "user", "content": "Hi"}]
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    headers: dict[str, str]
-    raw: bytes
-
-    def json(self) -> dict[str, object]:
-        value: dict[str, object] = json.loads(self.raw)
-        return value
-
-    @property
-    def choices(self) -> list[dict[str, object]]:
-        assert self.status == 200, self.raw
-        return self.json()["choices"]  # type: ignore[return-value]
-
-    @property
-    def texts(self) -> list[str]:
-        return [str(one["text"]) if "text" in one else str(one["message"]["content"]) for one in self.choices]  # type: ignore[index]
-
-    @property
-    def usage(self) -> tuple[int, int]:
-        usage: dict[str, int] = self.json()["usage"]  # type: ignore[assignment]
-        return usage["prompt_tokens"], usage["completion_tokens"]
-
-    @property
-    def error(self) -> dict[str, object]:
-        assert self.status >= 400, self.raw
-        return self.json()["error"]  # type: ignore[return-value]
-
-    def chunks(self) -> list[dict[str, object]]:
-        *events, end, _ = self.raw.decode().split("\n\n")
-        assert (self.status, end) == (200, "data: [DONE]"), self.raw
-        return [json.loads(event.removeprefix("data: ")) for event in events]
-
-
-@dataclass(frozen=True)
-class Served:
-    """A daemon with a TCP port; it has a key, or none."""
-
-    daemon: Daemon
-    port: int
-    key: str = ""
-
-    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        if self.key:
-            sent = {"Authorization": f"Bearer {self.key}"} | sent
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
-            connection.request(method, urlsplit(path).path, None if body is None else json.dumps(body), sent)
-            answer = connection.getresponse()
-            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
-
-    def complete(self, **body: object) -> Answer:
-        return self.ask("POST", "/v1/completions", {"prompt": "once", "max_tokens": 12, "temperature": 0} | body)
-
-    def chat(self, *messages: object, **body: object) -> Answer:
-        told = {"messages": messages or SAID, "max_tokens": 12, "temperature": 0}
-        return self.ask("POST", "/v1/chat/completions", told | body)
 
 
 @pytest.fixture(scope="module")
-def served(shared: Mesh) -> Iterator[dict[str, Served]]:
+def served(shared: Mesh) -> dict[str, Served]:
     """A verifier with a key and a page's origin, and a drafter with that alone."""
-    mesh, ports = Mesh(shared.folder), (free_port(), free_port())
-    keys = shared.folder / "keys-of-clients"
-    keys.write_text("sk-clients\n")
-    keys.chmod(0o600)
-    asked = ("--allow-origin", PAGE, "--http")
-    verifier = mesh.verifier(
-        f"step_ms=1,n_ctx={CONTEXT}", *asked, f"127.0.0.1:{ports[0]}", "--api-key-file", keys, name="clients-verifier"
-    )
-    drafter = mesh.drafter("alpha=0.8", *asked, f"127.0.0.1:{ports[1]}", name="clients-drafter")
-    yield {"verifier": Served(verifier, ports[0], "sk-clients"), "drafter": Served(drafter, ports[1])}
-    mesh.stop()
+    return serve(shared, f"step_ms=1,n_ctx={CONTEXT}", "--allow-origin", PAGE)
 
 
-@pytest.fixture(params=["verifier", "drafter"])
-def server(request: pytest.FixtureRequest, served: dict[str, Served]) -> Served:
-    return served[request.param]
+@pytest.fixture
+def server(role: str, served: dict[str, Served]) -> Served:
+    return served[role]
 
 
 NULLS = (
@@ -137,9 +59,9 @@ def test_max_tokens(server: Served):
     for stream in (False, True):
         none = server.complete(max_tokens=0, echo=True, stream=stream)
         told = none.chunks() if stream else [none.json()]
-        assert "".join(one["choices"][0]["text"] for one in told) == "once"  # type: ignore[index]
-        assert told[-1]["choices"][0]["finish_reason"] == "length"  # type: ignore[index]
-        assert told[-1]["usage"]["completion_tokens"] == 0  # type: ignore[index]
+        assert "".join(one["choices"][0]["text"] for one in told) == "once"
+        assert told[-1]["choices"][0]["finish_reason"] == "length"
+        assert told[-1]["usage"]["completion_tokens"] == 0
     assert server.complete(max_tokens=0).usage == (4, 0)
     floats = {"max_tokens": 12.0, "n": 1.0, "seed": 7.0, "top_k": -1.0, "draft_n": 2.0, "repeat_last_n": 64.0}
     assert server.complete(**floats).texts == [sim_text("once", 12)]
@@ -167,10 +89,10 @@ def test_prompts(server: Served):
         prompt=prompts, n=2, seed=5, temperature=100, top_k=50, echo=True, stream=True
     ).chunks()
     for chunk in (*chunks, last):
-        [choice] = chunk["choices"]  # type: ignore[misc]
+        [choice] = chunk["choices"]
         streamed[choice["index"]] += choice["text"]
     assert streamed == [echo + text for echo, text in zip(["once", "once", "hi", "hi", "", ""], told, strict=True)]
-    assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == usage  # type: ignore[index]
+    assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == usage
     assert server.complete(prompt=[["x"]]).error["param"] == "prompt"
     assert server.complete(prompt=["x"] * 129).error["param"] == "prompt"
 
@@ -187,9 +109,9 @@ def test_top_logprobs(server: Served):
     """As many as the vocabulary has, over the wire too."""
     for asked, told in ((20, 20), (100, 100), (9_999, 256)):
         answer = server.chat(logprobs=True, top_logprobs=asked, max_tokens=40)
-        content = answer.choices[0]["logprobs"]["content"]  # type: ignore[index]
+        content = answer.choices[0]["logprobs"]["content"]
         assert [len(one["top_logprobs"]) for one in content] == [told] * 40
-    assert server.complete(logprobs=30).choices[0]["logprobs"]["top_logprobs"]  # type: ignore[index]
+    assert server.complete(logprobs=30).choices[0]["logprobs"]["top_logprobs"]
 
 
 def test_unknown_fields(server: Served):
@@ -249,7 +171,7 @@ def test_a_trailing_assistant_message_goes_on(server: Served):
     assert server.chat(*SAID, begun, add_generation_prompt=True).texts == begins
     assert server.chat(*SAID, {"role": "assistant"}).texts == [sim_text("user: Hi\nassistant: ", 12)]
     streamed = server.chat(*SAID, begun, stream=True).chunks()
-    assert "".join(one["choices"][0]["delta"].get("content") or "" for one in streamed) == goes_on[0]  # type: ignore[index]
+    assert "".join(one["choices"][0]["delta"].get("content") or "" for one in streamed) == goes_on[0]
 
 
 def test_what_cannot_go_on(server: Served):

@@ -96,7 +96,6 @@ def asking(request: dict[str, object]) -> bytes:
     return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(raw), raw)
 
 
-@pytest.mark.parametrize("role", ["verifier", "drafter"])
 @pytest.mark.fault("E5.56")
 def test_streams_that_nobody_reads(mesh: Mesh, role: str):
     """They have all the sessions: who reads gets a session long before their texts end."""

@@ -305,7 +305,6 @@ def spoil_link(folder: KeyFolder) -> str:
     return "symbolic link"
 
 
-@pytest.mark.parametrize("role", ["verifier", "drafter"])
 @pytest.mark.parametrize("spoil", [spoil_mode, spoil_link])
 @pytest.mark.fault(
     "E6.65",

@@ -22,7 +22,6 @@ def quiet(proxy: Proxy, daemon: Daemon) -> int:
 
 
 @pytest.mark.parametrize("draft_n", ["auto", 1, 4])
-@pytest.mark.parametrize("role", ["verifier", "drafter"])
 def test_wire_bytes_per_token(counted: tuple[Proxy, dict[str, Daemon]], role: str, draft_n: object):
     """Sent + received stay under 120 bytes per generated token, counted on the socket, drafts streamed as they come."""
     proxy, pair = counted

@@ -35,7 +35,6 @@ def found(shared: Mesh) -> dict[str, str]:
     return runtime(shared.folder)
 
 
-@pytest.mark.parametrize("role", ["verifier", "drafter"])
 def test_from_both_sides(pair: dict[str, Daemon], role: str):
     """Each side pings the other: a line per answer, none lost, and a summary."""
     done = command("ping", "--count", 4, "--interval", 0.05, "--socket", pair[role].socket)

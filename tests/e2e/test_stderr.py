@@ -45,7 +45,6 @@ def _full_pipe() -> Iterator[int]:
     os.close(end)
 
 
-@pytest.mark.parametrize("role", ["verifier", "drafter"])
 @pytest.mark.parametrize(
     "stderr",
     [

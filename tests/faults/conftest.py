@@ -12,11 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages; these helpers are
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
-from meshes import logs, mesh, proxy, shared
+from meshes import logs, mesh, proxy, role, shared
 from peer import Peer, Wire
 from processes import Daemon, Mesh, until
 
-__all__ = ["logs", "mesh", "proxy", "shared"]
+__all__ = ["logs", "mesh", "proxy", "role", "shared"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,16 +1,13 @@
 """E3: processes die, freeze, come late and come back: the text stays the target's own."""
 
 import signal
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from processes import Daemon, Done, Mesh, Running, Stream, body, complete, generate, sim_text, until
+from processes import Daemon, Done, Mesh, Running, Stream, body, complete, edited, generate, sim_text, until
 
 FATAL = 7
-"""An id that kills the engines of `aborting`."""
-
 fault = pytest.mark.fault
 PROMPT = "It was a dark and stormy night"
 REJOIN = 2.0
@@ -222,17 +219,13 @@ def test_drafter_killed_when_idle(verifier: Daemon, drafters: Mesh):
     assert sum(stream.accepted) > 0
 
 
-def aborting() -> list[str]:
-    """`specmesh` whose simulated engine aborts, as GGML_ASSERT does, at an id that no other test uses."""
-    program = (
-        "import os\n"
-        "from specmesh.engines import sim\n"
-        "engine, append = sim._SimEngine, sim._SimEngine.append\n"
-        f"engine.append = lambda self, seq, token: os.abort() if token == {FATAL} else append(self, seq, token)\n"
-        "from specmesh.cli import main\n"
-        "main()"
-    )
-    return [sys.executable, "-c", program]
+ABORTS = f"""
+import os
+from specmesh.engines import sim
+engine, append = sim._SimEngine, sim._SimEngine.append
+engine.append = lambda self, seq, token: os.abort() if token == {FATAL} else append(self, seq, token)
+"""
+"""Makes the simulated engine abort, as GGML_ASSERT does, at an id that no other test uses."""
 
 
 @fault(
@@ -241,8 +234,7 @@ def aborting() -> list[str]:
     "clients are told; started again it serves; texts of the other side go on",
 )
 def test_an_engine_that_aborts(mesh: Mesh):
-    options = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address)
-    verifier = mesh.start("verifier", *options, program=aborting()).ready()
+    verifier = mesh.verifier(program=edited(ABORTS))
     drafter = mesh.drafter()
     done = generate(verifier, chr(FATAL), "--reconnect-timeout", 0)
     assert (done.code, done.out.strip()) == (69, "")
@@ -255,13 +247,11 @@ def test_an_engine_that_aborts(mesh: Mesh):
 
 @fault("E3.38")
 def test_a_draft_engine_that_aborts(verifier: Daemon, drafters: Mesh):
-    options = ("--engine", "sim", "--model", "draft_ms=0.5", "--connect", drafters.address)
-    drafter = drafters.attached(drafters.start("drafter", *options, program=aborting()).ready())
+    drafter = drafters.drafter("draft_ms=0.5", program=edited(ABORTS))
     assert complete(verifier, body(chr(FATAL), 100, draft_n=4)).text == sim_text(chr(FATAL), 100)
     assert drafter.wait() == -signal.SIGABRT
 
 
-@pytest.mark.parametrize("role", ["verifier", "drafter"])
 @fault("E3.38")
 def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str):
     daemons = {"verifier": mesh.verifier("step_ms=8"), "drafter": mesh.drafter()}

@@ -1,7 +1,6 @@
 """E8.99: an engine whose step takes 20 s, as one on a slow processor: only what needs the step waits for it."""
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from peer import Peer
-from processes import Daemon, Mesh, Stream, body, complete, sim_text, until
+from processes import Daemon, Mesh, Stream, body, complete, edited, sim_text, until
 
 from specmesh.client import Json
 from specmesh.errors import Busy, WentAway
@@ -29,20 +28,15 @@ PROMPT = "Take your time"
 fault = pytest.mark.fault
 
 
-def slow() -> list[str]:
-    """`specmesh` whose simulated target takes 20 s for a step over one id."""
-    program = (
-        "import time\n"
-        "from specmesh.engines.sim import SimVerifier\n"
-        "decode = SimVerifier.decode\n"
-        "def slowly(engine, spans):\n"
-        f"    if any({ord(SLOW)} in span.ids for span in spans): time.sleep({STEP})\n"
-        "    return decode(engine, spans)\n"
-        "SimVerifier.decode = slowly\n"
-        "from specmesh.cli import main\n"
-        "main()"
-    )
-    return [sys.executable, "-c", program]
+SLOWLY = f"""
+import time
+from specmesh.engines.sim import SimVerifier
+decode = SimVerifier.decode
+def slowly(engine, spans):
+    if any({ord(SLOW)} in span.ids for span in spans): time.sleep({STEP})
+    return decode(engine, spans)
+SimVerifier.decode = slowly
+"""
 
 
 class Asked:
@@ -68,8 +62,7 @@ def promptly() -> Iterator[None]:
 
 def verifier(mesh: Mesh, *options: object) -> Daemon:
     """A verifier with that engine, two sessions and one place in its queue."""
-    engine = ("--engine", "sim", "--model", "step_ms=4,n_seq=2", "--bind", mesh.address, "--threads", 1)
-    return mesh.start("verifier", *engine, "--max-queue", 1, *options, program=slow()).ready()
+    return mesh.verifier("step_ms=4,n_seq=2", "--max-queue", 1, *options, program=edited(SLOWLY))
 
 
 def kept(daemon: Daemon, drafter: Daemon) -> bool:
@@ -100,6 +93,7 @@ def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh):
             waiting = Asked(daemon, body(PROMPT, 40))
             until(lambda: daemon.stats()["sessions"]["queued"] == 1, "the next one waits")  # type: ignore[index]
             assert daemon.client.get("/health")["status"] == "ok"
+            assert daemon.client.get("/v1/models")["data"]
             with pytest.raises(Busy):
                 complete(daemon, body(PROMPT, 5))
             with Peer(SimpleNamespace(port=mesh.port, server=None)) as peer:  # type: ignore[arg-type]

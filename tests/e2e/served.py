@@ -1,0 +1,91 @@
+"""Daemons with a TCP port, asked as their clients ask."""
+
+import http.client
+import json
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from harness.ports import free_port
+from processes import PATIENCE, Daemon, Json, Mesh
+
+KEY = "sk-a-key-of-these-tests"
+SAID = [{"role": "user", "content": "Hi"}]
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    raw: bytes
+
+    def json(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self.raw)
+        return value
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        assert self.status == 200, self.raw
+        choices: list[dict[str, Any]] = self.json()["choices"]
+        return choices
+
+    @property
+    def texts(self) -> list[str]:
+        return [one["text"] if "text" in one else one["message"]["content"] for one in self.choices]
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        usage: dict[str, int] = self.json()["usage"]
+        return usage["prompt_tokens"], usage["completion_tokens"]
+
+    @property
+    def error(self) -> dict[str, object]:
+        assert self.status >= 400, self.raw
+        error: dict[str, object] = self.json()["error"]
+        return error
+
+    def chunks(self) -> list[dict[str, Any]]:
+        *events, end, rest = self.raw.decode().split("\n\n")
+        assert (self.status, end, rest) == (200, "data: [DONE]", ""), self.raw
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A daemon with a TCP port; it has a key, or none."""
+
+    daemon: Daemon
+    port: int
+    key: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
+        """The answer to a request with its key, unless `headers` say otherwise; `body` as JSON."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.key:
+            sent = {"Authorization": f"Bearer {self.key}"} | sent
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)) as connection:
+            connection.request(method, urlsplit(path).path, None if body is None else json.dumps(body), sent)
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+
+    def complete(self, **body: object) -> Answer:
+        return self.ask("POST", "/v1/completions", {"prompt": "once", "max_tokens": 12, "temperature": 0} | body)
+
+    def chat(self, *messages: object, **body: object) -> Answer:
+        asked: Json = {"messages": messages or SAID, "max_tokens": 12, "temperature": 0}
+        return self.ask("POST", "/v1/chat/completions", asked | body)
+
+
+def serve(mesh: Mesh, model: str, *options: object) -> dict[str, Served]:
+    """A verifier with a key, and a drafter without, by their roles; both have these options."""
+    ports, keys = (free_port(), free_port()), mesh.folder / "api-keys"
+    keys.touch(0o600)
+    keys.write_text(f"# of the tests\n{KEY}\n")
+    verifier = mesh.verifier(model, *options, "--http", f"127.0.0.1:{ports[0]}", "--api-key-file", keys)
+    drafter = mesh.drafter("alpha=0.8", *options, "--http", f"localhost:{ports[1]}")
+    return {"verifier": Served(verifier, ports[0], KEY), "drafter": Served(drafter, ports[1])}
