@@ -3,58 +3,20 @@
 import json
 import select
 import signal
-import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from processes import (
-    PATIENCE,
-    SPECMESH,
-    Mesh,
-    body,
-    complete,
-    free_port,
-    generate,
-    request_raw,
-    sim_text,
-    until,
-)
+from connections import many
+from processes import PATIENCE, Mesh, body, complete, few_descriptors, free_port, generate, request_raw, sim_text, until
+from served import Served
 
 from specmesh.daemons.drafter.request_router import AHEAD
 
 PROMPT = "All good things"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-
-
-def connected(address: "tuple[str, int] | Path") -> socket.socket:
-    made = socket.socket(socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET)
-    made.settimeout(PATIENCE)
-    made.connect(str(address) if isinstance(address, Path) else address)
-    return made
-
-
-@contextmanager
-def many(address: "tuple[str, int] | Path", count: int, sent: bytes) -> Iterator[list[socket.socket]]:
-    """So many connections that send this and no more."""
-    with ExitStack() as opened:
-        made = []
-        for _ in range(count):
-            made.append(opened.enter_context(closing(connected(address))))
-            with suppress(ConnectionError):
-                made[-1].sendall(sent)
-        yield made
-
-
-def health(port: int) -> bytes:
-    """The first line of what a fresh connection over TCP gets."""
-    with closing(connected(("127.0.0.1", port))) as fresh:
-        fresh.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        return b"".join(iter(lambda: fresh.recv(65536), b"")).split(b"\r\n")[0]
 
 
 @pytest.mark.parametrize(
@@ -66,12 +28,11 @@ def health(port: int) -> bytes:
 def test_more_connections_than_descriptors(mesh: Mesh, count: int, sent: bytes):
     """The port, the socket and drafters are served while they last; the log says nothing of them."""
     port, log = free_port(), mesh.folder / "log"
-    few = ["sh", "-c", 'ulimit -n 128 && exec "$@"', "sh", *SPECMESH]
-    model = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address, "--threads", 1)
-    verifier = mesh.start("verifier", *model, "--http", f"127.0.0.1:{port}", "--log-file", log, program=few).ready()
+    options = ("--http", f"127.0.0.1:{port}", "--log-file", log)
+    verifier = mesh.verifier("", *options, program=few_descriptors(128))
     with many(("127.0.0.1", port), count, sent), many(verifier.socket, 150, sent):
         for _ in range(3):
-            assert health(port) == b"HTTP/1.1 200 OK"
+            assert Served(verifier, port).ask("GET", "/health").status == 200
             assert request_raw(verifier.socket, "GET", "/health")[0] == 200
         mesh.drafter()
         assert generate(verifier, PROMPT, "--max-tokens", 20).out == sim_text(PROMPT, 20) + "\n"
@@ -81,10 +42,8 @@ def test_more_connections_than_descriptors(mesh: Mesh, count: int, sent: bytes):
 def test_no_descriptor_for_a_connection(mesh: Mesh):
     """What the wire's connections have taken is missing at the API: it tries once a second, says so as often, and
     answers as soon as there is one."""
-    model = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address, "--threads", 1)
-    few = ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh", *SPECMESH]
-    verifier = mesh.start("verifier", *model, program=few).ready()
-    with many(("127.0.0.1", mesh.port), 100, b""), many(verifier.socket, 30, b""):
+    verifier = mesh.verifier(program=few_descriptors(64))
+    with many(("127.0.0.1", mesh.port), 100), many(verifier.socket, 30):
         until(lambda: len(verifier.events("api_trouble")) >= 3, "it says that it has no descriptor")
         times = [datetime.fromisoformat(str(one["timestamp"])).timestamp() for one in verifier.events("api_trouble")]
         assert all(later - sooner > 0.9 for sooner, later in pairwise(times))
@@ -105,14 +64,18 @@ def test_streams_that_nobody_reads(mesh: Mesh, role: str):
     with many(daemon.socket, 2, unread) as lazy:
         until(lambda: verifier.live() == 2, "all sessions are taken")
         assert complete(daemon, body(PROMPT, 40)).text == sim_text(PROMPT, 40)
-        ends = [end for end in verifier.events("session_finished") if end["tokens"] != 40]
-        assert {end["reason"] for end in ends} == {"cancelled"}
-        answer = b""
-        with suppress(TimeoutError):
-            lazy[0].settimeout(5.0)
-            while b"not read" not in answer[-2000:]:
-                answer += lazy[0].recv(65536)
-        assert b"this stream was not read" in answer
+
+        def ends() -> list[object]:
+            return [end["reason"] for end in verifier.events("session_finished") if end["tokens"] != 40]
+
+        until(lambda: len(ends()) == 2, "nobody waits for them any more")
+        assert ends() == ["cancelled"] * 2
+        for one in lazy:
+            answer = b""
+            while b"this stream was not read" not in answer[-2000:]:
+                more = one.recv(65536)
+                assert more, answer[-2000:]
+                answer += more
 
 
 def test_a_drafter_that_ends(mesh: Mesh):
@@ -156,13 +119,16 @@ def test_one_request_too_many(mesh: Mesh, role: str, queued: int, places: int):
     """It is told at once when to come back, and which option makes room; the others wait."""
     verifier = mesh.verifier("step_ms=4,n_seq=1,n_ctx=60000", "--max-queue", 2 if role == "verifier" else 256)
     daemon = verifier if role == "verifier" else mesh.drafter("", "--max-queue", 2)
-    with many(daemon.socket, places + 1, asking(body(PROMPT, 50_000))) as asked:
-        [refused], _, _ = select.select(asked, [], [], PATIENCE)
-        answer = b""
-        while not answer.endswith(b"}}"):
-            answer += refused.recv(65536)
-        assert answer.startswith(b"HTTP/1.1 503")
-        assert b"retry-after: " in answer.lower()
-        assert b"with a larger --max-queue" in answer
-        until(lambda: verifier.stats()["sessions"]["queued"] == queued, "the others wait")  # type: ignore[index]
-        assert select.select(asked, [], [], 0)[0] == []
+    asked = asking(body(PROMPT, 50_000))
+    with many(daemon.socket, 1, asked) as [first]:
+        until(lambda: daemon.live() == 1, "the first has its session")
+        with many(daemon.socket, places, asked) as others:
+            [refused], _, _ = select.select([first, *others], [], [], PATIENCE)
+            answer = b""
+            while not answer.endswith(b"}}"):
+                answer += refused.recv(65536)
+            until(lambda: verifier.stats()["sessions"]["queued"] == queued, "the others wait")
+            assert select.select([first, *others], [], [], 0)[0] == []
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"retry-after: " in answer.lower()
+    assert b"with a larger --max-queue" in answer

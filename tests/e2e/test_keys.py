@@ -2,20 +2,19 @@
 
 import socket
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.ports import free_port
-from processes import Daemon, Done, Mesh, Stream, body, command, complete, generate, sim_ids, sim_text, until
+from processes import Daemon, Done, Mesh, Stream, body, command, complete, edited, generate, sim_ids, sim_text, until
 from proxy import Proxy
 
 from specmesh.client import Json
 from specmesh.security.keys import KeyFolder, Listing
 
 PROMPT = "Nobody reads along"
-DRAFTER = "draft_ms=0.5,alpha=0.9"
+fault = pytest.mark.fault
+AUTH = "from specmesh.daemons.link import auth"
 
 
 class Keys:
@@ -53,20 +52,16 @@ def peers(verifier: Daemon) -> list[object]:
     return sorted(str(peer["key"]) for peer in told)
 
 
-def failures(verifier: Daemon, reason: str) -> int:
-    """Handshakes that failed at it for this reason."""
-    return verifier.stats()["handshake_failures"].get(reason, 0)  # type: ignore[attr-defined]
-
-
-def every(verifier: Daemon) -> int:
-    """Handshakes that failed at it."""
-    return sum(verifier.stats()["handshake_failures"].values())  # type: ignore[attr-defined]
+def failures(verifier: Daemon, reason: str = "") -> int:
+    """Handshakes that failed at it, for this reason."""
+    told: dict[str, int] = verifier.stats()["handshake_failures"]
+    return told.get(reason, 0) if reason else sum(told.values())
 
 
 def test_pair_with_keys(mesh: Mesh, keys: Keys):
     """Verifier and drafter with keys: the same text at both sockets, drafts accepted; the drafter's name is told."""
     verifier = mesh.verifier("", "--keys", keys.verifier.path)
-    drafter = mesh.drafter(DRAFTER, "--keys", keys.drafter("mac"))
+    drafter = mesh.drafter("", "--keys", keys.drafter("mac"))
     for daemon in (verifier, drafter):
         stream = complete(daemon, body(PROMPT, 60, draft_n=4))
         assert stream.text == sim_text(PROMPT, 60)
@@ -78,32 +73,22 @@ def test_pair_with_keys(mesh: Mesh, keys: Keys):
 def test_one_machine_needs_no_lists(mesh: Mesh, keys: Keys):
     """Both daemons of one user: the key that is there serves for both, and no list is needed."""
     verifier = mesh.verifier("", "--keys", keys.verifier.path)
-    mesh.drafter(DRAFTER, "--keys", keys.verifier.path)
+    mesh.drafter("", "--keys", keys.verifier.path)
     assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
 
 
 @pytest.mark.parametrize(
-    "reason",
+    ("reason", "said"),
     [
-        pytest.param(
-            "key",
-            marks=pytest.mark.fault(
-                "E6.61", "a key that the verifier does not know", "refused; once allowed it joins by itself"
-            ),
-        ),
-        pytest.param(
-            "mechanism",
-            marks=pytest.mark.fault("E6.59", "a drafter without keys at a verifier with keys", "refused, and told why"),
-        ),
-        pytest.param(
-            "cryptography",
-            marks=pytest.mark.fault(
-                "E6.60", "a drafter that expects another verifier's key", "refused; tried again at most every 0.2 s"
-            ),
-        ),
+        ("key", "specmesh keys allow"),
+        ("mechanism", "specmesh keys new"),
+        ("cryptography", "specmesh keys list"),
     ],
 )
-def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str):
+@fault("E6.61", "a key that the verifier does not know", "refused; once allowed it joins by itself")
+@fault("E6.59", "a drafter without keys at a verifier with keys", "refused, and told why")
+@fault("E6.60", "a drafter that expects another verifier's key", "refused; tried again at most every 0.2 s")
+def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str, said: str):
     """An unknown key, none, and another verifier's key: no drafter is attached, its socket says why, the verifier's
     text goes on; an unknown key joins by itself once it is allowed."""
     verifier = mesh.verifier("", "--keys", keys.verifier.path)
@@ -112,14 +97,10 @@ def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str):
         "mechanism": ("--insecure-no-auth",),
         "cryptography": ("--keys", keys.drafter("lost", server="ab" * 32)),
     }
-    drafter = mesh.drafter(DRAFTER, *options[reason], ready=False)
+    drafter = mesh.drafter("", *options[reason], ready=False)
     until(lambda: failures(verifier, reason) > 1, "it is refused, and tries again")
     until(lambda: drafter.stats().get("refusal"), "it knows why")
-    asked = generate(drafter, PROMPT)
-    assert (asked.code, asked.out) == (69, "")
-    assert {"key": "specmesh keys allow", "mechanism": "specmesh keys new", "cryptography": "specmesh keys list"}[
-        reason
-    ] in asked.err
+    generate(drafter, PROMPT).refused(69, said)
     assert peers(verifier) == []
     assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
     if reason == "key":
@@ -130,7 +111,7 @@ def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str):
         assert complete(drafter, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
 
 
-@pytest.mark.fault(
+@fault(
     "E6.62",
     "a key is revoked while its drafter drafts",
     "cut off within a second; the text goes on; allowed again, it comes back",
@@ -139,10 +120,10 @@ def test_revoked_while_it_drafts(mesh: Mesh, keys: Keys, proxy: Callable[..., Pr
     """A revoked drafter is cut off in the middle of a text, which goes on with the other; that one notices nothing.
     Allowed again, it comes back by itself."""
     verifier, link = mesh.verifier("step_ms=4", "--keys", keys.verifier.path), proxy(mesh.port)
-    lost = mesh.drafter(DRAFTER, "--keys", keys.drafter("lost", link.port), port=link.port, name="lost")
+    lost = mesh.drafter("", "--keys", keys.drafter("lost", link.port), port=link.port, name="lost")
     with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
         stream.read(while_=lambda: sum(stream.accepted) < 8)
-        kept = mesh.drafter(DRAFTER, "--keys", keys.drafter("kept"), name="kept")
+        kept = mesh.drafter("", "--keys", keys.drafter("kept"), name="kept")
         connections = link.connections
         keys.run("revoke", "lost")
         until(lambda: peers(verifier) == ["kept"], "it is gone", 10)
@@ -157,11 +138,11 @@ def test_revoked_while_it_drafts(mesh: Mesh, keys: Keys, proxy: Callable[..., Pr
     mesh.attached(lost)
 
 
-@pytest.mark.fault("E6.62")
+@fault("E6.62")
 def test_revoked_with_its_own_client(mesh: Mesh, keys: Keys):
     """A session that a revoked drafter asked for ends at once: its client has no more text than it had."""
     verifier = mesh.verifier("step_ms=8", "--keys", keys.verifier.path)
-    drafter = mesh.drafter(DRAFTER, "--keys", keys.drafter("mac"))
+    drafter = mesh.drafter("", "--keys", keys.drafter("mac"))
     with Stream(drafter, body(PROMPT, 4000, reconnect_timeout=2)) as stream:
         stream.read(5)
         keys.run("revoke", "mac")
@@ -174,7 +155,7 @@ def test_revoked_with_its_own_client(mesh: Mesh, keys: Keys):
 def test_a_verifier_that_is_trusted_no_more(mesh: Mesh, keys: Keys):
     """Revoked at the drafter, the verifier is left at once; trusted again, it is found again, without a restart."""
     verifier, folder = mesh.verifier("", "--keys", keys.verifier.path), keys.drafter("mac")
-    drafter = mesh.drafter(DRAFTER, "--keys", folder)
+    drafter = mesh.drafter("", "--keys", folder)
     assert command("keys", "revoke", mesh.address, "--keys", folder).code == 0
     until(lambda: drafter.stats()["verifier"] is None, "it has left")
     until(lambda: drafter.stats().get("refusal"), "it says why")
@@ -185,7 +166,7 @@ def test_a_verifier_that_is_trusted_no_more(mesh: Mesh, keys: Keys):
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-@pytest.mark.fault(
+@fault(
     "E6.66",
     "a proxy captures all that crosses the wire",
     "no prompt, no text, no ids in it; without keys all three are found",
@@ -195,7 +176,7 @@ def test_what_a_listener_sees(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy
     them."""
     verifier, link = mesh.verifier("", *(("--keys", keys.verifier.path) if keyed else ())), proxy(mesh.port)
     options = ("--keys", keys.drafter("mac", link.port)) if keyed else ()
-    drafter = mesh.drafter(DRAFTER, *options, port=link.port)
+    drafter = mesh.drafter("", *options, port=link.port)
     for daemon in (verifier, drafter):
         stream = complete(daemon, body(PROMPT, 60, draft_n=4, rounds=True))
         assert stream.text == sim_text(PROMPT, 60)
@@ -207,26 +188,24 @@ def test_what_a_listener_sees(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy
     assert found == [not keyed] * 3
 
 
-@pytest.mark.fault(
-    "E6.67", "captured bytes of a good drafter, sent once more", "the handshake fails, nobody is attached"
-)
+@fault("E6.67", "captured bytes of a good drafter, sent once more", "the handshake fails, nobody is attached")
 def test_a_replay_does_not_get_in(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy]):
     """The bytes of a good drafter, sent once more by somebody else: the handshake fails, nobody is attached."""
     verifier, link = mesh.verifier("", "--keys", keys.verifier.path), proxy(mesh.port)
-    drafter = mesh.drafter(DRAFTER, "--keys", keys.drafter("mac", link.port), port=link.port)
+    drafter = mesh.drafter("", "--keys", keys.drafter("mac", link.port), port=link.port)
     complete(drafter, body(PROMPT, 30))
-    before = every(verifier)
+    before = failures(verifier)
     with socket.create_connection(("127.0.0.1", mesh.port)) as replay:
         replay.sendall(bytes(link.captured[0]))
-        until(lambda: every(verifier) > before, "the handshake fails")
+        until(lambda: failures(verifier) > before, "the handshake fails")
     assert peers(verifier) == ["mac"]
 
 
-@pytest.mark.fault("E8.96")
+@fault("E8.96")
 def test_a_broken_list_changes_nothing(mesh: Mesh, keys: Keys):
     """A list that was broken by hand keeps those in who were; the next right one holds."""
     verifier = mesh.verifier("", "--keys", keys.verifier.path)
-    mesh.drafter(DRAFTER, "--keys", keys.drafter("mac"))
+    mesh.drafter("", "--keys", keys.drafter("mac"))
     listing = keys.verifier.path / "drafters"
     right = listing.read_text()
     listing.write_text("all of them\n")
@@ -237,13 +216,7 @@ def test_a_broken_list_changes_nothing(mesh: Mesh, keys: Keys):
     assert peers(verifier) == ["mac"]
 
 
-def edited(change: str) -> list[str]:
-    """`specmesh` with a line of daemons/link/auth.py changed, as by a bad edit or a defect."""
-    program = "from specmesh.daemons.link import auth\n{}\nfrom specmesh.cli import main\nmain()"
-    return [sys.executable, "-c", program.format(change)]
-
-
-@pytest.mark.fault(
+@fault(
     "E6.63",
     "the thread that answers libzmq about keys dies",
     "nobody gets in; the watchdog sees no progress and ends the process",
@@ -252,14 +225,13 @@ def test_a_dead_handler_lets_nobody_in(mesh: Mesh, keys: Keys):
     """The thread that answers libzmq has ended: an allowed key, an unknown one and none are all kept out, and the text
     goes on."""
     dies = "prove = auth.ZapGuard._prove\nauth.ZapGuard._prove = lambda *both: (prove(*both), both[0]._closing.set())"
-    options = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address, "--keys", keys.verifier.path)
-    verifier = mesh.start("verifier", *options, program=edited(dies)).ready()
+    verifier = mesh.verifier("", "--keys", keys.verifier.path, program=edited(AUTH, dies))
     kinds = {
         "allowed": ("--keys", keys.drafter("allowed")),
         "unknown": ("--keys", keys.drafter("unknown", allowed=False)),
         "none": ("--insecure-no-auth",),
     }
-    drafters = [mesh.drafter(DRAFTER, *words, name=name, ready=False) for name, words in kinds.items()]
+    drafters = [mesh.drafter("", *words, name=name, ready=False) for name, words in kinds.items()]
     for drafter in drafters:
         until(lambda drafter=drafter: drafter.stats().get("refusal"), "it is kept out")
         assert drafter.stats()["verifier"] is None
@@ -275,23 +247,16 @@ def test_a_dead_handler_lets_nobody_in(mesh: Mesh, keys: Keys):
         "auth.DOMAIN = '*'",
     ],
 )
-@pytest.mark.fault(
+@fault(
     "E6.64",
     "the ZAP domain, its enforcement or the handler's check are removed by an edit",
     "the self-test finds it: exit 77, nothing listens",
 )
 def test_an_open_door_is_found_before_it_is_one(mesh: Mesh, keys: Keys, change: str):
     """A verifier that would let strangers in, or nobody at all, does not listen: exit 77."""
-    options = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address, "--keys", keys.verifier.path)
-    verifier = mesh.start("verifier", *options, program=edited(change))
+    verifier = mesh.verifier("", "--keys", keys.verifier.path, program=edited(AUTH, change), ready=False)
     assert verifier.wait() == 77
     assert "the self-test of the wire failed, so nothing listens" in verifier.text()
-
-
-def start(folder: Path, role: str, *options: object) -> Done:
-    """A daemon that should not start."""
-    model = "step_ms=1" if role == "verifier" else DRAFTER
-    return command(role, "--engine", "sim", "--model", model, "--socket", folder / "x.sock", *options)
 
 
 def spoil_mode(folder: KeyFolder) -> str:
@@ -306,7 +271,7 @@ def spoil_link(folder: KeyFolder) -> str:
 
 
 @pytest.mark.parametrize("spoil", [spoil_mode, spoil_link])
-@pytest.mark.fault(
+@fault(
     "E6.65",
     "a key that others can read, of another user, or behind a symbolic link",
     "refused: exit 77, and how to mend it",
@@ -314,11 +279,7 @@ def spoil_link(folder: KeyFolder) -> str:
 def test_unsafe_keys_are_refused(mesh: Mesh, keys: Keys, role: str, spoil: Callable[[KeyFolder], str]):
     """A secret that others can read, or that lies elsewhere: exit 77, and how to mend it."""
     said = spoil(keys.verifier)
-    where = {"verifier": "--bind", "drafter": "--connect"}[role]
-    done = start(mesh.folder, role, where, f"tcp://127.0.0.1:{free_port()}", "--keys", keys.verifier.path)
-    assert done.code == 77, done.err
-    assert said in done.err
-    assert "secret.key" in done.err
+    mesh.cannot_start(role, "--keys", keys.verifier.path).refused(77, said, "secret.key")
 
 
 @pytest.mark.parametrize(
@@ -331,16 +292,14 @@ def test_unsafe_keys_are_refused(mesh: Mesh, keys: Keys, role: str, spoil: Calla
         ("drafter", ("--keys", "/nowhere", "--insecure-no-auth"), "leave one out"),
     ],
 )
-@pytest.mark.fault(
+@fault(
     "E6.68",
     "listening beyond this machine without keys; at every network",
     "refused: exit 78; every network also with `--insecure-no-auth`",
 )
 def test_what_needs_keys_says_so(mesh: Mesh, role: str, options: tuple[str, ...], said: str):
     """Beyond this machine without keys: exit 78, before any model is loaded."""
-    done = start(mesh.folder, role, *options)
-    assert done.code == 78, done.err
-    assert said in done.err
+    mesh.cannot_start(role, *options).refused(78, said)
 
 
 def test_no_keys_says_what_it_means(mesh: Mesh):

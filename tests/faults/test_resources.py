@@ -3,44 +3,18 @@
 import json
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from pathlib import Path
+from contextlib import closing, suppress
 
 import pytest
+from connections import many
 from peer import greeting
-from processes import SPECMESH, Mesh, Stream, body, complete, sim_text, until
+from processes import Mesh, Stream, body, complete, few_descriptors, sim_text, until
 from usage import Usage
 
 from specmesh.security.keys import KeyFolder
 
 PROMPT = "All good things"
 fault = pytest.mark.fault
-
-
-def options_with(mesh: Mesh, *, keys: bool) -> tuple[object, ...]:
-    """Options of a daemon with the mesh's keys, or without any."""
-    if not keys:
-        return ()
-    folder = KeyFolder(mesh.folder / "keys")
-    if not folder.path.exists():
-        folder.new()
-    return ("--keys", folder.path)
-
-
-@contextmanager
-def connections(address: "tuple[str, int] | Path", count: int) -> Iterator[list[socket.socket]]:
-    """So many connections to a daemon that say nothing; those that it does not take at once are left out."""
-    with ExitStack() as opened:
-        made = []
-        for _ in range(count):
-            family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
-            one = opened.enter_context(closing(socket.socket(family)))
-            one.settimeout(0.0 if isinstance(address, Path) else 0.02)
-            with suppress(BlockingIOError, TimeoutError):  # its queue is full; a TCP connection may still come
-                one.connect(str(address) if isinstance(address, Path) else address)
-            made.append(one)
-        yield made
 
 
 @pytest.mark.parametrize("at", ["wire", "socket"])
@@ -51,13 +25,11 @@ def connections(address: "tuple[str, int] | Path", count: int) -> Iterator[list[
 )
 def test_out_of_descriptors(mesh: Mesh, at: str):
     """libzmq aborts in some places where it has none; not in those that we use."""
-    options = ("--engine", "sim", "--model", "step_ms=4", "--bind", mesh.address, "--threads", 1)
-    few = ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh", *SPECMESH]
-    verifier = mesh.start("verifier", *options, program=few).ready()
-    where: tuple[str, int] | Path = ("127.0.0.1", mesh.port) if at == "wire" else verifier.socket
+    verifier = mesh.verifier(program=few_descriptors(64))
+    where, seconds = (("127.0.0.1", mesh.port), 0.02) if at == "wire" else (verifier.socket, 0.0)
     with Stream(verifier, body(PROMPT, 400)) as stream:
         stream.read(3)
-        with connections(where, 200):
+        with many(where, 200, seconds=seconds):
             stream.read()
     assert stream.text == sim_text(PROMPT, 400)
     assert verifier.process.poll() is None
@@ -73,7 +45,7 @@ def test_out_of_descriptors(mesh: Mesh, at: str):
 )
 def test_silent_connections_hold_nothing_up(mesh: Mesh):
     verifier = mesh.verifier()
-    with connections(("127.0.0.1", mesh.port), 500):
+    with many(("127.0.0.1", mesh.port), 500, seconds=0.02):
         mesh.drafter()
         assert complete(verifier, body(PROMPT, 40, draft_n=4)).text == sim_text(PROMPT, 40)
 
@@ -84,7 +56,7 @@ def test_silent_connections_are_closed(mesh: Mesh):
     """After the time that a handshake may take; the verifier's descriptors are as before."""
     verifier = mesh.verifier()
     usage = Usage(verifier.pid)
-    with connections(("127.0.0.1", mesh.port), 500) as silent:
+    with many(("127.0.0.1", mesh.port), 500, seconds=0.02) as silent:
         for one in silent:
             one.settimeout(20.0)
             while one.recv(100):
@@ -92,17 +64,19 @@ def test_silent_connections_are_closed(mesh: Mesh):
         usage.unchanged()
 
 
-@pytest.mark.parametrize("keys", [False, True], ids=["open", "keys"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["open", "keys"])
 @fault(
     "E5.53", "before any handshake, a frame that says it has 8 GiB", "no memory is taken for it; the connection ends"
 )
-def test_an_announced_giant(mesh: Mesh, keys: bool):
-    verifier = mesh.verifier("step_ms=2", *options_with(mesh, keys=keys))
+def test_an_announced_giant(mesh: Mesh, keyed: bool):
+    if keyed:
+        KeyFolder(mesh.folder / "keys").new()
+    verifier = mesh.verifier("step_ms=2", *(("--keys", mesh.folder / "keys") if keyed else ()))
     usage = Usage(verifier.pid)
     before = usage.memory("VmSize")
     for flags in (b"\x06", b"\x02"):  # a command, a message
         with closing(socket.create_connection(("127.0.0.1", mesh.port), timeout=20)) as stranger:
-            stranger.sendall(greeting(b"CURVE" if keys else b"NULL") + flags + struct.pack(">Q", 2**33))
+            stranger.sendall(greeting(b"CURVE" if keyed else b"NULL") + flags + struct.pack(">Q", 2**33))
             with suppress(ConnectionResetError):
                 while stranger.recv(100):
                     pass
