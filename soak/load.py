@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -25,11 +25,21 @@ REFUSED_PAUSE_S = 0.2
 
 def ask(path: Path, text: Text, order: Order, clock: Callable[[], float]) -> Told:
     """One generation at a daemon's socket, to its end, an error, or where the order says that the client leaves."""
-    told = Told(begun=clock())
+    told, how, client = Told(begun=clock()), text.sampling, Client(path, HANGS_S)
+    body: Json = {"prompt": text.prompt, "max_tokens": order.max_tokens, "temperature": how.temperature}
+    body |= {"top_k": how.top_k, "top_p": how.top_p, "seed": how.seed}
+    if order.draft_n is not None:
+        body["draft_n"] = order.draft_n
+    waiting = Answer(client, body, WAITS_S).chunks() if order.waits else None
     try:
-        with closing(_chunks(Client(path, HANGS_S), _body(text, order), order.waits)) as chunks:
+        with closing(waiting or client.complete(body | {"reconnect_timeout": 0})) as chunks:
             for chunk in chunks:
-                _take(chunk, told)
+                told.opened = True
+                match chunk:
+                    case {"choices": [{"text": str(more), "finish_reason": finish}], "specmesh": dict(about)}:
+                        told.text += more
+                        told.finish = finish
+                        told.ids += about.get("token_ids", ())
                 if order.leaves_after is not None and len(told.ids) >= order.leaves_after and told.finish is None:
                     told.left = True
                     break
@@ -37,26 +47,6 @@ def ask(path: Path, text: Text, order: Order, clock: Callable[[], float]) -> Tol
         told.error = f"{type(error).__name__}: {error}"
     told.ended = clock()
     return told
-
-
-def _chunks(client: Client, body: Json, waits: bool) -> Generator[Json, None, None]:
-    return Answer(client, body, WAITS_S).chunks() if waits else client.complete(body | {"reconnect_timeout": 0})
-
-
-def _body(text: Text, order: Order) -> Json:
-    how = text.sampling
-    sampling = {"temperature": how.temperature, "top_k": how.top_k, "top_p": how.top_p, "seed": how.seed}
-    draft_n = {} if order.draft_n is None else {"draft_n": order.draft_n}
-    return {"prompt": text.prompt, "max_tokens": order.max_tokens, **sampling, **draft_n}
-
-
-def _take(chunk: Json, told: Told) -> None:
-    told.opened = True
-    match chunk:
-        case {"choices": [{"text": str(text), "finish_reason": finish}], "specmesh": dict(about)}:
-            told.text += text
-            told.finish = finish
-            told.ids += about.get("token_ids", ())
 
 
 class Clients:
@@ -84,7 +74,6 @@ class Clients:
             self._over.wait(order.pause_s + REFUSED_PAUSE_S * (told.error is not None))
 
     def asking(self, at: Lane) -> int:
-        """How many of them have a connection to a daemon, or are about to."""
         return self._asking[at]
 
     @contextmanager

@@ -43,8 +43,7 @@ MODELS = {
 
 
 class Pair:
-    """One pair in a folder of its own, each of so many sessions. `log` are the faults that have befallen it, with their
-    real times."""
+    """One pair, each daemon of so many sessions. `log` are the faults that have befallen it, with their real times."""
 
     def __init__(self, name: str, models: Models, folder: Path, sessions: int | None = None) -> None:
         self.name, self.models = name, models
@@ -65,26 +64,16 @@ class Pair:
         self.mesh.attached(self.daemons[Lane.DRAFTER].ready())
 
     def launch(self, lane: Lane) -> None:
-        models, common = self.models, ("--engine", self.models.engine, "--threads", 1, *self.models.options)
+        models, many = self.models, self._sessions
+        model, limits = models.drafter, list[object]()
+        place: tuple[object, ...] = ("--connect", f"tcp://127.0.0.1:{self.proxy.port}")
         if lane is Lane.VERIFIER:
-            arguments: tuple[object, ...] = (
-                *self._model(models.target),
-                "--bind",
-                self.mesh.address,
-                "--grace",
-                GRACE_S,
-            )
-        else:
-            arguments = (*self._model(models.drafter), "--connect", f"tcp://127.0.0.1:{self.proxy.port}")
-        if self._sessions is not None and lane is Lane.VERIFIER:
-            arguments += ("--max-queue", self._sessions)
-        self.daemons[lane] = self.mesh.start(lane, *common, *arguments)
-
-    def _model(self, model: str) -> tuple[object, ...]:
-        if self._sessions is None:
-            return ("--model", model)
-        simulated = self.models.engine == "sim"
-        return ("--model", f"{model},n_seq={self._sessions}" if simulated else model, "--max-sessions", self._sessions)
+            model, place = models.target, ("--bind", self.mesh.address, "--grace", GRACE_S)
+        if many is not None:
+            model += f",n_seq={many}" if models.engine == "sim" else ""
+            limits = ["--max-sessions", many, *(("--max-queue", many) if lane is Lane.VERIFIER else ())]
+        options = ("--engine", models.engine, "--model", model, "--threads", 1, *models.options)
+        self.daemons[lane] = self.mesh.start(lane, *options, *place, *limits)
 
     def begin(self, fault: Fault) -> None:
         if fault.lane is not Lane.NETWORK:
@@ -109,8 +98,6 @@ class Pair:
                 self.daemons[fault.lane].signal(signal.SIGCONT)
             case Kind.PARTITION:
                 self.proxy.release()
-            case Kind.RESET:
-                pass
             case Kind.DELAY:
                 self.proxy.delay = 0.0
 
@@ -123,8 +110,7 @@ class Pair:
             self.launch(lane)
 
     def stop(self) -> None:
-        """End both as a service manager does, and note what they leave with, and what they logged that they should
-        not."""
+        """End both as a service manager does; note their exit codes, and tracebacks in their logs."""
         for lane in (Lane.DRAFTER, Lane.VERIFIER):
             if lane in self.daemons:
                 self.look(lane)
@@ -132,9 +118,8 @@ class Pair:
                 if code:
                     self.died.append(f"{self.name}: the {lane} was told to stop and ended with {code}")
         for daemon in self.mesh.daemons:
-            lines = [line for line in daemon.text().splitlines() if "Traceback (most recent call last)" in line]
-            if lines:
-                self.died.append(f"{self.name}: {len(lines)} tracebacks in the log {daemon.log.name}")
+            if count := daemon.text().count("Traceback (most recent call last)"):
+                self.died.append(f"{self.name}: {count} tracebacks in the log {daemon.log.name}")
 
     def close(self) -> None:
         self.mesh.stop()

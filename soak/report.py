@@ -18,8 +18,7 @@ MEMORY_MB_PER_H, DESCRIPTORS_PER_H = 1.0, 1.0
 
 @dataclass(slots=True)
 class PairReport:
-    """One pair: what its clients got, by verdict, and what befell it. orphans: sessions left when all clients had gone;
-    wrong: a line for each thing that should not be."""
+    """One pair: what its clients got, what befell it, sessions left at its end, and lines for what should not be."""
 
     name: str
     verdicts: Counter[Verdict] = field(default_factory=Counter)

@@ -12,7 +12,7 @@ from soak.pair import MODELS, Models, Pair
 from soak.report import PairReport, Report
 from soak.schedule import KILLS, NO_KILLS, Fault, Kind, Lane, Order, excused, faults, orders
 from soak.slopes import Sample, descriptors, growth, memory
-from soak.truth import BAD, Alone, Text, Told, Verdict, judge
+from soak.truth import BAD, Alone, Text, Told, Verdict, first_difference, judge
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.base import VerifyEngine
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
@@ -40,7 +40,7 @@ ORPHANED_S = 15.0
 TELL_S = 30.0
 LAST_TOKENS = 50
 
-PAIRS = {"shaken": KILLS, "steady": NO_KILLS, "calm": {}}
+PAIRS: dict[str, dict[Lane, tuple[Kind, ...]]] = {"shaken": KILLS, "steady": NO_KILLS, "calm": {}}
 """The pairs that there are and what befalls them: memory is watched in those whose processes stay."""
 
 USUAL = ("shaken", "steady")
@@ -212,13 +212,12 @@ class _Running:
     def _judged(self, order: Order, told: Told, alone: Alone, text: Text) -> Verdict:
         hit = excused(self.pair.log, order.at, told.begun, told.ended, RECOVERY_S)
         shown = alone.shown(told.ids)
-        tie = list(text.ids[: len(told.ids)]) != told.ids and alone.near_tie(text, told.ids)
+        tie = alone.near_tie(text, told.ids)
         return judge(told, text, order.max_tokens, shown, excused=hit, tie=tie, waits=order.waits)
 
     def _told(self, verdict: Verdict, order: Order, told: Told, text: Text) -> str:
-        shall = text.ids[: order.max_tokens]
-        at = next((at for at, (a, b) in enumerate(zip(told.ids, shall, strict=False)) if a != b), None)
-        where = f"{len(told.ids)} of {len(shall)} ids" + ("" if at is None else f", different from {at} on")
+        at, shall = first_difference(told.ids, text.ids), min(len(text.ids), order.max_tokens)
+        where = f"{len(told.ids)} of {shall} ids" + ("" if at is None else f", different from {at} on")
         return f"{self.pair.name}: {verdict}, {told.begun:.1f} to {told.ended:.1f} s: {where}; {order}; {told.error}"
 
 

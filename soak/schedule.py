@@ -48,9 +48,7 @@ KILLS: dict[Lane, tuple[Kind, ...]] = {
 """Everything: for the pair whose processes come and go."""
 
 NO_KILLS: dict[Lane, tuple[Kind, ...]] = {
-    Lane.VERIFIER: (Kind.STOP,),
-    Lane.DRAFTER: (Kind.STOP,),
-    Lane.NETWORK: (Kind.PARTITION, Kind.RESET, Kind.DELAY),
+    lane: tuple(kind for kind in kinds if kind != Kind.KILL) for lane, kinds in KILLS.items()
 }
 """For the pair that is there all the time, whose memory is watched."""
 

@@ -45,9 +45,8 @@ class Growth:
 
 
 def memory(pid: int) -> int:
-    """Bytes that a process of Linux has written to, shared ones and those that are swapped out too. Pages of files that
-    it has only read are the system's, and count as its own or not as others come and go: how many of them it maps does
-    not show."""
+    """Bytes that a process of Linux has written to, shared and swapped ones too; pages of files that it has only read
+    count as its own or not as others come and go."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(WRITTEN))
 
@@ -84,7 +83,7 @@ def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
 
 
 def _moved(samples: Sequence[Sample]) -> float:
-    """By how much a second the median of the descriptors has moved from the first fifth of the samples to the last."""
+    """By how much a second the descriptors' median has moved from the first fifth of the samples to the last."""
     some = max(len(samples) // ENDS, 1)
     first, last = samples[:some], samples[-some:]
     moved = median_low(one.descriptors for one in last) - median_low(one.descriptors for one in first)

@@ -54,23 +54,26 @@ class Verdict(StrEnum):
 BAD = frozenset({Verdict.LOST, Verdict.MISMATCH, Verdict.SHORT})
 
 
+def first_difference(ids: Sequence[int], others: Sequence[int]) -> int | None:
+    return next((at for at, (a, b) in enumerate(zip(ids, others, strict=False)) if a != b), None)
+
+
 class Alone:
     def __init__(self, engine: VerifyEngine) -> None:
         self._engine = engine
 
     def text(self, prompt: str, sampling: SamplingParams, tokens: int) -> Text:
         prompt_ids = tuple(self._engine.encode(prompt))
-        sampler, said, ids = Sampler(sampling), list[int](), list(prompt_ids)
+        sampler, ids = Sampler(sampling), list(prompt_ids)
         row = self._read(prompt_ids)
-        while len(said) < tokens:
+        while len(ids) < len(prompt_ids) + tokens:
             token = sampler.choose(row, len(ids))
             if token in self._engine.vocabulary.end_ids:
                 break
-            said.append(token)
             ids.append(token)
-            if len(said) < tokens:
-                row = self._step(len(ids) - 1, token)
-        return Text(prompt, sampling, prompt_ids, tuple(said), len(said) < tokens)
+            row = self._step(len(ids) - 1, token)
+        said = tuple(ids[len(prompt_ids) :])
+        return Text(prompt, sampling, prompt_ids, said, len(said) < tokens)
 
     def shown(self, ids: Sequence[int]) -> str:
         stream = TextStream(self._engine.vocabulary)
@@ -79,7 +82,7 @@ class Alone:
     def near_tie(self, text: Text, ids: Sequence[int]) -> bool:
         """Whether the first id that differs was, for the target, as good a choice but for TIE: of its own logit, or of
         that of the id that was chosen, which may have been the last that a filter let in."""
-        at = next((at for at, (a, b) in enumerate(zip(ids, text.ids, strict=False)) if a != b), None)
+        at = first_difference(ids, text.ids)
         if at is None:
             return False
         row, place = self._read((*text.prompt_ids, *text.ids[:at])).copy(), len(text.prompt_ids) + at

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from harness.ports import free_port
+from harness.truth import simulated
 
 from specmesh.client import Client, Json
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import Span
-from specmesh.engines.sim import END_ID, SimSettings, SimVerifier
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.errors import SpecmeshError
 
 SPECMESH = [sys.executable, "-m", "specmesh"]
@@ -41,9 +40,9 @@ def few_descriptors(count: int) -> list[str]:
     return ["sh", "-c", f'ulimit -n {count} && exec "$@"', "sh", *SPECMESH]
 
 
-def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
+def until(condition: Callable[[], T], what: str) -> T:
     """Poll until `condition()` is true and return it; errors of the daemons count as not yet, unless one has died."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             value = condition()
@@ -53,7 +52,7 @@ def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T
                 daemon.check()
         if value:
             return value
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
         time.sleep(0.005)
 
 
@@ -90,7 +89,7 @@ def command(
         env=environment(env),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
         check=False,
     )
     return Done(ran.returncode, ran.stdout, ran.stderr)
@@ -282,7 +281,7 @@ class Running:
 
     def end(self) -> Done:
         """Wait for its end."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         return Done(self.process.returncode, (self._seen + out).decode(), err.decode())
 
 
@@ -334,20 +333,8 @@ def complete(daemon: Daemon, request: Json) -> Stream:
 
 
 def sim_ids(prompt: str, count: int, params: SamplingParams | None = None) -> list[int]:
-    """What the simulated target says alone, computed here: the truth that every test of it compares with."""
-    engine = SimVerifier(SimSettings())
-    sampler = Sampler(params or SamplingParams())
-    ids, said = engine.encode(prompt), list[int]()
-    new = ids
-    while len(said) < count:
-        with_logits = engine.decode([Span(0, len(ids) + len(said) - len(new), tuple(new), logits=True)])[0]
-        assert with_logits is not None
-        token = sampler.after([*ids, *said]).choose(with_logits[-1], len(ids) + len(said))
-        if token == END_ID:
-            break
-        said.append(token)
-        new = [token]
-    return said
+    """What the simulated target says alone: the truth that every test of it compares with."""
+    return simulated(list(prompt.encode()), count, params)
 
 
 def sim_text(prompt: str, count: int, params: SamplingParams | None = None) -> str:

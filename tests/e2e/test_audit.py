@@ -43,9 +43,9 @@ def said(verifier: Daemon, **fields: object) -> tuple[list[int], list[float], Js
     ids, logprobs, last = list[int](), list[float](), Json()
     body: Json = {"max_tokens": N, "temperature": 0, "logprobs": 0, "draft_n": 3, **fields}
     for chunk in verifier.client.complete(body):
-        last = chunk["specmesh"]  # type: ignore[assignment]
-        ids += last.get("token_ids", [])  # type: ignore[arg-type]
-        logprobs += (chunk["choices"][0]["logprobs"] or {}).get("token_logprobs", [])  # type: ignore[index]
+        last = chunk["specmesh"]
+        ids += last.get("token_ids", [])
+        logprobs += (chunk["choices"][0]["logprobs"] or {}).get("token_logprobs", [])
     return ids, logprobs, last
 
 
@@ -84,7 +84,7 @@ def test_fifty_ways_to_sample(verifier: Daemon):
         fields = sampling | {"max_tokens": 12}
         ids, logprobs, last = said(verifier, prompt=PROMPT, **fields)
         assert (ids, logprobs) == said(verifier, prompt=PROMPT, **fields, draft_n=0)[:2], fields
-        accepted += last["report"]["accepted"]  # type: ignore[index, operator]
+        accepted += last["report"]["accepted"]
     assert accepted > 60
 
 

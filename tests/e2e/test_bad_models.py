@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.ports import free_port
-from processes import Daemon, Done, Mesh, body, command, complete, generate, request_raw, until
+from processes import Daemon, Done, Mesh, body, complete, generate, request_raw, until
 
 from specmesh.paths import bundled
 
@@ -16,27 +15,8 @@ pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
 
 SMALL = ("--ctx", 256, "--max-sessions", 2)
+BUNDLED = ("--engine", "llama", "--model", "bundled")
 CHAT = b'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}'
-
-
-@pytest.fixture
-def start(mesh: Mesh) -> Callable[..., Done]:
-    """A verifier that is expected to end at once, with these options."""
-
-    def run(*options: object) -> Done:
-        where = ("--bind", f"tcp://127.0.0.1:{free_port()}", "--socket", mesh.folder / "x.sock")
-        return command("verifier", "--threads", 1, *where, *options, env={"XDG_CACHE_HOME": str(mesh.folder)})
-
-    return run
-
-
-def ended(done: Done, *named: object) -> None:
-    """Exit code 78, and one line of ours that names all this."""
-    ours = [line for line in done.err.splitlines() if line.startswith("specmesh: ")]
-    assert (done.code, len(ours), done.out) == (78, 1, ""), done.err
-    assert "Traceback" not in done.err
-    for word in named:
-        assert str(word) in ours[0]
 
 
 def number(raw: bytes, key: bytes, new: int) -> bytes:
@@ -56,31 +36,31 @@ def number(raw: bytes, key: bytes, new: int) -> bytes:
     ],
     ids=["cut at 1 %", "cut at the end", "count", "more layers than weights"],
 )
-def test_damaged(tiny_gguf: Path, mesh: Mesh, start: Callable[..., Done], harm: Callable[[bytes], bytes], why: str):
+def test_damaged(tiny_gguf: Path, mesh: Mesh, harm: Callable[[bytes], bytes], why: str):
     """Whether our look at the header finds it, or llama.cpp's loader."""
     path = mesh.folder / "bad.gguf"
     path.write_bytes(harm(tiny_gguf.read_bytes()))
-    ended(start("--model", path), path, why)
+    mesh.cannot_start("verifier", "--engine", "llama", "--model", path).refused(78, path, why)
 
 
 @pytest.mark.fault("E7.77", "a verifier is given a model in parts, one missing", "exit 78, and the part is named")
-def test_missing_part(tiny_gguf: Path, mesh: Mesh, start: Callable[..., Done]):
+def test_missing_part(tiny_gguf: Path, mesh: Mesh):
     """Not taken for a damage."""
     path = mesh.folder / "m-00001-of-00002.gguf"
     path.write_bytes(tiny_gguf.read_bytes())
-    ended(start("--model", path), path, "m-00002-of-00002.gguf is missing")
+    done = mesh.cannot_start("verifier", "--engine", "llama", "--model", path)
+    done.refused(78, path, "m-00002-of-00002.gguf is missing")
 
 
 @pytest.mark.fault("E7.75", "a verifier's model is missing, a directory, a loop of links", "exit 78, with the path")
 @pytest.mark.parametrize("kind", ["missing", "directory", "loop"])
-def test_no_file(mesh: Mesh, start: Callable[..., Done], kind: str):
-    """Whatever else is there."""
+def test_no_file(mesh: Mesh, kind: str):
     path = mesh.folder / "model.gguf"
     if kind == "directory":
         path.mkdir()
     elif kind == "loop":
         path.symlink_to(path)
-    ended(start("--model", path), path)
+    mesh.cannot_start("verifier", "--engine", "llama", "--model", path).refused(78, path)
 
 
 @pytest.mark.fault(
@@ -91,15 +71,16 @@ def test_no_file(mesh: Mesh, start: Callable[..., Done], kind: str):
     [("--ctx", 1), ("--ctx", 0), ("--ctx", -1), ("--gpu-layers", -2), ("--max-sessions", 0), ("--threads", 0)],
     ids=lambda options: " ".join(map(str, options)),
 )
-def test_settings_that_cannot_be(start: Callable[..., Done], options: tuple[str, int]):
+def test_settings_that_cannot_be(mesh: Mesh, options: tuple[str, int]):
     """Refused as settings: llama.cpp would end the process over some."""
-    ended(start("--model", "bundled", *options), *options)
+    mesh.cannot_start("verifier", *BUNDLED, *options).refused(78, *options)
 
 
 @pytest.mark.fault("E7.82", "--gpu required, and no layer may go to one", "exit 78, no CPU run")
-def test_gpu_required(start: Callable[..., Done]):
+def test_gpu_required(mesh: Mesh):
     """A slow run never passes for a fast one."""
-    ended(start("--model", "bundled", "--gpu", "required", "--gpu-layers", 0), "GPU is required")
+    done = mesh.cannot_start("verifier", *BUNDLED, "--gpu", "required", "--gpu-layers", 0)
+    done.refused(78, "GPU is required")
 
 
 @pytest.mark.fault(
@@ -162,14 +143,10 @@ def test_cut_while_in_use(mesh: Mesh, role: str):
     cut = mesh.folder / "cut.gguf"
     shutil.copy(bundled("target.gguf"), cut)
     models = {"verifier": bundled("target.gguf"), "drafter": bundled("drafter.gguf"), role: cut}
-    for one in ("verifier", "drafter"):
-        place = ("--bind" if one == "verifier" else "--connect", mesh.address)
-        mesh.start(one, "--engine", "llama", "--model", models[one], *place, *SMALL, "--threads", 2).ready()
-    verifier, drafter = mesh.daemons
-    mesh.attached(drafter)
+    verifier = mesh.verifier(models["verifier"], *SMALL, "--threads", 2, engine="llama")
+    drafter = mesh.drafter(models["drafter"], *SMALL, "--threads", 2, engine="llama")
     os.truncate(cut, 4096)
     done = generate(verifier, "def main(", "--max-tokens", 30, "--draft-n", 2, "--reconnect-timeout", 0)
     assert done.code == (69 if role == "verifier" else 0)
     broken = verifier if role == "verifier" else drafter
-    ended(Done(broken.wait(), "", broken.text()), cut)
-    assert "Fatal" not in broken.text()
+    Done(broken.wait(), "", broken.text()).refused(78, cut)

@@ -1,42 +1,13 @@
 """`specmesh generate` against running daemons: the text is the target's own, and the numbers are sane."""
 
-import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
-from processes import SPECMESH, Daemon, Done, Mesh, Running, Stream, body, command, generate, sim_ids, sim_text, until
+from processes import Daemon, Done, Mesh, Running, Stream, body, command, generate, sim_ids, sim_text, until
 
 from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 
-JSON_FIELDS = {
-    "schema_version",
-    "text",
-    "token_ids",
-    "prompt_token_ids",
-    "prompt_tokens",
-    "generated_tokens",
-    "resumed_tokens",
-    "finish_reason",
-    "seed",
-    "rounds",
-    "drafted",
-    "accepted",
-    "acceptance_rate",
-    "mean_acceptance_length",
-    "time_s",
-    "time_to_first_token_s",
-    "tokens_per_second",
-    "verify_ms",
-    "draft_ms",
-    "network_ms",
-    "bytes_sent",
-    "bytes_received",
-    "draft_n_last",
-    "accept_histogram",
-    "drafter",
-}
 PROMPT = "Once upon a time"
 N = 60
 
@@ -48,10 +19,9 @@ def pair(shared: Mesh) -> dict[str, Daemon]:
     return {"verifier": verifier, "drafter": shared.drafter("draft_ms=0.3,alpha=0.9")}
 
 
-@pytest.fixture(params=["verifier", "drafter"])
-def daemon(request: pytest.FixtureRequest, pair: dict[str, Daemon]) -> Daemon:
-    """Each daemon of the pair."""
-    return pair[request.param]
+@pytest.fixture
+def daemon(role: str, pair: dict[str, Daemon]) -> Daemon:
+    return pair[role]
 
 
 def test_text_is_the_targets_own(daemon: Daemon):
@@ -60,18 +30,11 @@ def test_text_is_the_targets_own(daemon: Daemon):
     assert (done.code, done.out, done.err) == (0, sim_text(PROMPT, N) + "\n", "")
 
 
-def test_no_draft_gives_the_same_text(daemon: Daemon):
-    """--no-draft: the same text, without a draft."""
-    done = generate(daemon, PROMPT, "--max-tokens", N, "--no-draft", "--json")
-    assert (done.code, done.json["text"], done.json["drafted"]) == (0, sim_text(PROMPT, N), 0)
-
-
-def test_json_has_the_documented_fields_with_sane_values(daemon: Daemon):
-    """--json prints one object with every documented field, and its counts agree with one another."""
+def test_json_has_sane_values(daemon: Daemon):
+    """--json prints one object whose counts agree with one another."""
     done = generate(daemon, PROMPT, "--max-tokens", N, "--json", "--draft-n", 4)
     r = done.json
     assert done.code == 0
-    assert r.keys() >= JSON_FIELDS
     assert r["schema_version"] == 1
     assert r["token_ids"] == sim_ids(PROMPT, N)
     assert (r["text"], r["finish_reason"]) == (sim_text(PROMPT, N), "length")
@@ -95,21 +58,17 @@ def test_json_has_the_documented_fields_with_sane_values(daemon: Daemon):
     assert r["drafter"] is not None
 
 
-def test_an_adaptive_session_is_drafted_for(daemon: Daemon):
-    """Without options drafts are accepted, at the verifier's own socket as well."""
-    report = generate(daemon, PROMPT, "--max-tokens", 200, "--json").json
-    assert report["accepted"] > 0
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [(("--no-draft",), 0), (("--draft-n", 0), 0), (("--draft-n", 3), 3), (("--draft-n", 16), 16), ((), 64)],
+)
+def test_draft_n(daemon: Daemon, options: tuple[object, ...], most: int):
+    """--draft-n N verifies at most N drafts a round and changes nothing else; without options drafts are accepted."""
+    report = generate(daemon, PROMPT, "--max-tokens", 200, "--json", *options).json
     assert report["text"] == sim_text(PROMPT, 200)
-
-
-@pytest.mark.parametrize("draft_n", [0, 3, 16])
-def test_fixed_draft_n(daemon: Daemon, draft_n: int):
-    """--draft-n N verifies at most N drafts a round and changes nothing else."""
-    report = generate(daemon, PROMPT, "--max-tokens", N, "--json", "--draft-n", draft_n).json
-    assert report["text"] == sim_text(PROMPT, N)
-    assert report["drafted"] <= draft_n * report["rounds"]
-    assert (report["accepted"] > 0) == (draft_n > 0)
-    assert len(report["accept_histogram"]) <= draft_n + 1
+    assert report["drafted"] <= most * report["rounds"]
+    assert (report["accepted"] > 0) == (most > 0)
+    assert len(report["accept_histogram"]) <= most + 1
 
 
 def test_prompt_from_stdin(daemon: Daemon):
@@ -141,19 +100,10 @@ def test_verbose_tells_rounds_and_a_summary_on_stderr(daemon: Daemon):
     assert [line.split(":")[0] for line in rounds] == [f"round {n}" for n in range(1, len(rounds) + 1)]
     assert any("drafted '" in line and "accepted 4/4" in line for line in rounds)
     summary = "\n".join(lines[len(rounds) :])
-    for word in (
-        "tokens",
-        "rounds",
-        "acceptance",
-        "time",
-        "first token",
-        "verify",
-        "draft",
-        "network",
-        "wire",
-        "over the measured one-token step",
-    ):
-        assert word in summary
+    words = (
+        "tokens, rounds, acceptance, time, first token, verify, draft, network, wire, over the measured one-token step"
+    )
+    assert [word for word in words.split(", ") if word not in summary] == []
     assert f"{len(PROMPT)} prompt + {N} generated = {len(PROMPT) + N}" in summary
 
 
@@ -195,11 +145,13 @@ def test_several_texts_are_those_of_seeds_that_follow_one_another(daemon: Daemon
 
 def test_random_seed_is_told_and_repeats(pair: dict[str, Daemon]):
     """Without --seed a random one is used and told; given again it gives the same text."""
-    daemon = pair["verifier"]
     options = ("--max-tokens", 30, "--temperature", 8, "--json")
-    first = generate(daemon, PROMPT, *options).json
-    again = generate(daemon, PROMPT, *options, "--seed", first["seed"]).json
-    assert first["token_ids"] == again["token_ids"]
+    first = generate(pair["verifier"], PROMPT, *options).json
+    assert first["token_ids"] == sim_ids(PROMPT, 30, SamplingParams(temperature=8, seed=first["seed"]))
+
+
+def penalised(**penalties: float) -> SamplingParams:
+    return SamplingParams(8, seed=3, penalties=Penalties(**penalties))
 
 
 @pytest.mark.parametrize(
@@ -209,12 +161,9 @@ def test_random_seed_is_told_and_repeats(pair: dict[str, Daemon]):
         (("--top-p", 0.5), SamplingParams(8, top_p=0.5, seed=3)),
         (("--min-p", 0.3), SamplingParams(8, seed=3, min_p=0.3)),
         (("--typical-p", 0.3), SamplingParams(8, seed=3, typical_p=0.3)),
-        (
-            ("--presence-penalty", 40, "--repeat-last-n", -1),
-            SamplingParams(8, seed=3, penalties=Penalties(presence=40.0, window=-1)),
-        ),
-        (("--frequency-penalty", 9), SamplingParams(8, seed=3, penalties=Penalties(frequency=9.0))),
-        (("--presence-penalty", -9), SamplingParams(8, seed=3, penalties=Penalties(presence=-9.0))),
+        (("--presence-penalty", 40, "--repeat-last-n", -1), penalised(presence=40.0, window=-1)),
+        (("--frequency-penalty", 9), penalised(frequency=9.0)),
+        (("--presence-penalty", -9), penalised(presence=-9.0)),
         (("--logit-bias", "65+30"), SamplingParams(8, seed=3, logit_bias=((65, 30.0),))),
     ],
     ids=["top-k", "top-p", "min-p", "typical-p", "window", "frequency", "presence", "bias"],
@@ -242,20 +191,11 @@ def test_strategies(daemon: Daemon, strategy: str):
         assert max(report["bytes_sent"], report["bytes_received"]) > 100 * report["drafted"]
 
 
-def test_max_tokens_of_one(pair: dict[str, Daemon]):
-    """--max-tokens 1 gives one token."""
-    daemon = pair["verifier"]
-    report = generate(daemon, PROMPT, "--max-tokens", 1, "--json").json
-    assert (report["token_ids"], report["finish_reason"]) == (sim_ids(PROMPT, 1), "length")
-
-
 def test_closed_stdout_ends_quietly(pair: dict[str, Daemon]):
     """`specmesh generate ... | head -c 3`: no traceback, and the session ends on the verifier."""
     daemon = pair["verifier"]
-    words = [*SPECMESH, "generate", PROMPT, "--max-tokens", "2000", "--socket", str(daemon.socket)]
-    script = f"{shlex.join(words)} | head -c 3"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.stderr) == (sim_text(PROMPT, 3), "")
+    done = generate(daemon, PROMPT, "--max-tokens", 2000, shell='"$@" | head -c 3')  # noqa: S604
+    assert (done.out, done.err) == (sim_text(PROMPT, 3), "")
     until(lambda: daemon.live() == 0, "the session is cancelled")
 
 
@@ -266,8 +206,6 @@ def test_requests_beyond_the_queue(mesh: Mesh):
     with Stream(verifier, body(PROMPT, 8000)):
         waiting = Running(verifier, PROMPT, "--max-tokens", 5)
         told = lambda: verifier.stats()["sessions"]  # noqa: E731
-        until(lambda: (told()["live"], told()["queued"]) == (1, 1), "it waits")  # type: ignore[index]
-        refused = generate(verifier, PROMPT)
-        assert (refused.code, refused.out, len(refused.err.splitlines())) == (75, "", 1)
-        assert "--max-queue" in refused.err
+        until(lambda: (told()["live"], told()["queued"]) == (1, 1), "it waits")
+        generate(verifier, PROMPT).refused(75, "--max-queue")
     assert waiting.end() == Done(0, sim_text(PROMPT, 5) + "\n", "")

@@ -61,7 +61,7 @@ def test_refusals(daemon: Daemon, sent: object, told: str, stream: bool):
     if isinstance(sent, dict):
         sent = sent | {"stream": stream}
     status, answer = post(daemon, sent)
-    error: dict[str, object] = answer["error"]  # type: ignore[assignment]
+    error: dict[str, object] = answer["error"]
     assert (status, error["type"]) == (400, "invalid_request_error")
     assert told in str(error["message"])
     assert error.keys() >= {"message", "type", "param", "code"}
@@ -71,7 +71,7 @@ def test_oversized_body(daemon: Daemon):
     """A body beyond 2 MiB is refused without being kept."""
     status, answer = post(daemon, {"prompt": "x" * (2 * 1024 * 1024)})
     assert status == 413
-    assert "exceeds" in answer["error"]["message"]  # type: ignore[index]
+    assert "exceeds" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def settled(pair: dict[str, Daemon]) -> dict[str, dict[str, float]]:
     """The totals of both, once nothing runs and two looks say the same."""
 
     def totals() -> dict[str, dict[str, float]]:
-        return {role: daemon.stats()["totals"] for role, daemon in pair.items()}  # type: ignore[misc]
+        return {role: daemon.stats()["totals"] for role, daemon in pair.items()}
 
     def still() -> bool:
         first = totals()
@@ -154,4 +154,4 @@ def test_stats_agree_with_the_reports(pair: dict[str, Daemon]):
         ("drafted", "drafted"),
         ("accepted", "accepted"),
     ):
-        assert after[there] - before[there] == report[here]  # type: ignore[index]
+        assert after[there] - before[there] == report[here]

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from processes import Daemon, Mesh, Stream, body, command, complete, generate, until
+from processes import Daemon, Mesh, Stream, body, complete, generate, until
 
-from specmesh.client import Json
 from specmesh.core.sampling.noise import gumbel
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.base import Span
@@ -42,12 +41,7 @@ class Linked(NamedTuple):
     draft: Path
 
 
-def pairs() -> list[object]:
-    """Which models: the bundled pair, and a random one whose drafter has the target's own weights."""
-    return ["unseen", "bundled"]
-
-
-@pytest.fixture(scope="module", params=pairs())
+@pytest.fixture(scope="module", params=["unseen", "bundled"])
 def linked(
     request: pytest.FixtureRequest, make_gguf: Callable[..., Path], make_hf: Callable[..., Path], shared: Mesh
 ) -> Iterator[Linked]:
@@ -62,10 +56,6 @@ def linked(
     drafter = own.drafter(folder, *SMALL, engine="mlx", name=f"m {request.param[:5]}")
     yield Linked(own, verifier, drafter, target, draft)
     own.stop()
-
-
-def prompt_ids(stream: Stream) -> list[int]:
-    return stream.result["prompt_token_ids"]  # type: ignore[return-value]
 
 
 def is_near_tie(path: Path, prefix: list[int], params: SamplingParams, pair: tuple[int, int]) -> bool:
@@ -96,39 +86,46 @@ def test_text_is_the_verifiers(linked: Linked, params: SamplingParams):
             if stream.ids != alone.ids:
                 pairs = list(zip(stream.ids, alone.ids, strict=False))
                 first = next(index for index, (left, right) in enumerate(pairs) if left != right)
-                prefix = [*prompt_ids(alone), *alone.ids[:first]]
+                prefix = [*alone.result["prompt_token_ids"], *alone.ids[:first]]
                 assert is_near_tie(linked.target, prefix, params, pairs[first])
     assert accepted > 0
 
 
-def verdicts(verifier: Daemon) -> dict[tuple[str, int], bool]:
-    """Which drafts on a true prefix stood, by prompt and position. What reached the verifier in time differs from run
-    to run; whether it stands does not."""
-    stood: dict[tuple[str, int], bool] = {}
-    for prompt in PROMPTS:
-        position = 0
-        for chunk in verifier.client.complete(body(prompt, N, draft_n=4, rounds=True)):
-            told: Json = chunk["specmesh"]  # type: ignore[assignment]
-            for index in range(len(told.get("drafts") or ())):  # type: ignore[arg-type]
-                stood[prompt, position + index] = index < told["accepted"]  # type: ignore[operator]
-                if index >= told["accepted"]:  # type: ignore[operator]
-                    break
-            position += len(told.get("token_ids", ())) if "accepted" in told else 0  # type: ignore[arg-type]
+Verdicts = dict[tuple[str, int], bool]
+
+
+def verdicts(verifier: Daemon, enough: Callable[[Verdicts], bool]) -> Verdicts:
+    """Which drafts on a true prefix stood, by prompt and position, of as many texts as are needed. What reached the
+    verifier in time differs from run to run; whether it stands does not."""
+    stood: Verdicts = {}
+
+    def once_more() -> bool:
+        for prompt in PROMPTS:
+            position = 0
+            for chunk in verifier.client.complete(body(prompt, N, draft_n=4, rounds=True)):
+                told = chunk["specmesh"]
+                for index in range(len(told.get("drafts") or ())):
+                    stood[prompt, position + index] = index < told["accepted"]
+                    if index >= told["accepted"]:
+                        break
+                position += len(told.get("token_ids", ())) if "accepted" in told else 0
+        return enough(stood)
+
+    until(once_more, "drafts come in time")
     return stood
 
 
 def test_acceptance_is_that_of_llama(linked: Linked):
     """The same drafter through llama.cpp F16 is accepted as often, within 0.02, where both drafted."""
     mesh, verifier, drafter, _, path = linked
-    on_mlx = verdicts(verifier)
+    on_mlx = verdicts(verifier, lambda stood: len(stood) >= 200)
     drafter.stop()
     other = mesh.drafter(path, *SMALL, engine="llama", name=f"l {path.stem[:5]}")
-    on_llama = verdicts(verifier)
+    on_llama = verdicts(verifier, lambda stood: len(on_mlx.keys() & stood.keys()) >= 100)
     other.stop()
     both = on_mlx.keys() & on_llama.keys()
     rates = [sum(told[place] for place in both) / len(both) for told in (on_mlx, on_llama)]
     print(f"acceptance {rates[0]:.3f} on MLX, {rates[1]:.3f} on llama.cpp, {len(both)} drafts")  # noqa: T201
-    assert len(both) >= 100
     assert rates[0] == pytest.approx(rates[1], abs=0.02)
 
 
@@ -154,7 +151,7 @@ def test_killed_and_started_again_mid_session(make_gguf: Callable[..., Path], ma
         stream.read()
     until(lambda: second.events("session_finished"), "the second drafter hears the end")
     assert stream.ids == alone
-    assert second.events("session_finished")[0]["drafted"] > 0  # type: ignore[operator]
+    assert second.events("session_finished")[0]["drafted"] > 0
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "sliding"])
@@ -164,7 +161,7 @@ def test_models_that_cannot_be_cut(make_gguf: Callable[..., Path], make_hf: Call
     drafter = mesh.drafter(make_hf(f"e2e-{kind}", kind), *SMALL, engine="mlx")
     alone = complete(verifier, body(PROMPTS[0], 80, draft_n=0)).ids
     assert complete(verifier, body(PROMPTS[0], 80, draft_n=3)).ids == alone
-    assert drafter.stats()["model"]["trimming"] == "restore"  # type: ignore[index, call-overload]
+    assert drafter.stats()["model"]["trimming"] == "restore"
 
 
 def test_auto_takes_mlx_for_a_directory(make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh):
@@ -198,10 +195,5 @@ def test_drafter_of_another_vocabulary(make_gguf: Callable[..., Path], make_hf: 
 @pytest.mark.parametrize("model", ["no/such/folder", "nobody-here/no-such-model", ""])
 def test_unusable_model(mesh: Mesh, model: str):
     """No directory and no model of the hub: exit 78, one line, no traceback."""
-    done = command(
-        "drafter", "--engine", "mlx", "--model", model, "--socket", mesh.folder / "x.sock", env={"HF_HUB_OFFLINE": "1"}
-    )
-    ours = [line for line in done.err.splitlines() if line.startswith("specmesh: ")]
-    assert (done.code, len(ours)) == (78, 1)
-    assert model in ours[0]
-    assert "Traceback" not in done.err
+    done = mesh.cannot_start("drafter", "--engine", "mlx", "--model", model, env={"HF_HUB_OFFLINE": "1"})
+    done.refused(78, model)

@@ -20,12 +20,7 @@ KERNELS = 5e-3
 SMALL = ("--ctx", 256, "--max-sessions", 4)
 
 
-def pairs() -> list[object]:
-    """Which models: (target, drafter) by name."""
-    return ["same weights", "other weights", "bundled"]
-
-
-@pytest.fixture(scope="module", params=pairs())
+@pytest.fixture(scope="module", params=["same weights", "other weights", "bundled"])
 def linked(
     request: pytest.FixtureRequest, make_gguf: Callable[..., Path], shared: Mesh
 ) -> Iterator[tuple[dict[str, Daemon], Proxy, str]]:
@@ -64,8 +59,8 @@ def test_a_twin_is_accepted_and_a_stranger_is_not(linked: tuple[dict[str, Daemon
     """A drafter with the target's weights is nearly always right; the bundled one mostly; random weights hardly."""
     pair, _, kind = linked
     reports = [complete(pair["verifier"], body(prompt, N, draft_n=4)).result["report"] for prompt in PROMPTS]
-    drafted = sum(report["drafted"] for report in reports)  # type: ignore[index]
-    accepted = sum(report["accepted"] for report in reports)  # type: ignore[index]
+    drafted = sum(report["drafted"] for report in reports)
+    accepted = sum(report["accepted"] for report in reports)
     low, high = {"same weights": (0.9, 1), "bundled": (0.3, 1), "other weights": (0, 0.3)}[kind]
     assert drafted > 0
     assert low <= accepted / drafted <= high
@@ -89,7 +84,7 @@ def test_logprobs_are_the_targets_own(linked: tuple[dict[str, Daemon], Proxy, st
     def told(role: str, draft_n: int) -> list[dict[str, object]]:
         request = body(PROMPTS[0], N, draft_n=draft_n, logprobs=3)
         chunks = pair[role].client.complete(request)
-        return [one for chunk in chunks for one in chunk["specmesh"].get("logprobs", [])]  # type: ignore[attr-defined]
+        return [one for chunk in chunks for one in chunk["specmesh"].get("logprobs", [])]
 
     alone = told("verifier", 0)
     assert len(alone) == N
@@ -98,30 +93,9 @@ def test_logprobs_are_the_targets_own(linked: tuple[dict[str, Daemon], Proxy, st
         assert [one["id"] for one in drafted] == [one["id"] for one in alone]
         assert [one["logprob"] for one in drafted] == pytest.approx([one["logprob"] for one in alone], abs=KERNELS)
         for one, other in zip(drafted, alone, strict=True):
-            assert _values(one) == pytest.approx(_values(other), abs=KERNELS)
-            assert _values(one)[0] == one["logprob"]  # greedy
-
-
-def _values(entry: dict[str, object]) -> list[float]:
-    return [one["logprob"] for one in entry["top_logprobs"]]  # type: ignore[attr-defined]
-
-
-def test_command_prints_the_text(linked: tuple[dict[str, Daemon], Proxy, str]):
-    """`specmesh generate` streams exactly the text that --json reports."""
-    pair, _, _ = linked
-    told = generate(pair["verifier"], PROMPTS[0], "--max-tokens", 30, "--json").json
-    assert generate(pair["drafter"], PROMPTS[0], "--max-tokens", 30).out == f"{told['text']}\n"
-    assert told["prompt_tokens"] == len(told["prompt_token_ids"])  # type: ignore[arg-type]
-
-
-def test_ngram_drafts_for_a_llama_verifier(make_gguf: Callable[..., Path], mesh: Mesh):
-    """A drafter without a model and so without a vocabulary serves the verifier's text at its socket."""
-    verifier = mesh.verifier(make_gguf("target", seed=1, layers=2), *SMALL, engine="llama")
-    drafter = mesh.drafter(engine="ngram")
-    alone = complete(verifier, body(PROMPTS[0], 150, draft_n=0))
-    for daemon in (verifier, drafter):
-        stream = complete(daemon, body(PROMPTS[0], 150, draft_n=4))
-        assert (stream.ids, stream.text) == (alone.ids, alone.text)
+            values, others = ([top["logprob"] for top in each["top_logprobs"]] for each in (one, other))
+            assert values == pytest.approx(others, abs=KERNELS)
+            assert values[0] == one["logprob"]  # greedy
 
 
 @pytest.mark.parametrize(("arch", "trimming"), [("mamba", "restore"), ("jamba", "restore"), ("lfm2", "rollback")])
@@ -145,7 +119,7 @@ def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh
         for prompt, ids in zip(PROMPTS, alone, strict=True):
             stream = complete(verifier, body(prompt, N, draft_n=draft_n))
             assert stream.ids == ids
-            drafted += stream.result["report"]["drafted"]  # type: ignore[index]
+            drafted += stream.result["report"]["drafted"]
             accepted += sum(stream.accepted)
     if kind == "twin":
         assert drafted > 0
@@ -169,7 +143,7 @@ def test_hybrid_target_shared(make_gguf: Callable[..., Path], mesh: Mesh, arch: 
         for stream, ids in zip(streams, alone, strict=True):
             with stream:
                 assert stream.read().ids == ids
-        return sum(stream.result["report"]["drafted"] for stream in streams)  # type: ignore[index]
+        return sum(stream.result["report"]["drafted"] for stream in streams)
 
     drafted = list[int]()
 
@@ -177,7 +151,7 @@ def test_hybrid_target_shared(make_gguf: Callable[..., Path], mesh: Mesh, arch: 
         drafted.append(rejected())
         return sum(drafted) > N
 
-    until(enough, "drafts are verified", 300)  # a busy machine's drafter is late for most
+    until(enough, "drafts are verified")  # a busy machine's drafter is late for most
     until(lambda: verifier.live() == 0, "every session ends")
 
 
@@ -189,28 +163,16 @@ def test_recurrent_drafter(tiny_recurrent_gguf: Path, make_gguf: Callable[..., P
     assert complete(verifier, body(PROMPTS[0], 60, draft_n=3)).ids == alone
 
 
-def test_drafter_with_rotated_ids(make_gguf: Callable[..., Path], mesh: Mesh):
-    """The same tokens under other ids, other weights: ids are translated, and the text is the target's."""
-    verifier = mesh.verifier(make_gguf("target", seed=1, layers=2), *SMALL, engine="llama")
-    drafter = mesh.drafter(make_gguf("rotated", rotate=7), *SMALL, engine="llama")
-    assert len(drafter.events("vocabulary_permuted")) == 1
-    alone = complete(verifier, body(PROMPTS[0], N, draft_n=0)).ids
-    for daemon in (verifier, drafter):
-        assert complete(daemon, body(PROMPTS[0], N, draft_n=4)).ids == alone
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux shows the threads of a process")
-def test_no_worker_is_left_of_the_loading(shared: Mesh):
+def test_no_worker_is_left_of_the_loading(mesh: Mesh):
     """A verifier with N threads has N - 1 workers: those of the thread that loaded the model would stay as long as it,
     and libgomp has all of them sleep at barriers where they are more than cores."""
     counts = list[int]()
     for threads in (1, 4):
-        own = Mesh(shared.folder)
-        model, name = BUNDLED / "target.gguf", f"threads {threads}"
-        verifier = own.verifier(model, *SMALL, "--threads", threads, engine="llama", name=name)
+        verifier = mesh.verifier("bundled", *SMALL, "--threads", threads, engine="llama")
         complete(verifier, body(PROMPTS[0], 10))
-        counts.append(len(list(Path(f"/proc/{verifier.process.pid}/task").iterdir())))
-        own.stop()
+        counts.append(len(list(Path(f"/proc/{verifier.pid}/task").iterdir())))
+        verifier.stop()
     assert counts[1] - counts[0] <= 3
 
 

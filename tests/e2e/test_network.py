@@ -40,7 +40,7 @@ def test_told_bytes_are_those_on_the_socket(counted: tuple[Proxy, dict[str, Daem
     stream = complete(pair["verifier"], body(PROMPT, 300, draft_n=4))
     used = quiet(proxy, pair["drafter"]) - before
     report = stream.result["report"]
-    told = report["bytes_sent"] + report["bytes_received"]  # type: ignore[index]
+    told = report["bytes_sent"] + report["bytes_received"]
     assert 0.7 * used < told < used
 
 
@@ -49,7 +49,7 @@ def test_no_draft_costs_nothing_on_the_wire(counted: tuple[Proxy, dict[str, Daem
     proxy, pair = counted
     before, begun = quiet(proxy, pair["drafter"]), time.monotonic()
     report = complete(pair["verifier"], body(PROMPT, 200, draft_n=0)).result["report"]
-    assert (report["bytes_sent"], report["bytes_received"]) == (0, 0)  # type: ignore[index]
+    assert (report["bytes_sent"], report["bytes_received"]) == (0, 0)
     used = quiet(proxy, pair["drafter"]) - before
     heartbeats = 2500 + 600 * (time.monotonic() - begun)  # frames of 120 bytes: four a second, and some as they meet
     assert used < heartbeats  # the text would take 5,200 more

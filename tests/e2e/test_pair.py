@@ -5,11 +5,12 @@ import subprocess
 from pathlib import Path
 
 from harness.ports import free_port
-from processes import SPECMESH, Done, Mesh, body, command, complete, environment, sim_text, until
+from processes import PATIENCE, SPECMESH, Done, Mesh, body, command, complete, environment, sim_text, until
 
 from specmesh.security.keys import KeyFolder
 
 PROMPT = "Nobody reads along"
+DRAFTER = ("--engine", "sim", "--model", "draft_ms=1,alpha=0.9")
 
 
 class Pairing:
@@ -29,7 +30,7 @@ class Pairing:
             self.code = found[1] if found else ""
 
     def end(self) -> Done:
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         return Done(self.process.returncode, out, err)
 
 
@@ -48,22 +49,18 @@ def test_pair(mesh: Mesh):
     drafter = mesh.drafter("", "--keys", mac)
     for daemon in (verifier, drafter):
         assert complete(daemon, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
-    [peer] = verifier.stats()["peers"]  # type: ignore[misc]
-    assert f"keys revoke {peer['key']}" in ended.out  # type: ignore[call-overload]
+    [peer] = verifier.stats()["peers"]
+    assert f"keys revoke {peer['key']}" in ended.out
 
 
 def test_pair_waits_at_one_address(mesh: Mesh):
-    """Every network is refused here too, and so is an address that is not this machine's."""
-    for address, said in (("0.0.0.0", "every network"), ("192.0.2.1", "cannot wait at 192.0.2.1:7072")):  # noqa: S104
-        done = command("pair", "--keys", mesh.folder / "box.keys", "--address", address)
-        assert (done.code, said in done.err) == (78, True), done.err
-
-
-def test_pair_uses_the_keys_of_the_settings(mesh: Mesh):
-    """The folder that the daemon's settings name is the one that is paired."""
+    """Every network is refused here too, and so is an address that is not this machine's. The folder that the daemon's
+    settings name is the one that is paired."""
     folder = mesh.folder / "named.keys"
-    done = command("pair", "--address", "0.0.0.0", env={"SPECMESH_VERIFIER_KEYS": str(folder)})  # noqa: S104
-    assert (done.code, (folder / "secret.key").exists()) == (78, True), done.err
+    for address, said in (("0.0.0.0", "every network"), ("192.0.2.1", "cannot wait at 192.0.2.1:7072")):  # noqa: S104
+        done = command("pair", "--address", address, env={"SPECMESH_VERIFIER_KEYS": str(folder)})
+        assert (done.code, said in done.err) == (78, True), done.err
+    assert (folder / "secret.key").exists()
 
 
 def paired(mesh: Mesh, box: str, bind: str) -> Done:
@@ -80,17 +77,7 @@ def test_a_paired_verifier_at_other_addresses(mesh: Mesh):
     paired(mesh, "box", f"tcp://127.0.0.1:{free_port()}")
     verifier = mesh.verifier("", "--keys", mesh.folder / "box.keys")
     for host in ("127.0.0.1", "localhost"):
-        address = f"tcp://{host}:{mesh.port}"
-        options = (
-            "--engine",
-            "sim",
-            "--model",
-            "draft_ms=1,alpha=0.9",
-            "--keys",
-            mesh.folder / "mac.keys",
-            "--connect",
-            address,
-        )
+        options = (*DRAFTER, "--keys", mesh.folder / "mac.keys", "--connect", f"tcp://{host}:{mesh.port}")
         drafter = mesh.attached(mesh.start("drafter", *options, name=host).ready())
         assert complete(drafter, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
         assert drafter.stop() == 0
@@ -108,17 +95,14 @@ def test_two_verifiers_that_tell_one_address(mesh: Mesh):
     first, second = (paired(mesh, box, "tcp://127.0.0.1:7071") for box in ("one", "two"))
     assert "stays trusted" not in first.out
     assert "stays trusted" in second.out
-    one, two = mesh.port, free_port()
-    options = ("--engine", "sim", "--model", "step_ms=4", "--threads", 1)
-    for box, port in (("one", one), ("two", two)):
-        keys = ("--keys", mesh.folder / f"{box}.keys", "--bind", f"tcp://127.0.0.1:{port}")
-        mesh.start("verifier", *options, *keys, name=box).ready()
-    both = ("--connect", f"tcp://127.0.0.1:{one}", "--connect", f"tcp://127.0.0.1:{two}")
-    model = ("--engine", "sim", "--model", "draft_ms=1,alpha=0.9", "--keys", mesh.folder / "mac.keys")
-    drafter = mesh.start("drafter", *model, *both)
+    addresses = mesh.address, f"tcp://127.0.0.1:{free_port()}"
+    for box, address in zip(("one", "two"), addresses, strict=True):
+        mesh.verifier("", "--keys", mesh.folder / f"{box}.keys", "--bind", address, name=box)
+    both = ("--connect", addresses[0], "--connect", addresses[1])
+    drafter = mesh.start("drafter", *DRAFTER, "--keys", mesh.folder / "mac.keys", *both)
 
     def there() -> list[bool]:
-        return [one["name"] is not None for one in drafter.stats().get("verifiers", [])]  # type: ignore[attr-defined]
+        return [one["name"] is not None for one in drafter.stats().get("verifiers", [])]
 
     until(lambda: there() == [True, True], "both are there")
     key = KeyFolder(mesh.folder / "two.keys").identity().public.hex()

@@ -82,7 +82,7 @@ def test_a_stopped_drafter_is_waited_for_too(mesh: Mesh):
     done = running.end()
     assert (done.code, done.out) == (0, text(GREEDY) + "\n")
     assert done.err.startswith("specmesh: the drafter is stopping; it is waited for")
-    assert verifier.stats()["sessions"]["opened"] == 1  # type: ignore[index]
+    assert verifier.stats()["sessions"]["opened"] == 1
     nothing_left(verifier, again)
 
 
@@ -95,7 +95,7 @@ def test_connection_cut_the_same_session_goes_on(mesh: Mesh, proxy: Callable[...
     link.cut()
     assert running.end() == Done(0, text(GREEDY, 300) + "\n", "")
     counts = verifier.stats()["sessions"]
-    assert (counts["opened"], counts["resumed"]) == (1, 1)  # type: ignore[index]
+    assert (counts["opened"], counts["resumed"]) == (1, 1)
     nothing_left(verifier, drafter)
 
 
@@ -106,7 +106,7 @@ def test_frozen_verifier_is_found_again(mesh: Mesh):
     verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
     running = Running(drafter, PROMPT, "--max-tokens", 300).read(40)
     verifier.signal(signal.SIGSTOP)
-    until(lambda: drafter.stats()["sessions"]["interrupted"] == 1, "it is given up")  # type: ignore[index]
+    until(lambda: drafter.stats()["sessions"]["interrupted"] == 1, "it is given up")
     verifier.signal(signal.SIGCONT)
     assert running.end() == Done(0, text(GREEDY, 300) + "\n", "")
     nothing_left(verifier, drafter)
@@ -141,7 +141,7 @@ def test_resume_at_the_verifier_what_its_dead_drafter_began(mesh: Mesh):
     done = running.end()
     assert done.code == 69
     name = done.err.split()[-1]
-    until(lambda: verifier.stats()["sessions"]["kept"] == 1, "it is kept")  # type: ignore[index]
+    until(lambda: verifier.stats()["sessions"]["kept"] == 1, "it is kept")
     told = generate_again(verifier, name, "--json").json
     assert (told["text"], told["finish_reason"], told["generated_tokens"]) == (text(GREEDY), "length", N)
     after = generate_again(verifier, name)
@@ -157,7 +157,7 @@ def test_after_the_grace_nothing_is_left(mesh: Mesh):
     running = Running(drafter, PROMPT, "--max-tokens", 4000, "--reconnect-timeout", 0).read(40)
     drafter.kill()
     running.end()
-    until(lambda: verifier.stats()["sessions"]["kept"] == 1, "it is kept")  # type: ignore[index]
+    until(lambda: verifier.stats()["sessions"]["kept"] == 1, "it is kept")
     nothing_left(verifier)
     assert complete(verifier, body(PROMPT, 20)).text == text(GREEDY, 20)
 

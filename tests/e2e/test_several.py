@@ -30,7 +30,7 @@ def daemons(shared: Mesh) -> tuple[Daemon, Daemon, Daemon]:
 
 
 def rows(drafter: Daemon) -> list[dict[str, object]]:
-    return drafter.stats()["verifiers"]  # type: ignore[return-value]
+    return drafter.stats()["verifiers"]
 
 
 def test_both_have_drafts(daemons: tuple[Daemon, Daemon, Daemon]):
@@ -51,7 +51,7 @@ def test_one_is_killed_in_the_middle(daemons: tuple[Daemon, Daemon, Daemon]):
         stream.read()
     assert stream.text == sim_text(PROMPT, TOKENS)
     assert stream.finish == "length"
-    assert drafter.stats()["sessions"]["resumed"] == 1  # type: ignore[index]
+    assert drafter.stats()["sessions"]["resumed"] == 1
     assert [one["name"] is None for one in rows(drafter)] == [one is has for one in verifiers]
     assert complete(drafter, body(PROMPT, 50)).text == sim_text(PROMPT, 50)
 

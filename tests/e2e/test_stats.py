@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 import pytest
-from processes import SPECMESH, Daemon, Mesh, command, environment
+from processes import PATIENCE, SPECMESH, Daemon, Mesh, command, environment
 
 
 @pytest.fixture(scope="module")
@@ -21,19 +21,6 @@ def test_stats(pair: dict[str, Daemon]):
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith("role")
         assert daemon.role in done.out.splitlines()[0]
-    assert command("stats", "--json", "--socket", pair["verifier"].socket).json.keys() >= {
-        "schema_version",
-        "uptime_s",
-        "model",
-        "sessions",
-        "acceptance",
-        "draft_n",
-        "tokens_per_second",
-        "round_trip_ms",
-        "bytes_per_accepted_token",
-        "busy",
-        "peers",
-    }
 
 
 def watching(daemon: Daemon) -> "subprocess.Popen[bytes]":
@@ -54,13 +41,13 @@ def test_watch_into_a_pipe(pair: dict[str, Daemon]):
         for _ in range(3):
             line_with(process, role.encode())
         process.send_signal(signal.SIGINT)
-        assert (process.wait(10), process.communicate()[1]) == (130, b"")
+        assert (process.wait(PATIENCE), process.communicate()[1]) == (130, b"")
     process = watching(pair["verifier"])
     line_with(process, b"verifier")
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
-    assert (process.wait(10), process.stderr.read()) == (128 + signal.SIGPIPE, b"")
+    assert (process.wait(PATIENCE), process.stderr.read()) == (128 + signal.SIGPIPE, b"")
     process.stderr.close()
 
 
@@ -73,7 +60,7 @@ def test_watch_waits_for_a_daemon_that_went_away(mesh: Mesh):
     mesh.verifier()
     line_with(process, b"verifier sim-target")
     process.send_signal(signal.SIGINT)
-    assert (process.wait(10), process.communicate()[1]) == (130, b"")
+    assert (process.wait(PATIENCE), process.communicate()[1]) == (130, b"")
 
 
 def test_watch_on_a_terminal(pair: dict[str, Daemon]):
@@ -91,5 +78,5 @@ def test_watch_on_a_terminal(pair: dict[str, Daemon]):
     assert b"sim-target" in seen
     assert not re.search(rb"\x1b\[[\d;]*3\dm", seen)
     process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
+    assert process.wait(PATIENCE) == 130
     os.close(ours)

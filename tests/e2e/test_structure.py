@@ -125,9 +125,9 @@ def test_it_fits_its_schema_and_drafts_change_nothing(daemon: Daemon, name: str)
     assert drafted.finish == "stop"
     alone = complete(daemon, asked("Return", SCHEMAS[name], draft_n=0))
     assert (alone.text, alone.ids) == (drafted.text, drafted.ids)
-    report: Json = drafted.result["report"]  # type: ignore[assignment]
-    assert 0 < report["forced_accepted"] == report["forced_drafted"]  # type: ignore[operator]
-    assert alone.result["report"]["forced_drafted"] == 0  # type: ignore[index]
+    report: Json = drafted.result["report"]
+    assert 0 < report["forced_accepted"] == report["forced_drafted"]
+    assert alone.result["report"]["forced_drafted"] == 0
 
 
 def test_on_the_command_line(daemon: Daemon, tmp_path: Path):

@@ -19,7 +19,7 @@ def started(mesh: Mesh, verifier: list[object], drafter: list[object]) -> tuple[
 
 def threads(daemon: Daemon) -> int:
     """What it says that it computes with."""
-    model: Json = daemon.stats()["model"]  # type: ignore[assignment]
+    model: Json = daemon.stats()["model"]
     kind, count, unit = str(model["backend"]).replace(",", "").split()
     assert (kind, unit) == ("CPU", "threads")
     return int(count)
@@ -48,5 +48,5 @@ def test_threads_that_were_asked_for_are_obeyed_with_a_warning(mesh: Mesh):
     assert generate(verifier, "def f(", "--max-tokens", 8).code == 0
     assert (threads(verifier), threads(drafter)) == (wanted, wanted)
     for daemon in (verifier, drafter):
-        [warning] = until(lambda one=daemon: one.events("more_threads_than_cores"), "a warning")  # type: ignore[misc]
+        [warning] = until(lambda one=daemon: one.events("more_threads_than_cores"), "a warning")
         assert (warning["level"], warning["threads"], warning["others"]) == ("warning", wanted, wanted)

@@ -51,7 +51,7 @@ def peer(wire: Wire, verifier: Daemon) -> Iterator[Peer]:
 @pytest.fixture
 def chosen(wire: Wire, verifier: Daemon) -> Iterator[Peer]:
     """A peer that has introduced itself and gets the next session: there is no other."""
-    until(lambda: not verifier.stats()["peers"], "the verifier has forgotten the others", 10)
+    until(lambda: not verifier.stats()["peers"], "the verifier has forgotten the others")
     with Peer(wire) as made:
         made.join()
         yield made

@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 from zlib import crc32
 
 import zmq
-from processes import Daemon, Mesh, until
+from processes import PATIENCE, Daemon, Mesh, until
 
 from specmesh.client import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -67,7 +67,7 @@ class Peer:
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.IMMEDIATE, 1)  # what is said is for a connection that is there
-        self.socket.setsockopt(zmq.SNDTIMEO, 20_000)
+        self.socket.setsockopt(zmq.SNDTIMEO, int(PATIENCE * 1e3))
         self.truth: list[int] = []
         if address:
             self.socket.setsockopt(zmq.ROUTING_ID, address)
@@ -93,7 +93,7 @@ class Peer:
         self._context.destroy(linger=0)
 
     def connected(self) -> None:
-        assert self.socket.poll(20_000, zmq.POLLOUT), "no connection"
+        assert self.socket.poll(int(PATIENCE * 1e3), zmq.POLLOUT), "no connection"
 
     def say(self, *messages: m.Message) -> None:
         for message in messages:
@@ -102,7 +102,7 @@ class Peer:
     def raw(self, *parts: bytes) -> None:
         self.socket.send_multipart(parts)
 
-    def on_event(self, seconds: float = 20.0) -> m.Message | None:
+    def on_event(self, seconds: float = PATIENCE) -> m.Message | None:
         """The next message, PINGs answered on the way; None where none comes."""
         deadline = time.monotonic() + seconds
         while self.socket.poll(max(int((deadline - time.monotonic()) * 1e3), 0)):
@@ -116,7 +116,7 @@ class Peer:
             return message
         return None
 
-    def expect(self, kind: type[M], seconds: float = 20.0) -> M:
+    def expect(self, kind: type[M], seconds: float = PATIENCE) -> M:
         deadline = time.monotonic() + seconds
         while (message := self.on_event(deadline - time.monotonic())) is not None:
             if isinstance(message, kind):

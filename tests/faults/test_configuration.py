@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from processes import SPECMESH, Daemon, Mesh, environment, generate, sim_text
+from processes import PATIENCE, SPECMESH, Daemon, Mesh, environment, generate, sim_text
 
 fault = pytest.mark.fault
 
@@ -26,6 +26,6 @@ def test_prompts_of_odd_characters(verifier: Daemon, prompt: str):
 @fault("E7.83")
 def test_a_prompt_that_is_no_text(verifier: Daemon):
     words = [*SPECMESH, "generate", b"caf\xe9", "--socket", str(verifier.socket)]
-    done = subprocess.run(words, capture_output=True, env=environment(), check=False, timeout=60)
+    done = subprocess.run(words, capture_output=True, env=environment(), check=False, timeout=PATIENCE)
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
     assert done.stderr.startswith(b"specmesh: ")

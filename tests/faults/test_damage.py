@@ -27,7 +27,7 @@ def test_flipped_bits_cost_time_only(mesh: Mesh, proxy: Callable[..., Proxy], ke
             stream = until(lambda daemon=daemon, asked=asked: Stream(daemon, asked), "it is attached and begins")
             assert stream.read().text == sim_text(PROMPT, 100 + texts)
             texts += 1
-    rejected = [daemon.stats()["wire"]["rejected"] for daemon in (drafter, verifier)]  # type: ignore[index]
+    rejected = [daemon.stats()["wire"]["rejected"] for daemon in (drafter, verifier)]
     assert keyed or sum(reasons.get("checksum", 0) for reasons in rejected) > 0  # CURVE ends the connection instead
     assert drafter.process.poll() is verifier.process.poll() is None
 
@@ -41,5 +41,5 @@ def test_a_flipped_bit_in_a_told_id(mesh: Mesh, proxy: Callable[..., Proxy]):
     done = Stream(drafter, body(PROMPT, 300, draft_n=4)).read()
     assert link.flipped > 10
     assert done.text == sim_text(PROMPT, 300)
-    assert done.result["report"]["exact"] is True  # type: ignore[index]
+    assert done.result["report"]["exact"] is True
     assert not drafter.events("verifier_lost")

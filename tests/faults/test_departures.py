@@ -14,7 +14,7 @@ fault = pytest.mark.fault
 
 def gone(wire: Wire) -> None:
     """Wait until the verifier has noticed that nobody is there."""
-    until(lambda: not wire.peers(), "it is noticed", 10)
+    until(lambda: not wire.peers(), "it is noticed")
 
 
 @pytest.mark.parametrize(

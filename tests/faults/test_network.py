@@ -175,7 +175,7 @@ def test_blackhole_goes_on_alone_and_heals(
         link.hold(direction)
         stream.read(100)
         since = time.monotonic()
-        until(lambda: not verifier.stats()["peers"], "the drafter is given up", 10)
+        until(lambda: not verifier.stats()["peers"], "the drafter is given up")
         stream.read(while_=lambda: time.monotonic() - since < seconds)
         link.release(direction)
         mesh.attached(drafter)
@@ -192,7 +192,7 @@ def test_a_laptop_that_slept(mesh: Mesh, proxy: Callable[..., Proxy]):
     with Stream(verifier, body(PROMPT, 90_000, draft_n=4)) as stream:
         drafted_again(stream)
         drafter.signal(signal.SIGSTOP)
-        until(lambda: not verifier.stats()["peers"], "the drafter is given up", 10)
+        until(lambda: not verifier.stats()["peers"], "the drafter is given up")
         link.cut()
         since = time.monotonic()
         stream.read(while_=lambda: time.monotonic() - since < 60)

@@ -47,10 +47,10 @@ def told(peer: Peer) -> Iterator[int]:
 @fault("E2.17", "DRAFT and the like before HELLO", "an ERROR that says so; dropped and counted, no session")
 def test_frames_before_hello_are_refused(verifier: Daemon, peer: Peer, message: m.Message):
     sessions = len(verifier.events("session_opened"))
-    before = verifier.stats()["handshake_failures"]["hello"]  # type: ignore[index]
+    before = verifier.stats()["handshake_failures"]["hello"]
     peer.say(message)
     assert peer.expect(m.Error).code == "hello"
-    until(lambda: verifier.stats()["handshake_failures"]["hello"] > before, "it is counted")  # type: ignore[index]
+    until(lambda: verifier.stats()["handshake_failures"]["hello"] > before, "it is counted")
     assert len(verifier.events("session_opened")) == sessions
 
 
@@ -73,7 +73,7 @@ def test_messages_of_the_other_direction_are_counted(wire: Wire, verifier: Daemo
         m.Opened(1, 0, 1, 0.0, 0, 1.0, 0),
         m.Error("busy", "no"),
     )
-    until(lambda: wire.rejected("direction") == before + 7, "they are counted", 10)
+    until(lambda: wire.rejected("direction") == before + 7, "they are counted")
 
 
 @fault("E2.18")
@@ -114,7 +114,7 @@ def test_frames_for_unknown_sessions_are_stray(wire: Wire, verifier: Daemon, cho
     before = wire.counters()["stray"]
     for session in (0, 1, 2**32 - 1):
         chosen.say(m.Draft(session, 5, 0, (1, 2, 3)), m.Nack(session, 5, 0))
-    until(lambda: wire.counters()["stray"] == before + 6, "they are counted", 10)  # type: ignore[operator]
+    until(lambda: wire.counters()["stray"] == before + 6, "they are counted")
 
 
 @fault("E2.24", "a DRAFT for a session that was cancelled", "dropped, counted as stray")
@@ -125,7 +125,7 @@ def test_a_draft_after_the_end(wire: Wire, verifier: Daemon, chosen: Peer):
     chosen.expect(m.Done)
     before = wire.counters()["stray"]
     chosen.say(chosen.draft(session, (65,)))
-    until(lambda: wire.counters()["stray"] == before + 1, "it is counted", 10)  # type: ignore[operator]
+    until(lambda: wire.counters()["stray"] == before + 1, "it is counted")
 
 
 @fault("E2.20", "drafts again that were sent rounds ago", "nothing in them is new: ignored")
@@ -148,8 +148,8 @@ def test_replayed_and_reordered_drafts(verifier: Daemon, chosen: Peer):
         stream.read()
     assert stream.ids == sim_ids(PROMPT, N)
     report = stream.result["report"]
-    assert report["accepted"] > N // 2  # type: ignore[index]
-    assert report["accepted"] + report["rounds"] == N  # type: ignore[index]
+    assert report["accepted"] > N // 2
+    assert report["accepted"] + report["rounds"] == N
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_replayed_and_reordered_drafts(verifier: Daemon, chosen: Peer):
     ],
 )
 def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: int, crc: int | None):
-    stale = verifier.stats()["totals"]["stale_drafts"]  # type: ignore[index]
+    stale = verifier.stats()["totals"]["stale_drafts"]
     asked = 0
     with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
         session = chosen.opened()
@@ -183,7 +183,7 @@ def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: in
     assert stream.ids == sim_ids(PROMPT, 300)
     assert sum(stream.accepted) == 0
     assert (asked > 0) == (ahead > 0)
-    until(lambda: verifier.stats()["totals"]["stale_drafts"] > stale, "they are counted")  # type: ignore[index]
+    until(lambda: verifier.stats()["totals"]["stale_drafts"] > stale, "they are counted")
 
 
 def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
@@ -210,7 +210,7 @@ def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
                 chosen.raw(os.urandom(rng.randrange(200)))
         stream.read()
     assert stream.ids == sim_ids(PROMPT, N, SamplingParams(3, seed=5))
-    assert stream.result["report"]["drafted"] > 0  # type: ignore[index]
+    assert stream.result["report"]["drafted"] > 0
 
 
 def test_lies_about_laws_break_nothing(verifier: Daemon, chosen: Peer):
@@ -228,7 +228,7 @@ def test_lies_about_laws_break_nothing(verifier: Daemon, chosen: Peer):
             chosen.say(m.DraftProbs(session, at, crc_of(chosen.truth[:at]), ids, (2,) * 4, support, weights))
         stream.read()
     assert (len(stream.ids), stream.finish) == (N, "length")
-    assert stream.result["report"]["drafted"] > 0  # type: ignore[index]
+    assert stream.result["report"]["drafted"] > 0
 
 
 @pytest.mark.parametrize("other_key", [False, True])
@@ -238,7 +238,7 @@ def test_lies_about_laws_break_nothing(verifier: Daemon, chosen: Peer):
     "the first is heard, the second is not; two connections never share a session",
 )
 def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool):
-    until(lambda: not wire.peers(), "the others are forgotten", 10)
+    until(lambda: not wire.peers(), "the others are forgotten")
     key = wire.identity()
     second_key = wire.identity() if other_key else key
     with Peer(wire, key, b"one name") as first:
@@ -273,25 +273,25 @@ def test_heartbeats_without_drafts(verifier: Daemon, chosen: Peer, draft_n: obje
         stream.read()
     report = stream.result["report"]
     assert stream.ids == sim_ids(PROMPT, 300)
-    assert report["drafted"] == 0  # type: ignore[index]
-    assert report["wait_ms"] <= 0.2 * report["verify_ms"]  # type: ignore[index]
+    assert report["drafted"] == 0
+    assert report["wait_ms"] <= 0.2 * report["verify_ms"]
 
 
 @fault("E2.28", "10,000 frames as fast as they go", "answers and texts as ever; the peer is slowed, then cut off")
 def test_flood_leaves_the_api_and_the_text_alone(wire: Wire, verifier: Daemon, chosen: Peer):
     usage = Usage(verifier.pid)
-    flooding = len([event for event in verifier.events("drafter_gone") if event["reason"] == "flooding"])
+    before = [event["reason"] for event in verifier.events("drafter_gone")]
     frames = [encode(m.Draft(7, 1, 2, (3, 4))), b"junk", encode(m.Nack(7, 1, 2))]
     chosen.socket.setsockopt(zmq.SNDTIMEO, 500)
-    with contextlib.suppress(zmq.Again):  # once it is cut off
-        for frame in itertools.islice(itertools.cycle(frames), 10_000):
-            chosen.raw(frame)
-    assert complete(verifier, body(PROMPT, 20)).text == sim_text(PROMPT, 20)
 
     def cut_off() -> bool:
-        return len([event for event in verifier.events("drafter_gone") if event["reason"] == "flooding"]) > flooding
+        with contextlib.suppress(zmq.Again):  # once it is cut off, or while the verifier does not keep up
+            for frame in itertools.islice(itertools.cycle(frames), 10_000):
+                chosen.raw(frame)
+        assert complete(verifier, body(PROMPT, 20)).text == sim_text(PROMPT, 20)
+        return "flooding" in [event["reason"] for event in verifier.events("drafter_gone")][len(before) :]
 
-    until(cut_off, "it is cut off", 20)
+    until(cut_off, "it is cut off")
     usage.unchanged()
 
 
@@ -308,7 +308,7 @@ def test_sessions_of_a_hostile_owner_end_with_it(verifier: Daemon, chosen: Peer)
     opened = chosen.expect(m.Opened)
     assert opened.ref == 14
     chosen.say(m.Close(opened.session, 0, 0.0))
-    until(lambda: verifier.live() == 0, "the session ends", 10)
+    until(lambda: verifier.live() == 0, "the session ends")
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_open_with_wild_parameters(verifier: Daemon, chosen: Peer, field: str, v
     """What HTTP refuses is refused by an ERROR that names it, else the session runs and ends; the verifier lives."""
     refused = field in ("temperature", "top_p") or (field, value) == ("max_tokens", 2**32 - 1)
     fields = {"max_tokens": 20, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "draft_n": 4} | {field: value}
-    chosen.say(m.Open(ref=21, prompt=PROMPT, **fields))  # type: ignore[arg-type]
+    chosen.say(m.Open(ref=21, prompt=PROMPT, **fields))
     while not isinstance(heard := chosen.on_event(), m.Done):
         assert heard is not None, "neither ERROR nor DONE came"
         if isinstance(heard, m.Error):
@@ -349,5 +349,5 @@ def test_a_drafter_that_is_always_wrong(mesh: Mesh):
     stream = complete(verifier, body(PROMPT, 400))
     report = stream.result["report"]
     assert stream.ids == sim_ids(PROMPT, 400)
-    assert report["accepted"] == report["draft_n_last"] == 0  # type: ignore[index, call-overload]
-    assert report["drafted"] < 100  # type: ignore[index, call-overload]
+    assert report["accepted"] == report["draft_n_last"] == 0
+    assert report["drafted"] < 100

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 import pytest
 from connections import many
 from peer import greeting
-from processes import Mesh, Stream, body, complete, few_descriptors, sim_text, until
+from processes import PATIENCE, Mesh, Stream, body, complete, few_descriptors, sim_text, until
 from usage import Usage
 
 from specmesh.security.keys import KeyFolder
@@ -58,7 +58,7 @@ def test_silent_connections_are_closed(mesh: Mesh):
     usage = Usage(verifier.pid)
     with many(("127.0.0.1", mesh.port), 500, seconds=0.02) as silent:
         for one in silent:
-            one.settimeout(20.0)
+            one.settimeout(PATIENCE)
             while one.recv(100):
                 pass
         usage.unchanged()
@@ -75,7 +75,7 @@ def test_an_announced_giant(mesh: Mesh, keyed: bool):
     usage = Usage(verifier.pid)
     before = usage.memory("VmSize")
     for flags in (b"\x06", b"\x02"):  # a command, a message
-        with closing(socket.create_connection(("127.0.0.1", mesh.port), timeout=20)) as stranger:
+        with closing(socket.create_connection(("127.0.0.1", mesh.port), timeout=PATIENCE)) as stranger:
             stranger.sendall(greeting(b"CURVE" if keyed else b"NULL") + flags + struct.pack(">Q", 2**33))
             with suppress(ConnectionResetError):
                 while stranger.recv(100):
@@ -98,9 +98,9 @@ def test_a_client_that_does_not_read(mesh: Mesh):
         lazy.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")
         lazy.sendall(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(raw), raw))
         before = Usage(verifier.pid).memory("VmRSS")
-        until(lambda: verifier.stats()["totals"]["generated"] >= 3000, "its text is made")  # type: ignore[index]
+        until(lambda: verifier.stats()["totals"]["generated"] >= 3000, "its text is made")
         assert complete(verifier, body(PROMPT, 100)).text == sim_text(PROMPT, 100)
         assert Usage(verifier.pid).memory("VmRSS") - before < 64 * 2**20
-        lazy.settimeout(20.0)
+        lazy.settimeout(PATIENCE)
         answer = b"".join(iter(lambda: lazy.recv(65536), b""))
     assert answer.rstrip(b"\r\n0").endswith(b"data: [DONE]")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness.ports import free_port
 from peer import VOCABULARY, greeting
-from processes import Mesh, Stream, body, command, complete, sim_text
+from processes import PATIENCE, Mesh, Stream, body, command, complete, sim_text
 from usage import Usage
 
 from specmesh.security.keys import SECRET, KeyFolder
@@ -93,7 +93,7 @@ def test_strangers_throw_everything(mesh: Mesh):
 
     def throw(times: int) -> None:
         for start in STRANGERS * times:
-            with closing(socket.create_connection(("127.0.0.1", mesh.port), timeout=20)) as stranger, suppress(OSError):
+            with suppress(OSError), closing(socket.create_connection(("127.0.0.1", mesh.port), PATIENCE)) as stranger:
                 stranger.sendall(start + thrown)
 
     with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
@@ -106,5 +106,5 @@ def test_strangers_throw_everything(mesh: Mesh):
     assert stream.text == sim_text(PROMPT, len(stream.ids))
     assert len(verifier.events("drafter_attached")) == 1
     stats = verifier.stats()
-    assert stats["handshake_failures"]["hello"] == 0  # type: ignore[index]
-    assert stats["wire"]["rejected"] == {}  # type: ignore[index]
+    assert stats["handshake_failures"]["hello"] == 0
+    assert stats["wire"]["rejected"] == {}

@@ -67,7 +67,7 @@ def verifier(mesh: Mesh, *options: object) -> Daemon:
 
 def kept(daemon: Daemon, drafter: Daemon) -> bool:
     """Whether the verifier has this drafter, and takes it to be well."""
-    peers: list[Json] = daemon.stats()["peers"]  # type: ignore[assignment]
+    peers: list[Json] = daemon.stats()["peers"]
     return any(str(peer["drafter"]).endswith(f":{drafter.pid}") and not peer["stuck"] for peer in peers)
 
 
@@ -91,12 +91,12 @@ def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh):
         in_its_step(daemon, 2)
         with promptly():
             waiting = Asked(daemon, body(PROMPT, 40))
-            until(lambda: daemon.stats()["sessions"]["queued"] == 1, "the next one waits")  # type: ignore[index]
+            until(lambda: daemon.stats()["sessions"]["queued"] == 1, "the next one waits")
             assert daemon.client.get("/health")["status"] == "ok"
             assert daemon.client.get("/v1/models")["data"]
             with pytest.raises(Busy):
                 complete(daemon, body(PROMPT, 5))
-            with Peer(SimpleNamespace(port=mesh.port, server=None)) as peer:  # type: ignore[arg-type]
+            with Peer(SimpleNamespace(port=mesh.port, server=None)) as peer:
                 peer.join()
                 peer.answered()
     while waiting.thread.is_alive() or slowed.thread.is_alive():
@@ -106,7 +106,7 @@ def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh):
     assert time.monotonic() > began + STEP, "no step was slow: nothing is shown"
     assert (waiting.text, slowed.text) == (sim_text(PROMPT, 40), sim_text(PROMPT + SLOW, 40))
     until(lambda: daemon.live() == 0, "nothing is left")
-    ended: dict[str, int] = daemon.stats()["sessions"]["ended"]  # type: ignore[index]
+    ended: dict[str, int] = daemon.stats()["sessions"]["ended"]
     assert (ended["cancelled"], ended["length"]) == (1, 2)
     assert drafter.stats()["reconnects"] == 0
     assert "Traceback" not in daemon.text() + drafter.text()

@@ -29,5 +29,5 @@ class Usage:
     def unchanged(self, settled: Callable[[], object] = lambda: True) -> None:
         """No more descriptors than before, and hardly more memory; `settled` must hold first."""
         until(settled, "it has settled")
-        until(lambda: self.descriptors() <= self._descriptors, "descriptors are closed", 10)
+        until(lambda: self.descriptors() <= self._descriptors, "descriptors are closed")
         assert self.memory("VmRSS") - self._memory < GROWTH

@@ -8,28 +8,15 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import pytest
 import zmq
-from numpy.typing import NDArray
 
 from harness.ports import free_address
-from specmesh.api.requests import (
-    Cancel,
-    ClientEvent,
-    Failed,
-    Finished,
-    Pinged,
-    PingPeers,
-    Ponged,
-    Request,
-    Submit,
-    Tokens,
-)
+from harness.truth import simulated
+from specmesh.api import requests as api
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -43,10 +30,7 @@ from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.verifier.daemon import VerifierLoop
 from specmesh.engines.base import DraftEngine, Span
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
-from specmesh.errors import (
-    EngineError,
-    SpecmeshError,
-)
+from specmesh.errors import EngineError, SpecmeshError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
@@ -54,38 +38,39 @@ PROMPT = tuple(b"to be or not")
 PATIENCE = 60.0
 """Seconds that only a hang takes."""
 
+T = TypeVar("T")
+
 
 class Hearing:
     """A client that keeps what it hears."""
 
     def __init__(self) -> None:
-        self._events: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[api.ClientEvent] = queue.SimpleQueue()
         self.ids: list[int] = []
         self.accepted = 0
 
-    def on_event(self, event: ClientEvent) -> None:
+    def on_event(self, event: api.ClientEvent) -> None:
         self._events.put(event)
 
     def empty(self) -> bool:
         return self._events.empty()
 
-    def next(self) -> ClientEvent:
+    def next(self) -> api.ClientEvent:
         event = self._events.get(timeout=PATIENCE)
-        if isinstance(event, Tokens):
+        if isinstance(event, api.Tokens):
             self.ids += event.ids
             self.accepted += event.accepted
         return event
 
-    def end(self) -> Finished | Failed:
-        """What it ends with."""
-        while not isinstance(event := self.next(), Finished | Failed):
+    def end(self) -> api.Finished | api.Failed:
+        while not isinstance(event := self.next(), api.Finished | api.Failed):
             pass
         return event
 
-    def whole(self, count: int, prompt: Sequence[int] = PROMPT) -> Finished:
+    def whole(self, count: int, prompt: Sequence[int] = PROMPT) -> api.Finished:
         """How it ends, with so many ids, which are the target's own."""
         end = self.end()
-        assert isinstance(end, Finished), end
+        assert isinstance(end, api.Finished), end
         assert self.ids == truth(count, prompt)
         return end
 
@@ -95,9 +80,8 @@ class Hearing:
             self.next()
 
     def error(self) -> SpecmeshError:
-        """The error it ends with."""
         end = self.end()
-        assert isinstance(end, Failed), end
+        assert isinstance(end, api.Failed), end
         return end.error
 
 
@@ -108,7 +92,7 @@ class Flaky(SimVerifier):
         super().__init__(settings)
         self.fail_from = 10**9
 
-    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
+    def decode(self, spans: Sequence[Span]) -> list[Any]:
         if any(span.position >= self.fail_from for span in spans):
             raise EngineError("out of memory")
         return super().decode(spans)
@@ -128,20 +112,21 @@ class FlakyDrafter(SimDrafter):
 
 def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
     """What the simulated target says alone."""
-    engine, ids = SimVerifier(SimSettings()), list(prompt)
-    for position in range(len(prompt) - 1, len(prompt) - 1 + count):
-        if position == len(prompt) - 1 and position:
-            engine.decode([Span(0, 0, tuple(prompt[:-1]), logits=False)])
-        logits = engine.decode([Span(0, position, (ids[-1],), logits=True)])[0]
-        assert logits is not None
-        ids.append(int(logits[0].argmax()))
-    return ids[len(prompt) :]
+    return simulated(prompt, count)
 
 
 def request(
     max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT, rounds: bool = False
-) -> Request:
-    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n), rounds)
+) -> api.Request:
+    return api.Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n), rounds)
+
+
+def until(condition: Callable[[], T], what: str) -> T:
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
+    return value
 
 
 class Window(Mailbox[object]):
@@ -151,25 +136,16 @@ class Window(Mailbox[object]):
         """What `at` gives between two turns of the loop, or once that has ended."""
         seen: queue.SimpleQueue[object] = queue.SimpleQueue()
         if thread.is_alive():
-            self.put(Look(lambda: seen.put(at())))
-        deadline = time.monotonic() + PATIENCE
-        while thread.is_alive():
-            with suppress(queue.Empty):
-                return seen.get(timeout=0.1)
-            assert time.monotonic() < deadline, "the loop does not turn"
-        return at()
+            self.put(lambda: seen.put(at()))
+        until(lambda: not seen.empty() or not thread.is_alive(), "the loop does not turn")
+        return at() if seen.empty() else seen.get()
 
     def drain(self) -> list[object]:
         orders = super().drain()
         for order in orders:
-            if isinstance(order, Look):
-                order.take()
-        return [order for order in orders if not isinstance(order, Look)]
-
-
-@dataclass(frozen=True)
-class Look:
-    take: Callable[[], None]
+            if callable(order):
+                order()
+        return [order for order in orders if not callable(order)]
 
 
 class Bench:
@@ -197,17 +173,12 @@ class Bench:
         loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), **bounds)
         return self._run(loop, mailbox, lambda: router.close(linger=100))
 
-    def drafter(
-        self,
-        engine: DraftEngine | None = None,
-        addresses: Sequence[str] = (),
-    ) -> "Running":
+    def drafter(self, engine: DraftEngine | None = None, addresses: Sequence[str] = ()) -> "Running":
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
         mailbox = Window()
-        loop = DrafterLoop(
-            "d", [Route(self.context, address) for address in addresses or (self.address,)], engine, mailbox, drain=0.0
-        )
+        routes = [Route(self.context, address) for address in addresses or (self.address,)]
+        loop = DrafterLoop("d", routes, engine, mailbox, drain=0.0)
         return self._run(loop, mailbox, loop.close)
 
     def pair(
@@ -247,7 +218,6 @@ class Bench:
         return running
 
     def end(self, running: "Running") -> None:
-        """Stop a loop and close its socket, as its process does."""
         self._ends.remove(running.end)
         running.end()
 
@@ -257,33 +227,28 @@ class Bench:
         self.context.destroy(linger=0)
 
 
+@dataclass
 class Running:
     """A daemon that runs."""
 
-    def __init__(
-        self,
-        loop: VerifierLoop | DrafterLoop,
-        mailbox: Window,
-        thread: threading.Thread,
-        close: Callable[[], None],
-    ) -> None:
-        self._loop, self._mailbox, self._thread, self._close = loop, mailbox, thread, close
+    _loop: VerifierLoop | DrafterLoop
+    _mailbox: Window
+    _thread: threading.Thread
+    _close: Callable[[], None]
 
-    def ask(self, what: Request, client: Hearing | None = None) -> Hearing:
+    def ask(self, what: api.Request, client: Hearing | None = None) -> Hearing:
         client = client or Hearing()
-        self._mailbox.put(Submit(what, client))
+        self._mailbox.put(api.Submit(what, client))
         return client
 
-    def probe(self, number: int) -> "queue.SimpleQueue[Pinged | Ponged]":
+    def probe(self, number: int) -> "queue.SimpleQueue[api.Pinged | api.Ponged]":
         """Have every peer pinged; what is heard of it."""
-        heard: queue.SimpleQueue[Pinged | Ponged] = queue.SimpleQueue()
-        self._mailbox.put(PingPeers(number, heard.put))
+        heard: queue.SimpleQueue[api.Pinged | api.Ponged] = queue.SimpleQueue()
+        self._mailbox.put(api.PingPeers(number, heard.put))
         return heard
 
     def cancel(self, client: Hearing) -> None:
-        self._mailbox.put(Cancel(client))
-
-    # --- what it says of itself
+        self._mailbox.put(api.Cancel(client))
 
     def stats(self) -> Any:
         """What /stats would say now."""
@@ -291,57 +256,44 @@ class Running:
 
     @property
     def published(self) -> Any:
-        """What /stats says."""
         return as_json(self._loop.stats.latest)
 
     @property
     def progress(self) -> int:
-        """Changes while it gets on; for a watchdog."""
         return self._loop.progress
 
     def tell_hash(self, model_hash: str) -> None:
-        """The hash of the verifier's model is known now."""
         self._loop.stats.model_hash = model_hash
 
     @property
     def connected(self) -> bool:
-        """Whether the drafter has a verifier."""
         return self._loop.verifier is not None
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """The target's, as the drafter knows it."""
         return self._loop.vocabulary
 
     @property
     def welcome(self) -> bool:
-        """Whether the drafter may draft: a verifier is there, and its vocabulary is known."""
         return self.vocabulary is not None
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models of the drafter's verifiers."""
         return self._loop.models
 
     def served(self, model: str) -> Any:
-        """What answers at the drafter to this name."""
         return self._loop.served(model)
 
-    # --- its end
-
     def begin_to_stop(self) -> None:
-        """What a signal does."""
         self._loop.stop()
 
     def stop(self) -> None:
-        """Stop as a signal does, and wait for the end."""
         self.begin_to_stop()
-        self._mailbox.put(Cancel(Hearing()))
+        self._mailbox.put(api.Cancel(Hearing()))
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the loop does not end"
 
     def end(self) -> None:
-        """Stop, and give back what it used."""
         self.stop()
         self._close()
         self._mailbox.close()
@@ -355,7 +307,7 @@ def bear_silence(monkeypatch: pytest.MonkeyPatch, seconds: float, pings: float |
 
 
 class Scripted:
-    """A ROUTER under the test's control."""
+    """A ROUTER under the test's control; `peer` is who spoke last."""
 
     def __init__(self, router: "zmq.Socket[bytes]") -> None:
         self.socket = router
@@ -363,11 +315,7 @@ class Scripted:
 
     def expect(self, kind: type) -> Any:
         """The next message of this kind; others are skipped."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if (message := self.soon(kind)) is not None:
-                return message
-        raise AssertionError(f"no {kind.__name__} came")
+        return until(lambda: self.soon(kind), f"no {kind.__name__} came")
 
     def soon(self, kind: type) -> Any:
         """The next message, if it is of this kind; None where another, or none, comes soon."""
@@ -392,40 +340,31 @@ class ScriptedDrafter:
         self.socket = dealer
 
     def connected(self) -> None:
-        """Wait until somebody listens."""
         assert self.socket.poll(1000 * PATIENCE, zmq.POLLOUT), "no connection"
 
     def hello(self, name: str = "scripted") -> None:
-        """Say HELLO and wait for WELCOME."""
         self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
         self.expect(m.Welcome)
 
     def expect(self, *kinds: type[m.Message], pong: bool = True) -> Any:
         """The next message of these kinds; others are skipped, PINGs answered unless not wanted."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if self.socket.poll(100):
-                message = decode(self.socket.recv())
-                if isinstance(message, m.Ping) and pong:
-                    self.say(m.Pong(message.number, message.number))
-                if isinstance(message, kinds):
-                    return message
-        raise AssertionError(f"none of {kinds} came")
+
+        def soon() -> m.Message | None:
+            if not self.socket.poll(100):
+                return None
+            message = decode(self.socket.recv())
+            if isinstance(message, m.Ping) and pong:
+                self.say(m.Pong(message.number, message.number))
+            return message if isinstance(message, kinds) else None
+
+        return until(soon, f"none of {kinds} came")
 
     def say(self, *messages: m.Message) -> None:
         for message in messages:
             self.socket.send(encode(message))
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
-
-
 def attach(verifier: Running, drafter: Running) -> None:
-    """Wait until the two know each other."""
     until(lambda: drafter.welcome, "the drafter is welcome")
     until(lambda: verifier.stats()["peers"], "the verifier has its drafter")
 
