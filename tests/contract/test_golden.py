@@ -2,17 +2,16 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
-from http.client import HTTPConnection
 
 import click
 import pytest
 from golden import check, check_facts
 from harness.ports import free_port
-from processes import PATIENCE, Daemon, Mesh, Stream, body, command, generate, request_raw, until
+from processes import Daemon, Mesh, Stream, body, command, generate, request_raw, until
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from served import Served
 
 from specmesh import errors
 from specmesh.cli import main
@@ -40,8 +39,8 @@ def pair(shared: Mesh) -> Pair:
     """The bundled models on llama.cpp, with a chat template; warm, so that nothing is null for lack of a round."""
     pytest.importorskip("llama_cpp")
     keys, template = shared.folder / "api-keys", shared.folder / "chat.jinja"
-    keys.write_text(KEY + "\n")
-    keys.chmod(0o600)
+    keys.touch(0o600)
+    keys.write_text(KEY)
     template.write_text("{% for message in messages %}{{ message.content }}\n{% endfor %}")
     port = free_port()
     options = ("--http", f"127.0.0.1:{port}", "--api-key-file", keys, "--chat-template", template)
@@ -124,29 +123,23 @@ def test_resources(pair: Pair):
 
 
 @pytest.mark.parametrize(
-    ("name", "request_"),
+    ("name", "more"),
     [
-        ("plain", {}),
-        ("several", {"n": 2}),
-        ("logprobs", {"logprobs": 2}),
-        ("rounds", {"rounds": True}),
+        ("completion-plain", {}),
+        ("completion-several", {"n": 2}),
+        ("completion-logprobs", {"logprobs": 2}),
+        ("completion-rounds", {"rounds": True}),
+        ("chat-plain", {}),
+        ("chat-several", {"n": 2}),
+        ("chat-logprobs", {"logprobs": True, "top_logprobs": 2}),
     ],
 )
-def test_completions(pair: Pair, name: str, request_: dict[str, object]):
-    """/v1/completions, whole and streamed."""
+def test_completions(pair: Pair, name: str, more: dict[str, object]):
+    """/v1/completions and /v1/chat/completions, whole and streamed."""
+    path, asked = ("/v1/chat/completions", CHAT) if name.startswith("chat") else ("/v1/completions", TEXT)
     for daemon in pair:
-        check(f"completion-{name}", answered(daemon, "/v1/completions", TEXT | request_))
-        check(f"completion-{name}-stream", streamed(daemon, "/v1/completions", TEXT | request_ | EVENTS))
-
-
-@pytest.mark.parametrize(
-    ("name", "request_"), [("plain", {}), ("several", {"n": 2}), ("logprobs", {"logprobs": True, "top_logprobs": 2})]
-)
-def test_chat_completions(pair: Pair, name: str, request_: dict[str, object]):
-    """/v1/chat/completions, whole and streamed."""
-    for daemon in pair:
-        check(f"chat-{name}", answered(daemon, "/v1/chat/completions", CHAT | request_))
-        check(f"chat-{name}-stream", streamed(daemon, "/v1/chat/completions", CHAT | request_ | EVENTS))
+        check(name, answered(daemon, path, asked | more))
+        check(f"{name}-stream", streamed(daemon, path, asked | more | EVENTS))
 
 
 ERRORS = {
@@ -168,21 +161,18 @@ def test_errors(pair: Pair, mesh: Mesh):
     """What a refused request is answered with: the status, and the error object's fields but for its sentence."""
     told = {name: fields(*ask(pair.verifier, *request)) for name, request in ERRORS.items()}
     assert told == {name: fields(*ask(pair.drafter, *request)) for name, request in ERRORS.items()}
-    told["no key"] = fields(*asked_over_tcp(pair.port))
+    told["no key"] = refusal(Served(pair.verifier, pair.port))
     port = free_port()
     alone = mesh.drafter("", "--http", f"127.0.0.1:{port}", ready=False)
     until(lambda: alone.client.get("/stats"), "it answers")
     told["no verifier"] = fields(*ask(alone, "/v1/completions", TEXT))
-    told["another site"] = fields(*asked_over_tcp(port, Origin="https://evil.example"))
+    told["another site"] = refusal(Served(alone, port), Origin="https://evil.example")
     check_facts("errors", told)
 
 
-def asked_over_tcp(port: int, **headers: str) -> tuple[int, bytes]:
-    """The answer to a request for the models."""
-    with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
-        connection.request("GET", "/v1/models", headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+def refusal(server: Served, **headers: str) -> dict[str, object]:
+    answer = server.ask("GET", "/v1/models", **headers)
+    return fields(answer.status, answer.raw)
 
 
 def fields(status: int, answer: bytes) -> dict[str, object]:

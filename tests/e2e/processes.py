@@ -219,14 +219,15 @@ class Mesh:
         model: str | Path = "",
         *args: object,
         engine: str = "sim",
+        host: str = "127.0.0.1",
         port: int | None = None,
         name: str | None = None,
         program: Sequence[str] = SPECMESH,
         ready: bool = True,
     ) -> Daemon:
-        """A drafter for this mesh's verifier, or for `port` (a proxy)."""
+        """A drafter for this mesh's verifier, by another name of its host, or at another port (a proxy's)."""
         with_model = [] if engine == "ngram" else ["--model", model or "draft_ms=0.5,alpha=0.9"]
-        options = ("--engine", engine, *with_model, "--connect", f"tcp://127.0.0.1:{port or self.port}", "--threads", 1)
+        options = ("--engine", engine, *with_model, "--connect", f"tcp://{host}:{port or self.port}", "--threads", 1)
         daemon = self.start("drafter", *options, *args, name=name, program=program)
         return self.attached(daemon.ready()) if ready else daemon
 

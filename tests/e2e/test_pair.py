@@ -10,7 +10,6 @@ from processes import PATIENCE, SPECMESH, Done, Mesh, body, command, complete, e
 from specmesh.security.keys import KeyFolder
 
 PROMPT = "Nobody reads along"
-DRAFTER = ("--engine", "sim", "--model", "draft_ms=1,alpha=0.9")
 
 
 class Pairing:
@@ -77,8 +76,7 @@ def test_a_paired_verifier_at_other_addresses(mesh: Mesh):
     paired(mesh, "box", f"tcp://127.0.0.1:{free_port()}")
     verifier = mesh.verifier("", "--keys", mesh.folder / "box.keys")
     for host in ("127.0.0.1", "localhost"):
-        options = (*DRAFTER, "--keys", mesh.folder / "mac.keys", "--connect", f"tcp://{host}:{mesh.port}")
-        drafter = mesh.attached(mesh.start("drafter", *options, name=host).ready())
+        drafter = mesh.drafter("", "--keys", mesh.folder / "mac.keys", host=host)
         assert complete(drafter, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
         assert drafter.stop() == 0
     assert verifier.stop() == 0
@@ -98,8 +96,7 @@ def test_two_verifiers_that_tell_one_address(mesh: Mesh):
     addresses = mesh.address, f"tcp://127.0.0.1:{free_port()}"
     for box, address in zip(("one", "two"), addresses, strict=True):
         mesh.verifier("", "--keys", mesh.folder / f"{box}.keys", "--bind", address, name=box)
-    both = ("--connect", addresses[0], "--connect", addresses[1])
-    drafter = mesh.start("drafter", *DRAFTER, "--keys", mesh.folder / "mac.keys", *both)
+    drafter = mesh.drafter("", "--keys", mesh.folder / "mac.keys", "--connect", addresses[1], ready=False)
 
     def there() -> list[bool]:
         return [one["name"] is not None for one in drafter.stats().get("verifiers", [])]

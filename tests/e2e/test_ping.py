@@ -101,15 +101,11 @@ def test_a_stopped_peer(mesh: Mesh):
 def test_nobody_there(mesh: Mesh):
     """69: at a verifier without drafters, at a drafter without a verifier, and without any daemon."""
     verifier = mesh.verifier("step_ms=4")
-    done = command("ping", "--socket", verifier.socket)
-    assert (done.code, done.out) == (69, "")
-    assert "no drafter is attached" in done.err
+    command("ping", "--socket", verifier.socket).refused(69, "no drafter is attached")
     drafter = mesh.drafter(port=1, ready=False)
     until(lambda: "verifier" in str(drafter.client.get("/health").get("reason")), "it looks for its verifier")
-    done = command("ping", "--socket", drafter.socket)
-    assert done.code == 69
-    assert "does not answer" in done.err
-    assert command("ping", "--socket", mesh.folder / "none.sock").code == 69
+    command("ping", "--socket", drafter.socket).refused(69, "does not answer")
+    command("ping", "--socket", mesh.folder / "none.sock").refused(69)
 
 
 def test_ps(pair: dict[str, Daemon], found: dict[str, str]):
@@ -128,8 +124,7 @@ def test_ps(pair: dict[str, Daemon], found: dict[str, str]):
 
 def test_ps_without_daemons(tmp_path: Path):
     """69 where none runs."""
-    done = command("ps", env=runtime(tmp_path))
-    assert (done.code, done.out) == (69, "")
+    command("ps", env=runtime(tmp_path)).refused(69)
 
 
 def checks(env: dict[str, str]) -> dict[tuple[str, str], dict[str, str]]:

@@ -3,8 +3,6 @@
 import re
 import signal
 from collections.abc import Callable
-from importlib.resources import files
-from pathlib import Path
 
 import pytest
 from processes import Daemon, Done, Mesh, Running, body, command, complete, generate, sim_text, until
@@ -25,12 +23,9 @@ def text(how: tuple[object, ...], count: int = N) -> str:
     return sim_text(PROMPT, count, SamplingParams(0.8, seed=7) if how else None)
 
 
-def start_again(mesh: Mesh, daemon: Daemon) -> Daemon:
+def start_again(mesh: Mesh, role: str) -> Daemon:
     """The daemon of that role once more, at the same socket; not waited for."""
-    model, role = {"verifier": (TARGET, "--bind"), "drafter": (DRAFT, "--connect")}[daemon.role]
-    return mesh.start(
-        daemon.role, "--engine", "sim", "--model", model, role, mesh.address, "--threads", 1, name=daemon.socket.stem
-    )
+    return mesh.verifier(TARGET, ready=False) if role == "verifier" else mesh.drafter(DRAFT, ready=False)
 
 
 def nothing_left(*daemons: Daemon) -> None:
@@ -63,7 +58,7 @@ def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tup
     for role in ("verifier", "drafter"):
         if killed in (role, "both"):
             pair[role].kill()
-            again[role] = start_again(mesh, pair[role])
+            again[role] = start_again(mesh, role)
     done = running.end()
     assert (done.code, done.out) == (0, text(how) + "\n")
     if killed in (client, "both"):
@@ -78,7 +73,7 @@ def test_a_stopped_drafter_is_waited_for_too(mesh: Mesh):
     verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT, "--drain", 0)
     running = Running(drafter, PROMPT, "--max-tokens", N).read(40)
     drafter.stop()
-    again = start_again(mesh, drafter)
+    again = start_again(mesh, "drafter")
     done = running.end()
     assert (done.code, done.out) == (0, text(GREEDY) + "\n")
     assert done.err.startswith("specmesh: the drafter is stopping; it is waited for")
@@ -125,7 +120,7 @@ def test_nobody_comes_back_in_time(mesh: Mesh):
     assert done.err.count("\n") == 1
     name = done.err.split()[-1]
     assert done.err.endswith(f"specmesh generate --resume {name}\n")
-    again = start_again(mesh, verifier).ready()
+    again = start_again(mesh, "verifier").ready()
     mesh.attached(drafter.ready())
     whole = generate_again(drafter, name)
     assert whole == Done(0, text(GREEDY) + "\n", "")
@@ -173,19 +168,13 @@ def generate_again(daemon: Daemon, name: str, *more: object) -> Done:
 def test_the_bundled_pair(mesh: Mesh, killed: str):
     """The same with real models; the prompts have no near ties, so the text is the same to the byte."""
     pytest.importorskip("llama_cpp")
-    models = Path(str(files("specmesh") / "models"))
     small = ("--ctx", 512, "--max-sessions", 2)
     prompt = "class Stack:\n    def __init__(self"
-    verifier = mesh.verifier(models / "target.gguf", *small, engine="llama")
-    drafter = mesh.drafter(models / "drafter.gguf", *small, engine="llama")
+    verifier = mesh.verifier("bundled", *small, engine="llama")
+    drafter = mesh.drafter("bundled", *small, engine="llama")
     alone = generate(verifier, prompt, "--max-tokens", 300, "--no-draft").out
     running = Running(drafter, prompt, "--max-tokens", 300).read(60)
-    pair = {"verifier": verifier, "drafter": drafter}
-    pair[killed].kill()
-    args = {
-        "verifier": ("--model", models / "target.gguf", "--bind", mesh.address),
-        "drafter": ("--model", models / "drafter.gguf", "--connect", mesh.address),
-    }
-    mesh.start(killed, "--engine", "llama", *args[killed], "--threads", 1, *small, name=killed)
+    {"verifier": verifier, "drafter": drafter}[killed].kill()
+    {"verifier": mesh.verifier, "drafter": mesh.drafter}[killed]("bundled", *small, engine="llama", ready=False)
     done = running.end()
     assert (done.code, done.out) == (0, alone)

@@ -1,16 +1,17 @@
 """The daemons under a service manager: what it hears, through a socket as systemd's is."""
 
-import http.client
 import json
+import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from harness.ports import free_port
-from processes import PATIENCE, Daemon, Mesh, Running, body, complete, generate, until
+from processes import PATIENCE, Mesh, Running, body, complete, generate, until
+from served import Served
 
 
 class Manager:
@@ -29,10 +30,12 @@ class Manager:
             if key in self.heard[-1]:
                 return self.heard[-1]
 
-    def count(self, key: str, number: int) -> None:
-        """Read so many of them."""
-        for _ in range(number):
-            self.until(key)
+    def drain(self) -> None:
+        """Read what has come."""
+        self.socket.setblocking(False)
+        with suppress(BlockingIOError):
+            self.until("no such key")
+        self.socket.settimeout(PATIENCE)
 
 
 @pytest.fixture
@@ -45,10 +48,6 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
     made.socket.close()
 
 
-def start_verifier(mesh: Mesh, model: str) -> Daemon:
-    return mesh.start("verifier", "--engine", "sim", "--model", model, "--bind", mesh.address)
-
-
 @pytest.mark.fault(
     "E8.92",
     "READY before a text can be generated; a client before that",
@@ -56,7 +55,7 @@ def start_verifier(mesh: Mesh, model: str) -> Daemon:
 )
 def test_ready_means_ready(mesh: Mesh, manager: Manager):
     """READY once a text can be generated, and not before; STOPPING at the first signal."""
-    verifier = start_verifier(mesh, "step_ms=1")
+    verifier = mesh.verifier("step_ms=1", ready=False)
     assert "127.0.0.1" in manager.until("READY")["STATUS"]
     assert generate(verifier, "a text", "--max-tokens", 5).code == 0
     assert any("EXTEND_TIMEOUT_USEC" in message for message in manager.heard[:-1])
@@ -66,17 +65,16 @@ def test_ready_means_ready(mesh: Mesh, manager: Manager):
 
 def test_a_drafter_is_ready_without_its_verifier(mesh: Mesh, manager: Manager):
     """Or it would be started over and over while the other machine is off."""
-    drafter = mesh.start("drafter", "--engine", "ngram", "--connect", mesh.address)
+    drafter = mesh.drafter(engine="ngram", ready=False)
     manager.until("READY")
     assert generate(drafter, "a text").code == 69
 
 
 def test_never_ready(mesh: Mesh, manager: Manager):
     """A daemon that cannot start says nothing of the kind."""
-    assert start_verifier(mesh, "step_ms=never").wait() == 78
-    manager.socket.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        manager.until("READY")
+    assert mesh.verifier("step_ms=never", ready=False).wait() == 78
+    manager.drain()
+    assert not [message for message in manager.heard if "READY" in message]
 
 
 @pytest.mark.fault("E8.96")
@@ -104,13 +102,6 @@ def test_settings_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     assert verifier.events("session_opened")
 
 
-def status(port: int, key: str) -> int:
-    """What GET /stats is answered with."""
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
-        connection.request("GET", "/stats", headers={"Authorization": f"Bearer {key}"})
-        return connection.getresponse().status
-
-
 @pytest.mark.fault(
     "E8.96",
     "keys and settings are changed while it runs, rightly and wrongly",
@@ -126,6 +117,9 @@ def test_keys_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     verifier = mesh.verifier("step_ms=1", *options)
     manager.until("READY")
 
+    def statuses() -> list[int]:
+        return [Served(verifier, port, key).ask("GET", "/stats").status for key in ("sk-old", "sk-new", "sk-newer")]
+
     def reload() -> None:
         verifier.signal(signal.SIGHUP)
         manager.until("RELOADING")
@@ -133,7 +127,7 @@ def test_keys_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
 
     file.write_text("sk-new\nsk-newer\n")
     reload()
-    assert [status(port, key) for key in ("sk-old", "sk-new", "sk-newer")] == [401, 200, 200]
+    assert statuses() == [401, 200, 200]
     assert "2 keys" in str(until(lambda: verifier.events("reloaded"), "the reload is logged")[0]["now"])
 
     settings.write_text('log-level = "warning"\n')
@@ -141,7 +135,7 @@ def test_keys_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     reload()
     file.write_text("")
     reload()
-    assert [status(port, key) for key in ("sk-old", "sk-new", "sk-newer")] == [401, 200, 200]
+    assert statuses() == [401, 200, 200]
     until(lambda: len(verifier.events("not_reloaded")) == 2, "each reload that failed is one error")
     assert str(file) in str(verifier.events("not_reloaded")[0]["error"])
     complete(verifier, body("a text", 5))
@@ -160,11 +154,13 @@ def test_a_log_in_a_file(mesh: Mesh, tmp_path: Path):
 @pytest.mark.fault("E8.91")
 def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
     """The engine takes longer than the manager's interval: the loop goes on, and says so."""
-    verifier = start_verifier(mesh, "steps_ms=1/2500")
+    verifier = mesh.verifier("steps_ms=1/8000", ready=False)
     manager.until("READY")
     running = Running(verifier, "a text", "--max-tokens", "1")
     until(lambda: verifier.live() == 1, "the step runs")
-    manager.count("WATCHDOG", 2)
+    manager.drain()
+    manager.until("WATCHDOG")
+    manager.until("WATCHDOG")
     assert verifier.live() == 1
     assert running.end().code == 0
 
@@ -172,12 +168,14 @@ def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
 @pytest.mark.fault("E8.91")
 def test_no_heartbeats_from_a_stopped_process(mesh: Mesh, manager: Manager):
     """What does not run tells nothing; it goes on where it was."""
-    verifier = start_verifier(mesh, "step_ms=1")
+    verifier = mesh.verifier("step_ms=1", ready=False)
     manager.until("WATCHDOG")
     verifier.signal(signal.SIGSTOP)
+    os.waitpid(verifier.pid, os.WUNTRACED)
+    manager.drain()
     manager.socket.settimeout(2.0)
     with pytest.raises(TimeoutError):
-        manager.count("WATCHDOG", 3)
+        manager.until("WATCHDOG")
     verifier.signal(signal.SIGCONT)
     manager.socket.settimeout(PATIENCE)
     manager.until("WATCHDOG")

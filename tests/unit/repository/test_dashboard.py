@@ -43,7 +43,6 @@ def exported(snapshots):
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_queries_name_what_is_exported(exported, query):
-    """Every metric of a query is exported, with the labels that it selects and sums by."""
     names = re.findall(r"specmesh_\w+", query)
     assert names
     assert set(names) <= exported.keys()
@@ -57,7 +56,6 @@ def test_queries_name_what_is_exported(exported, query):
 
 
 def test_legends_name_labels_that_are_left(exported):
-    """A legend's labels are among those its query keeps."""
     for panel in PANELS:
         for target in panel["targets"]:
             used = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
@@ -73,12 +71,8 @@ def test_panels_are_whole():
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in PANELS}
     assert len(places) == len(PANELS)
     for panel in PANELS:
-        assert panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"]
-        assert panel["targets"]
-        assert {panel["datasource"]["uid"], *(target["datasource"]["uid"] for target in panel["targets"])} == {
-            "${datasource}"
-        }
+        assert all((panel["title"], panel["fieldConfig"]["defaults"]["unit"], panel["targets"]))
+        assert {one["datasource"]["uid"] for one in (panel, *panel["targets"])} == {"${datasource}"}
 
 
 def test_variables():

@@ -120,7 +120,6 @@ def _is_flag(command, name):
 
 @documents
 def test_flags_in_sentences_exist(path):
-    """A flag in backticks belongs to some command of ours."""
     known = {flag for command in main.commands.values() for flag in flags(command)} | set(main.params[0].opts)
     shown = set(re.findall(r"`(--[a-z-]+)", prose(path.read_text(encoding="utf-8"))))
     assert shown <= known
@@ -146,34 +145,30 @@ def test_environment_variables_exist():
         param = next(param for param in main.commands[name].params if flag in param.opts)
         assert param.envvar is None  # so that click's prefix names it
     assert main.context_settings["auto_envvar_prefix"] == "SPECMESH"
-    named = {
-        name: param.envvar
+    sockets = {
+        (name, param.envvar)
         for name, command in main.commands.items()
         for param in command.params
         if "--socket" in param.opts
     }
-    assert named == dict.fromkeys(
-        ("audit", "chat", "generate", "plan", "stats", "ping"), "SPECMESH_SOCKET"
-    ) | dict.fromkeys(("verifier", "drafter"))
+    clients = {(name, "SPECMESH_SOCKET") for name in ("audit", "chat", "generate", "plan", "stats", "ping")}
+    assert sockets == clients | {("verifier", None), ("drafter", None)}
 
 
 @documents
 def test_make_targets_exist(path):
-    """Every `make` target named is one."""
     text = path.read_text(encoding="utf-8")
     shown = {line.split()[1] for line in shell_lines(text) if line.startswith("make ")}
     assert shown | set(re.findall(r"`make ([a-z]+)", text)) <= TARGETS
 
 
 def test_all_make_targets_are_told():
-    """CONTRIBUTING's table has each target."""
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `make ([a-z]+)`", contributing, re.MULTILINE)) == TARGETS
 
 
 @documents
 def test_links_resolve(path):
-    """A relative link leads to a file that exists, and to a heading where it names one."""
     text = path.read_text(encoding="utf-8")
     for link in LINK.findall(prose(text)):
         if link.startswith(("https://", "mailto:")):
@@ -186,7 +181,6 @@ def test_links_resolve(path):
 
 
 def test_files_named_exist():
-    """Files named in backticks by their path from the root exist."""
     for path in DOCUMENTS[:-1]:
         shown = re.findall(
             r"`((?:tests|tools|bench|fuzz|soak|wire|daemons|specmesh)/[\w./-]+)`", path.read_text(encoding="utf-8")
@@ -250,14 +244,8 @@ def test_exit_codes_are_those_left_with():
     """The exit codes are those of our errors, and what click and the shell add."""
     told = {int(cell) for cell in first_cells(section(OPERATIONS, "Exit codes")) if cell.isdecimal()}
     ours = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.SpecmeshError)]
-    assert told == {cls.exit_code for cls in ours} | {
-        0,
-        click.UsageError.exit_code,
-        STUCK,
-        SYSTEM_REFUSED,
-        NOT_WRITTEN,
-        INTERRUPTED,
-    }
+    others = {0, click.UsageError.exit_code, STUCK, SYSTEM_REFUSED, NOT_WRITTEN, INTERRUPTED}
+    assert told == {cls.exit_code for cls in ours} | others
 
 
 def test_resources_exist():
@@ -268,7 +256,6 @@ def test_resources_exist():
 
 
 def test_cli_reference_is_current():
-    """docs/cli.md is what `make docs` writes now."""
     path = ROOT / "tools" / "cli_reference.py"
     spec = importlib.util.spec_from_file_location("cli_reference", path)
     tool = importlib.util.module_from_spec(spec)
@@ -277,7 +264,6 @@ def test_cli_reference_is_current():
 
 
 def test_every_option_is_explained():
-    """No option of a command without a line of help, --help and the plain ones of a word aside."""
     silent = []
     for name, command in main.commands.items():
         for each in command.commands.values() if isinstance(command, click.Group) else [command]:
