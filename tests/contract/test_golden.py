@@ -98,15 +98,20 @@ def test_generate_json(pair: Pair, name: str, options: tuple[object, ...]):
 
 def test_stats_and_metrics(pair: Pair):
     """`stats --json` and /metrics of both, while they draft."""
-    with Stream(pair.verifier, body("def f(", 3500, ignore_eos=True)) as stream:
-        stream.read(while_=lambda: sum(stream.accepted) < 20)
-        until(lambda: all(one.stats()["draft_n"] is not None for one in pair), "the snapshots have it")
-        for daemon in pair:
-            check(f"stats-{daemon.role}", command("stats", "--json", "--socket", daemon.socket).json)
-            status, answer = ask(daemon, "/metrics")
-            assert status == 200
-            families = text_string_to_metric_families(answer.decode())
-            check_facts(f"metrics-{daemon.role}", dict(sorted((family.name, described(family)) for family in families)))
+
+    def taken() -> list[tuple[str, object, bytes]] | None:
+        with Stream(pair.verifier, body("def f(", 3500, ignore_eos=True)) as stream:
+            stream.read(while_=lambda: sum(stream.accepted) < 20)
+            until(lambda: all(one.stats()["draft_n"] is not None for one in pair), "the snapshots have it")
+            shown = [command("stats", "--json", "--socket", one.socket).json for one in pair]
+            metrics = [ask(one, "/metrics")[1] for one in pair]
+            lasted = all(one.stats()["draft_n"] is not None for one in pair)
+        return [(one.role, *both) for one, *both in zip(pair, shown, metrics, strict=True)] if lasted else None
+
+    for role, stats, metrics in until(taken, "they draft for as long as it takes to look"):
+        check(f"stats-{role}", stats)
+        families = text_string_to_metric_families(metrics.decode())
+        check_facts(f"metrics-{role}", dict(sorted((family.name, described(family)) for family in families)))
 
 
 def described(family: Metric) -> str:

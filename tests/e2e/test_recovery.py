@@ -152,7 +152,7 @@ def test_after_the_grace_nothing_is_left(mesh: Mesh):
     running = Running(drafter, PROMPT, "--max-tokens", 4000, "--reconnect-timeout", 0).read(40)
     drafter.kill()
     running.end()
-    until(lambda: verifier.stats()["sessions"]["kept"] == 1, "it is kept")
+    until(lambda: verifier.events("session_kept"), "it is kept")
     nothing_left(verifier)
     assert complete(verifier, body(PROMPT, 20)).text == text(GREEDY, 20)
 

@@ -116,7 +116,7 @@ def test_on_the_command_line(daemon: Daemon, tmp_path: Path):
     assert done.out in ("yes\n", "no\n")
     grammar.write_text('root ::= "yes')
     generate(daemon, "Is it?", "--grammar-file", grammar).refused(2, "grammar cannot be used: line 1: unexpected end")
-    generate(daemon, "x", "--grammar-file", grammar, "--json-schema", "{}").refused(2)
+    assert generate(daemon, "x", "--grammar-file", grammar, "--json-schema", "{}").code == 2
 
 
 def test_as_the_openai_client_asks_for_it(url: str):

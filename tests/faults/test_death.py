@@ -165,7 +165,7 @@ def test_gone_client_cancels_on_the_verifier(verifier: Daemon, drafters: Mesh, n
         if number == signal.SIGINT:
             assert (done.code, done.err) == (130, "")
         until(lambda: verifier.live() == 0, "the session is cancelled")
-        after = generate(daemon, PROMPT, "--max-tokens")
+        after = generate(daemon, PROMPT, "--max-tokens", 10)
         assert (after.code, after.out) == (0, sim_text(PROMPT, 10) + "\n")
 
 
