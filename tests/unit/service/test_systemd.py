@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from specmesh.cli import main
 from specmesh.cli.config import keys
+from specmesh.errors import ConfigError
 from specmesh.service import Scope, systemd
-from specmesh.service.systemd import systemd_service, unit
+from specmesh.service.systemd import parse_units, service_credential, systemd_service, unit
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
 
@@ -129,3 +130,43 @@ def test_what_a_unit_promises(scope: Scope):
 def test_wrong_usage_is_what_click_leaves_with():
     """The exit code that the units treat as permanent."""
     assert click.UsageError.exit_code == 2
+
+
+UNIT = "# /etc/systemd/system/specmesh-verifier.service\n[Service]\nType=notify\nUser=specmesh\n"
+KEY = "LoadCredential=specmesh.key:/etc/specmesh/secret.key\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", None),
+        (UNIT, None),
+        (UNIT + KEY, "/etc/specmesh/secret.key"),
+        (UNIT + "LoadCredential=api-keys:/etc/specmesh/api-keys\n", None),
+        (UNIT + KEY + "LoadCredential=api-keys:/etc/specmesh/api-keys\n", "/etc/specmesh/secret.key"),
+        (UNIT + KEY + "LoadCredential=\n", None),
+        (UNIT + KEY + "LoadCredential = specmesh.key:/etc/other\n", "/etc/other"),
+        (UNIT + "#" + KEY, None),
+        (UNIT + "LoadCredentialEncrypted=api-keys:/a\n", None),
+    ],
+)
+def test_what_the_units_say(text: str, found: str | None):
+    assert parse_units(text) == (None if found is None else Path(found))
+
+
+@pytest.mark.parametrize(
+    "line", ["LoadCredentialEncrypted=specmesh.key:/etc/specmesh/secret.cred", "LoadCredential=specmesh.key:elsewhere"]
+)
+def test_what_only_systemd_can_read(line: str):
+    """Another key must not be made in its stead."""
+    with pytest.raises(ConfigError, match="only systemd can read"):
+        parse_units(UNIT + line + "\n")
+
+
+def test_through_systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert service_credential() is None
+    program = tmp_path / "systemctl"
+    program.write_text(f"#!/bin/sh\n[ $1 = cat ] && echo '{KEY.strip()}'\n")
+    program.chmod(0o755)
+    assert service_credential() == Path("/etc/specmesh/secret.key")
