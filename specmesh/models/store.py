@@ -153,18 +153,28 @@ class ModelReport:
 
 def inspect(path: Path) -> ModelReport:
     """Look at a GGUF file or a model directory. Raise ConfigError where it is neither, or damaged."""
+    from specmesh.engines.load import load_tokenizer
+
     if not path.exists():
         raise ConfigError(f"no model at {path}: check the path")
     found: GgufHeader | HfDirectory
+    fingerprint, can_trim, notes = None, None, list[str]()
     if path.is_dir():
         found = read_directory(path)
-        kind, parameters, size_bytes = "hf", found.parameters, found.size_bytes
-        size, fingerprint, can_trim, notes = _by_files(path, found)
+        kind, parameters, size_bytes, can_trim = "hf", found.parameters, found.size_bytes, found.can_trim
+        notes.append("whether it can trim is told by its architecture, not tried")
     else:
         headers = [read_header(part) for part in parts(path)]
         found, kind = headers[0], "gguf"
         parameters, size_bytes = sum(one.parameters for one in headers), sum(one.file_size for one in headers)
-        size, fingerprint, can_trim, notes = _by_llama(path)
+    try:
+        fingerprint = load_tokenizer(path).vocabulary.fingerprint()
+        if kind == "gguf":
+            from specmesh.engines.llama.engine import probe_trim
+
+            can_trim = probe_trim(path)
+    except (ConfigError, EngineError) as error:
+        notes.append(f"{'whether it can trim' if fingerprint else 'the fingerprint'} is unknown: {error}")
     return ModelReport(
         path=str(path),
         kind=kind,
@@ -173,39 +183,8 @@ def inspect(path: Path) -> ModelReport:
         size_bytes=size_bytes,
         quantisation=found.quantisation,
         context=found.context,
-        vocabulary_size=size or found.vocabulary_size,
+        vocabulary_size=found.vocabulary_size,
         vocabulary_fingerprint=fingerprint,
         can_trim=can_trim,
         notes=tuple(notes),
     )
-
-
-def _by_llama(path: Path) -> tuple[int | None, str | None, bool | None, list[str]]:
-    """Size and fingerprint of the vocabulary, whether the context can be trimmed, and notes."""
-    from specmesh.engines.llama.engine import probe_trim
-    from specmesh.engines.load import load_tokenizer
-
-    size = fingerprint = None
-    try:
-        vocabulary = load_tokenizer(path).vocabulary
-        size, fingerprint = len(vocabulary), vocabulary.fingerprint()
-        return size, fingerprint, probe_trim(path), []
-    except (ConfigError, EngineError) as error:
-        unknown = "fingerprint and trimming are" if size is None else "whether it can trim is"
-        return size, fingerprint, None, [f"{unknown} unknown: {error}"]
-
-
-def _by_files(path: Path, found: HfDirectory) -> tuple[int | None, str | None, bool | None, list[str]]:
-    from specmesh.engines.hf_vocabulary import load_hf_vocabulary
-
-    fingerprint, notes = None, list[str]()
-    try:
-        fingerprint = load_hf_vocabulary(path).vocabulary.fingerprint()
-    except ConfigError as error:
-        notes.append(f"the fingerprint is unknown: {error}")
-    if found.can_trim is None:
-        name = found.architecture or "unnamed"
-        notes.append(f"whether it can trim is unknown for architecture {name}, or for its window")
-    elif found.can_trim:
-        notes.append("that it can trim is told by its architecture, not tried")
-    return None, fingerprint, found.can_trim, notes

@@ -70,11 +70,6 @@ def wait(
     failed: called with what was wrong with a peer, and tries left. Raise Refused after too many, Busy if nobody came.
     """
     end, spent = time.monotonic() + lifetime, 0
-
-    def spend() -> None:
-        nonlocal spent
-        spent += 1
-
     while spent < MAX_WRONG_CODES and (left := end - time.monotonic()) > 0:
         listener.settimeout(left)
         try:
@@ -84,9 +79,11 @@ def wait(
         except OSError:
             continue  # it left before it was heard
         with connection:
+            lines = LineChannel(connection)
             try:
-                return offer(LineChannel(connection), code, mine, spend, admit)
+                return offer(lines, code, mine, admit)
             except (RemoteProtocolError, OSError) as error:
+                spent += lines.told  # something that a guess could be tried on
                 failed(str(error), MAX_WRONG_CODES - spent)
     if spent >= MAX_WRONG_CODES:
         raise Refused(f"{MAX_WRONG_CODES} wrong codes, and nobody was let in: run `specmesh pair` again for a new one")
@@ -97,17 +94,15 @@ def offer(
     lines: "LineChannel",
     code: str,
     mine: PairingIntroduction,
-    spend: Callable[[], None],
     admit: Callable[[PairingIntroduction], None],
 ) -> PairingIntroduction:
-    """The verifier's side of one exchange; `spend` is called before anything is told that a guess could be tried on."""
+    """The verifier's side of one exchange."""
     greeting = lines.read()
     if not greeting.startswith(_GREETING):
         raise RemoteProtocolError("something came that is no drafter of this version")
     side = SPAKE2_B(_password(code), **_SIDES)
     message = side.start()
     box = _box(side, greeting.removeprefix(_GREETING))
-    spend()
     lines.write(message.hex().encode())
     try:
         theirs = _opened(box, lines.read(), "drafter")
@@ -173,9 +168,11 @@ class LineChannel:
         self._connection = connection
         self._end = time.monotonic() + EXCHANGE_TIMEOUT_S
         self._kept = b""
+        self.told = False
 
     def write(self, line: bytes) -> None:
         self._arm()
+        self.told = True
         self._connection.sendall(line + b"\n")
 
     def read(self) -> bytes:

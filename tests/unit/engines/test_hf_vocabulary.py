@@ -125,39 +125,22 @@ def test_files_that_are_none(tmp_path: Path, tokenizer: object, words: str):
     assert str(tmp_path / "tokenizer.json") in str(caught.value)
 
 
-def trained(folder: Path, kind: str) -> Path:
-    text = ["the quick brown fox", "Grüße, naïve café", "def f(x):\n    return x", "the the the theory"] * 20
-    if kind == "byte-level":
-        made = tokenizers.Tokenizer(tokenizers.models.BPE())
-        made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        made.decoder = tokenizers.decoders.ByteLevel()
-        alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-        trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, special_tokens=["<|end|>"], initial_alphabet=alphabet)
-    else:
-        made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", byte_fallback=True))  # noqa: S106
-        made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-        made.decoder = tokenizers.decoders.Sequence(
-            [tokenizers.decoders.Replace("▁", " "), tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()]
-        )
-        octets = [f"<0x{byte:02X}>" for byte in range(256)]
-        trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>", "</s>", *octets])
-    made.train_from_iterator(text, trainer)
-    made.save(str(folder / "tokenizer.json"))
-    if kind != "byte-level":  # byte tokens stand for bytes: they are no special tokens
-        value = json.loads((folder / "tokenizer.json").read_text())
-        value["added_tokens"] = [token for token in value["added_tokens"] if not token["content"].startswith("<0x")]
-        (folder / "tokenizer.json").write_text(json.dumps(value))
-    return folder
-
-
-@pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])
-def test_bytes_of_an_encoding_are_the_text(tmp_path: Path, kind: str):
-    """Of a tokenizer that the package trained and saved: the pieces of any encoding, put together, are the text."""
-    found = load_tokenizer(trained(tmp_path, kind))
+def test_bytes_of_an_encoding_are_the_text(tmp_path: Path):
+    """Of a SentencePiece tokenizer that the package trained and saved; a byte-level one is held against llama.cpp."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", byte_fallback=True))  # noqa: S106
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    made.decoder = tokenizers.decoders.Sequence(
+        [tokenizers.decoders.Replace("▁", " "), tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()]
+    )
+    octets = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>", "</s>", *octets])
+    made.train_from_iterator(["the quick brown fox", "Grüße, naïve café", "the the the theory"] * 20, trainer)
+    value = json.loads(made.to_str())  # byte tokens stand for bytes: they are no special tokens
+    value["added_tokens"] = [token for token in value["added_tokens"] if not token["content"].startswith("<0x")]
+    found = load_tokenizer(written(tmp_path, value))
     assert found.encode is not None
     for text in ("the quick brown fox", "Grüße  日本\n\t😀", "def g():\n        pass\n"):
-        whole = found.vocabulary.text(found.encode(text))
-        assert whole == (text if kind == "byte-level" else f" {text}")
+        assert found.vocabulary.text(found.encode(text)) == f" {text}"
 
 
 @pytest.mark.models

@@ -18,10 +18,6 @@ RAW = bytes(range(256)) * 1200
 """A file of 307,200 bytes."""
 
 
-def lines(text: str) -> list[str]:
-    return text.splitlines()
-
-
 class TestGguf:
     def test_the_only_one(self, hub: HubServer, models: Models, root: Path) -> None:
         """Without FILE the one GGUF model comes, alone; its path is all of stdout; nothing is on stderr."""
@@ -44,7 +40,7 @@ class TestGguf:
         hub.repos["me/tiny"] = Repo({"tiny-Q4_0.gguf": RAW, "sub/tiny-F16.gguf": RAW * 2})
         done = models("pull", "me/tiny")
         assert (done.code, done.out, hub.served) == (2, "", [])
-        assert lines(done.err)[1:] == ["  tiny-Q4_0.gguf (307.2 kB)", "  sub/tiny-F16.gguf (614.4 kB)"]
+        assert done.err.splitlines()[1:] == ["  tiny-Q4_0.gguf (307.2 kB)", "  sub/tiny-F16.gguf (614.4 kB)"]
         assert models("pull", "me/tiny", "sub/tiny-F16.gguf").out.endswith("me/tiny/sub/tiny-F16.gguf\n")
 
     @pytest.mark.fault("E7.77")
@@ -60,7 +56,7 @@ class TestGguf:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
         assert models("pull", "me/tiny", "--revision", "v1").out == f"{root / 'me/tiny@v1/tiny.gguf'}\n"
         done = models("pull", "me/tiny", "--revision", "v9")
-        assert (done.code, len(lines(done.err))) == (2, 1)
+        assert (done.code, len(done.err.splitlines())) == (2, 1)
         assert "no revision v9" in done.err
 
 
@@ -99,7 +95,7 @@ class TestInterrupted:
     def test_goes_on_where_it_stopped(self, hub: HubServer, models: Models, root: Path) -> None:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
         broken = models("pull", "me/tiny")
-        assert (broken.code, broken.out, len(lines(broken.err))) == (75, "", 1)
+        assert (broken.code, broken.out, len(broken.err.splitlines())) == (75, "", 1)
         assert "100000 of 307200 bytes are kept" in broken.err
         assert not (root / "me/tiny").exists()
         done = models("pull", "me/tiny")
@@ -116,7 +112,7 @@ class TestInterrupted:
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60)
         over.set()
-        assert (process.returncode, len(lines(err))) == (130, 1)
+        assert (process.returncode, len(err.splitlines())) == (130, 1)
         assert "interrupted" in err
         assert models("pull", "me/tiny").code == 0
         assert hub.served[-1].range == "bytes=100000-"
@@ -150,7 +146,7 @@ class TestRefused:
     def test_wrong_checksum(self, hub: HubServer, models: Models, root: Path, lfs_from: int) -> None:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, lfs_from=lfs_from, lie={"tiny.gguf"})
         done = models("pull", "me/tiny")
-        assert (done.code, done.out, len(lines(done.err))) == (1, "", 1)
+        assert (done.code, done.out, len(done.err.splitlines())) == (1, "", 1)
         assert "tiny.gguf" in done.err
         assert "checksum" in done.err
         assert sorted(path.suffix for path in root.rglob("*") if path.is_file()) == [".lock"]
@@ -170,7 +166,7 @@ class TestRefused:
     def test_status(self, hub: HubServer, models: Models, status: int, code: str, exit_code: int, said: str) -> None:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, status=status, code=code)
         done = models("pull", "me/tiny")
-        assert (done.code, done.out, len(lines(done.err))) == (exit_code, "", 1), done.err
+        assert (done.code, done.out, len(done.err.splitlines())) == (exit_code, "", 1), done.err
         assert said in done.err
 
     @pytest.mark.fault("E7.85")
@@ -191,7 +187,7 @@ class TestRefused:
         """HF_HUB_OFFLINE: no request at all; what an earlier pull brought is found, another is refused."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
         refused = models.process("pull", "me/tiny", HF_HUB_OFFLINE="1")
-        assert (refused.code, len(lines(refused.err)), hub.asked) == (69, 1, [])
+        assert (refused.code, len(refused.err.splitlines()), hub.asked) == (69, 1, [])
         assert "HF_HUB_OFFLINE" in refused.err
         path = models("pull", "me/tiny").out
         asked = len(hub.asked)
@@ -202,7 +198,7 @@ class TestRefused:
     def test_no_hub(self, hub: HubServer, models: Models) -> None:
         hub.close()
         done = models("pull", "me/tiny")
-        assert (done.code, len(lines(done.err))) == (69, 1)
+        assert (done.code, len(done.err.splitlines())) == (69, 1)
         assert hub.url in done.err
 
     @pytest.mark.fault("E7.85")
@@ -221,7 +217,7 @@ class TestRefused:
         with monkeypatch.context() as patch:
             patch.setattr(model_transfer, "_receive", full)
             done = models("pull", "me/tiny")
-        assert (done.code, len(lines(done.err))) == (1, 1), done.err
+        assert (done.code, len(done.err.splitlines())) == (1, 1), done.err
         assert "is full" in done.err
         assert models("pull", "me/tiny").code == 0
         assert hub.served[-1].range == "bytes=100000-"

@@ -156,7 +156,7 @@ class TestInspect:
     def test_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
         report = store.inspect(make_directory(tmp_path / "dir"))
         assert report.vocabulary_fingerprint is None
-        assert "fingerprint is unknown" in report.notes[0]
+        assert "fingerprint is unknown" in report.notes[1]
         assert (report.kind, report.architecture, report.parameters, report.context) == ("hf", "llama", 256, 64)
         assert (report.vocabulary_size, report.quantisation, report.can_trim) == (32, "F16", True)
         assert any("unknown" not in line for line in report.lines())
