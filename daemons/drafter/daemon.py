@@ -69,7 +69,7 @@ class DrafterLoop:
         self._engine, self._mailbox = engine, mailbox
         self._cores = SharedCores(engine, drafts=True, explicit=explicit_threads)
         self._next_snapshot = 0.0
-        self._turns, self._begun = 0, time.monotonic()
+        self.progress, self._begun = 0, time.monotonic()  # progress: changes while the loop gets on
         self._stopping: float | None = None
         self._drain = drain
         self._traffic = Traffic()
@@ -89,7 +89,7 @@ class DrafterLoop:
                 self._traffic,
                 self._router,
                 self._slots,
-                lambda: self._turns,
+                lambda: self.progress,
                 temperature,
             )
             for route in routes
@@ -106,7 +106,6 @@ class DrafterLoop:
 
     @property
     def trouble(self) -> str:
-        """Why there is no verifier."""
         return "; ".join(one.trouble for one in self._upstreams)
 
     @property
@@ -122,7 +121,6 @@ class DrafterLoop:
         return next(found, None)
 
     def not_ready(self) -> SpecmeshError | None:
-        """As `Backend.not_ready`."""
         if self.verifier is None:
             if self.refusal is None and time.monotonic() < self._begun + CONNECTING:
                 addresses = ", ".join(one.address for one in self._upstreams)
@@ -135,7 +133,6 @@ class DrafterLoop:
         return tuple(dict.fromkeys(one.welcome.model for one in self._upstreams if one.welcome is not None))
 
     def served(self, name: str) -> ModelInfo:
-        """As `Backend.served`."""
         found = [served for one in self._upstreams if (served := one.served) is not None]
         if not found:
             raise DaemonUnreachable(self.trouble)
@@ -148,11 +145,6 @@ class DrafterLoop:
             raise Starting(_FETCHING)
         away = [one.trouble for one in self._upstreams if one.last_model == name]
         raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
-
-    @property
-    def progress(self) -> int:
-        """Changes while the loop and the engine get on."""
-        return self._turns
 
     def stop(self) -> None:
         """Refuse new requests and end after those of its own clients; safe in a signal handler."""
@@ -173,7 +165,7 @@ class DrafterLoop:
 
     def _draft(self) -> None:
         while not self._drained():
-            self._turns += 1
+            self.progress += 1
             self._each(Upstream.receive)
             if not self._work():
                 for one in self._active:
@@ -236,7 +228,6 @@ class DrafterLoop:
             self.stats.latest = self.snapshot(now)
 
     def _share_cores(self) -> None:
-        """Leave CPU threads to the verifiers of this host."""
         threads = self._cores.beside(one.welcome for one in self._upstreams if one.welcome is not None)
         if threads is not None and isinstance(self._engine, CpuEngine):
             self._engine.use_threads(threads)

@@ -24,8 +24,7 @@ from specmesh.wire.messages import Done, Logprobs, Round
 
 log = structlog.get_logger("specmesh.drafter")
 
-MAX_EARLY_LOGPROBS = 4096
-"""Most log-probabilities kept for ids that are not here yet: their TRUTH may have been lost."""
+MAX_EARLY_LOGPROBS = 4096  # most kept for ids that are not here yet: their TRUTH may have been lost
 
 
 @dataclass(slots=True)
@@ -49,7 +48,6 @@ class EventBuffer:
 
     @property
     def first(self) -> int | None:
-        """Position of the first id that waits."""
         return self._begin if self._waiting else None
 
     def add(self, base: int, ids: tuple[int, ...], accepted: int, *, sync: bool) -> None:
@@ -71,7 +69,6 @@ class EventBuffer:
             waiting.tokens = replace(waiting.tokens, accepted=accepted, drafts=drafts)
 
     def add_logprobs(self, message: Logprobs) -> None:
-        """Add log-probabilities of ids that wait, or are still to come."""
         found = _parsed(message)
         self._complete = max(self._complete, message.base + len(found))
         for position, one in enumerate(found, message.base):
@@ -104,7 +101,6 @@ class EventBuffer:
 
 
 def _parsed(message: Logprobs) -> Sequence[Logprob]:
-    """Parse LOGPROBS; nothing where the peer's lists do not fit each other."""
     count = len(message.chosen)
     each, odd = divmod(len(message.top_ids), count) if count else (0, 0)
     if odd or len(message.top) != len(message.top_ids):
@@ -151,7 +147,6 @@ class DraftSession:
         )
 
     def sampler_for(self, plan: Predict) -> Sampler | None:
-        """Return what samples the guess of a plan; None for a plan without one."""
         if not plan.guess:
             return None
         back = self.sampler.looks_back

@@ -16,7 +16,7 @@ from specmesh.core import events as ev
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.drafting.verifier_choice import PaceMeter, ReportedLoad
 from specmesh.core.sampling.proposal import ProposalSampler
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVSlots
 from specmesh.daemons.drafter.draft_session import DraftGrammars, DraftSession
 from specmesh.daemons.drafter.retry_queue import PendingRequest, error_of, same_model
@@ -34,15 +34,11 @@ _Work = tuple[DraftSession, ev.Predict]
 
 
 class RequestOwner(Protocol):
-    """Takes back requests; `by` is the address of a verifier."""
+    """Takes back requests; `by` is the address of a verifier, `again`: the one that had it may be asked at once."""
 
     def refused(self, pending: PendingRequest, error: SpecmeshError, now: float, by: str) -> None: ...
-
-    def lost(self, pending: PendingRequest, error: SpecmeshError, now: float, *, again: bool) -> None:
-        """The verifier had the request and has it no more; `again`: it may be asked again at once."""
-
-    def found(self, welcome: m.Welcome, by: str) -> None:
-        """A verifier is there."""
+    def lost(self, pending: PendingRequest, error: SpecmeshError, now: float, *, again: bool) -> None: ...
+    def found(self, welcome: m.Welcome, by: str) -> None: ...
 
 
 class DraftSessions:
@@ -108,7 +104,6 @@ class DraftSessions:
     def _beside(
         self, first: DraftSession, plan: ev.Predict, turns: list[DraftSession], round_trip: float
     ) -> list[_Work]:
-        """Return guesses for other sessions that fit into the same decode."""
         found, room = list[_Work](), self._engine.info.n_batch - len(plan.ids)
         if not self._together or not plan.guess:
             return found
@@ -272,12 +267,14 @@ class DraftSessions:
             return
         if message.session in self.live:
             self._taken_over(self.live[message.session])
-        info, welcome = self._engine.info, self._welcome
+        info, welcome, params = self._engine.info, self._welcome, params_of(message)
+        if self._temperature is not None and params.temperature > 0:
+            params = replace(params, temperature=self._temperature)
         shadows = pending is None or pending.request.params.drafts is None
         live = DraftSession(
             message.session,
             DrafterSession(welcome.n_vocab if welcome else 0, info.n_ctx, info.n_batch, shadows=shadows),
-            Sampler(self._draft_params(params_of(message))),
+            Sampler(params),
             message.prompt_tokens,
             welcome.eog_ids if welcome else (),
             pending.opened(message) if pending is not None else None,
@@ -290,10 +287,6 @@ class DraftSessions:
         self._stats.resumed += pending is not None and pending.resumes
         named = {"request": pending.request.label} if pending is not None else {}
         log.info("session_opened", session=live.id, prompt_tokens=live.n_prompt, **named)
-
-    def _draft_params(self, params: SamplingParams) -> SamplingParams:
-        own = self._temperature if params.temperature > 0 else None
-        return params if own is None else replace(params, temperature=own)
 
     def done(self, message: m.Done, now: float) -> None:
         live = self.live.get(message.session)
@@ -356,7 +349,6 @@ class DraftSessions:
     # --- a verifier that goes and comes
 
     def lost(self, error: SpecmeshError, now: float) -> None:
-        """The verifier is gone, or has forgotten everything."""
         for live in list(self.live.values()):
             self._interrupt(live, error, now, again=False)
         asked, self.asked = list(self.asked.values()), {}
@@ -373,7 +365,6 @@ class DraftSessions:
             self._owner.lost(replace(pending, home=self._address, began=began), error, now, again=again)
 
     def found(self, welcome: m.Welcome) -> None:
-        """A verifier is there, or says more of itself."""
         before, self._welcome = self._welcome, welcome
         if before is not None and not same_model(before, welcome):
             self.slots.clear()  # the same ids may mean other tokens

@@ -15,8 +15,7 @@ from specmesh.wire.messages import Welcome
 
 log = structlog.get_logger("specmesh.drafter")
 
-AHEAD = 32
-"""Most requests that verifiers are asked for and have not begun; the others wait here."""
+AHEAD = 32  # most requests that verifiers are asked for and have not begun; the others wait here
 
 
 class RequestRouter:
@@ -36,7 +35,6 @@ class RequestRouter:
 
     @property
     def interrupted(self) -> int:
-        """Number of requests that wait for a verifier."""
         return len(self._retries)
 
     # --- clients
@@ -61,7 +59,6 @@ class RequestRouter:
             upstream.sessions.cancel_of(client)
 
     def refuse(self, error: SpecmeshError) -> None:
-        """Fail the requests that no verifier was asked for."""
         for pending in self._queue:
             pending.client.on_event(Failed(error))
         self._queue.clear()
@@ -117,13 +114,11 @@ class RequestRouter:
     # --- those that wait
 
     def next_due(self, now: float) -> float | None:
-        """Return when `reopen` has something to do."""
         if self._queue and self._ahead() < self._most_ahead:
             return now
         return self._retries.next_due(lambda pending: self._candidates(pending, now))
 
     def reopen(self, now: float) -> None:
-        """Ask verifiers for what waits, and again for what was interrupted."""
         while self._queue and self._ahead() < self._most_ahead:
             self._room.left(now)
             pending = self._queue.pop(0)

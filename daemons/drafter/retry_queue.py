@@ -10,11 +10,8 @@ from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
 from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
 from specmesh.wire.messages import DRAFT_N_AUTO, NO_LOGPROBS, Error, Open, Opened, Welcome
 
-RETRY_S = 0.5
-"""Seconds until verifiers that are there, but refused a request, are asked again."""
-
-MAX_GIVEN_UP = 64
-"""Most requests that are remembered after they were given up."""
+RETRY_S = 0.5  # seconds until verifiers that are there, but refused a request, are asked again
+MAX_GIVEN_UP = 64  # most requests that are remembered after they were given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +95,11 @@ class RetryQueue:
         return min((due for due, pending in self._waiting if ready(pending)), default=None)
 
     def due(self, now: float, ready: Callable[[PendingRequest], object]) -> list[PendingRequest]:
-        """Remove and return the requests to ask for again now."""
         found = [(due, pending) for due, pending in self._waiting if now >= due and ready(pending)]
         self._waiting = [one for one in self._waiting if one not in found]
         return [pending for _, pending in found]
 
     def take(self, wanted: Callable[[PendingRequest], bool]) -> list[PendingRequest]:
-        """Remove and return the requests that are wanted."""
         taken = [pending for _, pending in self._waiting if wanted(pending)]
         self._waiting = [(due, pending) for due, pending in self._waiting if pending not in taken]
         return taken

@@ -81,7 +81,6 @@ class Upstream:
 
     @property
     def trouble(self) -> str:
-        """Why it is not there."""
         silent = f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
         return self.refusal or silent
 
@@ -92,7 +91,6 @@ class Upstream:
         return VerifierLoad(self.sessions.load, ours, self._round_trip, pace, length)
 
     def describe(self, now: float) -> dict[str, object]:
-        """Return its part of `stats --json`."""
         welcome, load, pace = self.welcome, self.sessions.load, self.sessions.meter.pace(now)
         comparison = self.introduction.comparison
         return {
@@ -113,7 +111,6 @@ class Upstream:
     # --- turns of the loop
 
     def next_due(self) -> float:
-        """When `tick` has something to do."""
         if self.given_up is not None:
             return float("inf")
         due = self._greeting.due if self.welcome is None else self.link.next_ping
@@ -131,7 +128,6 @@ class Upstream:
             self._lost("silent")  # judged with the socket just emptied: frames may have waited for a long guess
 
     def work(self) -> bool:
-        """Do one unit of drafting; return False where there was none."""
         engine = self.introduction.engine  # None while the verifier's vocabulary is still on its way
         return engine is not None and self.sessions.work(engine, self._round_trip)
 
@@ -214,7 +210,6 @@ class Upstream:
                 self.dealer.traffic.rejected["direction"] += 1
 
     def _state(self, now: float) -> tuple[int, float]:
-        """Return what PING and PONG tell after their number."""
         return self._turns() & U32, self._stats.minute.busy(now)
 
     def _loaded(self, message: m.Ping | m.Pong) -> None:

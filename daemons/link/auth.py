@@ -86,7 +86,6 @@ class ZapGuard:
         return key in self.allowed and time.monotonic() >= self._banned.get(key, 0.0)
 
     def ban(self, key: str) -> None:
-        """Keep a key out for a while, although it is on the list."""
         now = time.monotonic()
         self._banned = {other: until for other, until in self._banned.items() if until > now} | {key: now + BAN_SECONDS}
 
@@ -118,7 +117,6 @@ class ZapGuard:
         self._listening = True
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """pyzmq's handler asks: may a key, as libzmq writes it, connect?"""
         written = z85.decode(key).hex()
         if domain == DOMAIN and self.admits(written):
             return True
@@ -141,7 +139,6 @@ class ZapGuard:
             next_event(monitor, CHECK_INTERVAL)
 
     def _serve(self, zap: _Zap, monitor: zmq.Socket[bytes]) -> None:
-        """Answer libzmq, and follow the monitor and the list, until closed."""
         poller = zmq.Poller()
         poller.register(zap.zap_socket, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
@@ -174,7 +171,6 @@ class ZapGuard:
                 self.failures[ended] += 1
 
     def _cut_strangers(self, now: float) -> None:
-        """Cut connections over which no HELLO has come for too long."""
         overdue: list[TcpConnection] = []
         for descriptor, (connection, since) in self._connections.items():
             if self.introduced is None or connection in self.introduced:
@@ -216,7 +212,6 @@ class ZapGuard:
         return frozenset(self.names) | {self._identity.public.hex()}
 
     def _log_refused(self, key: str) -> None:
-        """Each key once a minute, and not too many."""
         now = time.monotonic()
         self._logged = {known: at for known, at in self._logged.items() if now - at < 60.0}
         if self._listening and key not in self._logged and len(self._logged) < MAX_KEYS_LOGGED:

@@ -45,7 +45,6 @@ def protect_server(socket: zmq.Socket[bytes], identity: Identity) -> None:
 
 
 def protect_client(socket: zmq.Socket[bytes], identity: Identity, server: bytes) -> None:
-    """Speak to the holder of this public key only."""
     socket.setsockopt(zmq.CURVE_PUBLICKEY, identity.public)
     socket.setsockopt(zmq.CURVE_SECRETKEY, identity.secret)
     socket.setsockopt(zmq.CURVE_SERVERKEY, server)
@@ -104,7 +103,6 @@ class TcpConnection:
 
     @classmethod
     def at(cls, descriptor: int) -> Self | None:
-        """The one with this descriptor; None where that is no connection."""
         with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(descriptor)) as connection:
             end = connection.getpeername()
             if isinstance(end, tuple):  # else some other kind of socket has the descriptor now

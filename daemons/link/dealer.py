@@ -156,7 +156,6 @@ class Dealer:
         return True
 
     def _leave(self) -> None:
-        """Disconnect, and connect no more by this socket."""
         with contextlib.suppress(zmq.ZMQError):
             self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
 

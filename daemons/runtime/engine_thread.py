@@ -28,13 +28,8 @@ def on_own_thread(work: Callable[[], T]) -> T:
         return thread.submit(work).result()
 
 
-@dataclass(frozen=True, slots=True)
-class EngineJob:
-    """Carry the orders out, then decode the spans; `threads`: with so many CPU threads from now on."""
-
-    orders: tuple[KVOrder, ...]
-    spans: tuple[Span, ...]
-    threads: int | None = None
+EngineJob = tuple[tuple[KVOrder, ...], list[Span], int | None]
+"""Orders to carry out, spans to decode then; and, where that changes, with how many CPU threads from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +41,10 @@ class Decoded:
     ended: float
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeFailed:
-    error: SpecmeshError
-
-
 class EngineThread:
-    """Runs one job at a time; each result goes to `deliver`, on this thread."""
+    """Runs one job at a time; each result, or why there is none, goes to `deliver`, on this thread."""
 
-    def __init__(self, engine: VerifyEngine, deliver: Callable[[Decoded | DecodeFailed], None]) -> None:
+    def __init__(self, engine: VerifyEngine, deliver: Callable[[Decoded | SpecmeshError], None]) -> None:
         self._engine = engine
         self._deliver = deliver
         self._jobs: queue.SimpleQueue[EngineJob | None] = queue.SimpleQueue()
@@ -74,18 +64,18 @@ class EngineThread:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                self._deliver(self._do(job))
+                self._deliver(self._do(*job))
             except SpecmeshError as error:
-                self._deliver(DecodeFailed(error))
+                self._deliver(error)
             except Exception as error:  # noqa: BLE001  (whatever it is, the loop waits for an answer)
-                self._deliver(DecodeFailed(EngineError(f"{type(error).__name__}: {error}")))
+                self._deliver(EngineError(f"{type(error).__name__}: {error}"))
 
-    def _do(self, job: EngineJob) -> Decoded:
-        if job.threads is not None and isinstance(self._engine, CpuEngine):
-            self._engine.use_threads(job.threads)
-        self._prepare(job.orders)
+    def _do(self, orders: tuple[KVOrder, ...], spans: list[Span], threads: int | None) -> Decoded:
+        if threads is not None and isinstance(self._engine, CpuEngine):
+            self._engine.use_threads(threads)
+        self._prepare(orders)
         started = time.monotonic()
-        logits = self._engine.decode(job.spans)
+        logits = self._engine.decode(spans)
         return Decoded(logits, started, time.monotonic())
 
     def _prepare(self, orders: tuple[KVOrder, ...]) -> None:

@@ -28,14 +28,12 @@ class Mailbox(Generic[T]):
         return self._writer
 
     def put(self, item: T) -> None:
-        """Add an item and wake the loop; from any thread."""
         self._items.append(item)
         if self._late is not None:
             self.end(self._late)
         self.wake()
 
     def wake(self) -> None:
-        """Wake the loop; from any thread."""
         with contextlib.suppress(BlockingIOError):  # a full pipe wakes the loop just as well
             os.write(self._writer, b"\0")
 

@@ -77,8 +77,6 @@ class StopSignals:
 
 
 class Loading:
-    """What the API shows before the loop exists."""
-
     def __init__(self, role: str, notifier: Notifier, stop: StopSignals) -> None:
         self.role = role
         self._notifier, self._stop = notifier, stop
@@ -134,7 +132,6 @@ class DaemonProcess:
         return f"{platform.node() or 'unknown'}:{os.getpid()}"
 
     def loaded(self, load: Callable[[], T]) -> T | None:
-        """Return the loaded model; None where a signal ended the loading."""
         try:
             with about("model"):
                 return load()

@@ -115,7 +115,6 @@ class RequestQueue:
                 waiting.prompt = encoded
 
     def next(self, owners: Sequence[bytes | None], now: float) -> EncodedPrompt | None:
-        """Remove and return the one that is to begin now; None while none can."""
         if len(owners) >= self._sessions:
             return None
         for waiting in sorted(self._waiting, key=lambda one: one.opening.request.priority):
@@ -127,7 +126,6 @@ class RequestQueue:
         return None
 
     def withdraw(self, unwanted: Callable[[Opening], bool]) -> list[Opening]:
-        """Remove those that nobody wants any more, and return them."""
         gone = [waiting for waiting in self._waiting if unwanted(waiting.opening)]
         self._waiting = [waiting for waiting in self._waiting if waiting not in gone]
         for waiting in gone:

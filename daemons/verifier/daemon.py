@@ -18,7 +18,7 @@ from specmesh.daemons.link.frames import drafted
 from specmesh.daemons.link.peers import U32, DrafterPeer
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
-from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed
+from specmesh.daemons.runtime.engine_thread import Decoded
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening, PromptEncoder
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE, RequestQueue
@@ -39,10 +39,9 @@ log = structlog.get_logger("specmesh.verifier")
 SNAPSHOT_INTERVAL = 0.1
 FLUSH_INTERVAL = 0.005
 
-CLOSE_TIMEOUT = 1.0
-"""Seconds that a prompt being encoded, or a step, may hold up the end."""
+CLOSE_TIMEOUT = 1.0  # seconds that a prompt being encoded, or a step, may hold up the end
 
-Order = ClientOrder | EncodedPrompt | Decoded | DecodeFailed | Solved
+Order = ClientOrder | EncodedPrompt | Decoded | SpecmeshError | Solved
 
 
 class VerifierLoop:
@@ -110,7 +109,7 @@ class VerifierLoop:
         return (self._info.model,)
 
     def not_ready(self) -> None:
-        """As `Backend.not_ready`: it has no reason."""
+        return None
 
     def served(self, _: str) -> ModelInfo:
         return ModelInfo(self._info.model, self._vocabulary)
@@ -167,10 +166,10 @@ class VerifierLoop:
                 self._drafters.probe(order, now)
             case Decoded():
                 self._decoded(order, now)
-            case DecodeFailed(error):  # the engine's sequences are in doubt: those of the step end, the others go on
-                log.error("step_failed", error=str(error))
+            case SpecmeshError():  # the engine's sequences are in doubt: those of the step end, the others go on
+                log.error("step_failed", error=str(order))
                 for live in self._stepper.abandon(self._sessions.live):
-                    self._sessions.fail(live, error, now, "error")
+                    self._sessions.fail(live, order, now, "error")
             case Solved(session, policy):
                 if (solved := self._sessions.live.get(session)) is not None:
                     solved.machine.pacing.adopt(policy)

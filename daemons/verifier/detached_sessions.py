@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from specmesh.api.requests import ClientEvent, Failed, Finished
 from specmesh.daemons.verifier.session_context import SessionContext
 
-GRACE = 30.0
-"""Default seconds for which a session is kept."""
-
-MAX_DETACHED = 64
-"""Most sessions kept, ended ones included: the oldest give way."""
+GRACE = 30.0  # seconds for which a session is kept, unless told otherwise
+MAX_DETACHED = 64  # most sessions kept, ended ones included: the oldest give way
 
 
 @dataclass(slots=True, eq=False)
@@ -36,13 +33,11 @@ class DetachedSessions:
         return len(self._detached)
 
     def add(self, live: SessionContext, now: float, end: Finished | None = None) -> DetachedSession:
-        """Keep a session, perhaps ended, from now on; return its client meanwhile."""
         self._detached.pop(live.id, None)
         self._detached[live.id] = detached = DetachedSession(live, now + self.grace, end)
         return detached
 
     def ended(self, name: str) -> tuple[SessionContext, Finished] | None:
-        """Return the session of this name and its end, where it has finished."""
         for left in self._detached.values():
             if left.live.name == name and isinstance(left.end, Finished):
                 return left.live, left.end
@@ -58,11 +53,7 @@ class DetachedSessions:
             self.forget(session)
 
     def running(self) -> SessionContext | None:
-        """Return the oldest that still runs."""
         return next((left.live for left in self._detached.values() if left.end is None), None)
-
-    def next_deadline(self) -> float | None:
-        return min((left.until for left in self._detached.values()), default=None)
 
     def expire(self, now: float) -> list[SessionContext]:
         """Forget those whose time is over, or that are too many; return those that still run."""

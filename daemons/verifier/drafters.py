@@ -37,6 +37,10 @@ class Drafters:
     def get(self, identity: bytes | None) -> DrafterPeer | None:
         return self._peers.get(identity) if identity is not None else None
 
+    def name(self, identity: bytes | None) -> str | None:
+        peer = self.get(identity)
+        return peer.hello.drafter if peer is not None else None
+
     def add(self, identity: bytes, hello: m.Hello, now: float) -> None:
         """Attach the drafter whose HELLO was just received; raise Busy where there are too many."""
         if len(self._peers) >= MAX_DRAFTERS or self._router.gate.same_key(identity) >= MAX_PER_KEY:
@@ -62,7 +66,6 @@ class Drafters:
         return [identity for identity, peer in self._peers.items() if peer.hello.n_ctx > length and not peer.stuck]
 
     def turned(self) -> list[DrafterPeer]:
-        """Return those that became stuck, or got on again, since the last call."""
         turned = [peer for peer in self._peers.values() if peer.stuck != peer.link.stuck]
         for peer in turned:
             peer.stuck = peer.link.stuck
@@ -72,7 +75,6 @@ class Drafters:
         return min((peer.link.next_ping for peer in self._peers.values()), default=None)
 
     def ping(self, now: float) -> None:
-        """PING each drafter that is due one."""
         for peer in self._peers.values():
             if now >= peer.link.next_ping:
                 self._router.send(peer.identity, m.Ping(peer.link.ping(now), *self._state(now)))

@@ -28,8 +28,7 @@ log = structlog.get_logger("specmesh.verifier")
 
 Effects = list[ev.VerifierEffect]
 
-CANDIDATES = 4
-"""Most drafters that one look at a session compares with its own two: each takes some 50 microseconds."""
+CANDIDATES = 4  # most drafters that a look at a session compares with its own two: each takes some 50 microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,6 @@ class PolicySolver:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="policy")
 
     def reconsider(self, live: SessionContext, now: float) -> None:
-        """Solve a new policy for a session where its estimates have moved."""
         inputs = live.machine.unsolved(now)
         if inputs is not None:
             future = self._pool.submit(solve, inputs, live.machine.pacing.policy)
@@ -80,7 +78,6 @@ class DrafterAssignment:
     # --- who drafts
 
     def find_all(self, now: float, why: AttachReason | None = None) -> None:
-        """Assign drafters to the sessions that may have one and have none."""
         for live in list(self._sessions.values()):
             if live.drafter is None and live.owner is None and live.machine.may_draft:
                 self.find(live, now, why)
@@ -141,7 +138,6 @@ class DrafterAssignment:
         live.bytes_sent += self._router.send(identity, m.Done(live.id, "moved", len(live.machine.prefix)))
 
     def dismiss(self, live: SessionContext, heir: bytes | None = None) -> None:
-        """Release a session's standby, unless it is `heir`, which gets the session."""
         identity = live.casting.standby
         if identity is not None and identity != heir:
             self.release(live, identity)
@@ -152,7 +148,6 @@ class DrafterAssignment:
         live.casting.stands_by(None)
 
     def finished(self, live: SessionContext, reason: str, now: float) -> None:
-        """A session has ended: send its standby the rest of the text and DONE."""
         identity = live.casting.standby
         if identity is not None and live.standby is not None:
             self._send(live, identity, live.standby.rest(now))
@@ -208,7 +203,7 @@ class DrafterAssignment:
         relieved, sent = live.drafter, live.machine.told
         live.casting.broke(now)
         self.attach(live, change.drafter, change.why, now)
-        log.info("drafter_changed", session=live.id, drafter=self._name(live.drafter), why=change.why)
+        log.info("drafter_changed", session=live.id, drafter=self._drafters.name(live.drafter), why=change.why)
         if relieved is not None:
             self._stand_by(live, relieved, sent, now)
 
@@ -277,7 +272,3 @@ class DrafterAssignment:
         loads = Counter(live.drafter for live in self._sessions.values() if live.asked)
         for peer in self._drafters:
             peer.arrivals.share(loads[peer.identity])
-
-    def _name(self, identity: bytes | None) -> str | None:
-        peer = self._drafters.get(identity)
-        return peer.hello.drafter if peer is not None else None

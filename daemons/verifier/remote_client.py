@@ -16,7 +16,6 @@ from specmesh.wire import messages as m
 
 
 def requested(order: m.Open) -> Request:
-    """Return the request of an OPEN; raise RequestError for an invalid one."""
     if order.n_prompt > len(order.ids):
         raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
     if len(order.biased_ids) != len(order.biases):

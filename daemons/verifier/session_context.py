@@ -10,8 +10,7 @@ from specmesh.core.report import with_drafting
 from specmesh.core.session import VerifierSession
 from specmesh.wire.messages import MAX_ALTERNATIVES, MAX_LOGPROBS, MAX_TOKENS, Logprobs, Sync, Truth
 
-CLOSE_GRACE = 0.2
-"""Most seconds that a finished session's report waits for the drafter's CLOSE."""
+CLOSE_GRACE = 0.2  # most seconds that a finished session's report waits for the drafter's CLOSE
 
 
 @dataclass(slots=True)

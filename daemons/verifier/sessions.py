@@ -12,6 +12,7 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import common_length
 from specmesh.core.report import session_report
 from specmesh.core.sampling.constraint import SIMPLER
+from specmesh.core.scheduling.kv_slots import NO_CONTENTS
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import TargetLimits, may_adopt
 from specmesh.daemons.link.peers import DrafterPeer
@@ -53,7 +54,6 @@ class Sessions:
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
 
     def __bool__(self) -> bool:
-        """True while a client waits for something."""
         return bool(self.live or self._closing)
 
     @property
@@ -61,8 +61,7 @@ class Sessions:
         return len(self._kept)
 
     def next_deadline(self) -> float | None:
-        deadlines = (self._closing.next_deadline(), self._kept.next_deadline())
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        return self._closing.next_deadline()
 
     def expire(self, now: float) -> None:
         self._closing.expire(now)
@@ -107,7 +106,8 @@ class Sessions:
         if not self._stepper.slots and kept is not None:
             self._drop(kept, now)
         params = request.params
-        seq, held = self._stepper.acquire(known, len(ids) - 1, self.live, cached=params.cache_prompt)
+        others = ((other.seq, other.machine.memory) for other in self.live.values())
+        seq, held = self._stepper.slots.acquire(known, len(ids) - 1, others, cached=params.cache_prompt)
         shared, company = self._drafters.acceptance, len(self.live) + 1
         machine = VerifierSession(
             known, params, self._limits, self._costs, shared, now, len(ids), prompt.constraint, held, company
@@ -139,7 +139,6 @@ class Sessions:
         return True
 
     def _named(self, name: str) -> tuple[SessionContext | None, Finished | None]:
-        """Return the session of this name, with its end where it has finished."""
         if not name:
             return None, None
         for live in self.live.values():
@@ -176,7 +175,6 @@ class Sessions:
             self.drafting.find(live, time.monotonic())
 
     def _end_again(self, live: SessionContext, end: Finished, now: float) -> None:
-        """Send how a session ended; to a drafter until it closes the session."""
         if live.owner is None:
             live.client.on_event(end)
             self._kept.forget(live.id)
@@ -234,7 +232,6 @@ class Sessions:
         self.cancel(live, now, reason)
 
     def stop(self, now: float) -> None:
-        """Keep no sessions from now on."""
         self._kept.grace = 0.0
         while (live := self._kept.running()) is not None:
             self._drop(live, now)
@@ -279,29 +276,33 @@ class Sessions:
             live.bytes_sent += self._router.send(live.drafter, message)
 
     def _send_logprobs(self, live: SessionContext, base: int, count: int) -> None:
-        if live.machine.logprobs and live.owner is not None:
-            for frame in live.logprob_frames(base, count):
-                self._send(live, frame)
+        for frame in live.logprob_frames(base, count) if live.machine.logprobs and live.owner is not None else ():
+            self._send(live, frame)
 
     def _finish(self, live: SessionContext, reason: str, now: float) -> None:
         """Free a session's sequence; its report waits a moment for the drafter's CLOSE."""
         if self.live.pop(live.id, None) is None:
             return
-        self._stepper.release(live, broken=reason == "error")
         machine = live.machine
+        self._stepper.slots.release(live.seq, machine.memory if reason != "error" else NO_CONTENTS)
         self.drafting.finished(live, reason, now)
         self._stats.ended(machine, reason, now)
         report = session_report(machine, self._costs, now)
-        peer = self._drafters.get(live.drafter)
-        report["drafter"] = peer.hello.drafter if peer is not None else None
+        report["drafter"] = self._drafters.name(live.drafter)
         finished = Finished(reason, live.prompt_ids, report)
         counts = {name: getattr(machine.counts, name) for name in ("rounds", "accepted", "drafted")}
         log.info("session_finished", session=live.id, reason=reason, tokens=machine.generated, **counts)
         self._closing.add(live, finished, now)
-        if peer is not None:
-            done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == live.drafter else {})
-            live.bytes_sent += self._router.send(peer.identity, done)
+        drafter = live.drafter
+        if drafter is not None:
+            done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == drafter else {})
+            live.bytes_sent += self._router.send(drafter, done)
         if live.owner is not None and live.name and reason in SERVED:
             self._kept.add(live, now, finished)  # until it is closed: DONE may be lost
-        if peer is None or live.owner is not None or reason == "cancelled" or isinstance(live.client, DetachedSession):
+        if (
+            drafter is None
+            or live.owner is not None
+            or reason == "cancelled"
+            or isinstance(live.client, DetachedSession)
+        ):
             self._closing.deliver(live.id, 0, 0.0)

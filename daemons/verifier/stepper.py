@@ -1,6 +1,6 @@
 """Steps of the target: formed from the sessions that are ready, run on the engine's thread, their cost learned."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 import structlog
@@ -10,13 +10,13 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import SharedStep
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Idle, Scheduler, Step
-from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVCut, KVSlots
-from specmesh.daemons.runtime.engine_thread import Decoded, DecodeFailed, EngineJob, EngineThread
+from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
+from specmesh.daemons.runtime.engine_thread import Decoded, EngineThread
 from specmesh.daemons.verifier.session_context import SessionContext
 from specmesh.engines.base import Span, VerifyEngine
+from specmesh.errors import SpecmeshError
 
-STEP_PATIENCE = 180.0
-"""Seconds after which a step is stuck: a chunk of a prompt takes a minute where a large model runs on a slow CPU."""
+STEP_PATIENCE = 180.0  # seconds until a step is stuck: a part of a prompt takes a large model on a slow CPU a minute
 
 log = structlog.get_logger("specmesh.verifier")
 
@@ -29,7 +29,7 @@ class Stepper:
     def __init__(
         self,
         engine: VerifyEngine,
-        deliver: Callable[[Decoded | DecodeFailed], None],
+        deliver: Callable[[Decoded | SpecmeshError], None],
         costs: StepCosts,
     ) -> None:
         self._engine = EngineThread(engine, deliver)
@@ -46,17 +46,6 @@ class Stepper:
         self._last_ended: float | None = None  # of the step before, where sessions have gone on since
         self._threads: int | None = None  # to be used from the next step on
         self._pause: float | None = None  # before the step that runs, where nothing was waited for
-
-    def acquire(
-        self, ids: Sequence[int], prompt: int, sessions: Mapping[int, SessionContext], *, cached: bool
-    ) -> tuple[int, int]:
-        """A sequence for a session on these ids, beside those of `sessions`; see `KVSlots.acquire`."""
-        live = ((other.seq, other.machine.memory) for other in sessions.values())
-        return self.slots.acquire(ids, prompt, live, cached=cached)
-
-    def release(self, live: SessionContext, *, broken: bool) -> None:
-        """Give a session's sequence back; keep nothing of a broken one."""
-        self.slots.release(live.seq, NO_CONTENTS if broken else live.machine.memory)
 
     def feed(self, sessions: Mapping[int, SessionContext], now: float) -> float | None:
         """Begin a step if the engine is free and a session ready; return when to try again."""
@@ -88,7 +77,7 @@ class Stepper:
                 spans.append(Span(live.seq, part.position, part.ids, logits=part.stepwise))
         self._step, self._begun = step, now
         self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
-        self._engine.submit(EngineJob(orders, tuple(spans), self._threads))
+        self._engine.submit((orders, spans, self._threads))
         self._threads = None
 
     def use_threads(self, threads: int) -> None:
@@ -97,11 +86,9 @@ class Stepper:
         self._costs.doubt()
 
     def overdue(self, now: float) -> bool:
-        """Return True where the running step takes too long; from any thread."""
         return self._step is not None and now - self._begun > STEP_PATIENCE
 
     def finish(self, result: Decoded, sessions: Mapping[int, SessionContext], now: float) -> list[StepOutcome]:
-        """Record the cost of the step that has ended and hand its logits to its sessions."""
         step, self._step = self._step, None
         assert step is not None, "results come of steps"
         self.slots.end()
