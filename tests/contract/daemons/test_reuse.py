@@ -2,22 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, truth, welcome
+from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, truth, until, welcome, welcomed
 from numpy.typing import NDArray
 
 from specmesh.api.requests import ClientEvent, Finished, Request, Tokens
-from specmesh.core import events as ev
-from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import SessionParams
-from specmesh.daemons.drafter.draft_sessions import DraftSessions
-from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.engines.base import Span, VerifyEngine
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.engines.sim import SimDrafter, SimSettings
@@ -145,33 +139,17 @@ def test_more_chats_than_sequences(bench: Bench):
     assert reuse(verifier)["hits"] >= 5
 
 
-def test_the_same_ids_of_another_model():
+@pytest.mark.parametrize(("model", "kept"), [("sim-target", True), ("other", False)])
+def test_the_same_ids_of_another_model(bench: Bench, model: str, kept: bool):
     """A drafter whose verifier comes back with another model keeps nothing: the ids may mean other tokens."""
-    dealer = SimpleNamespace(send=lambda _: 1)
-    engine = SimDrafter(SimSettings())
-    home = SimpleNamespace(learned=lambda *_: None, over=lambda *_: None)
-    places = KVSlots(engine.info.n_seq, "cut", engine.info.n_ctx)
-    following = DraftSessions(dealer, engine, DrafterStats(0.0), "tcp://verifier", home, places)
-
-    def session(number: int) -> int:
-        """Its truth is drafted for until nothing is left to do; how many ids of it were in memory."""
-        before = following.slots.snapshot().tokens_saved
-        following.opened(m.Opened(number, 0, len(SYSTEM), 0.0, 0, 1.0, 0))
-        half = len(SYSTEM) // 2
-        for base, ids in ((0, SYSTEM[:half]), (half, SYSTEM[half:])):
-            following.on_frame(number, ev.Told(base, Prefix(SYSTEM[:base]).crc, ids, 4, sync=True), 0, 0.0)
-            while following.work(engine, 0.0):
-                pass
-        following.done(m.Done(number, "stop", len(SYSTEM)), 0.0)
-        return following.slots.snapshot().tokens_saved - before
-
-    following.found(welcome())
-    assert [session(1), session(2)] == [0, len(SYSTEM) - 1]
-    following.found(welcome(verifier="v2"))
-    assert session(3) == len(SYSTEM) - 1
-    following.found(welcome(model="other"))
-    assert following.slots.snapshot().kept_tokens == 0
-    assert session(4) == 0
+    router, drafter = welcomed(bench)
+    router.say(m.Opened(1, 0, len(SYSTEM), 0.0, 0, 1.0, 0), m.Sync(1, 0, 0, SYSTEM, 4))
+    router.expect(m.Draft)
+    router.say(m.Done(1, "stop", len(SYSTEM)), m.Bye())
+    router.expect(m.Hello)
+    router.say(welcome(verifier="w", model=model))
+    until(lambda: drafter.connected, "it is back")
+    assert (reuse(drafter)["kept_tokens"] > 0) == kept
 
 
 # --- real models
