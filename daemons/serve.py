@@ -169,15 +169,14 @@ def _log_ready(
 
 
 def _hash_in_background(model: ModelSettings, tell: Callable[[str], None]) -> None:
-    """SHA-256 of the model file, which takes minutes for a large one, without holding anything up; of a simulated
-    model's settings, which are all there is of it."""
+    """SHA-256 of the model file, without holding anything up; of a simulated model's settings, which are all of it."""
     path = Path(model.model or "")
+
+    def work() -> None:
+        with path.open("rb") as file:
+            tell(hashlib.file_digest(file, "sha256").hexdigest())
+
     if model.engine == "sim":
         tell(hashlib.sha256(str(model.model).encode()).hexdigest())
     elif path.is_file():
-        threading.Thread(target=lambda: tell(_sha256(path)), name="hash", daemon=True).start()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        threading.Thread(target=work, name="hash", daemon=True).start()

@@ -1,7 +1,4 @@
-"""The drafter's loop: frames and orders in, one unit of drafting at a time, frames and client events out.
-
-It polls between draft tokens, so a correction interrupts at once. Several verifiers share the draft model in turn.
-"""
+"""The drafter's loop: frames and orders in, one unit of drafting at a time, frames and client events out."""
 
 import time
 from collections import deque

@@ -1,8 +1,4 @@
-"""A drafter's sessions with one verifier: drafted for, one unit at a time, and sent to the clients here.
-
-What to draft, how far ahead and when to send is decided by specmesh.core. A client's request that the verifier does not
-serve to its end goes back to its owner: another verifier may have it.
-"""
+"""A drafter's sessions with one verifier: what specmesh.core plans for them is drafted, a unit at a time, and sent."""
 
 import itertools
 import time

@@ -1,7 +1,4 @@
-"""One verifier of a drafter: connection, handshake, liveness, and the sessions there.
-
-HELLO is repeated until WELCOME; a verifier that goes silent is asked again on a fresh connection.
-"""
+"""One verifier of a drafter: connection, handshake, liveness, and the sessions there."""
 
 import random
 import time
@@ -151,10 +148,11 @@ class Upstream:
         elif now >= self.link.next_ping:
             self.dealer.send(m.Ping(self.link.ping(now), *self._state(now)))
         self.introduction.settle()
-        self._ask_vocabulary(self.introduction.overdue(now))
+        if self.welcome is not None:
+            self._ask_vocabulary(self.introduction.overdue(now))
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
-        self.dealer.send(m.Ping(self.link.probe(now, order.answer(peer)), *self._state(now)))
+        self.dealer.send(m.Ping(self.link.ping(now, order.answer(peer)), *self._state(now)))
 
     def leave(self, error: SpecmeshError) -> None:
         self.given_up = error
@@ -278,7 +276,6 @@ class Upstream:
         self.welcome = None
         self.sessions.load, self.sessions.meter = ReportedLoad(), PaceMeter()
         self._stats.unpublished = True
-        self.introduction.lost()
         self.sessions.lost(error, time.monotonic())
 
 

@@ -1,7 +1,7 @@
 """Who may connect to a verifier: the ZAP handler that libzmq asks about each key, and a test that it is asked.
 
-libzmq lets every key in where no handler is asked, and says nothing. So a socket is tried before it listens: an unknown
-key and no key must be refused, our own must not. What breaks later fails closed: without a handler nobody gets in.
+libzmq silently lets every key in where no handler is asked, so a socket is tried before it listens. What breaks later
+fails closed: without a handler nobody gets in.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ from specmesh.daemons.link.curve import (
     CONNECTIONS,
     DOMAIN,
     HANDSHAKES,
+    Context,
     Handshake,
+    Socket,
     TcpConnection,
     handshake,
     next_event,
@@ -57,7 +59,7 @@ class ZapGuard:
     are unknown; others are cut when they have waited long enough.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyFolder, wake: Callable[[], None]) -> None:
+    def __init__(self, context: Context, keys: KeyFolder, wake: Callable[[], None]) -> None:
         """Read the keys; raises ConfigError where they are wrong."""
         self._context, self._keys, self._wake = context, keys, wake
         self._identity = keys.identity()
@@ -89,7 +91,7 @@ class ZapGuard:
         now = time.monotonic()
         self._banned = {other: until for other, until in self._banned.items() if until > now} | {key: now + BAN_SECONDS}
 
-    def protect(self, socket: zmq.Socket[bytes]) -> None:
+    def protect(self, socket: Socket) -> None:
         """Guard this socket, which is not bound yet, from now on. Raises InsecureKeys where it would not hold."""
         protect_server(socket, self._identity)
         zap = _Zap(self._context)
@@ -129,7 +131,7 @@ class ZapGuard:
         self._close()
         self._close = lambda: None
 
-    def _run(self, zap: _Zap, monitor: zmq.Socket[bytes]) -> None:
+    def _run(self, zap: _Zap, monitor: Socket) -> None:
         try:
             self._serve(zap, monitor)
         except Exception as error:  # noqa: BLE001  (whatever it is, nobody gets in any more, and that is told)
@@ -138,7 +140,7 @@ class ZapGuard:
         while not self._unwatched.is_set():  # libzmq waits for who reads its monitor, also for being closed
             next_event(monitor, CHECK_INTERVAL)
 
-    def _serve(self, zap: _Zap, monitor: zmq.Socket[bytes]) -> None:
+    def _serve(self, zap: _Zap, monitor: Socket) -> None:
         poller = zmq.Poller()
         poller.register(zap.zap_socket, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
@@ -218,7 +220,7 @@ class ZapGuard:
             self._logged[key] = now
             log.warning("drafter_refused", key=key, meaning="to let it in: specmesh keys allow KEY --name NAME")
 
-    def _prove(self, socket: zmq.Socket[bytes]) -> None:
+    def _prove(self, socket: Socket) -> None:
         """Try this very socket on a port of its own, which is closed again; raises InsecureKeys."""
         socket.bind("tcp://127.0.0.1:*")
         endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")

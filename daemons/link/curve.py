@@ -14,6 +14,9 @@ from zmq.utils.monitor import parse_monitor_message
 
 from specmesh.security.keys import Identity
 
+Socket = zmq.Socket[bytes]
+Context = zmq.Context[Socket]
+
 DOMAIN = "specmesh"  # the ZAP domain; libzmq asks no handler about a socket without one
 HANDSHAKES = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -36,7 +39,7 @@ class Handshake(StrEnum):
     BROKEN = "broken"  # the other side left: cut, or, as a client sees it, a server with another key
 
 
-def protect_server(socket: zmq.Socket[bytes], identity: Identity) -> None:
+def protect_server(socket: Socket, identity: Identity) -> None:
     """Let in only whom the ZAP handler admits: without an enforced domain libzmq would not ask it."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, identity.secret)
@@ -44,13 +47,13 @@ def protect_server(socket: zmq.Socket[bytes], identity: Identity) -> None:
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 
-def protect_client(socket: zmq.Socket[bytes], identity: Identity, server: bytes) -> None:
+def protect_client(socket: Socket, identity: Identity, server: bytes) -> None:
     socket.setsockopt(zmq.CURVE_PUBLICKEY, identity.public)
     socket.setsockopt(zmq.CURVE_SECRETKEY, identity.secret)
     socket.setsockopt(zmq.CURVE_SERVERKEY, server)
 
 
-def watch(socket: zmq.Socket[bytes], events: int = HANDSHAKES) -> zmq.Socket[bytes]:
+def watch(socket: Socket, events: int = HANDSHAKES) -> Socket:
     """Return a monitor of a socket that has not connected or bound yet; end it by `unwatch`.
 
     It must be read: libzmq waits for its reader with everything else. Its name is used once, because a new reader could
@@ -59,12 +62,12 @@ def watch(socket: zmq.Socket[bytes], events: int = HANDSHAKES) -> zmq.Socket[byt
     return socket.get_monitor_socket(events, f"inproc://handshakes-{next(_watched)}")
 
 
-def unwatch(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+def unwatch(socket: Socket, monitor: Socket) -> None:
     socket.disable_monitor()  # first, or libzmq would wait for a reader that has gone
     monitor.close(linger=0)
 
 
-def next_event(monitor: zmq.Socket[bytes], patience: float = 0.0) -> Mapping[str, Any] | None:
+def next_event(monitor: Socket, patience: float = 0.0) -> Mapping[str, Any] | None:
     """Wait at most `patience` seconds for the next event, as pyzmq parses it; None where there is none.
 
     value: of a connection its descriptor. endpoint: where a listening socket listens.

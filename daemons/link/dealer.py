@@ -35,11 +35,9 @@ _MEANINGS = {
 class Dealer:
     """A connected DEALER. `route` opens one; a fresh one replaces a connection that went silent or was refused.
 
-    traffic: where frames are counted, with others'. cut: the connection had ended at the last look; over the next,
-    which libzmq makes itself, the verifier does not know who this is.
-    libzmq gives up for good after most refusals, and after others tries again without a pause; see `look`.
-    What nobody repeats, OPEN and CLOSE, is kept where the verifier cannot take it at once, in order: without its
-    CLOSE a session would go on for nobody.
+    traffic: where frames are counted, with others'. cut: the connection had ended at the last look, and libzmq makes
+    another, over which the verifier does not know who this is. What nobody repeats, OPEN and CLOSE, is kept in order
+    where the verifier cannot take it at once.
     """
 
     def __init__(self, route: Route, traffic: Traffic | None = None) -> None:
@@ -64,9 +62,10 @@ class Dealer:
         return bool(self._backlog)
 
     def look(self, now: float) -> str | None:
-        """Return why the verifier refuses this drafter, once when it begins to; reconnect in time.
+        """Return why the verifier refuses this drafter, once when it begins to; `refusal` says so as long as it lasts.
 
-        `refusal` says so as long as it lasts. To be called from `next_look` on.
+        To be called from `next_look` on. libzmq gives up for good after most refusals, and after others tries again
+        without a pause, so this reconnects.
         """
         if now < self.next_look:
             return None

@@ -13,10 +13,7 @@ from specmesh.wire.messages import Kind
 
 log = structlog.get_logger("specmesh.verifier")
 
-CUT_INTERVAL = 1.0
-"""Seconds in which a peer is not cut again. What it had sent is still read for a while, and says that it came by a
-descriptor that may be another's by then."""
-
+CUT_INTERVAL = 1.0  # seconds until a peer is cut again: what is read of it meanwhile names another's descriptor perhaps
 LOG_INTERVAL = 1.0  # seconds between two log lines about peers that were cut off: they must not fill a disk
 
 _COSTS: dict[int, Cost] = {

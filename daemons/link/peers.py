@@ -11,9 +11,7 @@ from specmesh.core.statistics import RecentSamples, milliseconds
 from specmesh.wire.messages import Hello, Pong
 
 PING_INTERVAL = 1.0  # seconds between PINGs
-FIRST_INTERVAL, FIRST_PINGS = 0.1, 5
-"""Seconds after the answers to the first few: one alone may meet a peer that is still getting ready."""
-
+FIRST_INTERVAL, FIRST_PINGS = 0.1, 5  # one alone may meet a peer that is still getting ready
 U32 = 0xFFFFFFFF  # counters wrap around on the wire
 SILENCE = 3.5  # seconds without a frame after which a peer counts as gone
 
@@ -36,8 +34,7 @@ class Link:
     progressed: float | None = None
     next_ping: float = 0.0
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
-    _pending: tuple[int, float] | None = None
-    _probes: dict[int, tuple[float, Callable[[float], None]]] = field(default_factory=dict)
+    _sent: dict[int, tuple[float, Callable[[float], None] | None]] = field(default_factory=dict)
 
     def told(self, progress: int, busy: float, now: float) -> None:
         if progress != self.progress or self.progressed is None:
@@ -45,29 +42,25 @@ class Link:
         self.progress, self.busy = progress, min(max(0.0, busy), 1.0)  # its own word
         self.stuck = now - self.progressed > SILENCE
 
-    def ping(self, now: float) -> int:
-        """Return the number of a PING to be sent now."""
-        self.next_ping = now + PING_INTERVAL
-        self._pending = (next(self._numbers), now)
-        return self._pending[0]
-
-    def probe(self, now: float, answer: Callable[[float], None]) -> int:
-        """Return the number of a PING beside those of `ping`; `answer` gets the seconds until its PONG."""
-        self._probes = {number: probe for number, probe in self._probes.items() if now - probe[0] <= SILENCE}
+    def ping(self, now: float, answer: Callable[[float], None] | None = None) -> int:
+        """Return the number of a PING to be sent now; `answer`, of a probe, gets the seconds until its PONG."""
+        if answer is None:
+            self.next_ping = now + PING_INTERVAL
+            self._sent = {number: one for number, one in self._sent.items() if one[1] and now - one[0] <= SILENCE}
         number = next(self._numbers)
-        self._probes[number] = now, answer
+        self._sent[number] = now, answer
         return number
 
     def pong(self, message: Pong, now: float) -> float | None:
         """Return the round trip in seconds; None for a PONG that answers no PING of ours, or a probe."""
         self.told(message.progress, message.busy, now)
-        if message.number in self._probes:
-            sent, answer = self._probes.pop(message.number)
-            answer(now - sent)
+        if message.number not in self._sent:
             return None
-        if self._pending is None or message.number != self._pending[0]:
+        sent, answer = self._sent.pop(message.number)
+        round_trip = now - sent
+        if answer is not None:
+            answer(round_trip)
             return None
-        round_trip, self._pending = now - self._pending[1], None
         self.round_trips.record(round_trip)
         if message.number < FIRST_PINGS:
             self.next_ping = min(self.next_ping, now + FIRST_INTERVAL)

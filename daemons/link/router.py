@@ -10,6 +10,7 @@ import structlog
 import zmq
 
 from specmesh.daemons.link.auth import ZapGuard
+from specmesh.daemons.link.curve import Socket
 from specmesh.daemons.link.peer_gate import PeerGate
 from specmesh.daemons.link.transport import UPDATE, Inlet, Traffic, plain, wait_for_any
 from specmesh.daemons.runtime.mailbox import Mailbox
@@ -41,12 +42,12 @@ class Router:
     a lost DONE is for ever.
     """
 
-    def __init__(self, socket: "zmq.Socket[bytes]", guard: ZapGuard | None = None) -> None:
+    def __init__(self, socket: Socket, guard: ZapGuard | None = None) -> None:
         self.socket, self.inlet = socket, Inlet(socket)
         self.address = plain(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
         self.traffic = Traffic()
         self.gate = PeerGate(self.inlet, guard)
-        self._guard = guard
+        self._guard, self.encrypted = guard, guard is not None
         if guard is not None:
             self.traffic.refused = guard.failures
         self._paused_until = self._next_log = 0.0
@@ -56,10 +57,6 @@ class Router:
     def behind(self) -> bool:
         """Frames are kept for a drafter that did not keep up."""
         return bool(self._backlogs)
-
-    @property
-    def encrypted(self) -> bool:
-        return self._guard is not None
 
     @property
     def guarded(self) -> bool:

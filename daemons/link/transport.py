@@ -10,7 +10,7 @@ import zmq
 
 from specmesh.core.snapshot import WireSection
 from specmesh.daemons.link.auth import ZapGuard
-from specmesh.daemons.link.curve import HANDSHAKES, protect_client, unwatch, watch
+from specmesh.daemons.link.curve import HANDSHAKES, Context, Socket, protect_client, unwatch, watch
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.errors import ConfigError
 from specmesh.security.addresses import check_bind, check_connect
@@ -69,9 +69,7 @@ class Traffic:
         return WireSection(*frames, *size, dict(self.rejected), stray)
 
 
-def bind_router(
-    context: zmq.Context[zmq.Socket[bytes]], address: str, insecure: bool, guard: ZapGuard | None = None
-) -> zmq.Socket[bytes]:
+def bind_router(context: Context, address: str, insecure: bool, guard: ZapGuard | None = None) -> Socket:
     """A ROUTER bound to one address, beyond loopback only with a guard or where `insecure`; raises ConfigError."""
     check_bind(address, keyed=guard is not None, insecure=insecure)
     socket = context.socket(zmq.ROUTER)
@@ -95,20 +93,14 @@ def bind_router(
 class Route:
     """The way to one verifier, by the keys that it may prove as known now; `keys` is None where none are used."""
 
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        address: str,
-        insecure: bool = False,
-        keys: KeyFolder | None = None,
-    ) -> None:
+    def __init__(self, context: Context, address: str, insecure: bool = False, keys: KeyFolder | None = None) -> None:
         self.address = address
         self._context, self._insecure, self._keys = context, insecure, keys
         self._stamp: tuple[int, ...] = ()
         self._known: list[bytes] = []
         self._turn = 0
 
-    def open(self) -> zmq.Socket[bytes]:
+    def open(self) -> Socket:
         """Return a fresh DEALER that connects, and reconnects, to the verifier. Raises ConfigError for a missing key.
 
         Its monitor (`get_monitor_socket`) reports handshakes and disconnections; `close_dealer` closes both.
@@ -146,7 +138,7 @@ class Route:
         return changed
 
 
-def close_dealer(socket: zmq.Socket[bytes], linger: int = 0) -> None:
+def close_dealer(socket: Socket, linger: int = 0) -> None:
     """Close a DEALER and its monitor; what is on its way has `linger` milliseconds to leave."""
     unwatch(socket, socket.get_monitor_socket())
     socket.close(linger=linger)
@@ -155,7 +147,7 @@ def close_dealer(socket: zmq.Socket[bytes], linger: int = 0) -> None:
 class Inlet:
     """The receiving side of a socket, asked several times per draft: each call here is chosen for what it costs."""
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+    def __init__(self, socket: Socket) -> None:
         self._socket = socket
         self.fd = socket.FD  # edge-triggered, see `wait_for_any`
         self._poller = zmq.Poller()
@@ -211,6 +203,6 @@ def plain(address: str) -> str:
     return re.sub(r"\[::ffff:([\d.]+)\]", r"\1", address)
 
 
-def _configure(socket: zmq.Socket[bytes], options: dict[zmq.SocketOption, int]) -> None:
+def _configure(socket: Socket, options: dict[zmq.SocketOption, int]) -> None:
     for option, value in options.items():
         socket.setsockopt(option, value)

@@ -1,9 +1,4 @@
-"""The verifier's vocabulary at the drafter: fetched, kept on disk, compared with the draft model's own.
-
-After WELCOME the drafter needs the verifier's vocabulary and an engine that speaks its ids. The vocabulary is the
-engine's own where the fingerprints agree, else it comes from the cache, else from the verifier. They are compared on a
-thread beside the loop: that takes seconds for large ones, and a drafter that is silent for seconds counts as gone.
-"""
+"""The verifier's vocabulary at the drafter: fetched, kept on disk, compared with the draft model's own."""
 
 import base64
 import contextlib
@@ -114,8 +109,8 @@ def _pieces(raw: bytes) -> tuple[bytes, ...] | None:
 class VocabularyHandshake:
     """A drafter getting to know its verifier.
 
-    `vocabulary` is the verifier's and `engine` the draft engine in its ids; None until they are known. `address`, the
-    verifier's, is for messages. `wake` is called from the comparing thread when `settle` has something to take over.
+    `vocabulary` is the verifier's and `engine` the draft engine in its ids; None until they are known. Comparing takes
+    seconds for large ones: a thread does it, and calls `wake` when `settle` has something to take over.
     """
 
     def __init__(
@@ -201,10 +196,6 @@ class VocabularyHandshake:
     def overdue(self, now: float) -> Vocab | None:
         """Return what to ask for again, where an answer does not come."""
         return self._ask(now) if now - self._asked > RETRY else None
-
-    def lost(self) -> None:
-        """The verifier is gone. What is known of its vocabulary is kept: it may come back with the same."""
-        self._pieces = None
 
     def _ask(self, now: float) -> Vocab | None:
         self._asked = now

@@ -1,7 +1,4 @@
-"""How long steps of the target take by their rows: measured before it serves, and remembered on disk.
-
-Nothing remembered is needed: what is missing, damaged or cannot be written means measuring again.
-"""
+"""How long steps of the target take by their rows: measured before it serves, and remembered on disk."""
 
 import hashlib
 import json

@@ -29,9 +29,7 @@ T = TypeVar("T")
 
 SWITCH_INTERVAL = 2e-4  # seconds of a thread's turn while others wait: at the default of 5 ms the API would stall steps
 
-COLLECT_EVERY = (20_000, 2, 2)
-"""Allocations between collections of the young generation, of which at the default of 700 there are several in a round;
-and how many of these make one of the next, and of all: at the default of 10 what sessions leave behind piles up."""
+COLLECT_EVERY = (20_000, 2, 2)  # see gc.set_threshold: by default several a round, and what sessions leave piles up
 
 LOADING_GRACE = 4.0  # seconds that loading a model may go on after SIGTERM
 ENDING = 8.0  # seconds that sockets and models may take to close after SIGTERM, once the loop has ended

@@ -1,8 +1,4 @@
-"""An engine's CPU threads beside those of the other daemon of its host.
-
-More busy threads than cores stall each other at every barrier: two daemons with a thread per core each ran at a sixth
-of their speed. Waiting passively instead costs a small model four fifths of its own.
-"""
+"""An engine's CPU threads beside those of the other daemon of its host: more than cores stall at every barrier."""
 
 import functools
 import hashlib

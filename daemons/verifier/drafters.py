@@ -85,7 +85,7 @@ class Drafters:
     def probe(self, order: PingPeers, now: float) -> None:
         order.sent(peer.end for peer in self._peers.values())
         for peer in self._peers.values():
-            number = peer.link.probe(now, order.answer(peer.end))
+            number = peer.link.ping(now, order.answer(peer.end))
             self._router.send(peer.identity, m.Ping(number, *self._state(now)))
 
     def pinged(self, peer: DrafterPeer, ping: m.Ping, now: float) -> None:
