@@ -4,7 +4,6 @@ import builtins
 import io
 import sys
 from collections.abc import Generator
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -12,27 +11,22 @@ from specmesh.cli.chat import Conversation, run
 from specmesh.client import Json
 
 
-@dataclass
 class FakeClient:
-    """Answers in upper case, a letter per chunk, and notes what it was asked."""
+    """Answers in upper case, a letter per chunk, and notes what it was asked; `!` is Ctrl-C."""
 
-    asked: list[Json] = field(default_factory=list)
-    closed: int = 0
-    error: Exception | None = None
+    def __init__(self) -> None:
+        self.asked: list[Json] = []
+        self.closed = 0
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
         self.asked.append({name: list(value) if isinstance(value, list) else value for name, value in body.items()})
         chat = "messages" in body
         text = body["messages"][-1]["content"] if chat else body["prompt"]  # type: ignore[index]
         try:
-            if self.error is not None:
-                raise self.error
-            yield {"choices": [{"delta": {"role": "assistant", "content": ""}} if chat else {"text": ""}]}
             for letter in text.upper():
                 if letter == "!":
                     raise KeyboardInterrupt
                 yield {"choices": [{"delta": {"content": letter}} if chat else {"text": letter}]}
-            yield {"choices": [{"delta": {}} if chat else {"text": ""}]}
         finally:
             self.closed += 1
 
@@ -63,8 +57,10 @@ def typed(monkeypatch: pytest.MonkeyPatch):
     return lines
 
 
-def talk(client: FakeClient, **kind: object) -> None:
+def talk(**kind: object) -> FakeClient:
+    client = FakeClient()
     run(client, Conversation(**kind), {"temperature": 0})  # type: ignore[arg-type]
+    return client
 
 
 def roles(body: Json) -> list[tuple[str, str]]:
@@ -74,8 +70,7 @@ def roles(body: Json) -> list[tuple[str, str]]:
 def test_what_was_said_is_asked_again(typed, capsys):
     """Each turn has the ones before, and the system's message first."""
     typed("hi", "", "you")
-    client = FakeClient()
-    talk(client, system="be")
+    client = talk(system="be")
     assert capsys.readouterr().out == "HI\nYOU\n"
     assert roles(client.asked[0]) == [("system", "be"), ("user", "hi")]
     assert roles(client.asked[1]) == [("system", "be"), ("user", "hi"), ("assistant", "HI"), ("user", "you")]
@@ -85,8 +80,7 @@ def test_what_was_said_is_asked_again(typed, capsys):
 def test_commands(typed, capsys):
     """/clear begins anew, /bye ends, /help explains on stderr."""
     typed("hi", "/clear", "/help", "you", "/bye", "never")
-    client = FakeClient()
-    talk(client, system="be")
+    client = talk(system="be")
     assert roles(client.asked[1]) == [("system", "be"), ("user", "you")]
     assert len(client.asked) == 2
     told = capsys.readouterr()
@@ -96,16 +90,14 @@ def test_commands(typed, capsys):
 def test_raw_goes_on_with_the_text(typed):
     """No messages: what was typed and answered so far is the prompt."""
     typed("ab", "c")
-    client = FakeClient()
-    talk(client, raw=True)
+    client = talk(raw=True)
     assert [body["prompt"] for body in client.asked] == ["ab", "abABc"]
 
 
 def test_an_interrupted_answer_counts_as_far_as_it_came(typed, capsys):
     """Ctrl-C closes the stream, and the conversation goes on."""
     typed("ab!cd", KeyboardInterrupt, "x")
-    client = FakeClient()
-    talk(client)
+    client = talk()
     assert client.closed == 2
     assert roles(client.asked[1])[1] == ("assistant", "AB")
     assert capsys.readouterr().out == "AB\nX\n"

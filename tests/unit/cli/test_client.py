@@ -30,13 +30,7 @@ def test_stream(fake_daemon: Callable[..., Path]):
 @pytest.mark.parametrize(
     ("name", "cls"),
     [
-        ("Busy", errors.Busy),
-        ("Starting", errors.Starting),
-        ("ConfigError", errors.ConfigError),
-        ("DaemonUnreachable", errors.DaemonUnreachable),
-        ("EngineError", errors.EngineError),
-        ("RequestError", errors.RequestError),
-        ("PromptTooLong", errors.PromptTooLong),
+        *((cls.__name__, cls) for cls in (errors.Busy, errors.Starting, errors.ConfigError, errors.PromptTooLong)),
         ("Unheard", errors.SpecmeshError),
         (None, errors.SpecmeshError),
     ],
@@ -86,12 +80,8 @@ def test_nobody_there(fake_daemon: Callable[..., Path], monkeypatch: pytest.Monk
 
 def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
     """First it holds its lock only, then it loads, then it answers: each is waited for, and said once."""
-    answers = {
-        "/v1/completions": (
-            503,
-            json.dumps({"error": {"message": "loading", "specmesh": {"error": "Starting"}}}).encode(),
-        )
-    }
+    loading = json.dumps({"error": {"message": "loading", "specmesh": {"error": "Starting"}}}).encode()
+    answers = {"/v1/completions": (503, loading)}
     listening = fake_daemon(answers)
     path = listening.with_name("late.sock")
     instance, heard = InstanceLock(path), list[str]()

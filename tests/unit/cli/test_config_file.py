@@ -53,13 +53,15 @@ def test_a_flag_beats_all(tmp_path: Path):
     """What the daemon itself gets, with a flag, the environment and a file at odds."""
     file = tmp_path / "verifier.toml"
     file.write_text('ctx = 2\nengine = "sim"\nmodel = "step_ms=1"\nbind = "nonsense"\n')
-    done = specmesh("verifier", "--config", file, "--ctx", 3, env={"SPECMESH_VERIFIER_CTX": "4"})
-    assert (done.exit_code, done.stderr) == (78, "specmesh: --ctx 3 is too small: give 8 or more\n")
-    done = specmesh("verifier", "--config", file, env={"SPECMESH_VERIFIER_CTX": "4"})
-    assert done.exit_code == 78
-    assert done.stderr == "specmesh: SPECMESH_VERIFIER_CTX: --ctx 4 is too small: give 8 or more\n"
-    done = specmesh("verifier", "--config", file)
-    assert (done.exit_code, done.stderr) == (78, f"specmesh: {file}:1: --ctx 2 is too small: give 8 or more\n")
+    env = {"SPECMESH_VERIFIER_CTX": "4"}
+    for flags, variables, place, value in (
+        (["--ctx", 3], env, "", 3),
+        ([], env, "SPECMESH_VERIFIER_CTX: ", 4),
+        ([], {}, f"{file}:1: ", 2),
+    ):
+        done = specmesh("verifier", "--config", file, *flags, env=variables)
+        told = f"specmesh: {place}--ctx {value} is too small: give 8 or more\n"
+        assert (done.exit_code, done.stderr) == (78, told)
 
 
 def test_a_chosen_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -121,18 +123,17 @@ def test_several_verifiers(
         assert value == (addresses if len(addresses) > 1 else addresses[0])
 
 
-def test_a_verifier_twice(tmp_path: Path):
-    """However it is spelt; the line is named, as for a list that is no list of texts, and for none."""
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(f'["{BOX}", "{BOX}/"]', "twice"), (f'["{BOX}", 7072]', "must be a text"), ("[]", "no verifier")],
+)
+def test_bad_lists_of_verifiers(value: str, said: str, tmp_path: Path):
+    """The line is named, as for any other setting."""
     file = tmp_path / "drafter.toml"
-    for value, said in (
-        (f'["{BOX}", "tcp://127.0.0.1:7071/"]', "twice"),
-        (f'["{BOX}", 7072]', "must be a text"),
-        ("[]", "no verifier"),
-    ):
-        file.write_text(f'engine = "ngram"\nconnect = {value}\n')
-        done = specmesh("drafter", "--config", file)
-        assert done.exit_code == 78
-        check_told(done.stderr, file, 2, [said])
+    file.write_text(f'engine = "ngram"\nconnect = {value}\n')
+    done = specmesh("drafter", "--config", file)
+    assert done.exit_code == 78
+    check_told(done.stderr, file, 2, [said])
 
 
 def test_which_file(folders: list[Path], tmp_path: Path):
@@ -189,21 +190,16 @@ BAD = [
     ("verifier", "ctx = 512\nmax_session = 3", 2, ["max_session", "did you mean max-sessions?"]),
     ("verifier", "\n\n\nMODEL = 'x.gguf'", 4, ["MODEL", "did you mean model?"]),
     ("verifier", 'connect = "tcp://127.0.0.1:7071"', 1, ["connect", "the keys are"]),
-    ("drafter", "xyzzy = 1", 1, ["xyzzy", "the keys are", "connect"]),
     ("verifier", 'ctx = "512"', 1, ["ctx", "a whole number", "ctx = 4096"]),
-    ("verifier", "ctx = true", 1, ["ctx", "a whole number", "not true"]),
     ("verifier", "bind = 7071", 1, ["bind", "a text", 'bind = "tcp://127.0.0.1:7071"']),
     ("verifier", "insecure-no-auth = 'yes'", 1, ["insecure-no-auth", "true or false"]),
     ("drafter", "min-vocab-overlap = '0.9'", 1, ["min-vocab-overlap", "a number"]),
     ("drafter", "min-vocab-overlap = 1.5", 1, ["min-vocab-overlap = 1.5", "0.9"]),
     ("drafter", 'engine = "cuda"', 1, ["engine", "'cuda' is not one of", "llama"]),
-    ("verifier", 'gpu = "yes"', 1, ["gpu", "'required'"]),
-    ("verifier", 'log-format = "JSON "', 1, ["log-format", "'json'"]),
     ("verifier", "[verifier]\nctx = 512", 1, ["verifier", "no tables", "ctx"]),
     ("verifier", "ctx = 512\nctx = 513", 2, ["ctx", "twice"]),
     ("verifier", "max-sessions = 2\nmax_sessions = 3", 2, ["max-sessions", "twice"]),
     ("verifier", "bind = tcp://127.0.0.1:7071", 1, ["quotes", 'bind = "tcp://127.0.0.1:7071"']),
-    ("verifier", "model = /models/a.gguf", 1, ["quotes", 'model = "/models/a.gguf"']),
     ("verifier", 'model = "a.gguf', 1, ["key = value"]),
     ("verifier", "ctx = 512\n{}", 2, ["key = value"]),
 ]
@@ -233,10 +229,6 @@ def test_bad_variables(command: str, name: str, value: str, named: list[str]):
     assert all(part in told for part in named)
 
 
-def names(cases: list[tuple[str, str, int, list[str]]]) -> list[str]:
-    return [text.replace("\n", "|")[:40] for _, text, _, _ in cases]
-
-
 def check_told(error: str, file: Path, line: int, named: list[str]) -> None:
     """One line for people, with the file, its line, the key and what to write instead."""
     told = [said for said in error.splitlines() if said.startswith("specmesh: ")]
@@ -247,7 +239,7 @@ def check_told(error: str, file: Path, line: int, named: list[str]) -> None:
         assert part in told[0], told[0]
 
 
-@pytest.mark.parametrize(("role", "text", "line", "named"), BAD, ids=names(BAD))
+@pytest.mark.parametrize(("role", "text", "line", "named"), BAD)
 @pytest.mark.fault(
     "E7.74",
     "settings with unknown keys, wrong types, numbers out of range, no TOML, no UTF-8",
