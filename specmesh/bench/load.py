@@ -35,9 +35,6 @@ class LoadPlan:
     def texts(self) -> int:
         return sum(self.sessions) * self.iterations
 
-    def prompt(self, client: int, iteration: int) -> int:
-        return (client + iteration) % len(self.prompts)
-
     def body(self, prompt: int) -> Json:
         """Return the request, greedy and to the full length."""
         asked: Json = {"prompt": self.prompts[prompt], "max_tokens": self.max_tokens, "temperature": 0}
@@ -124,7 +121,7 @@ def _client(
     try:
         gate.wait()
         for iteration in range(load.iterations):
-            prompt = load.prompt(client, iteration)
+            prompt = (client + iteration) % len(load.prompts)
             told.put(_text(source, load.body(prompt), client, prompt))
     except Exception as error:  # noqa: BLE001 - raised again by who waits for the texts
         told.put(error)

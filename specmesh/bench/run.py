@@ -52,11 +52,6 @@ class RunPlan:
             "cache_prompt": False,  # else whichever comes second finds its prompt in memory
         }
 
-    def order(self, iteration: int, prompt: int) -> tuple[Variant, ...]:
-        """Return the variants rotated, so that none always follows the same one."""
-        shift = (iteration + prompt) % len(self.variants)
-        return self.variants[shift:] + self.variants[:shift]
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -143,7 +138,8 @@ def measure(client: Client, plan: RunPlan, advance: Callable[[], None]) -> list[
     samples = []
     for iteration in range(plan.iterations):
         for number in range(len(plan.prompts)):
-            for variant in plan.order(iteration, number):
+            shift = (iteration + number) % len(plan.variants)  # so that none always follows the same one
+            for variant in plan.variants[shift:] + plan.variants[:shift]:
                 samples.append(_sample(client, plan, variant, number, iteration))
                 advance()
     return samples

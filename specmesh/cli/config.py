@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specmesh.config import Port
 
 SOURCES = "specmesh.config"
-"""Where a daemon's context keeps its `_Sources`."""
+"""Where a daemon's context keeps itself; its `obj` is the file, if there is one."""
 
 MAX_SIZE = 2**20
 """Maximum size of a settings file in bytes."""
@@ -103,9 +103,8 @@ def effective(root: click.Context, role: str, path: Path | None) -> dict[str, tu
         ctx = command.make_context(role, ["--config", str(path)] if path is not None else [], parent=root)
     except click.BadParameter as error:
         raise bad_variable(error) or error from None
-    sources: _Sources = ctx.meta[SOURCES]
     return {
-        key: (_as_toml(ctx.params[name]), sources.of(name) or "default")
+        key: (_as_toml(ctx.params[name]), _origin(ctx, name) or "default")
         for key, option in keys(command).items()
         if (name := option.name or key)
     }
@@ -121,27 +120,20 @@ def _as_toml(value: Any) -> Any:
 # --- a daemon's settings, and who is to blame for one
 
 
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """Where a daemon's settings come from: its own context, and the file if there is one."""
-
-    command: click.Context
-    file: "ConfigFile | None"
-
-    def of(self, name: str) -> str | None:
-        """Return the place of a setting, by its parameter's name; None for a flag and a default."""
-        source = self.command.get_parameter_source(name)
-        if source is ParameterSource.DEFAULT_MAP and self.file is not None:
-            return f"{self.file.path}:{self.file.lines[name]}"
-        return _variable(self.command, name) if source is ParameterSource.ENVIRONMENT else None
+def _origin(ctx: click.Context, name: str) -> str | None:
+    """Return the place of a daemon's setting, by its parameter's name; None for a flag and a default."""
+    source, file = ctx.get_parameter_source(name), ctx.obj
+    if source is ParameterSource.DEFAULT_MAP and isinstance(file, ConfigFile):
+        return f"{file.path}:{file.lines[name]}"
+    return _variable(ctx, name) if source is ParameterSource.ENVIRONMENT else None
 
 
 def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
     path = value if value is not None else find(ctx.info_name or "")
-    file = read(path, ctx.command) if path is not None else None
-    if file is not None:
-        ctx.default_map = dict(file.values)
-    ctx.meta[SOURCES] = _Sources(ctx, file)
+    if path is not None:
+        ctx.obj = read(path, ctx.command)
+        ctx.default_map = dict(ctx.obj.values)
+    ctx.meta[SOURCES] = ctx
     _check_variables(ctx)
 
 
@@ -175,8 +167,8 @@ def _check_variables(ctx: click.Context) -> None:
 
 def blamed(error: ConfigError, ctx: click.Context) -> str:
     """Return the error's sentence, after the file and line or the variable that its setting came from."""
-    known: _Sources | None = ctx.meta.get(SOURCES)
-    place = known.of(error.option) if known is not None and error.option is not None else None
+    daemon: click.Context | None = ctx.meta.get(SOURCES)
+    place = _origin(daemon, error.option) if daemon is not None and error.option is not None else None
     return str(error) if place is None else f"{place}: {error}"
 
 
@@ -208,8 +200,7 @@ def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
         from specmesh import logs
         from specmesh.config import read_keys
 
-        known: _Sources = ctx.meta[SOURCES]
-        file = read(known.file.path, ctx.command) if known.file is not None else None
+        file = read(ctx.obj.path, ctx.command) if ctx.obj is not None else None
         told = []
         if port is not None and port.keys.file is not None:
             port.keys.current = read_keys(port.keys.file)

@@ -1,6 +1,5 @@
 """Checks of this machine: software, models and their vocabularies, sockets and services."""
 
-import grp
 import os
 import platform
 import re
@@ -275,18 +274,15 @@ def _system_folder(path: Path) -> Check:
     name, found = "system's folder", path.lstat()
     mode = stat.S_IMODE(found.st_mode)
     if not os.access(path, os.X_OK):
-        join = f'sudo usermod --append --groups {_group(found.st_gid)} "$USER"  # and log in again'
+        try:
+            group = path.group()
+        except KeyError:
+            group = str(found.st_gid)
+        join = f'sudo usermod --append --groups {group} "$USER"  # and log in again'
         return warn("sockets", name, f"{path} is closed to this user: what runs there is not seen", join)
     if stat.S_ISDIR(found.st_mode) and not mode & 0o002:
         return ok("sockets", name, f"{path} (mode {mode:o})")
     return fail("sockets", name, f"{path} can be written by anybody (mode {mode:o})", f"sudo chmod o-w '{path}'")
-
-
-def _group(number: int) -> str:
-    try:
-        return grp.getgrgid(number).gr_name
-    except KeyError:
-        return str(number)
 
 
 def _socket(path: Path) -> list[Check]:
