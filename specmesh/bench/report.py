@@ -72,7 +72,7 @@ def assess(outcomes: list[Outcome], steps_ms: dict[int, float]) -> list[str]:
     said.append(_pays(max(drafting, key=_speedup)))
     adaptive = next((one for one in drafting if one.variant == ADAPTIVE.name), None)
     fixed = [one for one in drafting if one is not adaptive]
-    if fixed:
+    if fixed and adaptive is not None:
         said.append(_best_fixed(max(fixed, key=_speedup), adaptive))
     telling = [one for one in drafting if one.mean_draft_n >= OFF] or drafting
     said.append(_limit(max(telling, key=_speedup), alone))
@@ -85,36 +85,15 @@ def assess(outcomes: list[Outcome], steps_ms: dict[int, float]) -> list[str]:
     return [*said, f"{same} of {compared} texts with drafts are those of the verifier alone; {parted} (docs/usage.md)."]
 
 
-def factors(one: Outcome, alone: Outcome) -> dict[str, float]:
-    """Return how many times faster `one` would be at most, were one thing perfect and all else as it is.
-
-    Perfect: every draft accepted; a step with drafts as cheap as one without; no waiting (for draft speed or network,
-    whichever is the larger part of a restart); no time between steps but waiting.
-    """
-    if not (one.rounds and alone.rounds and one.decode_ms and one.verify_ms and alone.verify_ms):
-        return {}
-    one_row = alone.verify_ms * alone.texts / alone.rounds
-    waiting = "network" if one.network_ms > 0.5 * one.restart_ms else "draft speed"
-    rest = max(one.decode_ms - one.verify_ms, 0.0)
-    saved = {
-        "step costs": max(one.verify_ms - one_row * one.rounds / one.texts, 0.0),
-        waiting: min(one.wait_ms, rest),
-        "handling": max(rest - one.wait_ms, 0.0),
-    }
-    found = {name: one.decode_ms / max(one.decode_ms - ms, 1e-9 * one.decode_ms) for name, ms in saved.items()}
-    return {"acceptance": (1 + one.mean_draft_n) / one.mean_length} | found
-
-
 def _speedup(one: Outcome) -> float:
     return one.speedup.median if one.speedup is not None else 0.0
 
 
 def _times(one: Outcome) -> str:
-    low, high = (one.speedup.low, one.speedup.high) if one.speedup is not None else (0.0, 0.0)
-    return (
-        f"{_speedup(one):.2f}x the verifier alone "
-        f"({'one iteration' if one.iterations == 1 else f'{low:.2f} to {high:.2f}'})"
-    )
+    seen = "one iteration"
+    if one.speedup is not None and one.iterations > 1:
+        seen = f"{one.speedup.low:.2f} to {one.speedup.high:.2f}"
+    return f"{_speedup(one):.2f}x the verifier alone ({seen})"
 
 
 def _pays(best: Outcome) -> str:
@@ -125,10 +104,8 @@ def _pays(best: Outcome) -> str:
     return f"Drafting does not pay here: the best, {best.variant}, is {_times(best)}."
 
 
-def _best_fixed(best: Outcome, adaptive: Outcome | None) -> str:
+def _best_fixed(best: Outcome, adaptive: Outcome) -> str:
     said = f"Of the fixed settings {best.variant} is best, {_times(best)}"
-    if adaptive is None:
-        return f"{said}."
     which = "the best fixed setting" if _speedup(best) > 1 else "the verifier alone"
     share = _speedup(adaptive) / max(_speedup(best), 1.0)
     if share >= CLOSE:
@@ -137,9 +114,23 @@ def _best_fixed(best: Outcome, adaptive: Outcome | None) -> str:
 
 
 def _limit(one: Outcome, alone: Outcome) -> str:
-    found = factors(one, alone)
-    if not found or not one.mean_draft_n:
+    """Name the one thing that, were it perfect and all else as it is, would make `one` the fastest.
+
+    Perfect: every draft accepted; a step with drafts as cheap as one without; no waiting (for draft speed or network,
+    whichever is the larger part of a restart); no time between steps but waiting.
+    """
+    if not (one.rounds and alone.rounds and one.mean_draft_n and one.decode_ms and one.verify_ms and alone.verify_ms):
         return "What limits it cannot be told: no drafts were verified. Is a drafter attached, and fast enough?"
+    one_row = alone.verify_ms * alone.texts / alone.rounds
+    waiting = "network" if one.network_ms > 0.5 * one.restart_ms else "draft speed"
+    rest = max(one.decode_ms - one.verify_ms, 0.0)
+    saved = {
+        "step costs": max(one.verify_ms - one_row * one.rounds / one.texts, 0.0),
+        waiting: min(one.wait_ms, rest),
+        "handling": max(rest - one.wait_ms, 0.0),
+    }
+    found = {name: one.decode_ms / max(one.decode_ms - ms, 1e-9 * one.decode_ms) for name, ms in saved.items()}
+    found["acceptance"] = (1 + one.mean_draft_n) / one.mean_length
     name = max(found, key=lambda key: found[key])
     gain = f"{found[name]:.2f}x more at most"
     rate = one.acceptance_rate or 0.0

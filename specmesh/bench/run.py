@@ -250,14 +250,10 @@ def lines(outcomes: list[Outcome]) -> list[str]:
 @contextmanager
 def bar(texts: int) -> Iterator[Callable[[], None]]:
     """A bar for `texts` texts; the function it gives is called after each."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
-    columns = (TextColumn("texts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("texts", total=texts)
         yield lambda: progress.advance(task)
 
@@ -289,15 +285,15 @@ def read_prompts(path: Path) -> list[str]:
         raise ConfigError(f"--prompts: {path} has no prompts: write one on each line")
     if not isinstance(_parsed(lines[0][1]), dict):
         return [line for _, line in lines]
-    return [_prompt(line, f"--prompts: {path}, line {number}") for number, line in lines]
-
-
-def _prompt(line: str, where: str) -> str:
-    record = _parsed(line)
-    prompt = record.get("prompt") if isinstance(record, dict) else None
-    if not isinstance(prompt, str) or not prompt:
-        raise ConfigError(f'{where} is no JSON object with a text as "prompt": correct it')
-    return prompt
+    prompts = []
+    for number, line in lines:
+        match _parsed(line):
+            case {"prompt": str(prompt)} if prompt:
+                prompts.append(prompt)
+            case _:
+                where = f"--prompts: {path}, line {number}"
+                raise ConfigError(f'{where} is no JSON object with a text as "prompt": correct it')
+    return prompts
 
 
 def _parsed(line: str) -> object:
