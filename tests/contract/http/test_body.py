@@ -29,22 +29,10 @@ def test_defaults():
 
 
 def test_every_field():
+    own = {"draft_n": 3, "rounds": True, "cache_prompt": False, "model": "m", "user": "u"}
+    sampled = {"max_tokens": 7, "temperature": 0, "top_k": 5, "top_p": 0.5, "seed": 9}
     body = parse_completion(
-        {
-            "prompt": [1, 2],
-            "max_tokens": 7,
-            "temperature": 0,
-            "top_k": 5,
-            "top_p": 0.5,
-            "seed": 9,
-            "stream": True,
-            "draft_n": 3,
-            "rounds": True,
-            "cache_prompt": False,
-            "model": "m",
-            "user": "u",
-            "stream_options": {"include_usage": True},
-        }
+        {"prompt": [1, 2], "stream": True, "stream_options": {"include_usage": True}} | own | sampled
     )
     assert body.stream
     assert body.request.rounds
@@ -241,22 +229,15 @@ def test_chat():
     assert parse_chat({"messages": said} | limits).request.params.max_tokens == 7
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
-        None,
-        [],
-        "hi",
-        ["hi"],
-        [{"content": "hi"}],
-        [{"role": 5, "content": "hi"}],
-        [{"role": "user"}],
-        [{"role": "user", "name": 5, "content": "hi"}],
-        [{"role": "user", "content": ["hi"]}],
-        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
-        [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}],
-    ],
-)
+MESSAGES: list[object] = [
+    *(None, [], "hi", ["hi"], [{"content": "hi"}], [{"role": 5, "content": "hi"}], [{"role": "user"}]),
+    *([{"role": "user", "name": 5, "content": "hi"}], [{"role": "user", "content": ["hi"]}]),
+    [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+    [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}],
+]
+
+
+@pytest.mark.parametrize("messages", MESSAGES)
 def test_no_messages(messages: object):
     with pytest.raises(RequestError) as refused:
         parse_chat({"messages": messages})

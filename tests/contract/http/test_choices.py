@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from specmesh.api.answer import ChoiceStream, Event, Merged, choices, merged, streamed, whole
+from specmesh.api.answer import ChoiceStream, Event, choices, merged, whole
 from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import Shape
 from specmesh.core.sampling.sampler import SamplingParams
@@ -47,13 +47,8 @@ async def never() -> bool:
     return False
 
 
-def tellings(count: int, **options: bool) -> list[ChoiceStream]:
-    return [ChoiceStream(BYTES, one, resumable=False, **options) for one in choices(REQUEST, count, chat=False)]
-
-
-async def events_of(batches: Merged, count: int, *, apart: bool) -> list[str]:
-    first = await anext(batches)
-    return [event async for event in streamed(first, batches, SHAPE, tellings(count), usage_apart=apart)]
+def tellings(count: int) -> list[ChoiceStream]:
+    return [ChoiceStream(BYTES, one, resumable=False) for one in choices(REQUEST, count, chat=False)]
 
 
 def test_one_that_fails_ends_all():
@@ -64,9 +59,7 @@ def test_one_that_fails_ends_all():
 
     with pytest.raises(Busy):
         asyncio.run(told())
-    assert sources[0].left
-    assert sources[1].left
-    assert sources[2].left
+    assert all(source.left for source in sources)
 
 
 def test_who_leaves_leaves_all():

@@ -69,6 +69,10 @@ def test_last_minute_has_the_whole_seconds_before_the_running_one():
     assert minute.snapshot(160.0)["drafted"][0] == 5
     assert minute.snapshot(161.0)["drafted"] == [0] * 60
     assert minute.snapshot(161.0)["generated"][0] == 1
+    assert minute.busy(102.0) == 0.0
+    minute.record(103.2, busy=0.7)
+    assert minute.busy(110.2) == pytest.approx(0.07)
+    assert minute.busy(170.0) == 0.0
 
 
 def test_the_report_of_a_session():
