@@ -3,27 +3,17 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+from specmesh.api import requests as r
 from specmesh.api.app import create_app
-from specmesh.api.requests import (
-    Cancel,
-    ClientEvent,
-    ClientOrder,
-    Finished,
-    LocalClient,
-    ModelInfo,
-    Peer,
-    PingPeers,
-    Started,
-    Tokens,
-)
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import NoSuchModel, SpecmeshError
 
 LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
-DONE = Finished("length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3, "cached_tokens": 1})
-EVENTS = (Started(7, 2), Tokens((65, 66), 1, (65, 90)), Tokens((67,), 0, ()), DONE)
+DONE = r.Finished("length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3, "cached_tokens": 1})
+EVENTS = (r.Started(7, 2), r.Tokens((65, 66), 1, (65, 90)), r.Tokens((67,), 0, ()), DONE)
 
 
 class FakeDaemon:
@@ -31,34 +21,34 @@ class FakeDaemon:
 
     role, models = "verifier", ("fake-model", "other-model")
 
-    def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
+    def __init__(self, *events: r.ClientEvent, reason: SpecmeshError | None = None) -> None:
         self.events, self.reason = events, reason
-        self.orders: list[ClientOrder] = []
-        self.peers: tuple[Peer, ...] = ()
+        self.orders: list[r.ClientOrder] = []
+        self.peers: tuple[r.Peer, ...] = ()
         self.cancelled = asyncio.Event()
 
     def not_ready(self) -> SpecmeshError | None:
         return self.reason
 
-    def served(self, name: str) -> ModelInfo:
+    def served(self, name: str) -> r.ModelInfo:
         if name not in ("", *self.models):
             raise NoSuchModel(name)
-        return ModelInfo(name or "fake-model", LETTERS, f"target of {name}" if name else "")
+        return r.ModelInfo(name or "fake-model", LETTERS, f"target of {name}" if name else "")
 
     def stats(self) -> Snapshot:
         return Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
 
-    def submit(self, order: ClientOrder) -> None:
+    def submit(self, order: r.ClientOrder) -> None:
         self.orders.append(order)
-        if isinstance(order, PingPeers):
+        if isinstance(order, r.PingPeers):
             order.sent(self.peers)
             for peer in self.peers:
                 order.answer(peer)(0.004)
             return
-        if isinstance(order, Cancel):
+        if isinstance(order, r.Cancel):
             self.cancelled.set()
             return
-        assert isinstance(order.client, LocalClient)
+        assert isinstance(order.client, r.LocalClient)
         for event in self.events:
             order.client.on_event(event)
 
@@ -77,9 +67,8 @@ class Answer:
     def body(self) -> bytes:
         return b"".join(self.parts)
 
-    def json(self) -> dict[str, object]:
-        value: dict[str, object] = json.loads(self.body)
-        return value
+    def json(self) -> Any:
+        return json.loads(self.body)
 
     def events(self) -> list[str]:
         """The data of server-sent events."""
@@ -115,20 +104,8 @@ async def call(
         await answer.gone.wait()
         return {"type": "http.disconnect"}
 
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(b"content-type", b"application/json"), (b"accept", accept)],
-        "client": None,
-        "server": None,
-    }
+    headers = [(b"content-type", b"application/json"), (b"accept", accept)]
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
     app: Callable[..., Awaitable[None]] = create_app(daemon)
     await asyncio.wait_for(app(scope, receive, answer.send), 20)
     return answer

@@ -10,11 +10,10 @@ from asgi_calls import EVENTS, Answer, FakeDaemon, call, get, post
 from specmesh import errors
 from specmesh.api.app import MAX_HTTP_BODY
 from specmesh.api.requests import Cancel, Failed, Peer, PingPeers, Submit
-from specmesh.errors import Busy, DaemonUnreachable, EngineError, NoSuchModel, NoSuchText, PromptTooLong, RequestError
 
 
 def test_health_while_loading_and_after():
-    loading = get(FakeDaemon(reason=Busy("loading its model (43%)")), "/health")
+    loading = get(FakeDaemon(reason=errors.Busy("loading its model (43%)")), "/health")
     assert loading.status == 503
     assert loading.json() == {"status": "unavailable", "role": "verifier", "reason": "loading its model (43%)"}
     ready = get(FakeDaemon(), "/health")
@@ -24,14 +23,14 @@ def test_health_while_loading_and_after():
 def test_stats_and_models_are_the_backends():
     daemon = FakeDaemon()
     assert get(daemon, "/stats").json() == asdict(daemon.stats())
-    assert [model["id"] for model in get(daemon, "/v1/models").json()["data"]] == list(daemon.models)  # type: ignore[attr-defined]
+    assert [model["id"] for model in get(daemon, "/v1/models").json()["data"]] == list(daemon.models)
     daemon.models = ()
-    for reason in (None, DaemonUnreachable("no verifier answers")):
+    for reason in (None, errors.DaemonUnreachable("no verifier answers")):
         daemon.reason = reason
         for path in ("/v1/models", "/v1/models/fake-model"):
             answer = get(daemon, path)
             assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-            assert str(reason or "no model is known yet") in answer.json()["error"]["message"]  # type: ignore[index]
+            assert str(reason or "no model is known yet") in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def test_stats_and_models_are_the_backends():
     ],
 )
 def test_metrics_come_in_the_format_asked_for(accept: bytes, content_type: str):
-    answer = asyncio.run(call(FakeDaemon(reason=Busy("loading")), "GET", "/metrics", accept=accept))
+    answer = asyncio.run(call(FakeDaemon(reason=errors.Busy("loading")), "GET", "/metrics", accept=accept))
     assert answer.status == 200
     assert answer.headers["content-type"].startswith(content_type)
     assert "specmesh_engine_healthy 0.0" in answer.body.decode().splitlines()
@@ -53,15 +52,15 @@ def test_metrics_come_in_the_format_asked_for(accept: bytes, content_type: str):
 
 
 REFUSALS = [
-    (NoSuchText(), 404, "text_not_found"),
-    (NoSuchModel("gpt-4"), 404, "model_not_found"),
+    (errors.NoSuchText(), 404, "text_not_found"),
+    (errors.NoSuchModel("gpt-4"), 404, "model_not_found"),
     (errors.WentAway("stopping"), 503, "server_went_away"),
-    (RequestError("bad"), 400, None),
-    (PromptTooLong.of(9, 5), 400, "context_length_exceeded"),
-    (Busy("full"), 503, "server_busy"),
+    (errors.RequestError("bad"), 400, None),
+    (errors.PromptTooLong.of(9, 5), 400, "context_length_exceeded"),
+    (errors.Busy("full"), 503, "server_busy"),
     (errors.Starting("loading"), 503, "server_starting"),
-    (DaemonUnreachable("no verifier"), 502, "verifier_unreachable"),
-    (EngineError("broke"), 500, "engine_failed"),
+    (errors.DaemonUnreachable("no verifier"), 502, "verifier_unreachable"),
+    (errors.EngineError("broke"), 500, "engine_failed"),
     (errors.ConfigError("odd"), 500, None),
 ]
 
@@ -74,28 +73,32 @@ def test_refusal_is_a_status_and_openais_error(
     answer = post(FakeDaemon(Failed(error)), stream=stream)
     told = answer.json()["error"]
     assert answer.status == status
-    assert told["message"] == str(error)  # type: ignore[index]
-    assert (told["type"], told["code"]) == ("invalid_request_error" if status < 500 else "server_error", code)  # type: ignore[index]
-    assert told["specmesh"] == {"error": type(error).__name__, "exit_code": error.exit_code}  # type: ignore[index]
-    assert told["param"] == {PromptTooLong: "prompt", NoSuchText: "resume", NoSuchModel: "model"}.get(type(error))  # type: ignore[index]
+    assert told["message"] == str(error)
+    assert (told["type"], told["code"]) == ("invalid_request_error" if status < 500 else "server_error", code)
+    assert told["specmesh"] == {"error": type(error).__name__, "exit_code": error.exit_code}
+    assert told["param"] == {
+        errors.PromptTooLong: "prompt",
+        errors.NoSuchText: "resume",
+        errors.NoSuchModel: "model",
+    }.get(type(error))
     assert (answer.headers.get("retry-after") == "1") == (status == 503)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_not_ready_is_refused_before_anything_is_submitted(stream: bool):
-    daemon = FakeDaemon(*EVENTS, reason=Busy("loading"))
+    daemon = FakeDaemon(*EVENTS, reason=errors.Busy("loading"))
     assert post(daemon, stream=stream).status == 503
     assert daemon.orders == []
 
 
 def test_error_in_mid_stream_is_an_event():
     """A session that breaks after text was sent ends the stream with an error event and no [DONE]."""
-    *_, last = post(FakeDaemon(*EVENTS[:2], Failed(EngineError("broke"))), stream=True).events()
+    *_, last = post(FakeDaemon(*EVENTS[:2], Failed(errors.EngineError("broke"))), stream=True).events()
     assert json.loads(last)["error"]["message"] == "broke"
 
 
 def test_error_in_mid_completion_is_a_status():
-    assert post(FakeDaemon(*EVENTS[:2], Failed(EngineError("broke")))).status == 500
+    assert post(FakeDaemon(*EVENTS[:2], Failed(errors.EngineError("broke")))).status == 500
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,7 @@ def test_error_in_mid_completion_is_a_status():
 def test_body_that_is_no_json(raw: bytes, said: str):
     answer = asyncio.run(call(FakeDaemon(), "POST", "/v1/completions", [raw]))
     assert answer.status == 400
-    assert said in answer.json()["error"]["message"]  # type: ignore[index]
+    assert said in answer.json()["error"]["message"]
 
 
 def test_every_depth_has_an_answer():
@@ -122,7 +125,7 @@ def test_every_depth_has_an_answer():
         schema = b'{"a":' * depth + b"1" + b"}" * depth
         raw = b'{"prompt": "x", "json_schema": ' + schema + b"}"
         answer = asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [raw]))
-        assert answer.status == 200 or "nested too deeply" in answer.json()["error"]["message"]  # type: ignore[index]
+        assert answer.status == 200 or "nested too deeply" in answer.json()["error"]["message"]
 
 
 def test_body_in_parts_and_beyond_the_limit():
@@ -132,7 +135,7 @@ def test_body_in_parts_and_beyond_the_limit():
     endless = [bytes(MAX_HTTP_BODY), b"x", b"never read"]
     answer = asyncio.run(call(FakeDaemon(), "POST", "/v1/completions", endless))
     assert answer.status == 413
-    assert "exceeds" in answer.json()["error"]["message"]  # type: ignore[index]
+    assert "exceeds" in answer.json()["error"]["message"]
 
 
 def left(daemon: FakeDaemon, *, stream: bool, at: str) -> Answer:
@@ -201,7 +204,7 @@ def test_finished_session_is_not_cancelled():
 def test_what_is_not_there_is_openais_error(path: str, status: int):
     answer = get(FakeDaemon(), path)
     assert answer.status == status
-    assert answer.json()["error"]["type"] == "invalid_request_error"  # type: ignore[index]
+    assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
 def test_one_model():
@@ -227,7 +230,7 @@ def test_ping():
 
 def test_ping_refused():
     assert ping(FakeDaemon(), count=0).status == 400
-    assert ping(FakeDaemon(reason=Busy("loading"))).status == 503
+    assert ping(FakeDaemon(reason=errors.Busy("loading"))).status == 503
     alone = ping(FakeDaemon())
     assert alone.status == 502
-    assert "no drafter is attached" in alone.json()["error"]["message"]  # type: ignore[index]
+    assert "no drafter is attached" in alone.json()["error"]["message"]
