@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from engine_contract import (
+from harness.engine_contract import (
     N_BATCH,
     N_SEQ,
     TINY,

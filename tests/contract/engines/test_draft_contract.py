@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from engine_contract import (
+from harness.engine_contract import (
     GREEDY,
     MLX_KINDS,
     N_BATCH,

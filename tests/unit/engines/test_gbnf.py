@@ -6,46 +6,9 @@ from llguidance import LLMatcher, LLTokenizer
 from specmesh.engines.grammar_source import answer, gbnf_to_lark
 from specmesh.errors import RequestError
 
+examples = pytest.importorskip("llama_cpp.llama_grammar")
 BYTES = LLTokenizer("byte")
 
-JSON = r"""root   ::= object
-value  ::= object | array | string | number | ("true" | "false" | "null") ws
-
-object ::=
-  "{" ws (
-            string ":" ws value
-    ("," ws string ":" ws value)*
-  )? "}" ws
-
-array  ::=
-  "[" ws (
-            value
-    ("," ws value)*
-  )? "]" ws
-
-string ::=
-  "\"" (
-    [^"\\\x7F\x00-\x1F] |
-    "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) # escapes
-  )* "\"" ws
-
-number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
-
-# Optional space: by convention, applied in this grammar after literal chars when allowed
-ws ::= | " " | "\n" [ \t]{0,20}
-"""
-ARITH = r"""root  ::= (expr "=" ws term "\n")+
-expr  ::= term ([-+*/] term)*
-term  ::= ident | num | "(" ws expr ")" ws
-ident ::= [a-z] [a-z0-9_]* ws
-num   ::= [0-9]+ ws
-ws    ::= [ \t\n]*
-"""
-LIST = r"""root ::= item+
-
-# Excludes various line break characters
-item ::= "- " [^\r\n\x0b\x0c\x85\u2028\u2029]+ "\n"
-"""
 CHESS = r"""# Specifies chess moves as a list in algebraic notation, using PGN conventions
 
 # Force first move to "1. ", then any 1-2 digit number after, relying on model to follow the pattern
@@ -95,12 +58,12 @@ SPLIT = 'root ::= "ab" root "cd" | "abc" "e" | ""'
 
 CASES = {
     "json": (
-        JSON,
+        examples.JSON_GBNF,
         ["{}", '{"a":1}', '{ "a": [1, 2.5e-3, null, true], "b\\n\\u00e9": {"c": ""}} ', '{"x":"é"}\n  '],
         ["[1]", '{"a":01}', "{a:1}", '{"a":1,}', " {}"],
     ),
-    "arithmetic": (ARITH, ["a=b\n", "(a +12)*c_1 = 3\n", "1+2=3\nx= y\n"], ["a", "a=b", "A=b\n"]),
-    "list": (LIST, ["- one\n", "- one\n- tŵo x\n"], ["-x\n", "- \n"]),
+    "arithmetic": (examples.ARITHMETIC_GBNF, ["a=b\n", "(a +12)*c_1 = 3\n", "1+2=3\nx= y\n"], ["a", "a=b", "A=b\n"]),
+    "list": (examples.LIST_GBNF, ["- one\n", "- one\n- tŵo x\n"], ["-x\n", "- \n"]),
     "chess": (
         CHESS,
         ["1. e4 e5\n2. Nf3 Nc6\n", "1. e4 e5\n2. Nbxd7+ O-O-O\n10. exd8=Q# a1\n"],

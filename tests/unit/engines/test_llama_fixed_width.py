@@ -76,15 +76,6 @@ def test_other_sequences_change_no_bit(target, ids):
         assert np.array_equal(found[0], expected[at - PROMPT])
 
 
-def test_read_again_stepwise(target, ids):
-    expected = plain(target, ids)
-    target.decode([Span(1, 0, ids[:PROMPT], logits=False)])
-    end = PROMPT + 29
-    for at in range(PROMPT, end, WIDTH):
-        target.decode([Span(1, at, ids[at : min(at + WIDTH, end)], logits=True)])
-    assert np.array_equal(rows(target, Span(1, end, (ids[end],), logits=True))[0], expected[29])
-
-
 def test_the_whole_context(target, ids):
     """A step at the very end of a sequence has room for what fills it up; a prompt may be longer than one decode."""
     most = target.info.n_batch

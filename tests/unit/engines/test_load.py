@@ -14,27 +14,21 @@ APPLE, LINUX, INTEL = ("darwin", "arm64"), ("linux", "x86_64"), ("darwin", "x86_
 BOTH, LLAMA, MLX, NEITHER = {"llama_cpp", "mlx"}, {"llama_cpp"}, {"mlx"}, set()
 
 
-@pytest.mark.parametrize(
-    ("machine", "installed", "model", "engine"),
-    [
-        (APPLE, BOTH, None, "ngram"),
-        (APPLE, BOTH, "bundled", "mlx"),
-        (APPLE, BOTH, "m.gguf", "llama"),
-        (APPLE, BOTH, "folder", "mlx"),
-        (APPLE, BOTH, "org/name", "mlx"),
-        (APPLE, LLAMA, "bundled", "llama"),
-        (APPLE, LLAMA, "folder", "mlx"),
-        (INTEL, BOTH, "bundled", "llama"),
-        (LINUX, BOTH, None, "ngram"),
-        (LINUX, BOTH, "bundled", "llama"),
-        (LINUX, BOTH, "m.gguf", "llama"),
-        (LINUX, BOTH, "file", "llama"),
-        (LINUX, BOTH, "folder", "mlx"),
-        (LINUX, BOTH, "org/name", "mlx"),
-        (LINUX, MLX, "bundled", "mlx"),
-        (LINUX, NEITHER, "bundled", "llama"),
-        (LINUX, NEITHER, None, "ngram"),
+CHOICES = {
+    "ngram": [(APPLE, BOTH, None), (LINUX, BOTH, None), (LINUX, NEITHER, None)],
+    "mlx": [
+        *[(APPLE, BOTH, model) for model in ("bundled", "folder", "org/name")],
+        *[(APPLE, LLAMA, "folder"), (LINUX, BOTH, "folder"), (LINUX, BOTH, "org/name"), (LINUX, MLX, "bundled")],
     ],
+    "llama": [
+        *[(APPLE, BOTH, "m.gguf"), (APPLE, LLAMA, "bundled"), (INTEL, BOTH, "bundled"), (LINUX, NEITHER, "bundled")],
+        *[(LINUX, BOTH, model) for model in ("bundled", "m.gguf", "file")],
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("machine", "installed", "model", "engine"), [(*case, engine) for engine in CHOICES for case in CHOICES[engine]]
 )
 def test_auto(monkeypatch, tmp_path, machine, installed, model, engine):
     monkeypatch.setattr(sys, "platform", machine[0])
