@@ -1,5 +1,7 @@
 """Snapshots as the daemons make them, after some work: what `/stats` answers."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from specmesh.core import events as ev
@@ -104,3 +106,8 @@ def drafter(now=152.0, *, connected=True):
 
 
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)
+
+
+def backend(snapshot, reason=None):
+    """A daemon with this snapshot, as the API sees it."""
+    return SimpleNamespace(role=snapshot.role, stats=lambda: snapshot, not_ready=lambda: reason)

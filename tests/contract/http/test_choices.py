@@ -4,16 +4,15 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
+from asgi_calls import LETTERS
 
 from specmesh.api.answer import ChoiceStream, Event, choices, merged, whole
 from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import Shape
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import Busy
 
-BYTES = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
 REQUEST = Request("hi", None, SessionParams(SamplingParams(seed=2**32 - 1), 9), id="cmpl-x")
 DONE = Finished("length", (104, 105), {"drafted": 5, "accepted": 3})
 SHAPE = Shape(False, "id", 0, "m")
@@ -48,7 +47,7 @@ async def never() -> bool:
 
 
 def tellings(count: int) -> list[ChoiceStream]:
-    return [ChoiceStream(BYTES, one, resumable=False) for one in choices(REQUEST, count, chat=False)]
+    return [ChoiceStream(LETTERS, one, resumable=False) for one in choices(REQUEST, count, chat=False)]
 
 
 def test_one_that_fails_ends_all():
@@ -80,7 +79,7 @@ def test_an_echo_is_the_prompt(prompt: str | None, shown: str):
     """As it was given, or the text of its ids; how likely they were is not told, and they are no ids of the answer."""
     params = SessionParams(SamplingParams(), 9, logprobs=0)
     ids = None if prompt else (104, 105)
-    told = ChoiceStream(BYTES, Request(prompt, ids, params), resumable=False, echo=True)
+    told = ChoiceStream(LETTERS, Request(prompt, ids, params), resumable=False, echo=True)
 
     async def answer() -> dict[str, object]:
         return await whole(merged([text(0).batches()]), SHAPE, [told], never)

@@ -26,6 +26,7 @@ def test_precedence(body: dict[str, object], expected: float):
 def test_fallback():
     """It counts where neither the request nor the daemon says; nothing of it is left for the parser."""
     body = {"prompt": "x", "top_k": 3, "fallback": {"temperature": 0.2, "top_k": 9}}
+    assert filled([1], {"top_p": 0.9}) == [1], "no object is left for the parser to refuse"
     assert filled(body, {"top_p": 0.9}) == {"prompt": "x", "top_k": 3, "temperature": 0.2, "top_p": 0.9}
 
 
@@ -34,10 +35,6 @@ def test_bad_fallbacks(fallback: object):
     """Only fields that have defaults can be in it."""
     with pytest.raises(RequestError, match="fallback must be an object with some of max_tokens, temperature"):
         filled({"prompt": "x", "fallback": fallback}, {})
-
-
-def test_no_body():
-    assert filled([1], {"top_k": 1}) == [1]
 
 
 def test_every_default_arrives():

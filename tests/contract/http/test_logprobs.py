@@ -1,6 +1,7 @@
 """Log-probabilities in answers: whose they are, and in whose form."""
 
 import pytest
+from asgi_calls import LETTERS
 
 from specmesh.api.answer import ChoiceStream
 from specmesh.api.body import parse_chat, parse_completion
@@ -12,7 +13,6 @@ from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
-BYTES = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
 EURO = tuple("€".encode())
 PARAMS = SessionParams(SamplingParams(), 9, logprobs=1)
 
@@ -23,7 +23,7 @@ def likely(chosen: float, *top: tuple[int, float]) -> Logprob:
 
 def telling(params: SessionParams = PARAMS, *, chat: bool = False, said: tuple[int, ...] = ()) -> ChoiceStream:
     request = Request("x", None, params, generated=said, known=len(said))
-    return ChoiceStream(BYTES, request, chat=chat, resumable=True)
+    return ChoiceStream(LETTERS, request, chat=chat, resumable=True)
 
 
 def test_a_completion_has_four_lists():
@@ -96,7 +96,7 @@ def test_who_goes_on_with_a_text_asks_for_them_again(chat: bool):
 def test_who_asks_by_name_has_what_the_text_has():
     """Ids from before it was last gone on with have null."""
     told = ChoiceStream(
-        BYTES, Request(None, None, SessionParams(SamplingParams(), 9), named_only=True), resumable=False
+        LETTERS, Request(None, None, SessionParams(SamplingParams(), 9), named_only=True), resumable=False
     )
     told.part(Started(1, 1, (9,), PARAMS))
     assert told.logprobs

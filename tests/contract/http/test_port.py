@@ -47,12 +47,6 @@ def test_keys_for_nothing(keys: Path):
     assert parse_port(None, None) is None
 
 
-def test_keys_that_others_can_read(keys: Path):
-    keys.chmod(0o644)
-    with pytest.raises(ConfigError, match="chmod 600"):
-        read_keys(keys)
-
-
 @pytest.mark.parametrize("raw", [b"", b"# none\n", "schlüssel\n".encode(), b"x" * 70_000])
 def test_no_keys(keys: Path, raw: bytes):
     keys.write_bytes(raw)
@@ -61,16 +55,15 @@ def test_no_keys(keys: Path, raw: bytes):
     assert error.value.option == "api_key_file"
 
 
-def test_no_file(tmp_path: Path):
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_keys(tmp_path / "missing")
+def test_keys_that_cannot_be_used(keys: Path):
+    keys.chmod(0o644)
+    for path, why in ((keys, "chmod 600"), (keys.with_name("missing"), "cannot be read")):
+        with pytest.raises(ConfigError, match=why):
+            read_keys(path)
 
 
-def test_origins(tmp_path: Path):
+def test_origins(keys: Path):
     """Of pages; every page only where a key is asked for."""
-    keys = tmp_path / "keys"
-    keys.write_text("sk-1\n")
-    keys.chmod(0o600)
     port = parse_port("localhost:80", None, ("https://page.example", "http://[::1]:3000", "vscode-webview://abc"))
     assert port is not None
     assert len(port.origins) == 3

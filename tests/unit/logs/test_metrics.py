@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from harness.snapshots import backend
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
@@ -14,21 +15,9 @@ from specmesh.daemons.verifier.statistics import VerifierStats
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
-class FakeDaemon:
-    def __init__(self, snapshot, reason=None):
-        self.snapshot, self.reason = snapshot, reason
-        self.role = snapshot.role
-
-    def stats(self):
-        return self.snapshot
-
-    def not_ready(self):
-        return self.reason
-
-
 def scraped(snapshot, reason=None):
     """{(sample, its labels): value} as both formats say it."""
-    exposition = Exposition(FakeDaemon(snapshot, reason))
+    exposition = Exposition(backend(snapshot, reason))
     text, content_type = exposition.answer("")
     assert content_type.startswith("text/plain; version=0.0.4")
     open_text, content_type = exposition.answer(OPENMETRICS)
@@ -97,7 +86,7 @@ def test_no_label_names_a_peer_or_a_session(snapshots):
     for told, busy in ((1e9, 1.0), (-5.0, 0.0), (float("nan"), 0.0)):
         peer.link.told(1, told, 2.0)
         assert peer.link.busy == busy
-    text = Exposition(FakeDaemon(snapshots.verifier())).answer("")[0].decode()
+    text = Exposition(backend(snapshots.verifier())).answer("")[0].decode()
     assert not any(word in text for word in ("mac:", "5088330", "big.gguf"))
 
 

@@ -16,25 +16,12 @@ QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
 QUERIES += [variable["query"]["query"] for variable in BOARD["templating"]["list"] if variable["type"] == "query"]
 
 
-class Ready:
-    """A daemon that serves, with this snapshot."""
-
-    def __init__(self, snapshot):
-        self.snapshot, self.role = snapshot, snapshot.role
-
-    def stats(self):
-        return self.snapshot
-
-    def not_ready(self):
-        return None
-
-
 @pytest.fixture(scope="module")
 def exported(snapshots):
     """{sample: its labels} of a verifier and a drafter that have worked."""
     labels: dict[str, set[str]] = {}
     for snapshot in (snapshots.verifier(), snapshots.drafter()):
-        text = Exposition(Ready(snapshot)).answer("")[0].decode()
+        text = Exposition(snapshots.backend(snapshot)).answer("")[0].decode()
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 labels.setdefault(sample.name, set()).update(sample.labels)
