@@ -108,24 +108,24 @@ class PeerGate:
         cost = _COSTS.get(kind)
         amount = max(_ids_in(frame), 1) if cost is Cost.IDS else 1
         size = len(frame) * (BODY_WEIGHT if kind >= Kind.HELLO else 1)
-        action = self._limits.of(self._account(identity), now).frame(size, cost, amount, now)
+        action = self._limits[self._account(identity)].frame(size, cost, amount, now)
         if action is FrameAction.CUT:
             self._cut_off(identity, now)
         return None if action is FrameAction.TAKE else "rate"
 
     def bad(self, identity: bytes, now: float) -> None:
         """Count a sender's last message, which was no frame, or none for a verifier."""
-        if self._limits.of(self._account(identity), now).bad(now) is FrameAction.CUT:
+        if self._limits[self._account(identity)].bad(now) is FrameAction.CUT:
             self._cut_off(identity, now)
 
     def may_open(self, identity: bytes, now: float) -> bool:
         """Return True, and count it, if a drafter may ask for one more session so soon."""
-        return self._limits.of(self._account(identity), now).take(Cost.OPENS, 1, now)
+        return self._limits[self._account(identity)].take(Cost.OPENS, 1, now)
 
     def earn(self, identity: bytes, drafts: int) -> None:
         """A drafter is sent a TRUTH or SYNC, which asks for so many drafts."""
         if identity in self._ends:
-            self._limits.earn(self._account(identity), drafts)
+            self._limits[self._account(identity)].earn(drafts)
 
     # --- inside
 

@@ -63,43 +63,35 @@ RATES: Mapping[Cost, Rate] = MappingProxyType(
 BODY_WEIGHT = 8  # of a control frame's byte: decoding was measured at 4 ns a byte for ids and 18 to 32 for JSON
 CUT_AFTER_S = 3.0  # how long a peer may go on beyond a limit before it is cut off
 REST_S = 1.0  # without a dropped frame, after which a peer counts as back within its limits
-MAX_ACCOUNTS = 1024  # peers whose use is remembered; beyond them the oldest begin anew
-FEW_ACCOUNTS = 32  # remembered without a look at who has rested: each connection without keys is one
+MAX_ACCOUNTS = 256  # peers whose use is remembered; beyond them the oldest begins anew
 
 
 class _Bucket:
     __slots__ = ("_at", "_level", "_rate")
 
-    def __init__(self, rate: Rate, now: float) -> None:
-        self._rate, self._level, self._at = rate, rate.burst, now
+    def __init__(self, rate: Rate) -> None:
+        self._rate, self._level, self._at = rate, rate.burst, 0.0
 
     def take(self, amount: float, now: float) -> bool:
         """Take so much out, if there is."""
-        fits = amount <= self._fill(now)
+        if now > self._at:
+            self._level = min(self._level + (now - self._at) * self._rate.per_second, self._rate.burst)
+            self._at = now
+        fits = amount <= self._level
         self._level -= amount * fits
         return fits
 
     def earn(self, drafts: int) -> None:
         self._level = min(self._level + self._rate.earned + self._rate.asked * drafts, self._rate.burst)
 
-    def full(self, now: float) -> bool:
-        return self._fill(now) >= self._rate.burst
-
-    def _fill(self, now: float) -> float:
-        if now > self._at:
-            self._level = min(self._level + (now - self._at) * self._rate.per_second, self._rate.burst)
-            self._at = now
-        return self._level
-
 
 class PeerLimits:
     """What one peer may still send."""
 
-    __slots__ = ("_buckets", "_over", "_rates", "_refused")
+    __slots__ = ("_buckets", "_over", "_refused")
 
     def __init__(self, rates: Mapping[Cost, Rate] = RATES) -> None:
-        self._rates = rates
-        self._buckets: dict[Cost, _Bucket] = {}
+        self._buckets = {cost: _Bucket(rate) for cost, rate in rates.items()}
         self._over = self._refused = float("-inf")  # since when, and when last, something was dropped
 
     def frame(self, size: int, cost: Cost | None, amount: float, now: float) -> FrameAction:
@@ -118,46 +110,19 @@ class PeerLimits:
 
     def take(self, cost: Cost, amount: float, now: float) -> bool:
         """Count so much more of one cost, if it is within the limits."""
-        bucket = self._buckets.get(cost)
-        if bucket is None:
-            bucket = self._buckets[cost] = _Bucket(self._rates[cost], now)
-        return bucket.take(amount, now)
+        return self._buckets[cost].take(amount, now)
 
     def earn(self, drafts: int = 0) -> None:
         """Note that the peer was told a TRUTH or SYNC which asks for so many drafts."""
-        for cost in (Cost.FRAMES, Cost.IDS):
-            if cost in self._buckets:
-                self._buckets[cost].earn(drafts)
-
-    def rested(self, now: float) -> bool:
-        """Return whether nothing distinguishes the peer from a new one."""
-        return now - self._refused > REST_S and all(bucket.full(now) for bucket in self._buckets.values())
+        self._buckets[Cost.FRAMES].earn(drafts)
+        self._buckets[Cost.IDS].earn(drafts)
 
 
-class LimitsByAccount:
+class LimitsByAccount(dict[Hashable, PeerLimits]):
     """The limits of all peers, by account: a key where keys are used, so that more connections bring no more."""
 
-    def __init__(self, rates: Mapping[Cost, Rate] = RATES) -> None:
-        self._rates = rates
-        self._of: dict[Hashable, PeerLimits] = {}
-        self._look = min(FEW_ACCOUNTS, MAX_ACCOUNTS)  # accounts at which those that have rested are looked for
-
-    def __len__(self) -> int:
-        return len(self._of)
-
-    def of(self, account: Hashable, now: float) -> PeerLimits:
-        if account not in self._of:
-            if len(self._of) >= self._look:
-                self._forget(now)
-            self._of[account] = PeerLimits(self._rates)
-        return self._of[account]
-
-    def earn(self, account: Hashable, drafts: int = 0) -> None:
-        if account in self._of:
-            self._of[account].earn(drafts)
-
-    def _forget(self, now: float) -> None:
-        """Forget those that used nothing lately; of the others all but the newest half of as many as there may be."""
-        kept = [(account, one) for account, one in self._of.items() if not one.rested(now)]
-        self._of = dict(kept[-(MAX_ACCOUNTS // 2) :])
-        self._look = min(max(2 * len(self._of), FEW_ACCOUNTS), MAX_ACCOUNTS)
+    def __missing__(self, account: Hashable) -> PeerLimits:
+        if len(self) >= MAX_ACCOUNTS:
+            del self[next(iter(self))]
+        self[account] = limits = PeerLimits()
+        return limits
