@@ -27,12 +27,10 @@ from specmesh.wire.messages import MAX_BODY, MAX_SUPPORT, MAX_TOKENS, PROTOCOL_V
 
 U32_MAX = 2**32 - 1
 MAX_NAME = 1024
-MAX_DEPTH = 16
-"""Objects and arrays within each other, in a field that is an object: json writes less deep than it reads."""
+MAX_DEPTH = 16  # objects and arrays within each other, in a field that is one: json writes less deep than it reads
 M = TypeVar("M", bound=ControlMessage)
 
-_LONG_TEXT = frozenset({"prompt", "message", "grammar"})
-"""Text that only MAX_BODY bounds; every other string is a name."""
+_LONG_TEXT = frozenset({"prompt", "message", "grammar"})  # only MAX_BODY bounds these; every other string is a name
 
 
 def encode_body(message: ControlMessage) -> bytes:
@@ -59,16 +57,14 @@ def decode_body(cls: type[M], raw: bytes) -> M:
         raise FrameError("body", str(error)[:80]) from None
     if not isinstance(body, dict):
         raise FrameError("body", type(body).__name__)
-    values: dict[str, object] = {}
     for name, (check, required) in _FIELDS[cls].items():
-        if name in body:
-            if not check(body[name]):
-                raise FrameError("body", f"{cls.__name__}.{name}")
-            values[name] = body[name]
-        elif required:
-            raise FrameError("body", f"{cls.__name__}.{name} missing")
+        if name not in body:
+            if required:
+                raise FrameError("body", f"{cls.__name__}.{name} missing")
+        elif not check(body[name]):
+            raise FrameError("body", f"{cls.__name__}.{name}")
     make = cast("Callable[..., M]", cls)
-    return make(**values)
+    return make(**{name: body[name] for name in _FIELDS[cls].keys() & body.keys()})
 
 
 def _finite(literal: str) -> float:
@@ -98,18 +94,12 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_flat(level: list[Collection[object]]) -> bool:
-    """Whether containers are at most MAX_DEPTH within each other, these being the first."""
-    for _ in range(MAX_DEPTH):
-        deeper = [items for items in map(_items, level) if not _CONTAINERS.isdisjoint(map(type, items))]
-        if not deeper:
-            return True
-        level = [inner for items in deeper for inner in items if isinstance(inner, dict | list)]
-    return False
-
-
-def _items(container: Collection[object]) -> Collection[object]:
-    return container.values() if isinstance(container, dict) else container
+def _is_flat(container: Collection[object], depth: int) -> bool:
+    """Whether containers are at most so many within each other, this being the first."""
+    items = container.values() if isinstance(container, dict) else container
+    if _CONTAINERS.isdisjoint(map(type, items)):
+        return True
+    return depth > 1 and all(_is_flat(inner, depth - 1) for inner in items if isinstance(inner, dict | list))
 
 
 def _is_ids(value: object) -> bool:
@@ -133,7 +123,7 @@ _CHECKS: dict[object, Callable[[object], bool]] = {
     list[dict[str, str]]: lambda value: (
         isinstance(value, list) and all(isinstance(item, dict) and _is_texts([*item.values()]) for item in value)
     ),
-    dict[str, object]: lambda value: isinstance(value, dict) and _is_flat([value]),
+    dict[str, object]: lambda value: isinstance(value, dict) and _is_flat(value, MAX_DEPTH),
 }
 
 
@@ -155,9 +145,10 @@ _FIELDS = {cls: _fields(cls) for cls in get_args(ControlMessage)}
 MAGIC = b"SM"
 HEADER = struct.Struct("<2sBBIIIHH")
 CRC = struct.Struct("<I")
-MAX_FRAME = HEADER.size + MAX_BODY + CRC.size
-"""Longest frame either side may send, in bytes; sockets are set to refuse more."""
+MAX_FRAME = HEADER.size + MAX_BODY + CRC.size  # bytes of the longest frame; sockets are set to refuse more
 
+_IDS: dict[Kind, type[m.Draft | m.Shadow]] = {Kind.DRAFT: m.Draft, Kind.SHADOW: m.Shadow}
+_COMMITTED: dict[Kind, type[m.Truth | m.Sync]] = {Kind.TRUTH: m.Truth, Kind.SYNC: m.Sync}
 _CONTROL: dict[Kind, type[ControlMessage]] = {
     Kind.HELLO: m.Hello,
     Kind.WELCOME: m.Welcome,
@@ -173,10 +164,13 @@ _CONTROL: dict[Kind, type[ControlMessage]] = {
     Kind.BYE: m.Bye,
     Kind.LOGPROBS: m.Logprobs,
 }
-_KIND_OF: dict[type[ControlMessage], Kind] = {cls: kind for kind, cls in _CONTROL.items()}
+_KIND_OF: dict[type[Message], Kind] = {
+    **{cls: kind for kinds in (_IDS, _COMMITTED, _CONTROL) for kind, cls in kinds.items()},
+    m.Nack: Kind.NACK,
+    m.DraftProbs: Kind.DRAFT_PROBS,
+}
 _KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}
-_INTACT = 0x2144DF1C
-"""The CRC-32 of any bytes with their own CRC-32 behind them: one pass over a frame, and no copy of it."""
+_INTACT = 0x2144DF1C  # the CRC-32 of any bytes with their own CRC-32 behind them: one pass, and no copy
 
 
 def encode(message: Message) -> bytes:
@@ -184,23 +178,19 @@ def encode(message: Message) -> bytes:
 
     Raises ValueError when the caller asks for more than a frame holds (ids over MAX_TOKENS, a field out of range).
     """
+    kind = _KIND_OF[type(message)]
     match message:
-        case m.Draft(session, base, crc, ids):
-            return _encode_ids(Kind.DRAFT, session, base, crc, ids, 0)
-        case m.Truth(session, base, crc, ids, draft_n):
-            return _encode_ids(Kind.TRUTH, session, base, crc, ids, draft_n)
-        case m.Sync(session, base, crc, ids, draft_n):
-            return _encode_ids(Kind.SYNC, session, base, crc, ids, draft_n)
-        case m.Nack(session, base, crc):
-            return _encode_ids(Kind.NACK, session, base, crc, (), 0)
-        case m.Shadow(session, base, crc, ids):
-            return _encode_ids(Kind.SHADOW, session, base, crc, ids, 0)
-        case m.DraftProbs(session, base, crc, ids):
-            return _encode_ids(Kind.DRAFT_PROBS, session, base, crc, ids, 0, _encode_laws(message))
+        case m.Draft() | m.Shadow():
+            frame = _token_frame(kind, message, message.ids)
+        case m.Truth() | m.Sync():
+            frame = _token_frame(kind, message, message.ids, message.draft_n)
+        case m.Nack():
+            frame = _token_frame(kind, message, ())
+        case m.DraftProbs():
+            frame = _token_frame(kind, message, message.ids) + _encode_laws(message)
         case _:
-            body = encode_body(message)
-            frame = HEADER.pack(MAGIC, PROTOCOL_VERSION, _KIND_OF[type(message)], 0, 0, 0, 0, 0) + body
-            return frame + CRC.pack(crc32(frame))
+            frame = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, 0, 0, 0, 0, 0) + encode_body(message)
+    return frame + CRC.pack(crc32(frame))
 
 
 def decode(frame: bytes) -> Message:
@@ -223,19 +213,13 @@ def decode(frame: bytes) -> Message:
     if kind is Kind.DRAFT_PROBS:
         return _decode_probs(frame, session, base, crc, count)
     ids = _decode_ids(frame, count)
-    match kind:
-        case Kind.DRAFT:
-            return m.Draft(session, base, crc, ids)
-        case Kind.TRUTH:
-            return m.Truth(session, base, crc, ids, extra)
-        case Kind.SYNC:
-            return m.Sync(session, base, crc, ids, extra)
-        case Kind.SHADOW:
-            return m.Shadow(session, base, crc, ids)
-        case _:
-            if ids:
-                raise FrameError("count", count)
-            return m.Nack(session, base, crc)
+    if kind in _IDS:
+        return _IDS[kind](session, base, crc, ids)
+    if kind in _COMMITTED:
+        return _COMMITTED[kind](session, base, crc, ids, extra)
+    if ids:
+        raise FrameError("count", count)
+    return m.Nack(session, base, crc)
 
 
 def may_be_control(frame: bytes, error: FrameError) -> bool:
@@ -251,17 +235,16 @@ def _is_first_version(frame: bytes) -> bool:
     return frame[2] == 1 and frame[3] >= Kind.HELLO and frame[12:16] == CRC.pack(crc32(frame[HEADER.size :]))
 
 
-def _encode_ids(
-    kind: Kind, session: int, base: int, crc: int, ids: Sequence[int], extra: int, laws: bytes = b""
-) -> bytes:
+def _token_frame(kind: Kind, message: m.TokenMessage, ids: Sequence[int], draft_n: int = 0) -> bytes:
+    """A token frame without its CRC."""
     if len(ids) > MAX_TOKENS:
         raise ValueError(f"{len(ids)} ids exceed the {MAX_TOKENS} of one frame")
+    place = message.session, message.base, message.prefix_crc
     try:
-        header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, session, base, crc, len(ids), extra)
-        frame = header + struct.pack(f"<{len(ids)}i", *ids) + laws
+        header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, *place, len(ids), draft_n)
+        return header + struct.pack(f"<{len(ids)}i", *ids)
     except struct.error as error:
         raise ValueError(f"a field does not fit its place in the frame: {error}") from None
-    return frame + CRC.pack(crc32(frame))
 
 
 def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:
