@@ -85,7 +85,6 @@ def formats(
 def test_same_vocabulary(formats: tuple[LlamaVerifier, MlxDrafter, str]):
     target, drafter, _ = formats
     assert drafter.vocabulary == target.vocabulary
-    assert drafter.vocabulary.fingerprint() == target.vocabulary.fingerprint()
 
 
 def windows(target: LlamaVerifier, kind: str) -> list[list[int]]:
@@ -115,7 +114,6 @@ def test_same_choices(formats: tuple[LlamaVerifier, MlxDrafter, str], texts: int
         equal += int((best == other).sum())
         margins += [float(left[row, best[row]] - left[row, other[row]]) for row in np.flatnonzero(best != other)]
         target.trim(0, 0)
-    print(f"{kind}: {equal} of {500 * texts} equal, largest difference {noise:.4f}, margins {margins}")  # noqa: T201
     assert equal >= 500 * texts * (0.999 if kind == "bundled" else 0.995)
     assert noise < 0.1
     assert all(margin < 0.02 for margin in margins)
@@ -205,7 +203,6 @@ def test_memory_stays_flat(make_hf: Callable[..., Path], kind: str, sessions: in
         [sys.executable, "-c", SESSIONS, folder, str(sessions)], check=True, capture_output=True, text=True
     ).stdout
     early, late = map(int, told.split())
-    print(f"{kind}: {early} -> {late} ({late / early - 1:+.2%})")  # noqa: T201
     assert late <= 1.02 * early
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ pytest.importorskip("llama_cpp")
 gguf = pytest.importorskip("gguf")
 tokenizers = pytest.importorskip("tokenizers")
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 from pair import data, measure  # noqa: E402
 
 MODELS = Path(__file__).resolve().parents[3] / "specmesh" / "models"
