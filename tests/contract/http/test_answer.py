@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from asgi_calls import DONE, EVENTS, FakeDaemon, post
 
+from specmesh.api.body import parse_completion
 from specmesh.api.requests import Finished, Started, Submit, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.filters import FORBIDDEN, Penalties
@@ -62,43 +63,18 @@ PARAMS = SessionParams(SAMPLING, 40, 4, ("D",))
 NAME = "cmpl-" + 32 * "a"
 
 
-def test_resumable_stream_says_what_form_the_text_has():
-    """Who asked by a name alone could not go on with it else."""
-    params = replace(PARAMS, grammar=Grammar(GrammarKind.GBNF, 'root ::= "a"'))
-    answer = post(FakeDaemon(Started(7, 2, (104, 105), params), DONE), stream=True, resumable=True)
-    assert json.loads(answer.events()[0])["specmesh"]["request"]["grammar"] == 'root ::= "a"'
-
-
 def test_resumable_stream_says_what_is_needed_to_go_on():
-    """The prompt's ids and the fields that decide how the text goes on; and its id cannot be guessed."""
-    answers = [post(FakeDaemon(Started(7, 2, (104, 105), PARAMS), DONE), stream=True, resumable=True) for _ in range(2)]
+    """The prompt's ids and the fields that ask for the same text; and its id cannot be guessed."""
+    params = replace(PARAMS, grammar=Grammar(GrammarKind.GBNF, 'root ::= "a"'))
+    started = Started(7, 2, (104, 105), params)
+    answers = [post(FakeDaemon(started, DONE), stream=True, resumable=True) for _ in range(2)]
     first, again = (json.loads(answer.events()[0]) for answer in answers)
-    assert first["specmesh"] == {
-        "session": 7,
-        "prompt_tokens": 2,
-        "prompt_token_ids": [104, 105],
-        "request": {
-            "max_tokens": 40,
-            "temperature": 0.5,
-            "top_k": 3,
-            "top_p": 0.9,
-            "seed": 7,
-            "min_p": 0.0,
-            "typical_p": 1.0,
-            "repeat_penalty": 1.5,
-            "repeat_last_n": 64,
-            "frequency_penalty": 0.0,
-            "presence_penalty": 0.0,
-            "logit_bias": [[4, -1.0]],
-            "stop": ["D"],
-            "strategy": "deterministic",
-            "threshold": 0.3,
-            "cache_prompt": True,
-        },
-    }
+    request = first["specmesh"].pop("request")
+    assert first["specmesh"] == {"session": 7, "prompt_tokens": 2, "prompt_token_ids": [104, 105]}
+    assert parse_completion({"prompt": "x"} | request).request.params == replace(params, draft_n=None)
     assert len(first["id"]) == len(NAME)
     assert first["id"] != again["id"]
-    plain = json.loads(post(FakeDaemon(Started(7, 2, (104, 105), PARAMS), DONE), stream=True).events()[0])
+    plain = json.loads(post(FakeDaemon(started, DONE), stream=True).events()[0])
     assert plain["specmesh"] == {"session": 7, "prompt_tokens": 2}
 
 
