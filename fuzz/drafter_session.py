@@ -3,7 +3,7 @@ are the verifier's own, in whatever order and however often, what it learns is t
 
 from collections import Counter
 
-from fuzz.frames import frame_of
+from fuzz.frames import decoded, frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
 from fuzz.tape import Tape
 from specmesh.core import events as ev
@@ -12,9 +12,8 @@ from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.errors import FrameError
+from specmesh.daemons.link.frames import from_verifier
 from specmesh.wire import messages as m
-from specmesh.wire.codec import decode
 
 SESSION = 7
 TEXT = alone(SessionParams(SamplingParams(temperature=1.0, seed=11), 24), 64)[0]
@@ -76,27 +75,19 @@ class _World:
 
     def hear(self, frame: bytes) -> None:
         """A frame from the verifier, as the drafter's loop hands it over."""
-        try:
-            message = decode(frame)
-        except FrameError as error:
-            self.seen[error.reason] += 1
-            return
-        match message:
-            case m.Truth(_, base, crc, ids, draft_n) | m.Sync(_, base, crc, ids, draft_n):
-                self.handle(ev.Told(base, crc, ids, draft_n, isinstance(message, m.Sync)))
-            case m.Nack(_, base, crc):
-                self.handle(ev.Nacked(base, crc))
-            case _:
-                self.seen["no event"] += 1
+        message = decoded(frame, self.seen)
+        if isinstance(message, m.Truth | m.Sync | m.Nack):
+            self.handle(from_verifier(message))
+        elif message is not None:
+            self.seen["no event"] += 1
 
     def work(self) -> None:
         """One unit of drafting, where there is any: the model takes ids in, and guesses."""
-        plan = self.session.plan(self.round_trip)
-        if plan is None:
-            plan = self.session.plan_shadow()
-            self.seen["shadowing"] += plan is not None
+        drafting, plan = self.session.plan(self.round_trip), self.session.plan_shadow()
+        plan = drafting or plan
         if plan is None:
             return
+        self.seen["shadowing"] += drafting is None
         held = len(self.memory.held)
         assert 0 < len(plan.ids) <= self.n_batch
         assert list(plan.ids) == self.session._known[held : held + len(plan.ids)], "not where the memory ends"
@@ -124,7 +115,7 @@ class _World:
     def handle(self, event: ev.DrafterEvent) -> None:
         self.perform(self.session.handle(event, self.now))
         session = self.session
-        assert len(session.chain) <= MAX_CREDIT
+        assert len(session._known) - session.n_truth <= MAX_CREDIT
         assert 0 <= session.draft_n <= MAX_CREDIT
         assert self.memory.held[0 : len(self.memory.held)] == session._known[0 : len(self.memory.held)]
         if self.honest:

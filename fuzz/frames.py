@@ -1,12 +1,14 @@
 """Frames that a peer might send, out of an input's bytes: true ones, and such as are nearly true."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from fuzz.oracle import N_VOCAB
 from fuzz.tape import Tape
 from specmesh.core.prefix import Prefix
+from specmesh.errors import FrameError
 from specmesh.wire import messages as m
-from specmesh.wire.codec import encode
+from specmesh.wire.codec import decode, encode
 
 WILD_IDS = (-1, -(2**31), N_VOCAB, 2**31 - 1)
 STEPS = (0, 0, 0, 0, 1, 2, 4, 8, -1, -2, -4, -8)
@@ -33,31 +35,33 @@ def frame_of(tape: Tape, truth: Prefix, session: int, frontier: int) -> bytes:
     return bytes(frame)
 
 
+def decoded(frame: bytes, seen: Counter[str]) -> m.Message | None:
+    """The message; None where it is refused, which is counted by its reason."""
+    try:
+        return decode(frame)
+    except FrameError as error:
+        seen[error.reason] += 1
+        return None
+
+
 def _message(
     kind: type[m.TokenMessage], session: int, base: int, crc: int, ids: tuple[int, ...], tape: Tape
 ) -> m.TokenMessage:
     number = tape.choice((0, 0, 1, 4, 16, 65535))
-    if kind is m.Nack:
-        return m.Nack(session, base, crc)
-    if kind is m.Shadow:
-        return m.Shadow(session, base, crc, ids)
-    if kind is m.Draft:
-        return m.Draft(session, base, crc, ids)
     if kind is m.DraftProbs:
         return _with_laws(session, base, crc, ids, number)
+    rest = {m.Nack: (), m.Truth: (ids, number), m.Sync: (ids, number)}.get(kind, (ids,))
     made: Callable[..., m.TokenMessage] = kind
-    return made(session, base, crc, ids, number)
+    return made(session, base, crc, *rest)
 
 
 def _with_laws(session: int, base: int, crc: int, ids: tuple[int, ...], number: int) -> m.DraftProbs:
     """Laws of up to three tokens, the draft's own last; of some drafts none. `number` 4 and 16 stand for wrong ones."""
     sizes = tuple(token % 4 for token in ids)
     support = tuple(
-        (token + after + 1) % N_VOCAB for token, size in zip(ids, sizes, strict=True) for after in range(size)
+        token if after == size - 1 and number != 4 else (token + after + 1) % N_VOCAB
+        for token, size in zip(ids, sizes, strict=True)
+        for after in range(size)
     )
-    own = tuple(token for token, size in zip(ids, sizes, strict=True) for _ in range(size))
-    last = tuple(after == size - 1 for size in sizes for after in range(size))
-    if number != 4:
-        support = tuple(token if end else other for token, other, end in zip(own, support, last, strict=True))
     weights = tuple(0 if number == 16 else 1 + token % 7 for token in support)
     return m.DraftProbs(session, base, crc, ids, sizes, support, weights)

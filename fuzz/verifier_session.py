@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 
-from fuzz.frames import frame_of
+from fuzz.frames import decoded, frame_of
 from fuzz.oracle import END, MAX_TOKENS, N_VOCAB, PIECES, PROMPT, Memory, alone
 from fuzz.referee import said
 from fuzz.tape import Tape
@@ -21,26 +21,18 @@ from specmesh.core.sampling.acceptance_strategies import uses_proposals
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons.link.frames import drafted
-from specmesh.errors import FrameError
+from specmesh.daemons.link.frames import from_drafter
 from specmesh.wire import messages as m
-from specmesh.wire.codec import decode
 
 SESSION = 7
-MOST_HELD = 256
-"""Drafts that a session keeps, at most."""
-
-BEGUN = 3
-"""Numbers up to this one stand for a session that begins with its prompt, others for one with so many more ids."""
-
+MOST_HELD = 256  # drafts that a session keeps, at most
+BEGUN = 3  # numbers up to this one stand for a session that begins with its prompt, others for one with more ids
 SAMPLING = (
     SamplingParams(),
     SamplingParams(temperature=1.0, seed=5),
     SamplingParams(temperature=0.7, top_k=5, top_p=0.9, seed=2**63),
 )
-PROBABILISTIC = 192
-"""Of 256 numbers that choose how to sample, those from this one on are of that strategy."""
-
+PROBABILISTIC = 192  # of 256 numbers that choose how to sample, those from this one on are of that strategy
 ROUND_TRIPS = (0.0, 0.0003, 0.02, 0.5)
 
 
@@ -62,17 +54,12 @@ class _World:
         sampling = SAMPLING[how % len(SAMPLING)]
         if how >= PROBABILISTIC:
             sampling = replace(sampling, strategy=Strategy.PROBABILISTIC)
-        params = SessionParams(
-            sampling=sampling,
-            max_tokens=1 + number % MAX_TOKENS,
-            draft_n=tape.choice((None, None, 0, 1, 4, 30)),
-            stop=tape.choice(((), (), ("de",), ("b", "gh"))),
-        )
-        n_ctx = tape.choice((64, 64, len(PROMPT) + 1, 20))
-        limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), tape.choice((8, 16, 1, 0)), PIECES)
-        self.most = limits.max_drafts
+        draft_n, stop = tape.choice((None, None, 0, 1, 4, 30)), tape.choice(((), (), ("de",), ("b", "gh")))
+        self.params = params = SessionParams(sampling, 1 + number % MAX_TOKENS, draft_n, stop)
+        self.n_ctx = n_ctx = tape.choice((64, 64, len(PROMPT) + 1, 20))
+        self.most = tape.choice((8, 16, 1, 0))
+        limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), self.most, PIECES)
         self.costs = StepCosts()
-        self.params, self.n_ctx = params, n_ctx
         truth, self.shall, self.ends = alone(params, n_ctx)
         self.truth = Prefix(truth)
         ids = truth[: len(PROMPT) + max(number // MAX_TOKENS - BEGUN, 0)]  # a text that is gone on with, or a prompt
@@ -114,22 +101,11 @@ class _World:
 
     def hear(self, frame: bytes) -> None:
         """A frame from the drafter, as the verifier's loop hands it over."""
-        try:
-            message = decode(frame)
-        except FrameError as error:
-            self.seen[error.reason] += 1
-            return
-        match message:
-            case m.Draft(_, base, crc, ids):
-                self.handle(ev.Drafted(base, crc, ids))
-            case m.DraftProbs():
-                self.handle(drafted(message))
-            case m.Shadow(_, base, crc, ids):
-                self.handle(ev.Shadowed(base, crc, ids))
-            case m.Nack(_, base, crc):
-                self.handle(ev.Nacked(base, crc))
-            case _:
-                self.seen["no event"] += 1
+        message = decoded(frame, self.seen)
+        if isinstance(message, m.Draft | m.DraftProbs | m.Shadow | m.Nack):
+            self.handle(from_drafter(message))
+        elif message is not None:
+            self.seen["no event"] += 1
 
     def decide(self) -> None:
         """Another policy: one of a few, or once what the session's own estimates lead to."""
@@ -165,14 +141,10 @@ class _World:
                 if self.tape.byte() & 1:
                     self.now = until
             case ev.Verify():
-                self.begin(plan)
-
-    def begin(self, part: ev.Verify) -> None:
-        assert part.position == len(self.memory.held), "the plan is not where the memory ends"
-        assert len(part.drafts) <= self.most, "more drafts than the target takes"
-        assert self.session.begin(self.now) >= 0
-        self.until = None
-        self.step = part, self.now
+                assert plan.position == len(self.memory.held), "the plan is not where the memory ends"
+                assert len(plan.drafts) <= self.most, "more drafts than the target takes"
+                assert self.session.begin(self.now) >= 0
+                self.step, self.until = (plan, self.now), None
 
     # --- what must hold
 
@@ -191,13 +163,13 @@ class _World:
             self.truth = Prefix(truth)
         self.perform(effects)
         assert committed[0 : len(committed)] == self.truth[0 : len(committed)], "not what the target says"
-        assert len(self.session._drafts) <= MOST_HELD
+        assert len(self.session.drafts) <= MOST_HELD
         assert 0 <= self.session.draft_n <= max(self.most, 30)
 
     def refereed(self, step: ev.Stepped) -> list[int]:
         """What a probabilistic step leads to by what is in hand, of which it may say the beginning."""
         sampling, prefix = self.params.sampling, self.session.prefix
-        offers = self.session._drafts.offers(step.drafts)
+        offers = self.session.drafts.offers(step.drafts)
         assert tuple(offer.token for offer in offers[: len(step.drafts)]) == step.drafts
         for offer in offers:
             assert offer.proposal is None or offer.proposal.fits(offer.token, N_VOCAB), "a law that is none"
@@ -234,7 +206,7 @@ class _World:
 
     def end(self) -> None:
         """Without a drafter the rest is a step per id, and all of it is what the target says alone."""
-        self.seen["stale"] += self.session.stale_drafts
+        self.seen["stale"] += self.session.drafts.stale
         self.handle(ev.Detached())
         self.tape = Tape(b"")
         for _ in range(len(PROMPT) + 3 * MAX_TOKENS):

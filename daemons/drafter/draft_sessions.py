@@ -169,12 +169,8 @@ class DraftSessions:
     def _carry_out(self, live: DraftSession, effects: list[ev.DrafterEffect]) -> None:
         for effect in effects:
             match effect:
-                case ev.Drafted():
+                case ev.Drafted() | ev.Shadowed() | ev.Nacked():
                     live.bytes_sent += self._dealer.send(frame_of(live.id, effect))
-                case ev.Shadowed(base, crc, ids):
-                    live.bytes_sent += self._dealer.send(m.Shadow(live.id, base, crc, ids))
-                case ev.Nacked(base, crc):
-                    live.bytes_sent += self._dealer.send(m.Nack(live.id, base, crc))
                 case ev.Trim(length):
                     if live.seq is not None:
                         live.machine.relocated(self._engine.trim(live.seq, length))

@@ -8,12 +8,12 @@ from dataclasses import replace
 import structlog
 
 from specmesh.api.requests import ModelInfo, Peer, PingPeers
-from specmesh.core import events as ev
 from specmesh.core.drafting.verifier_choice import HelloTimer, PaceMeter, ReportedLoad, VerifierLoad
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.daemons.drafter.draft_sessions import DraftSessions, RequestOwner
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.dealer import FLUSH_INTERVAL, Dealer
+from specmesh.daemons.link.frames import from_verifier
 from specmesh.daemons.link.peers import U32, Link
 from specmesh.daemons.link.transport import UPDATE, Route, Traffic
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
@@ -171,12 +171,8 @@ class Upstream:
 
     def _message(self, message: m.Message, size: int, now: float) -> None:
         match message:
-            case m.Truth(session, base, crc, ids, draft_n):
-                self.sessions.on_frame(session, ev.Told(base, crc, ids, draft_n, sync=False), size, now)
-            case m.Sync(session, base, crc, ids, draft_n):
-                self.sessions.on_frame(session, ev.Told(base, crc, ids, draft_n, sync=True), size, now)
-            case m.Nack(session, base, crc):
-                self.sessions.on_frame(session, ev.Nacked(base, crc), size, now)
+            case m.Truth() | m.Sync() | m.Nack():
+                self.sessions.on_frame(message.session, from_verifier(message), size, now)
             case m.Round():
                 self.sessions.round(message)
             case m.Logprobs():

@@ -7,32 +7,47 @@ from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.proposal import Proposal
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.wire.messages import WHOLE_WINDOW, Draft, DraftProbs, Open, Opened
+from specmesh.wire.messages import WHOLE_WINDOW, Draft, DraftProbs, Nack, Open, Opened, Shadow, Sync, Truth
 
 
-def frame_of(session: int, drafts: ev.Drafted) -> Draft | DraftProbs:
-    """DRAFT_PROBS where the distributions are known that the drafts were sampled from, else DRAFT."""
-    if not any(drafts.proposals):
-        return Draft(session, drafts.base, drafts.crc, drafts.ids)
-    proposals = [proposal or Proposal((), ()) for proposal in drafts.proposals]
+def frame_of(session: int, effect: ev.Drafted | ev.Shadowed | ev.Nacked) -> Draft | DraftProbs | Shadow | Nack:
+    """What a drafter sends: DRAFT_PROBS where it is known what drafts were sampled from."""
+    if isinstance(effect, ev.Nacked):
+        return Nack(session, effect.base, effect.crc)
+    place = session, effect.base, effect.crc
+    if isinstance(effect, ev.Shadowed):
+        return Shadow(*place, effect.ids)
+    if not any(effect.proposals):
+        return Draft(*place, effect.ids)
+    proposals = [proposal or Proposal((), ()) for proposal in effect.proposals]
     return DraftProbs(
-        session,
-        drafts.base,
-        drafts.crc,
-        drafts.ids,
+        *place,
+        effect.ids,
         tuple(len(proposal.ids) for proposal in proposals),
         tuple(token for proposal in proposals for token in proposal.ids),
         tuple(weight for proposal in proposals for weight in proposal.weights),
     )
 
 
-def drafted(frame: DraftProbs) -> ev.Drafted:
-    """What DRAFT_PROBS says, unchecked."""
+def from_drafter(frame: Draft | DraftProbs | Shadow | Nack) -> ev.Drafted | ev.Shadowed | ev.Nacked:
+    """What a drafter says, unchecked."""
+    if isinstance(frame, Nack):
+        return ev.Nacked(frame.base, frame.prefix_crc)
+    if isinstance(frame, Shadow):
+        return ev.Shadowed(frame.base, frame.prefix_crc, frame.ids)
+    if isinstance(frame, Draft):
+        return ev.Drafted(frame.base, frame.prefix_crc, frame.ids)
     proposals, end = list[Proposal | None](), 0
     for size in frame.sizes:
         begin, end = end, end + size
         proposals.append(Proposal(frame.support[begin:end], frame.weights[begin:end]) if size else None)
     return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, tuple(proposals))
+
+
+def from_verifier(frame: Truth | Sync | Nack) -> ev.Told | ev.Nacked:
+    if isinstance(frame, Nack):
+        return ev.Nacked(frame.base, frame.prefix_crc)
+    return ev.Told(frame.base, frame.prefix_crc, frame.ids, frame.draft_n, isinstance(frame, Sync))
 
 
 def fields_of(params: SamplingParams, grammar: Grammar | None) -> dict[str, Any]:

@@ -7,14 +7,13 @@ import structlog
 import zmq
 
 from specmesh.api.requests import Cancel, ClientOrder, Failed, ModelInfo, PingPeers, Submit, refuse
-from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.verifier_choice import reported_load
 from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
 from specmesh.core.snapshot import VerifierSnapshot
 from specmesh.core.vocabulary.match import PROBES
 from specmesh.daemons.link.auth import ZapGuard
-from specmesh.daemons.link.frames import drafted
+from specmesh.daemons.link.frames import from_drafter
 from specmesh.daemons.link.peers import U32, DrafterPeer
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
@@ -150,8 +149,7 @@ class VerifierLoop:
             until = min(until, self._next_snapshot)
         if self._router.behind:
             until = min(until, now + FLUSH_INTERVAL)
-        wake = self._stepper.feed(self._sessions.live, now)
-        return max((until if wake is None else min(until, wake)) - now, 0.0)
+        return max(min(until, self._stepper.feed(self._sessions.live, now)) - now, 0.0)
 
     def _order(self, order: Order, now: float) -> None:
         match order:
@@ -204,7 +202,7 @@ class VerifierLoop:
 
     def _decoded(self, result: Decoded, now: float) -> None:
         outcomes = self._stepper.finish(result, self._sessions.live, now)
-        if all(live.machine.lead or not live.machine.drafting for live, _ in outcomes):
+        if all(live.machine.drafts or not live.machine.drafting for live, _ in outcomes):
             # Before TRUTH is sent: no answer is needed for it.
             self._stepper.feed(self._sessions.live, time.monotonic())
         before = self.stats.totals.generated
@@ -264,14 +262,8 @@ class VerifierLoop:
 
     def _message(self, peer: DrafterPeer, message: m.Message, size: int, now: float) -> None:
         match message:
-            case m.Draft(session, base, crc, ids):
-                self._sessions.on_frame(peer, session, ev.Drafted(base, crc, ids), size, now)
-            case m.DraftProbs(session):
-                self._sessions.on_frame(peer, session, drafted(message), size, now)
-            case m.Shadow(session, base, crc, ids):
-                self._sessions.on_frame(peer, session, ev.Shadowed(base, crc, ids), size, now)
-            case m.Nack(session, base, crc):
-                self._sessions.on_frame(peer, session, ev.Nacked(base, crc), size, now)
+            case m.Draft() | m.DraftProbs() | m.Shadow() | m.Nack():
+                self._sessions.on_frame(peer, message.session, from_drafter(message), size, now)
             case m.Open():
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client did not wait for a session

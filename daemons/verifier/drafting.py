@@ -111,7 +111,7 @@ class DrafterAssignment:
 
     def detach(self, live: SessionContext, now: float) -> None:
         live.drafter = None
-        live.casting.left()
+        live.casting.drafter = None
         live.machine.handle(ev.Detached(), now)
         self._weigh()
 
@@ -200,7 +200,7 @@ class DrafterAssignment:
             self._announce(live, change.drafter)
             self._stand_by(live, change.drafter, 0, now)
             return
-        relieved, sent = live.drafter, live.machine.told
+        relieved, sent = live.drafter, live.machine.truth.told
         live.casting.broke(now)
         self.attach(live, change.drafter, change.why, now)
         log.info("drafter_changed", session=live.id, drafter=self._drafters.name(live.drafter), why=change.why)
@@ -261,7 +261,7 @@ class DrafterAssignment:
         if peer.hello.n_ctx <= len(live.machine.prefix):
             return 1 / pacing.alone
         rates = live.casting.rates(peer.identity, record)
-        interval, restart = record.interval_at(load), record.restart_at(load)
+        interval, restart = record.interval_at(load), record.arrivals.restart_at(load)
         inputs = pacing.inputs_with(rates, interval, restart, record.arrivals.round_trip)
         return None if inputs is None else drafting_rate(inputs)
 

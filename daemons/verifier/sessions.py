@@ -265,7 +265,7 @@ class Sessions:
                     assert_never(effect)
 
     def _note_unguided(self, live: SessionContext) -> None:
-        why = None if live.unguided else live.machine.unguided
+        why = None if live.unguided else live.machine.constraint.exhausted
         if why is not None:
             live.unguided = True
             meaning = "none of its drafts is verified"

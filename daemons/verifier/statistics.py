@@ -103,7 +103,7 @@ class VerifierStats(DaemonStats):
     def ended(self, session: VerifierSession, reason: str, now: float) -> None:
         self.unpublished = True
         setattr(self._ended, reason, getattr(self._ended, reason) + 1)
-        self.totals.stale_drafts += session.stale_drafts
+        self.totals.stale_drafts += session.drafts.stale
         if reason in SERVED:
             self._latencies.record(now - session.times.opened)
 
@@ -128,7 +128,7 @@ class VerifierStats(DaemonStats):
         drafting = Counter(live.drafter for live in sessions)
         standing = Counter(live.casting.standby for live in sessions)
         totals = deepcopy(self.totals)
-        totals.stale_drafts += sum(live.machine.stale_drafts for live in sessions)
+        totals.stale_drafts += sum(live.machine.drafts.stale for live in sessions)
         drafted, accepted = (sum(counts) for counts in zip((0, 0), *self._recent, strict=True))
         return told.VerifierSnapshot(
             **self.common(traffic, totals.accepted, now),
@@ -191,10 +191,10 @@ def _session_row(live: SessionContext, names: Mapping[bytes, str], now: float) -
         "standby": names.get(live.casting.standby) if live.casting.standby is not None else None,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,
-        "lead": session.lead,
+        "lead": len(session.drafts),
         "strategy": str(session.params.sampling.strategy),
         "exact": is_exact(session.params.sampling.strategy),
-        "stale_drafts": session.stale_drafts,
+        "stale_drafts": session.drafts.stale,
         "tokens_per_second": round(tokens_per_second(session, now), 2),
     }
 

@@ -1,6 +1,7 @@
 """Steps of the target: formed from the sessions that are ready, run on the engine's thread, their cost learned."""
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import assert_never
 
 import structlog
@@ -9,7 +10,7 @@ from specmesh import logs
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import SharedStep
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.scheduling.batch import PREFILL_ROWS, Idle, Scheduler, Step
+from specmesh.core.scheduling.batch import PREFILL_ROWS, Scheduler, Step
 from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
 from specmesh.daemons.runtime.engine_thread import Decoded, EngineThread
 from specmesh.daemons.verifier.session_context import SessionContext
@@ -47,17 +48,17 @@ class Stepper:
         self._threads: int | None = None  # to be used from the next step on
         self._pause: float | None = None  # before the step that runs, where nothing was waited for
 
-    def feed(self, sessions: Mapping[int, SessionContext], now: float) -> float | None:
+    def feed(self, sessions: Mapping[int, SessionContext], now: float) -> float:
         """Begin a step if the engine is free and a session ready; return when to try again."""
         if self._step is not None:
-            return None
+            return inf
         step = self._scheduler.next_step({live.id: live.machine for live in sessions.values()}, now)
         match step:
             case Step():
                 self._begin(step, sessions, now)
-                return None
-            case Idle(wake):
-                return wake
+                return inf
+            case ev.Wait(until):
+                return until
             case _:
                 assert_never(step)
 
@@ -121,9 +122,7 @@ class Stepper:
                 len(effect.ids) for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)
             )
             spent = self._pause + seconds
-            self._costs.crowds.stepped(
-                SharedStep(sharing, tokens, spent, drafting=drafting, drafts=step.drafts, left_out=step.left_out)
-            )
+            self._costs.crowds.stepped(SharedStep(sharing, tokens, spent, drafting, step.drafts, step.left_out))
         return outcomes
 
     def abandon(self, sessions: Mapping[int, SessionContext]) -> list[SessionContext]:

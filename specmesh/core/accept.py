@@ -8,19 +8,13 @@ from specmesh.errors import RequestError
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """The outcome of one round.
+    """The outcome of one round."""
 
-    committed: ids that are now truth: the accepted drafts, then the recovered or bonus token.
-    accepted:  how many of them were drafts; all of them where the row after them gave no choice.
-    tested:    how many drafts were compared; the last of them failed where accepted < tested.
-    ended:     the last committed id ends the text, and is none of it.
-    stopped:   the last committed id completes a stop string."""
-
-    committed: tuple[int, ...]
-    accepted: int
-    tested: int
-    ended: bool
-    stopped: bool = False
+    committed: tuple[int, ...]  # the accepted drafts, then the recovered or bonus token
+    accepted: int  # how many of them were drafts; all of them where the row after them gave no choice
+    tested: int  # drafts that were compared; the last of them failed where accepted < tested
+    ended: bool  # the last committed id ends the text, and is none of it
+    stopped: bool = False  # the last committed id completes a stop string
 
 
 def accept(

@@ -17,10 +17,9 @@ COALESCE = 1e-3  # seconds a finished draft may wait for company: frames cost mo
 GROUP = 2  # drafts beyond what was asked for that go out together
 LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
 FIRST_CHUNK = 8
+# a long prompt is taken in by chunks of about this long, begun with FIRST_CHUNK ids: between them the drafter listens,
+# and a slow machine must not look dead
 CHUNK_SECONDS = 0.1
-"""A long prompt is taken in by chunks of about this long, begun with FIRST_CHUNK ids: between them the drafter listens,
-and a slow machine must not look dead."""
-
 SHADOW = 8  # known ids at the end of the truth that are guessed, in one frame, to show how often drafts would stand
 LONGEST_GAP = 24  # ids between two shadows, at most: nobody may ask for drafts for long, and the machine has other work
 FOLLOW = 32  # ids taken in at once where nothing is drafted: one by one each would cost what a draft does
@@ -28,10 +27,8 @@ NACK_INTERVAL = 0.1  # seconds between two NACKs for the same gap
 
 
 class DrafterSession:
-    """The state machine of one session at the drafter.
-
-    n_vocab bounds the ids a peer may name; n_ctx what the draft model can hold; n_batch what it takes at once. shadows:
-    known ids are guessed while no drafts are asked for."""
+    """n_vocab bounds the ids a peer may name; n_ctx what the draft model can hold; n_batch what it takes at once.
+    shadows: known ids are guessed while no drafts are asked for."""
 
     def __init__(self, n_vocab: int, n_ctx: int, n_batch: int, *, shadows: bool = True) -> None:
         self.draft_n = 0
@@ -43,9 +40,9 @@ class DrafterSession:
         self._chunk = min(FIRST_CHUNK, n_batch)
         self._known = Prefix()  # the truth, then the chain
         self._proposals: dict[int, Proposal] = {}  # by position, what drafts beyond the truth were sampled from
-        self._n_truth = 0
+        self.n_truth = 0
         self._learned = 0  # how much of the truth has been reported
-        self._held = 0  # ids in the draft model's memory
+        self.held = 0  # ids in the draft model's memory
         self._sent = 0  # the chain up to here is at the verifier
         self._unsent_since: float | None = None
         self._stuck = False  # the model has no guess after the newest id
@@ -58,20 +55,8 @@ class DrafterSession:
         self._reach = self._worthwhile()
 
     @property
-    def n_truth(self) -> int:
-        return self._n_truth
-
-    @property
     def truth(self) -> tuple[int, ...]:
-        return tuple(self._known[: self._n_truth])
-
-    @property
-    def held(self) -> int:
-        return self._held
-
-    @property
-    def chain(self) -> tuple[int, ...]:
-        return tuple(self._known[self._n_truth : len(self._known)])
+        return tuple(self._known[: self.n_truth])
 
     def handle(self, event: ev.DrafterEvent, now: float) -> list[ev.DrafterEffect]:
         match event:
@@ -86,24 +71,24 @@ class DrafterSession:
 
     def plan(self, round_trip: float) -> ev.Predict | None:
         """What the draft model should do next: take in what it has not seen, then guess. None: nothing."""
-        if self._n_truth > self._n_ctx:
+        if self.n_truth > self._n_ctx:
             return None
         drafts = self._may_draft(round_trip)
         wanted = len(self._known) if drafts else self._followed()
-        missing = wanted - self._held
+        missing = wanted - self.held
         if missing > self._chunk:
-            return ev.Predict(tuple(self._known[self._held : self._held + self._chunk]), guess=False)
-        return ev.Predict(tuple(self._known[self._held : wanted]), guess=drafts) if missing > 0 else None
+            return ev.Predict(tuple(self._known[self.held : self.held + self._chunk]), guess=False)
+        return ev.Predict(tuple(self._known[self.held : wanted]), guess=drafts) if missing > 0 else None
 
     def _followed(self) -> int:
         """How far to take ids in where nothing is drafted: much at once, or what a shadow needs."""
-        end = self._n_truth - 1 - (0 if self.draft_n else self._shadow)
-        much = self._held > 0 and end - self._held >= min(FOLLOW, self._chunk)
-        return end if self.draft_n or self._due or much else self._held
+        end = self.n_truth - 1 - (0 if self.draft_n else self._shadow)
+        much = self.held > 0 and end - self.held >= min(FOLLOW, self._chunk)
+        return end if self.draft_n or self._due or much else self.held
 
     def end(self, plan: ev.Predict) -> int:
         """The position of the guess of a plan."""
-        return self._held + len(plan.ids)
+        return self.held + len(plan.ids)
 
     def before(self, plan: ev.Predict, most: int) -> list[int]:
         end = self.end(plan)
@@ -114,47 +99,46 @@ class DrafterSession:
 
     def plan_shadow(self) -> ev.Predict | None:
         """What to do when no session has a `plan`: take in one id and guess the next, which is known."""
-        if not self._due or self._held >= self._n_truth - 1:
+        if not self._due or self.held >= self.n_truth - 1:
             return None
-        return ev.Predict(tuple(self._known[self._held : self._held + 1]), guess=True)
+        return ev.Predict(tuple(self._known[self.held : self.held + 1]), guess=True)
 
     @property
     def _due(self) -> bool:
-        idle = self.draft_n == 0 and self._shadow > 0 and self._n_truth <= self._n_ctx
-        return idle and self._n_truth - self._shadowed >= self._gap + self._shadow
+        idle = self.draft_n == 0 and self._shadow > 0 and self.n_truth <= self._n_ctx
+        return idle and self.n_truth - self._shadowed >= self._gap + self._shadow
 
     @property
     def active(self) -> bool:
         """Whether the draft model has, or has had, anything to do for it."""
-        return self.draft_n > 0 or self._held > 0 or self._due
+        return self.draft_n > 0 or self.held > 0 or self._due
 
     def relocated(self, held: int) -> None:
-        self._held = held
+        self.held = held
         self._guesses.clear()
 
     # --- the truth
 
     def _told(self, event: ev.Told, now: float) -> list[ev.DrafterEffect]:
-        if not all(0 <= token < self._n_vocab for token in event.ids):
-            return self._nack(now)
-        if not self._known.holds(event.base, event.crc):
+        possible = all(0 <= token < self._n_vocab for token in event.ids)
+        if not possible or not self._known.holds(event.base, event.crc):
             return self._nack(now)
         known = self._known[event.base : event.base + len(event.ids)]
         agreed = event.base + common_length(event.ids, known)
         end = event.base + len(event.ids)
-        if agreed < min(end, self._n_truth) and not event.sync:
+        if agreed < min(end, self.n_truth) and not event.sync:
             return self._nack(now)  # two truths about one position: one was damaged on its way
-        if end < self._n_truth and agreed == end:
+        if end < self.n_truth and agreed == end:
             return []  # old news
         self.draft_n = min(event.draft_n, MAX_CREDIT)
-        accepted = max(min(agreed, end - 1) - self._n_truth, 0)
+        accepted = max(min(agreed, end - 1) - self.n_truth, 0)
         if not event.sync:
-            corrected = self._n_truth <= agreed < min(end, len(self._known))
+            corrected = self.n_truth <= agreed < min(end, len(self._known))
             self._acceptance.record(accepted + corrected, accepted)
             self._reach = self._worthwhile()
         effects = self._cut(agreed) if agreed < end else []
         self._known.extend(event.ids[agreed - event.base :])
-        self._n_truth = end
+        self.n_truth = end
         self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
         if event.sync or self.draft_n:
             self._shadowed = end
@@ -169,28 +153,28 @@ class DrafterSession:
         self._known.truncate(length)
         self._proposals = {at: one for at, one in self._proposals.items() if at < length}
         self._sent = min(self._sent, length)
-        self._n_truth = min(self._n_truth, length)
+        self.n_truth = min(self.n_truth, length)
         self._unsent_since = None
-        if self._held <= length:
+        if self.held <= length:
             return []
-        self._held = length
+        self.held = length
         return [ev.Trim(length)]
 
     def _learn(self, accepted: int, *, sync: bool) -> list[ev.DrafterEffect]:
-        new = tuple(self._known[self._learned : self._n_truth])
+        new = tuple(self._known[self._learned : self.n_truth])
         if not new:
             return []
-        self._learned = self._n_truth
+        self._learned = self.n_truth
         return [ev.Learned(new, min(accepted, len(new)), sync)]
 
     def _nack(self, now: float) -> list[ev.DrafterEffect]:
-        if self._nacked[1] == self._n_truth and now - self._nacked[0] < NACK_INTERVAL:
+        if self._nacked[1] == self.n_truth and now - self._nacked[0] < NACK_INTERVAL:
             return []
-        self._nacked = (now, self._n_truth)
-        return [ev.Nacked(self._n_truth, self._known.crc_at(self._n_truth))]
+        self._nacked = (now, self.n_truth)
+        return [ev.Nacked(self.n_truth, self._known.crc_at(self.n_truth))]
 
     def _asked(self, base: int, crc: int, now: float) -> list[ev.DrafterEffect]:
-        if base < self._n_truth or not self._known.holds(base, crc):
+        if base < self.n_truth or not self._known.holds(base, crc):
             return self._nack(now)
         self._sent = base
         return self._send()
@@ -198,9 +182,9 @@ class DrafterSession:
     # --- the chain
 
     def _may_draft(self, round_trip: float) -> bool:
-        chain = len(self._known) - self._n_truth
+        chain = len(self._known) - self.n_truth
         room = len(self._known) < self._n_ctx
-        return self.draft_n > 0 and self._n_truth > 0 and not self._stuck and room and chain < self._credit(round_trip)
+        return self.draft_n > 0 and self.n_truth > 0 and not self._stuck and room and chain < self._credit(round_trip)
 
     def _credit(self, round_trip: float) -> int:
         """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
@@ -216,13 +200,13 @@ class DrafterSession:
     def _predicted(self, event: ev.Predicted, now: float) -> list[ev.DrafterEffect]:
         """Note what the model took in and, where it guessed, let the chain grow. The caller hands back each plan before
         it handles another frame, so the guess still belongs at the end."""
-        self._held += event.count
+        self.held += event.count
         if event.count == self._chunk:
             self._chunk = self._next_chunk(now - event.started)
-        if self._held < self._n_truth:
+        if self.held < self.n_truth:
             return self._guessed(event)
         if event.token is None:
-            self._stuck = self._held == len(self._known)
+            self._stuck = self.held == len(self._known)
             return self._send() if self._stuck else []
         self.drafted += 1
         self.draft_seconds += now - event.started
@@ -236,12 +220,12 @@ class DrafterSession:
     def _guessed(self, event: ev.Predicted) -> list[ev.DrafterEffect]:
         """Note the guess, if any, for the known id after those held; all guesses go out at the end of the truth or at a
         gap."""
-        end = self._held + 1 - event.count  # the last one noted was for the id before this
+        end = self.held + 1 - event.count  # the last one noted was for the id before this
         if event.token is not None:
             self._guesses.append(event.token)
-            end = self._held + 1
-        if self._held == self._n_truth - 1:
-            self._shadowed, self._gap = self._n_truth, min(2 * self._gap + SHADOW, LONGEST_GAP)
+            end = self.held + 1
+        if self.held == self.n_truth - 1:
+            self._shadowed, self._gap = self.n_truth, min(2 * self._gap + SHADOW, LONGEST_GAP)
         elif event.token is not None:
             return []
         if not self._guesses:
@@ -256,7 +240,7 @@ class DrafterSession:
 
     def _worth_sending(self, now: float) -> bool:
         """Send all that the next step wants, or beyond it what a step consumes, or what has waited for COALESCE."""
-        sent, end, wanted = max(self._sent, self._n_truth), len(self._known), self._n_truth + self.draft_n
+        sent, end, wanted = max(self._sent, self.n_truth), len(self._known), self.n_truth + self.draft_n
         waited = now - self._unsent_since if self._unsent_since is not None else 0.0
         if sent < wanted:
             return end >= wanted or waited >= COALESCE
@@ -266,7 +250,7 @@ class DrafterSession:
         return self._send()
 
     def _send(self) -> list[ev.DrafterEffect]:
-        base = max(self._sent, self._n_truth)
+        base = max(self._sent, self.n_truth)
         self._unsent_since = None
         if base >= len(self._known):
             return []

@@ -53,7 +53,7 @@ class Prefix:
         del self._crcs[length + 1 :]
 
 
-def common_length(left: Sequence[int], right: Sequence[int]) -> int:
+def common_length(left: Sequence[object], right: Sequence[object]) -> int:
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return index

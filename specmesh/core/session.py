@@ -30,9 +30,7 @@ SESSION_MEMORY = 8.0  # rounds after which what a session saw of acceptance coun
 
 
 class VerifierSession:
-    """The state machine of one session.
-
-    `ids` are the prompt's first `n_prompt` (None: all), then the resumed text; a text that ended with them is
+    """`ids` are the prompt's first `n_prompt` (None: all), then the resumed text; a text that ended with them is
     `finished` from the start. `costs` and `acceptance` are the verifier's, shared by its sessions. `constraint` is the
     grammar's at the beginning of the text. The target holds the first `held` ids already, never the last one.
     `company`: sessions there are with this one."""
@@ -57,7 +55,7 @@ class VerifierSession:
         self.sampler = Sampler(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
         self.logprobs = LogprobRecorder(params.logprobs, len(self.prefix))
-        self._constraint = SessionConstraint(constraint)
+        self.constraint = SessionConstraint(constraint)
         self.counts = RoundCounts()
         self.times = SessionTimes(now)
         self.finished: str | None = None
@@ -65,9 +63,9 @@ class VerifierSession:
         self._limits, self._costs = limits, costs
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, own, self.times, company)
-        self._truth = TruthSender(self.prefix, self.pacing)
-        self._drafts = DraftBuffer(self.prefix, limits.n_vocab, self._constraint, self.pacing)
-        self._rule = strategy_of(params.sampling)
+        self.truth = TruthSender(self.prefix, self.pacing)
+        self.drafts = DraftBuffer(self.prefix, limits.n_vocab, self.constraint, self.pacing)
+        self._strategy = strategy_of(params.sampling)
         self._held = held  # ids in the target's memory
         self._stepping = False
         self.cached = min(held, self.n_prompt)
@@ -90,8 +88,8 @@ class VerifierSession:
         match event:
             case ev.Drafted() | ev.Shadowed():
                 if self.attached:
-                    return self._drafts.take(event, now)
-                self._drafts.stale += 1
+                    return self.drafts.take(event, now)
+                self.drafts.stale += 1
                 return []
             case ev.Stepped():
                 return self._stepped(event, now)
@@ -99,7 +97,7 @@ class VerifierSession:
                 self._held += count
                 return []
             case ev.Nacked(base, crc):
-                return [*self._truth.nacked(base, crc, now)]
+                return [*self.truth.nacked(base, crc, now)]
             case ev.Detached():
                 self.pacing.detach()
                 return []
@@ -113,19 +111,13 @@ class VerifierSession:
         self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None, *, known: int = 0, proven: bool = False
     ) -> list[ev.VerifierEffect]:
         """Hand the session to a drafter that knows its first `known` ids; it is told the rest. `acceptance` is what was
-        seen of it elsewhere.
-
-        Where drafts come with proposals those of the drafter before go: the same drafts may come of other
-        distributions."""
+        seen of it elsewhere. Where drafts come with proposals those of the drafter before go: the same drafts may come
+        of other distributions."""
         if uses_proposals(self.params.sampling):
-            self._drafts.forget(stepping=self._stepping)
+            self.drafts.forget(stepping=self._stepping)
         own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self.pacing.attach(arrivals, own, proven=proven)
-        return [self._truth.begin(known)]
-
-    @property
-    def told(self) -> int:
-        return self._truth.told
+        return [self.truth.begin(known)]
 
     @property
     def generated(self) -> int:
@@ -160,22 +152,7 @@ class VerifierSession:
         return self.pacing.draft_n
 
     def unsolved(self, now: float) -> PolicyInputs | None:
-        """What to solve another policy from, for `DraftLengthController.adopt`; None where nothing has moved."""
         return None if self.finished is not None else self.pacing.unsolved(now)
-
-    @property
-    def lead(self) -> int:
-        return len(self._drafts)
-
-    @property
-    def stale_drafts(self) -> int:
-        """Drafts and shadows that came too late, did not fit or were forbidden."""
-        return self._drafts.stale
-
-    @property
-    def unguided(self) -> str | None:
-        """Why drafts cannot be held against the grammar any more; None while they can."""
-        return self._constraint.exhausted
 
     # --- what to run next
 
@@ -183,9 +160,10 @@ class VerifierSession:
         """What the engine should do next; `Wait` when a draft on its way is worth more than a step now."""
         if self._held < len(self.prefix) - 1:
             return self._missing()
-        wanted, until = self.pacing.plan(len(self.prefix), self.lead, self._max_drafts(), now)
-        waits = until is not None and not self._drafts.cut and not self._forced()
-        return ev.Wait(until) if until is not None and waits else self.verify(wanted)
+        wanted, until = self.pacing.plan(len(self.prefix), len(self.drafts), self._max_drafts(), now)
+        if until is None or self.drafts.cut or self._forced():
+            return self.verify(wanted)
+        return ev.Wait(until)
 
     def _missing(self) -> ev.Prefill:
         """What the target lacks: the prompt and the resumed text, in the same parts as the first time where rows are
@@ -198,20 +176,20 @@ class VerifierSession:
 
     def verify(self, wanted: int | None = None) -> ev.Verify:
         limit = self._max_drafts()
-        drafts, forced = self._drafts.chain(limit if wanted is None else min(wanted, limit)), self._forced()
+        drafts, forced = self.drafts.chain(limit if wanted is None else min(wanted, limit)), self._forced()
         if common_length(drafts, forced) < len(forced):
             drafts = forced
         return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts)
 
     def bid(self, verify: ev.Verify) -> DraftBid:
         """What its drafts offer to a step: those of the grammar's own stand for certain."""
-        forced = self._constraint.count_forced(verify.drafts)
+        forced = self.constraint.count_forced(verify.drafts)
         stands = (1.0,) * forced + self.pacing.stands(len(verify.drafts) - forced)
         return DraftBid(stands, chosen=self.params.drafts is not None)
 
     def _forced(self) -> tuple[int, ...]:
         most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
-        return self._constraint.forced(most, lambda rows: self._costs.seconds(rows, len(self.prefix)))
+        return self.constraint.forced(most, lambda rows: self._costs.seconds(rows, len(self.prefix)))
 
     def begin(self, now: float) -> float:
         """Note that a step with this session begins; return the seconds that were waited for it."""
@@ -232,7 +210,7 @@ class VerifierSession:
 
     def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
         self._stepping = False
-        base, forced = len(self.prefix), self._constraint.count_forced(event.drafts)
+        base, forced = len(self.prefix), self.constraint.count_forced(event.drafts)
         try:
             verdict = accept(
                 event.drafts,
@@ -254,7 +232,7 @@ class VerifierSession:
             self.finished = "stop" if verdict.ended or verdict.stopped else "length"
         if self.attached:
             idle = self.draft_n == 0 and not self.followed and self.finished is None
-            effects[:0] = self._truth.grown(base, now, idle=idle)
+            effects[:0] = self.truth.grown(base, now, idle=idle)
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
         logprobs = self.logprobs.between(base, base + len(shown))
         effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs, forced))
@@ -264,16 +242,16 @@ class VerifierSession:
 
     def _stops_with(self, token: int) -> bool:
         """Take in the next id of the text; return whether the text ends there."""
-        whole = self._constraint.accept(token)
+        whole = self.constraint.accept(token)
         return self._stops.completes(token) or whole
 
     def _choices(self, event: ev.Stepped) -> TokenChoice:
         base = len(self.prefix)
-        if self._constraint:
-            return lambda i: self._constraint.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
-        offers = self._drafts.offers(event.drafts)
+        if self.constraint:
+            return lambda i: self.constraint.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
+        offers = self.drafts.offers(event.drafts)
         rows = VerifiedRows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
-        return self._rule.choices(rows)
+        return self._strategy(rows)
 
     def _after(self, drafts: tuple[int, ...]) -> Sampler:
         """The sampler after what is committed and these drafts, which earlier rows have chosen."""
@@ -287,7 +265,7 @@ class VerifierSession:
         tested, accepted = verdict.tested, verdict.accepted
         self._held = len(self.prefix) + len(event.drafts)
         self.prefix.extend(verdict.committed)
-        self._drafts.moved(verdict.committed, tested, over=verdict.ended or verdict.stopped)
+        self.drafts.moved(verdict.committed, tested, over=verdict.ended or verdict.stopped)
         generated = len(verdict.committed) - verdict.ended
         self.counts.record(len(event.drafts), tested, accepted, generated, forced)
         self.times.verify += event.seconds
@@ -298,7 +276,7 @@ class VerifierSession:
             len(self.prefix),
             max(tested - forced, 0),
             max(accepted - forced, 0),
-            flushed=not self._drafts,
+            flushed=not self.drafts,
             now=now,
             sessions=event.sessions,
             forced=forced > 0,

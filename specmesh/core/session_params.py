@@ -12,11 +12,9 @@ from specmesh.errors import PromptTooLong, RequestError
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """role: system, user, assistant, or what else the template knows; name: of who says it; empty for none."""
-
-    role: str
+    role: str  # system, user, assistant, or what else the template knows
     content: str
-    name: str = ""
+    name: str = ""  # of who says it
 
     def fields(self) -> dict[str, str]:
         return {"role": self.role, "content": self.content} | ({"name": self.name} if self.name else {})
@@ -28,21 +26,13 @@ MAX_TOKENS = 2**31 - 1  # largest max_tokens of a request; 0: the prompt only
 
 @dataclass(frozen=True, slots=True)
 class SessionParams:
-    """What a client asked for.
-
-    draft_n:  None adapts, 0 never drafts, N takes N drafts in every step.
-    stop:     texts with which the text ends.
-    logprobs: alternatives told with each id; None for no log-probabilities.
-    grammar:  what the text must be; max_tokens may cut it.
-    cache_prompt: reuse what earlier sessions left in memory, and leave one's own."""
-
     sampling: SamplingParams
     max_tokens: int
-    draft_n: int | None = None
-    stop: tuple[str, ...] = ()
-    logprobs: int | None = None
-    grammar: Grammar | None = None
-    cache_prompt: bool = True
+    draft_n: int | None = None  # None adapts, 0 never drafts, N takes N drafts in every step
+    stop: tuple[str, ...] = ()  # texts with which the text ends
+    logprobs: int | None = None  # alternatives told with each id; None for no log-probabilities
+    grammar: Grammar | None = None  # what the text must be; max_tokens may cut it
+    cache_prompt: bool = True  # reuse what earlier sessions left in memory, and leave one's own
 
     @property
     def drafts(self) -> int | None:
@@ -52,17 +42,12 @@ class SessionParams:
 
 @dataclass(frozen=True, slots=True)
 class TargetLimits:
-    """What the target allows.
-
-    max_drafts: 0 for a model that cannot trim. pieces: the bytes of each id. width: rows of every step, where constant.
-    """
-
     n_ctx: int
     n_vocab: int
     end_ids: frozenset[int]
-    max_drafts: int = MAX_DRAFTS
-    pieces: Sequence[bytes] = ()
-    width: int | None = None
+    max_drafts: int = MAX_DRAFTS  # 0 for a model that cannot trim
+    pieces: Sequence[bytes] = ()  # the bytes of each id
+    width: int | None = None  # rows of every step, where constant
 
 
 def check_prompt(ids: Sequence[int], limits: TargetLimits, n_prompt: int | None = None) -> None:

@@ -1,9 +1,7 @@
 """What users of one verifier would get: a discrete-event simulation, in virtual time, of what the daemons run.
 
-Scheduler, sessions, learned costs and acceptance, and policies are the real ones; only models, network and clocks are
-imagined: a step takes what the cost table says, a draft its interval, a frame half a round trip. A text is a row of
-zeros, and a right draft is a zero. With many users it is the forecast of `specmesh plan`; with one, and no other
-overhead, the ideal pair that `bench/sim.py` holds the daemons against.
+Only models, network and clocks are imagined: a step takes what the cost table says, a draft its interval, a frame half
+a round trip. A text is a row of zeros, and a right draft is a zero.
 """
 
 import heapq
@@ -13,6 +11,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from statistics import fmean
 from typing import assert_never
 
@@ -24,11 +23,12 @@ from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.batch import Idle, Scheduler, Step
+from specmesh.core.scheduling.batch import Scheduler, Step
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
 
 VOCABULARY = 2
+N_BATCH = 512  # rows of a step
 RIGHT, WRONG = 0, 1  # what the target says at each position, and what it never does
 ENDLESS = 2**30  # ids of context: more than any text needs
 WARM_UP = 0.5  # texts per user that pass before anything is counted
@@ -37,20 +37,15 @@ ROWS = np.tile(np.array([1.0, 0.0], np.float32), (MAX_DRAFTS + 1, 1))
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A verifier, its drafters and the network between them; times in seconds.
+    """A verifier, its drafters and the network between them; times in seconds."""
 
-    costs: step times; n_batch: rows of a step; pause: between two steps; solving: of one policy, one at a time.
-    places: sessions the verifier holds at once, None for all; the others wait in order.
-    draft: of one draft token; drafters: how many, each drafting for its sessions in turn; None: one for each user."""
-
-    costs: StepCosts
-    draft: float
+    costs: StepCosts  # of steps
+    draft: float  # one draft token
     round_trip: float
-    pause: float = 0.0
-    solving: float = 5e-3
-    drafters: int | None = None
-    places: int | None = None
-    n_batch: int = 512
+    pause: float = 0.0  # between two steps
+    solving: float = 5e-3  # one policy, one at a time
+    drafters: int | None = None  # each drafting for its sessions in turn; None: one for each user
+    places: int | None = None  # sessions the verifier holds at once, None for all; the others wait in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +59,17 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the users got while each, on average, had one whole text, after a warm-up.
-
-    total, mean, slowest: tokens per second of all, per user and of the slowest user. rows: mean of a step; drafts:
-    verified per token; acceptance: acceptance rate, None without drafts; busy: share of time spent in steps.
-    """
+    """What the users got while each, on average, had one whole text, after a warm-up."""
 
     users: int
     seconds: float
-    total: float
-    mean: float
-    slowest: float
-    rows: float
-    drafts: float
-    acceptance: float | None
-    busy: float
+    total: float  # tokens per second of all users
+    mean: float  # per user
+    slowest: float  # of the slowest user
+    rows: float  # mean of a step
+    drafts: float  # verified per token
+    acceptance: float | None  # None without drafts
+    busy: float  # share of time spent in steps
 
 
 def simulate(
@@ -130,7 +121,7 @@ class _Simulation:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self._costs = deepcopy(site.costs)
-        self._scheduler = Scheduler(site.n_batch, self._costs)
+        self._scheduler = Scheduler(N_BATCH, self._costs)
         self._limits = TargetLimits(ENDLESS, VOCABULARY, frozenset())
         self._acceptance = RollingAcceptance()
         self._live: dict[int, VerifierSession] = {}  # by number
@@ -184,7 +175,7 @@ class _Simulation:
         self._live[number], self._owner[number] = session, user
         if session.may_draft:
             drafter = self._drafters[user % len(self._drafters)]
-            drafter.sessions[number] = DrafterSession(VOCABULARY, ENDLESS, self._site.n_batch)
+            drafter.sessions[number] = DrafterSession(VOCABULARY, ENDLESS, N_BATCH)
             self._carry_out(number, session.attach(drafter.arrivals), now)
             self._reconsider(number, now)
 
@@ -199,8 +190,8 @@ class _Simulation:
         while self._waiting and len(self._live) < (self._site.places or self._users):
             self._begin(self._waiting.popleft(), now)
         step = self._scheduler.next_step(self._live, now)
-        if isinstance(step, Idle):
-            if step.until is not None and step.until != self._wake:
+        if isinstance(step, ev.Wait):
+            if step.until not in (inf, self._wake):
                 self._wake = step.until
                 self._at(step.until, lambda then: self._turn(then) if self._wake == then else None)
             return
@@ -304,10 +295,8 @@ class _Simulation:
             if (plan := session.plan(self._site.round_trip)) is not None:
                 drafter.sessions[number] = drafter.sessions.pop(number)  # the others come first next time
                 return number, plan
-        for number, session in drafter.sessions.items():
-            if (plan := session.plan_shadow()) is not None:
-                return number, plan
-        return None
+        shadows = ((number, session.plan_shadow()) for number, session in drafter.sessions.items())
+        return next(((number, plan) for number, plan in shadows if plan is not None), None)
 
     def _guessed(self, drafter: _Drafter, number: int, plan: ev.Predict, started: float, now: float) -> None:
         drafter.busy = False

@@ -19,19 +19,16 @@ from specmesh.core.draft_session import DrafterSession
 from specmesh.core.drafting.drafter_pool import Standby
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, SampledDraft
-from specmesh.core.scheduling.batch import Idle, Scheduler
+from specmesh.core.scheduling.batch import Scheduler
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons.link.frames import drafted, frame_of
+from specmesh.daemons.link.frames import frame_of, from_drafter, from_verifier
 from specmesh.engines.base import Span
 from specmesh.wire import messages as m
 
-SYNC_CHUNK = 5
-"""Ids that one SYNC carries here, so that there are many."""
-
+SYNC_CHUNK = 5  # ids that one SYNC carries here, so that there are many
 MAX_DRAFTS = 8
-MAX_HELD = 256
-"""Drafts that a session holds at most, whatever its drafter sends."""
+MAX_HELD = 256  # drafts that a session holds at most, whatever its drafter sends
 
 # --- effects, and what the engines are to do
 
@@ -77,13 +74,6 @@ class Step:
     @property
     def rows(self) -> int:
         return sum(len(span.ids) for span in self.spans)
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing to do before this time, or before something comes (None)."""
-
-    until: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +156,7 @@ class Verifier:
         session = self._sessions[number]
         machine, standby = session.machine, session.standby
         assert standby is not None
-        relieved, told = session.peer, machine.told
+        relieved, told = session.peer, machine.truth.told
         session.peer, session.follower, session.standby = session.follower, relieved, None
         fresh = machine.attach(Arrivals(), RollingAcceptance(), known=standby.told, proven=True)
         effects = self._effects(number, fresh, now)
@@ -180,36 +170,25 @@ class Verifier:
         session = self._sessions[number]
         if session.follower is not None and peer is session.follower:
             return self._from_follower(number, message, round_trip, now)
-        event: ev.VerifierEvent
-        match message:
-            case m.Draft(_, base, crc, ids):
-                event = ev.Drafted(base, crc, ids)
-            case m.DraftProbs():
-                event = drafted(message)
-            case m.Shadow(_, base, crc, ids):
-                event = ev.Shadowed(base, crc, ids)
-            case m.Nack(_, base, crc):
-                event = ev.Nacked(base, crc)
-            case _:
-                return []
-        effects = self._effects(number, session.machine.handle(event, now), now)
-        assert len(session.machine._drafts) <= MAX_HELD
+        if not isinstance(message, m.Draft | m.DraftProbs | m.Shadow | m.Nack):
+            return []
+        effects = self._effects(number, session.machine.handle(from_drafter(message), now), now)
+        assert len(session.machine.drafts) <= MAX_HELD
         session.given_up = False
         return effects
 
     def _from_follower(self, number: int, message: m.Message, round_trip: float, now: float) -> list[Effect]:
         standby = self._sessions[number].standby
         assert standby is not None
-        match message:
-            case m.Shadow(_, base, crc, ids):
-                right, interval = standby.shadowed(ev.Shadowed(base, crc, ids), round_trip, now)
-                self._seen["guesses shown"] += len(right)
-                assert interval is None or interval >= 0
-                return []
-            case m.Nack(_, base, crc):
-                return self._to_follower(number, standby.nacked(base, crc, now))
-            case _:
-                return []
+        if isinstance(message, m.Shadow):
+            right, interval = standby.shadowed(
+                ev.Shadowed(message.base, message.prefix_crc, message.ids), round_trip, now
+            )
+            self._seen["guesses shown"] += len(right)
+            assert interval is None or interval >= 0
+        elif isinstance(message, m.Nack):
+            return self._to_follower(number, standby.nacked(message.base, message.prefix_crc, now))
+        return []
 
     def _to_follower(self, number: int, effect: ev.Told | None) -> list[Effect]:
         assert effect is None or effect.draft_n == 0
@@ -217,13 +196,13 @@ class Verifier:
 
     # --- steps
 
-    def next_step(self, now: float) -> Step | Wait:
+    def next_step(self, now: float) -> Step | ev.Wait:
         sessions = {number: session.machine for number, session in self._sessions.items()}
         step = self._scheduler.next_step(sessions, now)
-        if isinstance(step, Idle):
+        if isinstance(step, ev.Wait):
             self._note_waits(now)
-            assert step.until is None or step.until > now, "asked to sleep into the past"
-            return Wait(step.until)
+            assert step.until > now, "asked to sleep into the past"
+            return step
         spans = []
         for number, part in step.parts:
             session = self._sessions[number]
@@ -307,7 +286,7 @@ class Verifier:
 
     def in_hand(self, number: int, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
         """The drafts in hand that begin with those of a step, each with its token and what it was sampled from."""
-        return self._sessions[number].machine._drafts.offers(drafts)
+        return self._sessions[number].machine.drafts.offers(drafts)
 
     def room(self, number: int) -> int:
         return self._sessions[number].machine._room()
@@ -332,15 +311,9 @@ class Drafter:
         return self._machine.truth
 
     def receive(self, message: m.Message, now: float) -> list[Effect]:
-        event: ev.DrafterEvent
-        match message:
-            case m.Truth(_, base, crc, ids, draft_n) | m.Sync(_, base, crc, ids, draft_n):
-                event = ev.Told(base, crc, ids, draft_n, isinstance(message, m.Sync))
-            case m.Nack(_, base, crc):
-                event = ev.Nacked(base, crc)
-            case _:
-                return []
-        return self._effects(self._machine.handle(event, now))
+        if not isinstance(message, m.Truth | m.Sync | m.Nack):
+            return []
+        return self._effects(self._machine.handle(from_verifier(message), now))
 
     def next_step(self, now: float) -> tuple[Draft | None, list[Effect]]:
         """What the draft model does next, if anything, and what is sent before."""
@@ -351,8 +324,8 @@ class Drafter:
             plan = self._machine.plan_shadow()
         if plan is None:
             return None, effects
-        known = (*self._machine.truth, *self._machine.chain)
-        assert plan.ids == known[self._held : self._held + len(plan.ids)], "the plan is not where the memory ends"
+        known = self._machine._known[self._held : self._held + len(plan.ids)]
+        assert list(plan.ids) == known, "the plan is not where the memory ends"
         position, self._held = self._held, self._held + len(plan.ids)
         return Draft(position, plan.ids, plan.guess, now), effects
 
@@ -365,16 +338,9 @@ class Drafter:
         result: list[Effect] = []
         for effect in effects:
             match effect:
-                case ev.Drafted():
-                    assert effect.ids
-                    assert len(effect.proposals) in (0, len(effect.ids))
+                case ev.Drafted() | ev.Shadowed() | ev.Nacked():
+                    assert isinstance(effect, ev.Nacked) or effect.ids
                     result.append(Send(frame_of(self._number, effect)))
-                case ev.Shadowed(base, crc, ids):
-                    assert ids
-                    assert base + len(ids) <= self._machine.n_truth
-                    result.append(Send(m.Shadow(self._number, base, crc, ids)))
-                case ev.Nacked(base, crc):
-                    result.append(Send(m.Nack(self._number, base, crc)))
                 case ev.Trim(length):
                     self._held = length if self._can_trim else 0
                     self._machine.relocated(self._held)

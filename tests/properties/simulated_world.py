@@ -123,9 +123,9 @@ class World:
             return
         now = self.clock.now
         step = self.core.next_step(now)
-        if isinstance(step, core.Wait):
+        if not isinstance(step, core.Step):
             self.idle_since = now if self.idle_since is None else self.idle_since
-            if step.until is not None:
+            if step.until < float("inf"):
                 self.clock.at(step.until, self.turn)
             return
         self.waited += 0.0 if self.idle_since is None else now - self.idle_since

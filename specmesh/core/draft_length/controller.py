@@ -26,9 +26,8 @@ FAR = 3.0  # times as far moved, and a new policy is not put off
 class DraftLengthController:
     """The pace of one session. `draft_n` is what its drafter is asked for.
 
-    fixed: the client's own draft_n, None to adapt; most: drafts a step may have. `costs` are the verifier's,
-    `acceptance` the session's, `arrivals` the drafter's; company: sessions there are with this one. Positions are
-    absolute: `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it."""
+    fixed: the client's own draft_n, None to adapt; most: drafts a step may have; company: sessions there are with this
+    one. `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class DraftLengthController:
         self._costs, self._times = costs, times
         self._frontier = 0
         self._accepted = 0
-        self._company = float(company)
+        self._company, self._crowd = float(company), company  # sessions that share steps of late; rounded
         self._outlook: ArrivalEstimate | None = None  # of the newest drafter
         self._drafting = False  # the drafter has shown that it drafts on our truth
         self._deadline: float | None = None
@@ -100,7 +99,7 @@ class DraftLengthController:
         return drafts, self._deadline
 
     def begin(self, now: float) -> float:
-        """Note that a verification step begins; return the seconds that were waited for it."""
+        """Note that a step begins; return the seconds that were waited for it."""
         waited = 0.0 if self._waiting_since is None else now - self._waiting_since
         self._times.wait += waited
         self._deadline = self._waiting_since = None
@@ -135,10 +134,6 @@ class DraftLengthController:
         return self._times.wait <= saved + WAIT_SHARE * self._times.verify
 
     @property
-    def _crowd(self) -> int:
-        return round(self._company)
-
-    @property
     def refused(self) -> bool:
         """Whether the clock has shown that as many sessions do better without drafts."""
         return self._crowd > 1 and self._costs.crowds.refuse(self._crowd)
@@ -153,10 +148,6 @@ class DraftLengthController:
 
     def _seconds(self, rows: int) -> float:
         return self._costs.seconds(rows, self._frontier)
-
-    @property
-    def _interval(self) -> float | None:
-        return self.arrivals.interval if self.arrivals is not None else None
 
     @property
     def round_trip(self) -> float:
@@ -233,10 +224,8 @@ class DraftLengthController:
             self._outlook.arrived(frontier, self.draft_n, end, now)
 
     def judged(self, *, right: bool) -> None:
-        """Learn whether one more guess, which no step verified, would have stood.
-
-        A drafter may say what the text says already. One that failed a trial is not believed until it has passed
-        one."""
+        """Learn whether one more guess, which no step verified, would have stood. It may repeat what the text says
+        already: a drafter that failed a trial is not believed until it has passed one."""
         if self._bench.believed:
             self.acceptance.record(1, int(right))
 
@@ -255,6 +244,7 @@ class DraftLengthController:
 
         flushed: none of the drafter's drafts is left beyond it. forced: it had drafts of a grammar's own."""
         self._company = max(self._company + (sessions - self._company) * COMPANY, float(sessions))
+        self._crowd = round(self._company)
         self.acceptance.record(tested, accepted)
         self._accepted += accepted
         if self._probing and tested:

@@ -1,10 +1,10 @@
-"""Rolling acceptance, per conditional position: how likely draft i stands, given that all before it stood.
+"""What is expected of drafters: how likely draft i stands, given that all before it stood, and when drafts arrive.
 
-Full acceptance of k drafts only proves "at least k" (it is censored), so rates are kept per position reached, never as
-accepted/drafted of whole rounds.
+Full acceptance of k drafts only proves "at least k" (it is censored), so rates are kept per position reached.
 """
 
 from collections import deque
+from functools import cached_property
 from statistics import median, median_low
 
 from specmesh.core.statistics import SessionTimes
@@ -58,36 +58,34 @@ WINDOW = 31  # newest measurements of a kind that count
 
 class Arrivals:
     """When one drafter's drafts arrive, by this side's clock. What is measured belongs to its `load`: how many sessions
-    it drafts for at once; estimates are those of the present load.
+    it drafts for at once; estimates are those of the present load, None while unknown.
 
     round_trip: median of answered PINGs in seconds, 0 while unknown. restart: (seconds, drafts) from telling a
-    correction to the first drafts on it, and how many; None while unknown. interval: seconds from one draft to the
-    next; None while unknown. Learned only while the drafter is certainly busy, until then bounded by the restart: an
-    estimate must not be optimistic."""
+    correction to the first drafts on it. interval: seconds from one draft to the next, learned only while the drafter
+    is certainly busy, until then bounded by the restart: an estimate must not be optimistic."""
 
     def __init__(self) -> None:
         self._round_trips: deque[float] = deque(maxlen=WINDOW)
         self._at: dict[int, _AtLoad] = {}
         self.load = 1
         self.round_trip = 0.0
-        self._looked = True  # what is known now was looked up since it changed
-        self._restart: tuple[float, int] | None = None
-        self._interval: float | None = None
 
     def share(self, load: int) -> None:
         if max(load, 1) != self.load:
             self.load = max(load, 1)
-            self._looked = False
+            self._changed()
 
-    @property
+    @cached_property
     def restart(self) -> tuple[float, int] | None:
-        self._look()
-        return self._restart
+        return self.restart_at(self.load)
 
-    @property
+    @cached_property
     def interval(self) -> float | None:
-        self._look()
-        return self._interval
+        return self.interval_at(self.load)
+
+    def _changed(self) -> None:
+        self.__dict__.pop("restart", None)
+        self.__dict__.pop("interval", None)
 
     def record_round_trip(self, seconds: float) -> None:
         self._round_trips.append(seconds)
@@ -95,7 +93,7 @@ class Arrivals:
 
     def record_restart(self, seconds: float, drafts: int) -> None:
         self._here().restarts.append((seconds, drafts))
-        self._looked = False
+        self._changed()
 
     def record_bound(self, seconds: float, guesses: int) -> None:
         """Learn that guesses took at most `seconds`, the way there and back included: news only where drafts are
@@ -105,7 +103,7 @@ class Arrivals:
 
     def record_interval(self, seconds: float, drafts: int) -> None:
         self._here().intervals.append(seconds / drafts)
-        self._looked = False
+        self._changed()
 
     def interval_at(self, load: int) -> float | None:
         """`interval` with so many sessions; None while nothing is known. For an unseen load never too little: the next
@@ -130,11 +128,6 @@ class Arrivals:
 
     def _here(self) -> "_AtLoad":
         return self._at.setdefault(self.load, _AtLoad())
-
-    def _look(self) -> None:
-        if not self._looked:
-            self._interval, self._restart = self.interval_at(self.load), self.restart_at(self.load)
-            self._looked = True
 
 
 class _AtLoad:

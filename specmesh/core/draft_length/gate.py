@@ -1,12 +1,11 @@
 """Whether drafting pays where sessions share steps, by the clock.
 
-The cost table knows what rows cost. What it costs a machine to take in the drafts of many sessions, and how much that
-takes from a step which runs meanwhile, shows in tokens per second only. So these are measured with drafts and without,
-in turn, and what was faster goes on until the next comparison.
+What it costs a machine to take in the drafts of many sessions shows in tokens per second only. So these are measured
+with drafts and without, in turn, and what was faster goes on until the next comparison.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
@@ -15,11 +14,10 @@ LEAST_GAIN = 1.01  # times the rate without drafts that drafts must promise
 
 @dataclass(frozen=True, slots=True)
 class DraftBid:
-    """What a session could bring to a step, besides its own row: stands are the probabilities that its first 1, 2, ...
-    drafts all stand, falling; chosen: how many is decided, so they all come if there is room."""
+    """What a session could bring to a step, besides its own row."""
 
-    stands: tuple[float, ...]
-    chosen: bool = False
+    stands: tuple[float, ...]  # probabilities that its first 1, 2, ... drafts all stand, falling
+    chosen: bool = False  # how many is decided, so they all come if there is room
 
 
 def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int], float], first: int = 0) -> list[int]:
@@ -50,14 +48,13 @@ def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int]
 
 def drafts_per_session(rates: Sequence[float], sessions: int, most: int, seconds: Callable[[int], float]) -> int:
     """Return how many drafts each session should bring if all had these conditional acceptance `rates`."""
-    stands = tuple(accumulate(rates[:most], mul))
-    tokens, best, drafts = 1.0, LEAST_GAIN / max(seconds(sessions), 1e-9), 0
-    for count, stand in enumerate(stands, 1):
-        tokens += stand
-        rate = tokens / max(seconds(sessions * (count + 1)), 1e-9)
-        if rate > best:
-            best, drafts = rate, count
-    return drafts
+    tokens: list[float] = [1.0, *accumulate(rates[:most], mul)]
+
+    def rate(drafts: int) -> float:
+        return sum(tokens[: drafts + 1]) / max(seconds(sessions * (drafts + 1)), 1e-9)
+
+    best = max(range(len(tokens)), key=rate)
+    return best if rate(best) > LEAST_GAIN * rate(0) else 0
 
 
 SETTLE = 4  # steps after a change that count for nothing: drafts are in hand still, or on their way
@@ -72,18 +69,14 @@ LASTING, FADING = 16, 2
 
 @dataclass(frozen=True, slots=True)
 class SharedStep:
-    """A step that several `sessions` shared. It committed `tokens`, and ended `seconds` after the one before.
-
-    drafting: any of them asked for drafts; drafts: it had some, None if unknown; left_out: some in hand did not come
-    along."""
+    """A step that several `sessions` shared. It committed `tokens`, and ended `seconds` after the one before."""
 
     sessions: int
     tokens: int
     seconds: float
-    _: KW_ONLY
-    drafting: bool
-    drafts: bool | None = None
-    left_out: bool = False
+    drafting: bool  # any of them asked for drafts
+    drafts: bool  # it had some
+    left_out: bool  # some in hand did not come along
 
 
 @dataclass(slots=True)
@@ -114,10 +107,6 @@ class SpeculationGate:
         self._with, self._without = _Rate(), _Rate()
         self._span = SPAN
 
-    @property
-    def refuses(self) -> bool:
-        return self.verdict is False and not self.drafts
-
     def stepped(self, step: SharedStep) -> None:
         if self._rest:
             self._rest -= 1
@@ -125,7 +114,7 @@ class SpeculationGate:
         if self.drafts and not step.drafting:
             return  # no session expects anything of its drafter
         if self.drafts and not self._had:
-            self._had = step.drafts is not False
+            self._had = step.drafts
             self._left_out += step.left_out
             if self._left_out >= LEFT_OUT:
                 self._decide(pays=False)
@@ -147,16 +136,13 @@ class SpeculationGate:
         self.drafts = self.verdict = pays
         self._rest = SETTLE + self._span
         self._with, self._without = _Rate(), _Rate()
-        self._begin()
-
-    def _begin(self) -> None:
         self._had, self._cold, self._left_out = False, 0, 0
 
     def gone(self) -> None:
         """Note that the crowd has gone: the next has texts to read first."""
         if self.drafts:
             self._rest = max(self._rest, SETTLE)
-            self._begin()
+            self._had, self._cold, self._left_out = False, 0, 0
 
 
 class SpeculationGates:
@@ -189,23 +175,23 @@ class SpeculationGates:
                 self._of[size].gone()
 
     def stepped(self, step: SharedStep) -> None:
-        contest = self._of.setdefault(step.sessions.bit_length(), SpeculationGate())
-        if not (contest.drafts and self._passes(step.sessions)):
-            contest.stepped(step)
+        gate = self._of.setdefault(step.sessions.bit_length(), SpeculationGate())
+        if not (gate.drafts and self._passes(step.sessions)):
+            gate.stepped(step)
 
     def drafts(self, sessions: int) -> bool:
         """Whether so many sessions may ask for drafts: it pays, as far as is known, or is being tried."""
-        contest = self._of.get(sessions.bit_length())
-        return (contest is None or contest.drafts) and not self._passes(sessions)
+        gate = self._of.get(sessions.bit_length())
+        return (gate is None or gate.drafts) and not self._passes(sessions)
 
     def refuse(self, sessions: int) -> bool:
-        contest = self._of.get(sessions.bit_length())
-        return (contest is not None and contest.refuses) or self._passes(sessions)
+        gate = self._of.get(sessions.bit_length())
+        return (gate is not None and gate.verdict is False and not gate.drafts) or self._passes(sessions)
 
     def _passes(self, sessions: int) -> bool:
         """Whether drafting, found not to pay at this size or the nearest larger one measured, is not tried again yet
         because the batch has not held this size for long."""
         size = sessions.bit_length()
-        known = [other for other, contest in self._of.items() if other >= size and contest.verdict is not None]
+        known = [other for other, gate in self._of.items() if other >= size and gate.verdict is not None]
         doubted = bool(known) and not self._of[min(known)].verdict
         return sessions > 1 and doubted and size not in self._lasting

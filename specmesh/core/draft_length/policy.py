@@ -33,38 +33,26 @@ RATES_MOVED, TIMES_MOVED = 0.04, 0.08  # difference of acceptance rates, and rel
 
 @dataclass(frozen=True, slots=True)
 class PolicyInputs:
-    """What a policy is solved from.
+    """What a policy is solved from, in seconds; steps include what lies between two."""
 
-    steps:    seconds of a step with k = 0, 1, ... drafts, everything between two steps included.
-    rates:    probability that draft 1, 2, ... stands given that those before it stood; one more than the most drafts.
-    interval: seconds from one draft to the next, > 0.
-    restart:  seconds from telling a correction until the first draft on it is here.
-    alone:    seconds of a step where nothing is drafted, everything between two such steps included.
-    """
-
-    steps: tuple[float, ...]
-    rates: tuple[float, ...]
-    interval: float
-    restart: float
-    alone: float
+    steps: tuple[float, ...]  # with k = 0, 1, ... drafts
+    rates: tuple[float, ...]  # probability that draft 1, 2, ... stands if those before it do; one more than most drafts
+    interval: float  # from one draft to the next, > 0
+    restart: float  # from telling a correction until the first draft on it is here
+    alone: float  # a step where nothing is drafted
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """For each lead, from `lowest` on in quarters of a draft: the best number of drafts to step with at once, and
-    the index of the lead to wait for, its own where a step now is best.
-
-    wanted: most drafts it steps with, 0 where drafting is not worth it. rate: tokens per second it promises. values:
-    the solution it was read from, by which the next one starts.
-    """
+    """What to do at each lead, from `lowest` on in quarters of a draft."""
 
     inputs: PolicyInputs
     lowest: float
-    drafts: tuple[int, ...]
-    then: tuple[int, ...]
-    wanted: int
-    rate: float
-    values: Floats
+    drafts: tuple[int, ...]  # the best number to step with at once
+    then: tuple[int, ...]  # the index of the lead to wait for, its own where a step now is best
+    wanted: int  # most drafts it steps with, 0 where drafting is not worth it
+    rate: float  # tokens per second it promises
+    values: Floats  # the solution it was read from, by which the next one starts
 
     def index(self, lead: float) -> int:
         at = int((lead - self.lowest) * QUARTERS + 1e-6)

@@ -109,10 +109,9 @@ class StepCosts:
 
     def tables(self) -> dict[int, dict[int, float]]:
         """The same by the least context of each bucket."""
-        curves = sorted(self._curves.items())
         return {
             (SHORT_CONTEXT << bucket) // 2 if bucket else 0: dict(sorted(curve.medians.items()))
-            for bucket, curve in curves
+            for bucket, curve in sorted(self._curves.items())
         }
 
 

@@ -1,29 +1,27 @@
 """Which of several drafters a session gets, which one stands by for it, and when they change places.
 
-The **standby** of a session follows it without being asked for drafts (`Standby`). So a drafter is measured
-before anything depends on it, takes over without reading the text first, and is there when the other one dies. What
-counts is the rate of tokens that a drafter promises for this session, by its measured acceptance, speed and distance
-(`drafting_rate`). Nothing that a drafter says of itself is used.
+The **standby** of a session follows it without being asked for drafts. So a drafter is measured before anything depends
+on it, takes over without reading the text first, and is there when the other one dies. What counts is the rate of
+tokens that a drafter promises by its measured acceptance, speed and distance; nothing that it says of itself.
 """
 
 from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, inf, log
 from statistics import median
 from typing import Generic, Literal, TypeVar, get_args
 
 from specmesh.core import events as ev
-from specmesh.core.draft_buffer import TELL_EVERY
+from specmesh.core.draft_buffer import NACK_INTERVAL, TELL_EVERY
 from specmesh.core.draft_length.estimates import LEAST_INTERVAL, Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.prefix import Prefix
 
 D = TypeVar("D", bound=Hashable)
+# why a session got its drafter: its first; there was none for a while; the one before has gone, or says nothing; or
+# this one promises more
 AttachReason = Literal["first", "alone", "gone", "silent", "better"]
-"""Why a session got its drafter: it was its first; there was none for a while; the one before has gone, or says
-nothing; or this one promises more."""
-
 ATTACH_REASONS: tuple[AttachReason, ...] = get_args(AttachReason)
 
 LOOK_ROUNDS, LOOK_SECONDS = 8, 0.25  # between two looks at a session's drafters, at least
@@ -67,9 +65,6 @@ class DrafterRecord:
         if known is None and self._shadows:
             return max(median(self._shadows), LEAST_INTERVAL) * load  # sooner than the way takes: by chance, or a lie
         return known
-
-    def restart_at(self, load: int) -> tuple[float, int] | None:
-        return self.arrivals.restart_at(load)
 
     def barred(self, now: float) -> bool:
         return now < self._barred
@@ -140,13 +135,12 @@ class SessionDrafters(Generic[D]):
 
     def took_over(self, drafter: D, record: DrafterRecord, *, promised: bool = False) -> RollingAcceptance:
         """Note the new drafter, and whether it promised more than another; return where its rounds are recorded."""
-        self._promised = promised
         seen = self._see(drafter, record)
         seen.drafts = RollingAcceptance(memory=MEMORY, parent=seen.guesses)
         if self.standby == drafter:
             self.standby = None
-        self.drafter, self._rounds, self._better, self._begun = drafter, 0, 0, True
-        self._looked = (0, self._looked[1])
+        self.drafter, self._promised, self._begun = drafter, promised, True
+        self._rounds, self._better, self._looked = 0, 0, (0, self._looked[1])
         return seen.drafts
 
     def stands_by(self, drafter: D | None, record: DrafterRecord | None = None) -> None:
@@ -154,17 +148,13 @@ class SessionDrafters(Generic[D]):
         if drafter is not None and record is not None:
             self._see(drafter, record)
 
-    def left(self) -> None:
-        self.drafter = None
-
     def forget(self, drafter: D) -> None:
         self._seen.pop(drafter, None)
 
     def guessed(self, right: Sequence[bool]) -> None:
         assert self.standby is not None, "a standby guesses"
-        guesses = self._seen[self.standby].guesses
         for one in right:
-            guesses.record(1, int(one))
+            self._seen[self.standby].guesses.record(1, int(one))
 
     def broke(self, now: float) -> None:
         if self.drafter is not None and self._promised and self._rounds < PROOF:
@@ -229,21 +219,25 @@ class SessionDrafters(Generic[D]):
         self, of: dict[D, DrafterOffer[D]], standby: DrafterOffer[D] | None, shown: int, now: float
     ) -> DrafterChange[D] | None:
         """Another standby, where there is none, or a drafter not measured for long or promising more."""
-        free = [offer for offer in of.values() if offer.drafter not in (self.drafter, self.standby)]
-        free = [offer for offer in free if offer.standbys < MOST_STANDBYS]
+        taken = (self.drafter, self.standby)
+        free = [offer for offer in of.values() if offer.drafter not in taken and offer.standbys < MOST_STANDBYS]
         if not free:
             return None
-        unknown = [offer for offer in free if offer.rate is None]
-        best = unknown[0] if unknown else max(free, key=lambda offer: offer.rate or 0.0)
+        best = max(free, key=_promise)
         if standby is None:
             return DrafterChange(best.drafter)
         if shown < SHOWN or self._standby_rounds < STINT:
             # Without guesses for so long, although others could have its place, it has none.
             return DrafterChange(best.drafter) if not shown and self._standby_rounds >= 2 * PROOF else None
-        oldest = min(free, key=lambda offer: offer.measured)
-        if unknown or (best.rate or 0.0) > GAIN * (standby.rate or 0.0):
+        if _promise(best) > GAIN * (standby.rate or 0.0):
             return DrafterChange(best.drafter)
+        oldest = min(free, key=lambda offer: offer.measured)
         return DrafterChange(oldest.drafter) if now - oldest.measured >= RECHECK else None
+
+
+def _promise(offer: DrafterOffer[D]) -> float:
+    """Its rate; that of an unknown one is to be found out first."""
+    return inf if offer.rate is None else offer.rate
 
 
 def drafting_rate(inputs: PolicyInputs) -> float:
@@ -282,19 +276,13 @@ def _log_odds(rate: float) -> float:
     return log(bounded / (1 - bounded))
 
 
-SYNC_INTERVAL = 0.1  # seconds between two SYNCs, at least
-
-
 class Standby:
-    """A drafter that follows `prefix`, the session's, beside the one that drafts: measured by its shadows, ready to
-    take over.
-
-    Nothing of it is verified or waited for. `known` ids it knows already; `told` is how many it was told; `shown` how
-    many of its guesses were compared."""
+    """A drafter that follows `prefix`, the session's, of which it knows the first `known` ids: measured by its shadows,
+    ready to take over. Nothing of it is verified or waited for."""
 
     def __init__(self, prefix: Prefix, now: float, known: int = 0) -> None:
         self.told = known
-        self.shown = 0
+        self.shown = 0  # guesses that were compared
         self._prefix = prefix
         self._sent_at = now  # when it was told last
         self._judged = len(prefix)  # guesses before this count for nothing: judged, or of what it was told at first
@@ -312,16 +300,14 @@ class Standby:
         return self._tell(self.told, now) if len(self._prefix) > self.told else None
 
     def nacked(self, base: int, crc: int, now: float) -> ev.Told | None:
-        if now - self._synced < SYNC_INTERVAL:
+        if now - self._synced < NACK_INTERVAL:
             return None
         self._synced = now
         return self._tell(base if self._prefix.holds(base, crc) else 0, now, sync=True)
 
     def shadowed(self, event: ev.Shadowed, round_trip: float, now: float) -> tuple[tuple[bool, ...], float | None]:
-        """Compare its guesses with the text: whether each new one was right, and the seconds from one to the next.
-
-        These are known where they end with what it was told last, but for the first guesses, before which it read the
-        text."""
+        """Compare its guesses with the text: whether each new one was right, and the seconds from one to the next,
+        where they end with what it was told last and it had not to read the text before."""
         if not self._prefix.holds(event.base, event.crc):
             return (), None
         new = max(self._judged - event.base, 0)

@@ -29,7 +29,7 @@ class HelloTimer:
 
     def said(self, now: float, *, sent: bool) -> None:
         """Note that a HELLO was due; `sent`: somebody was connected to take it."""
-        self.due = now + self._shortened(self._pause if sent else FIRST)
+        self.due = now + (self._pause if sent else FIRST) * (1 - self._luck() / 2)
         if sent:
             self._pause = min(2 * self._pause, LONGEST)
 
@@ -58,9 +58,6 @@ class HelloTimer:
             return False
         self._renewed = now
         return True
-
-    def _shortened(self, pause: float) -> float:
-        return pause * (1 - self._luck() / 2)
 
 
 TYPICAL = 256  # most tokens that a text is expected to have: `max_tokens` is often just a bound
@@ -102,32 +99,29 @@ class TokenPace:
 
 @dataclass(frozen=True, slots=True)
 class VerifierLoad:
-    """A verifier, as it matters for a new text. ours: sessions of this drafter's clients that `load` lacks yet.
-    round_trip: seconds. length: tokens that a round is expected to bring where no pace was measured."""
+    """A verifier, as it matters for a new text."""
 
     load: ReportedLoad
-    ours: int = 0
-    round_trip: float = 0.0
-    pace: TokenPace | None = None
-    length: float = 1.0
+    ours: int  # sessions of this drafter's clients that `load` lacks yet
+    round_trip: float  # seconds
+    pace: TokenPace | None
+    length: float  # tokens that a round is expected to bring where no pace was measured
 
-
-def expected_seconds(outlook: VerifierLoad, max_tokens: int) -> float:
-    """Seconds until a text of at most so many tokens would be finished there."""
-    load, tokens = outlook.load, min(max_tokens, TYPICAL)
-    there = max(load.sessions + load.queued + outlook.ours, 0)
-    beside = min(there, load.places - 1) if load.places else there
-    if outlook.pace is not None:
-        token_s = outlook.pace.token_s * load.step(beside) / load.step(outlook.pace.others)
-    else:
-        token_s = load.step(beside) / outlook.length
-    ahead = max(there + 1 - load.places, 0) if load.places else 0  # texts that must end before this one begins
-    return outlook.round_trip + (ahead / max(load.places, 1) + 1) * tokens * token_s
+    def expected_seconds(self, max_tokens: int) -> float:
+        """Seconds until a text of at most so many tokens would be finished there."""
+        load, tokens = self.load, min(max_tokens, TYPICAL)
+        there = max(load.sessions + load.queued + self.ours, 0)
+        beside = min(there, load.places - 1) if load.places else there
+        token_s = load.step(beside) / self.length
+        if self.pace is not None:
+            token_s = self.pace.token_s * load.step(beside) / load.step(self.pace.others)
+        ahead = max(there + 1 - load.places, 0) if load.places else 0  # texts that must end before this one begins
+        return self.round_trip + (ahead / max(load.places, 1) + 1) * tokens * token_s
 
 
 def rank_verifiers(outlooks: Sequence[VerifierLoad], max_tokens: int) -> list[int]:
     """Return the verifiers by index, the one to ask first in front; of those NEAR the best, the first given."""
-    expected = [expected_seconds(outlook, max_tokens) for outlook in outlooks]
+    expected = [outlook.expected_seconds(max_tokens) for outlook in outlooks]
     left, order = list(range(len(outlooks))), list[int]()
     while left:
         best = min(expected[index] for index in left)

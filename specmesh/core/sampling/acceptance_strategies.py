@@ -5,7 +5,7 @@ core.accept walks the rows by it, so ends, stops and room are the same for all.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,49 +22,35 @@ TokenChoice = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRows:
-    """What a step has shown.
+    """What a step has shown."""
 
-    base, crc: committed ids, and their CRC. logits: one row for the place after them and one after each verified draft,
-    float32 (k + 1, n_vocab). offers: these k drafts, and perhaps the next one in hand, for the last row. sampler(i):
-    what chooses after the first i drafts."""
-
-    base: int
-    crc: int
-    logits: NDArray[np.float32]
-    offers: Sequence[SampledDraft]
-    sampler: Callable[[int], Sampler]
+    base: int  # committed ids
+    crc: int  # theirs
+    logits: NDArray[np.float32]  # (k + 1, n_vocab): for the place after them, and after each of k verified drafts
+    offers: Sequence[SampledDraft]  # these drafts, and perhaps the next one in hand, for the last row
+    sampler: Callable[[int], Sampler]  # what chooses after the first so many drafts
 
 
-class AcceptanceStrategy(Protocol):
-    """A strategy at work."""
-
-    def choices(self, rows: VerifiedRows) -> TokenChoice:
-        """What gives the token after the first i drafts, called for i = 0, 1, ... as long as these are what it gave."""
+AcceptanceStrategy = Callable[[VerifiedRows], TokenChoice]
+"""Gives what is called for i = 0, 1, ... as long as the first i drafts are what it gave."""
 
 
-class Deterministic:
+def deterministic(rows: VerifiedRows) -> TokenChoice:
     """The target's own choice, whatever was drafted."""
-
-    def choices(self, rows: VerifiedRows) -> TokenChoice:
-        return lambda i: rows.sampler(i).choose(rows.logits[i], rows.base + i)
+    return lambda i: rows.sampler(i).choose(rows.logits[i], rows.base + i)
 
 
-class Threshold:
+def threshold(least: float, rows: VerifiedRows) -> TokenChoice:
     """The draft, where the target gives it at least this probability; else the target's own choice. Not exact."""
 
-    def __init__(self, least: float) -> None:
-        self._least = least
+    def choose(i: int) -> int:
+        if i < len(rows.offers):
+            token = rows.offers[i].token
+            if rows.sampler(i).law(rows.logits[i])[token] >= least:
+                return token
+        return rows.sampler(i).choose(rows.logits[i], rows.base + i)
 
-    def choices(self, rows: VerifiedRows) -> TokenChoice:
-        def choose(i: int) -> int:
-            sampler, row = rows.sampler(i), rows.logits[i]
-            if i < len(rows.offers):
-                token = rows.offers[i].token
-                if sampler.law(row)[token] >= self._least:
-                    return token
-            return sampler.choose(row, rows.base + i)
-
-        return choose
+    return choose
 
 
 class Probabilistic:
@@ -97,10 +83,8 @@ class Probabilistic:
 
 def strategy_of(params: SamplingParams) -> AcceptanceStrategy:
     if params.strategy == Strategy.THRESHOLD:
-        return Threshold(params.threshold)
-    if uses_proposals(params):
-        return Probabilistic(params.seed)
-    return Deterministic()
+        return partial(threshold, params.threshold)
+    return Probabilistic(params.seed).choices if uses_proposals(params) else deterministic
 
 
 def uses_proposals(params: SamplingParams) -> bool:

@@ -20,11 +20,8 @@ from specmesh.errors import RequestError
 
 MAX_GRAMMAR = 2**16  # bytes of the longest grammar or schema
 SIMPLER = "ask for a simpler grammar: a JSON schema, or alternatives that differ early"
-"""What to do about one that takes more than it may."""
-
+# in the place of a logit that is not allowed: less than any bias or penalty makes of another, and a number to filters
 _BARRED = np.float32(-1e30)
-"""In the place of a logit that is not allowed: less than any bias or penalty makes of another, and a number, so that
-filters can go on calculating."""
 
 
 class GrammarKind(StrEnum):
@@ -79,10 +76,8 @@ class Constraint(Protocol):
         """What the library ran out of, for good: no draft counts as allowed any more. None while it answers."""
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Which ids may come next, (n_vocab,), end ids where the text may end here; at least one.
-
-        Raises RequestError where there is none, or the grammar takes more than it may.
-        """
+        """Which ids may come next, (n_vocab,), end ids where the text may end here; at least one. Raises RequestError
+        where there is none, or the grammar takes more than it may."""
 
     def allows(self, token: int) -> bool:
         """Whether `allowed` has this id; False where it raises."""
@@ -94,10 +89,8 @@ class Constraint(Protocol):
         """Take back the last `count` ids."""
 
     def count_allowed(self, ids: Sequence[int]) -> int:
-        """How many of these ids may come next, in this order; an id that ends the text counts where it may end.
-
-        Changes no other answer; counts fewer where counting takes too much.
-        """
+        """How many of these ids may come next, in this order; an id that ends the text counts where it may end. Changes
+        no other answer; counts fewer where counting takes too much."""
 
     def forced(self) -> tuple[int, ...]:
         """Ids of which each is the only one allowed after those before it, whatever the target says."""
@@ -141,10 +134,8 @@ class SessionConstraint:
         return len(drafts) if self._constraint is None else self._constraint.count_allowed(drafts)
 
     def forced(self, limit: int, seconds: Callable[[int], float]) -> tuple[int, ...]:
-        """Return forced drafts for the next step, as many as pay, at most `limit`.
-
-        All of them stand: what counts is ids per second, by the `seconds` of a step of so many rows.
-        """
+        """Return forced drafts for the next step, at most `limit`: as all of them stand, what counts is ids per second,
+        by the `seconds` of a step of so many rows."""
         if self._constraint is None or limit <= 0:
             return ()
         forced = self._constraint.forced()[:limit]
@@ -156,15 +147,11 @@ class SessionConstraint:
         return common_length(drafts, self._constraint.forced()) if self._constraint is not None and drafts else 0
 
 
-CHANGING_IDS = 64
-"""Ids at the end of a drafter's text that may have changed since its last guess: a chain is shorter."""
+CHANGING_IDS = 64  # at the end of a drafter's text, that may have changed since its last guess: a chain is shorter
 
 
 class DraftConstraint:
-    """The constraint of one session at its drafter: it goes on with the guesses, and back where they did not stand.
-
-    Guesses that the grammar forbids would be dropped, and those of the target are masked alike.
-    """
+    """The constraint of one session at its drafter: it goes on with the guesses, and back where they did not stand."""
 
     def __init__(self, constraint: Constraint, end_ids: Iterable[int]) -> None:
         self._constraint, self._end_ids = constraint, frozenset(end_ids)
@@ -175,10 +162,8 @@ class DraftConstraint:
         return self._constraint.exhausted
 
     def sampler(self, plain: Sampler, length: int, latest: Callable[[int], Sequence[int]]) -> Sampler:
-        """Return what chooses the id after a text of `length` ids without its prompt; `latest(n)` are its last n.
-
-        The `plain` sampler where the grammar does not allow the text, so that no guess after it can stand.
-        """
+        """Return what chooses the id after a text of `length` ids without its prompt; `latest(n)` are its last n. The
+        `plain` sampler where the grammar does not allow the text, so that no guess after it can stand."""
         window = min(length, max(length - len(self._ids), 0) + CHANGING_IDS)
         tail, start = latest(window), length - window
         kept = start + common_length(self._ids[start:], tail)

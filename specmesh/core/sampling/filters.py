@@ -136,18 +136,12 @@ WINDOW = 64  # latest ids that penalties look at by default; llama.cpp's `repeat
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """For tokens among the latest `window` ids, prompt included, as llama.cpp's `penalties` sampler has it.
+    """For tokens among the latest `window` ids, prompt included, as llama.cpp's `penalties` sampler has it."""
 
-    repeat:    divides a positive logit and multiplies another; 1 changes nothing.
-    frequency: taken off once for each time it was said; OpenAI's.
-    presence:  taken off once; OpenAI's.
-    window:    how many ids are looked at; 0 none, -1 all.
-    """
-
-    repeat: float = 1.0
-    frequency: float = 0.0
-    presence: float = 0.0
-    window: int = WINDOW
+    repeat: float = 1.0  # divides a positive logit and multiplies another
+    frequency: float = 0.0  # taken off once for each time it was said; OpenAI's
+    presence: float = 0.0  # taken off once; OpenAI's
+    window: int = WINDOW  # 0 none, -1 all
 
     def __bool__(self) -> bool:
         return self.window != 0 and (self.repeat != 1.0 or self.frequency != 0.0 or self.presence != 0.0)

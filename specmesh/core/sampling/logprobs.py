@@ -15,9 +15,7 @@ from specmesh.core.sampling.filters import Logits, largest
 from specmesh.errors import RequestError
 
 MAX_LOGPROBS, USUAL = 4096, 20  # most alternatives that are told of a token, and how many are never too many
-MOST_ALTERNATIVES = 2**17
-"""Most of a text where more are wanted: they make an answer of 15 MB, and half a second of work on it."""
-
+MOST_ALTERNATIVES = 2**17  # of a text where more are wanted: an answer of 15 MB, and half a second of work on it
 LEAST = -9999.0  # what stands for anything less: OpenAI's, as JSON knows no infinity
 _HUGE = 1e30  # stands for logits that are no finite numbers
 

@@ -15,8 +15,7 @@ _PART = 8192  # tokens at once, so that what is computed of them stays in the pr
 class NoiseStream(IntEnum):
     """What noise is for. Coupled sampling has the seed's own; each of these has another, which shows nothing of it."""
 
-    CHOICES = 1
-    """Choices that depend on the ids before a position too: a draft's, and the target's own beside it."""
+    CHOICES = 1  # those that depend on the ids before a position too: a draft's, and the target's own beside it
     COINS = 2
     CORRECTIONS = 3
 

@@ -24,22 +24,19 @@ HEAD = 64  # largest logits whose noise is looked at first, where nothing filter
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to choose: biases, penalties, top-k, typical-p, top-p, min-p and temperature, in this order, llama.cpp's.
+    """How to choose: biases, penalties, top-k, typical-p, top-p, min-p and temperature, in this order, llama.cpp's. The
+    defaults filter nothing."""
 
-    temperature 0 is greedy; top_k 0, typical_p 1, top_p 1 and min_p 0 filter nothing; seed is 64-bit; logit_bias has
-    (id, what is added) for each token. strategy is one of Strategy's values; threshold is that of one of them.
-    """
-
-    temperature: float = 0.0
+    temperature: float = 0.0  # 0 is greedy
     top_k: int = 0
     top_p: float = 1.0
-    seed: int = 0
+    seed: int = 0  # 64-bit
     min_p: float = 0.0
     typical_p: float = 1.0
     penalties: Penalties = NONE
-    logit_bias: tuple[tuple[int, float], ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (id, what is added)
     strategy: str = Strategy.DETERMINISTIC
-    threshold: float = THRESHOLD
+    threshold: float = THRESHOLD  # of that strategy
 
     def named(self) -> dict[str, Any]:
         """By the names that the wire and the API have for them, but for the biases, which they write differently."""

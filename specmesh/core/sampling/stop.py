@@ -54,11 +54,8 @@ class ShownText:
 
 
 class StopTextFilter:
-    """Text of ids as they come, up to the first stop string; what may be the start of one is kept back.
-
-    The ids that are told are as few as have the whole text that is shown. So an id in which a stop string begins is one
-    of them where text of its own comes before that, and otherwise none is that a stop string is made of.
-    """
+    """Text of ids as they come, up to the first stop string; what may be the start of one is kept back. The ids that
+    are told are as few as have the whole text that is shown."""
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
         self._stream = TextStream(vocabulary)

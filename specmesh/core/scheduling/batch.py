@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from math import inf
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import allocate_drafts
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.session import VerifierSession
 
-Part: TypeAlias = ev.Prefill | ev.Verify
-"""What one session does in a step."""
-
+Part = ev.Prefill | ev.Verify  # what one session does in a step
 PREFILL_ROWS = 128  # of a step in which others verify; where the same ids must have the same bits, in any step
 LEAST_PART = 64  # rows of a part of a prompt that is cut because others go before it
 # rows of prompts for each session beside them, if more: prompts must be read as fast as short texts end
@@ -50,11 +48,6 @@ class Step:
         return width, seconds / len(self.parts), self.context // len(self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
-    until: float | None
-
-
 class Scheduler:
     """Forms steps of at most `n_batch` rows.
 
@@ -80,19 +73,19 @@ class Scheduler:
         self._turn = -1
         self._eldest = False  # who was first of the prompts in the step before
 
-    def next_step(self, sessions: Mapping[int, VerifierSession], now: float) -> Step | Idle:
-        """Return the next step over the unfinished `sessions`, or until when there is none."""
+    def next_step(self, sessions: Mapping[int, VerifierSession], now: float) -> Step | ev.Wait:
+        """Return the next step over the unfinished `sessions`, or until when there is none: for ever, infinity."""
         plans = {key: session.plan(now) for key, session in sessions.items() if session.finished is None}
         waits = [plan.until for plan in plans.values() if isinstance(plan, ev.Wait)]
         if len(waits) == len(plans):
-            return Idle(min(waits, default=None))
+            return ev.Wait(min(waits, default=inf))
         prompts = {key: plan for key, plan in plans.items() if isinstance(plan, ev.Prefill)}
         kept = 0 if self._constant else min(sum(len(plan.ids) for plan in prompts.values()), LEAST_PART)
         parts: list[tuple[int, Part]] = []
         left_out = False
         if any(isinstance(plan, ev.Verify) for plan in plans.values()):
-            joining = {key: plan for key, plan in plans.items() if not isinstance(plan, ev.Prefill)}
-            wants = {key: _wanted(joining[key], sessions[key]) for key in self._fitting(list(joining))}
+            joining = self._fitting([key for key in plans if key not in prompts])
+            wants = {key: _wanted(plans[key], sessions[key]) for key in joining}
             verifying = self._verifying(wants, sessions, kept)
             left_out = any(want.drafts for want in wants.values()) and not any(part.drafts for _, part in verifying)
             parts += verifying
@@ -114,8 +107,8 @@ class Scheduler:
         self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, VerifierSession], kept: int
     ) -> list[tuple[int, ev.Verify]]:
         """Each with its own row, and the drafts that fit and pay. `kept` rows are a prompt's."""
-        decided, room = len(wants) == 1 or self._constant, max(self._n_batch - len(wants) - kept, 0)
-        if decided:
+        room = max(self._n_batch - len(wants) - kept, 0)
+        if len(wants) == 1 or self._constant:
             counts = []
             for want in wants.values():
                 counts.append(min(len(want.drafts), room))
@@ -157,7 +150,7 @@ class Scheduler:
         return parts
 
 
-def _wanted(plan: ev.Verify | ev.Wait, session: VerifierSession) -> ev.Verify:
+def _wanted(plan: ev.Plan, session: VerifierSession) -> ev.Verify:
     return plan if isinstance(plan, ev.Verify) else session.verify()
 
 

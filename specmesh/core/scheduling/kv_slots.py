@@ -12,19 +12,18 @@ from typing import Literal
 from specmesh.core.prefix import common_length
 from specmesh.core.snapshot import ReuseSection
 
+# what another session may have of a sequence: any beginning, also as a copy in another sequence; any beginning, what
+# follows being cut off; or only all of it
 KVReuse = Literal["copied", "cut", "whole"]
-"""What another session may have of a sequence: any beginning, also as a copy in another sequence; any beginning, what
-follows being cut off; or only all of it."""
-
 MIN_REUSED_IDS = 16  # any two prompts may begin alike, and to compute fewer again takes one small step
 
 
 @dataclass(frozen=True, slots=True)
 class KVContents:
-    """What a sequence holds. The first `prompt` ids were read as a prompt, in its parts; those behind them by steps."""
+    """What a sequence holds."""
 
     ids: Sequence[int]
-    prompt: int
+    prompt: int  # so many were read as a prompt, in its parts; those behind them by steps
 
 
 NO_CONTENTS = KVContents((), 0)
@@ -52,12 +51,10 @@ KVOrder = KVCut | KVCopy
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A session in `seq` with `held` ids out of `source`; so many cached ids would be `lost`."""
-
-    seq: int
-    source: int
+    seq: int  # of the session
+    source: int  # of the ids held
     held: int
-    lost: int
+    lost: int  # cached ids
 
 
 class KVSlots:
@@ -96,8 +93,8 @@ class KVSlots:
         empty = (seq for seq, contents in self._free.items() if not contents.ids)
         victim = min(empty, default=next(iter(self._free)))
         cold = _Candidate(victim, victim, 0, len(self._free[victim].ids))
-        cached_ones = self._cached(ids[:-1], prompt, live, victim) if cached else ()
-        best = max((cold, *cached_ones), key=lambda one: one.held - one.lost)
+        reusable = self._cached(ids[:-1], prompt, live, victim) if cached else ()
+        best = max((cold, *reusable), key=lambda one: one.held - one.lost)
         self._hits += best.held > 0
         self._saved += best.held
         if best.source in self._free:

@@ -20,6 +20,7 @@ from math import floor
 
 import numpy as np
 
+from specmesh.core.prefix import common_length
 from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
 
 LEAST_OVERLAP = 0.9  # share of tokens with a counterpart below which a drafter is refused by default
@@ -27,8 +28,8 @@ MAX_PADDING = 128  # ids by which one side may be longer, all of them empty or u
 SHOWN = 5  # differences that are named
 _SUFFIX = 32  # longest end of a foreign token, in bytes, for which a stand-in is looked for
 _SPELLING = 40
+# how special tokens are spelt where a file does not mark them as such
 _SPARE = re.compile(rb"<\|[^\s]{0,60}\|>|[<\[](?:pad|unused|reserved|extra_id|dummy)[^\s]{0,60}[>\]]", re.IGNORECASE)
-"""How special tokens are spelt where a file does not mark them as such."""
 
 
 class MatchKind(StrEnum):
@@ -54,27 +55,23 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class VocabularyMatch:
-    """A drafter's vocabulary against a verifier's.
-
-    overlap:        share of tokens with a counterpart; of the two sides' shares the lower.
-    moved:          verifier ids whose counterpart has another id.
-    only_draft, only_verifier: tokens without a counterpart, unused specials not counted.
-    remap:          translates the ids; None where the verdict is different.
-    """
+    """A drafter's vocabulary against a verifier's."""
 
     verdict: MatchKind
     n_draft: int
     n_verifier: int
-    overlap: float
-    least: float
-    moved: int
-    only_draft: int
+    overlap: float  # share of tokens with a counterpart; of the two sides' shares the lower
+    least: float  # the overlap that is needed
+    moved: int  # verifier ids whose counterpart has another id
+    only_draft: int  # tokens without a counterpart, unused specials not counted
     only_verifier: int
     differences: tuple[Difference, ...]
-    remap: Remap | None = field(default=None, compare=False)
+    remap: Remap | None = field(default=None, compare=False)  # None where the verdict is different
 
     def __str__(self) -> str:
-        sizes = f"{self.n_draft} tokens" if self.n_draft == self.n_verifier else self._sizes()
+        sizes = f"{self.n_draft} tokens"
+        if self.n_draft != self.n_verifier:
+            sizes = f"the drafter has {sizes}, the verifier {self.n_verifier} tokens"
         match self.verdict:
             case MatchKind.SAME:
                 return f"the same vocabulary, {sizes}"
@@ -86,9 +83,6 @@ class VocabularyMatch:
                 return f"{share}; {without} have none and are never drafted; the first: {self._first()}"
         share = f"only {percent(self.overlap)} of the tokens have a counterpart ({sizes})"
         return f"{share}, {percent(self.least)} are needed; the first differing ids: {self._first()}"
-
-    def _sizes(self) -> str:
-        return f"the drafter has {self.n_draft} tokens, the verifier {self.n_verifier} tokens"
 
     def _first(self) -> str:
         return "; ".join(map(str, self.differences)) or "none, for there is no text in them"
@@ -103,14 +97,13 @@ def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLA
     (overlap, only_verifier), (draft_overlap, only_draft) = shares
     overlap = min(overlap, draft_overlap)
     moved = sum(v != d for v, d in pairs.fed.items())
-    first: Iterable[int]
     if overlap < least or not pairs.fed:
-        verdict, remap, first = MatchKind.DIFFERENT, None, _differing(draft, verifier)
-    elif only_draft or only_verifier:
-        verdict, remap, first = MatchKind.PARTIAL, pairs.remap(), _foreign(pairs, draft, verifier)
+        verdict = MatchKind.DIFFERENT
     else:
-        verdict, remap, first = MatchKind.PERMUTED, pairs.remap(), _differing(draft, verifier)
+        verdict = MatchKind.PARTIAL if only_draft or only_verifier else MatchKind.PERMUTED
+    first = _foreign(pairs, draft, verifier) if verdict is MatchKind.PARTIAL else _differing(draft, verifier)
     named = tuple(Difference(i, _spelt(draft, i), _spelt(verifier, i)) for i in islice(first, SHOWN))
+    remap = None if verdict is MatchKind.DIFFERENT else pairs.remap()
     sizes = len(draft), len(verifier)
     return VocabularyMatch(verdict, *sizes, overlap, least, moved, only_draft, only_verifier, named, remap)
 
@@ -236,10 +229,8 @@ def _share(table: dict[int, int], pieces: tuple[bytes, ...]) -> tuple[float, int
 
 def _filler(vocabulary: Vocabulary) -> int:
     """What is fed where nothing better is known: a space, else a line's end, else the first text."""
-    for piece in (b" ", b"\n"):
-        if piece in vocabulary.pieces:
-            return vocabulary.pieces.index(piece)
-    return next((token for token, piece in enumerate(vocabulary.pieces) if piece), 0)
+    known = next((piece for piece in (b" ", b"\n", *vocabulary.pieces) if piece and piece in vocabulary.pieces), b"")
+    return vocabulary.pieces.index(known) if known else 0
 
 
 def _stand_in(piece: bytes, ids: dict[bytes, list[int]], filler: int) -> int:
@@ -263,6 +254,7 @@ def _spelt(vocabulary: Vocabulary, token: int) -> str:
     return spelling(vocabulary.pieces[token]) if token < len(vocabulary) else "no id"
 
 
+# Texts that are tried: words, punctuation, code, addresses, digits, runs of white space, scripts, emoji.
 PROBES = (
     "The quick brown fox jumps over the lazy dog.",
     "it's, they're; WE'LL (don't) -- \"quoted\"... e.g. $3.50?",
@@ -277,16 +269,13 @@ PROBES = (
     "😀👩‍👩‍👧‍👦🇩🇪 ✓ → ∑",
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa ________________________________",
 )
-"""What is tried: words, punctuation, code, addresses, digits, runs of white space, scripts, emoji."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodingMatch:
-    """How many of the texts that were compared came out alike, and in words the first that did not."""
-
-    agreed: int
+    agreed: int  # of the texts that were compared
     compared: int
-    first: str = ""
+    first: str = ""  # that came out otherwise, in words
 
 
 def compare_encodings(
@@ -311,8 +300,6 @@ def compare_encodings(
 
 
 def _difference(text: str, own: list[bytes], expected: list[bytes]) -> str:
-    same = next(
-        (i for i, (a, b) in enumerate(zip(own, expected, strict=False)) if a != b), min(len(own), len(expected))
-    )
+    same = common_length(own, expected)
     shown = [" ".join(map(spelling, pieces[same : same + 4])) or "the end" for pieces in (own, expected)]
     return f"{spelling(text.encode())}: from token {same} on {shown[0]} for the drafter, {shown[1]} for the verifier"
