@@ -7,7 +7,7 @@ import argparse
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,6 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import HEADER, decode, encode
 
 VECTORS = Path(__file__).parents[1] / "wire" / "vectors"
-Mutator = Callable[[random.Random, bytes, bytes], bytes]
 
 
 def originals() -> list[bytes]:
@@ -44,63 +43,39 @@ def originals() -> list[bytes]:
     return found + [encode(message) for message in longer]
 
 
-# --- what happens to a frame: one of MUTATORS, of the frame and another one
-
-
-def _flip(rng: random.Random, frame: bytes, _: bytes) -> bytes:
-    at = rng.randrange(len(frame))
-    return frame[:at] + bytes([frame[at] ^ 1 << rng.randrange(8)]) + frame[at + 1 :]
-
-
-def _byte(rng: random.Random, frame: bytes, _: bytes) -> bytes:
-    at = rng.randrange(len(frame))
-    return frame[:at] + rng.choice((b"\0", b"\xff", b"\x80", b'"', b"{", b"]", rng.randbytes(1))) + frame[at + 1 :]
-
-
-def _cut(rng: random.Random, frame: bytes, _: bytes) -> bytes:
-    return frame[: rng.randrange(len(frame))]
-
-
-def _lose(rng: random.Random, frame: bytes, _: bytes) -> bytes:
-    at = rng.randrange(len(frame))
-    return frame[:at] + frame[at + rng.randint(1, 8) :]
-
-
-def _extend(rng: random.Random, frame: bytes, _: bytes) -> bytes:
-    return frame + rng.randbytes(rng.randint(1, 16))
-
-
-def _splice(rng: random.Random, frame: bytes, other: bytes) -> bytes:
-    return frame[: rng.randrange(len(frame))] + other[rng.randrange(len(other)) :]
-
-
-def _repeat(rng: random.Random, frame: bytes, _: bytes) -> bytes:
-    at, size = rng.randrange(len(frame)), rng.randint(1, 64)
-    return frame[:at] + frame[at : at + size] * 2 + frame[at + size :]
-
-
-def _count(rng: random.Random, frame: bytes, _: bytes) -> bytes:
-    count = rng.choice((0, 1, 255, 8191, 8192, 8193, 65535, rng.randrange(65536)))
-    return frame[:16] + count.to_bytes(2, "little") + frame[18:]
-
-
-def _kind(rng: random.Random, frame: bytes, _: bytes) -> bytes:
-    return frame[:3] + bytes([rng.choice((*m.Kind, rng.randrange(256)))]) + frame[4:]
-
-
-def _body(_: random.Random, frame: bytes, other: bytes) -> bytes:
-    """Another frame's payload, with its checksum: JSON of the wrong message, or ids as JSON."""
-    return repaired(frame[: HEADER.size] + other[HEADER.size :])
-
-
-def _json(rng: random.Random, frame: bytes, other: bytes) -> bytes:
-    """The payload damaged and its checksum right: what only the parser can refuse."""
-    damage = rng.choice((_flip, _byte, _lose, _repeat, _splice))
-    return repaired(frame[: HEADER.size] + damage(rng, frame[HEADER.size : -4] or b"{}", other) + bytes(4))
-
-
-MUTATORS: tuple[Mutator, ...] = (_flip, _byte, _cut, _lose, _extend, _splice, _repeat, _count, _kind, _body, _json)
+BYTES = ("flip", "byte", "lose", "repeat", "splice")
+MUTATORS = (*BYTES, "cut", "extend", "count", "kind", "body", "json")
 """Each second damaged frame is given its right checksum afterwards, see `mutants`: else all would end there."""
+
+
+def _damaged(rng: random.Random, frame: bytes, other: bytes, ways: Sequence[str]) -> bytes:
+    at, size = rng.randrange(len(frame)), rng.randint(1, 64)
+    head, tail = frame[:at], frame[at + 1 :]
+    match rng.choice(ways):
+        case "flip":
+            return head + bytes([frame[at] ^ 1 << rng.randrange(8)]) + tail
+        case "byte":
+            return head + rng.choice((b"\0", b"\xff", b"\x80", b'"', b"{", b"]", rng.randbytes(1))) + tail
+        case "lose":
+            return head + frame[at + rng.randint(1, 8) :]
+        case "repeat":
+            return head + frame[at : at + size] * 2 + frame[at + size :]
+        case "splice":
+            return head + other[rng.randrange(len(other)) :]
+        case "cut":
+            return head
+        case "extend":
+            return frame + rng.randbytes(rng.randint(1, 16))
+        case "count":
+            count = rng.choice((0, 1, 255, 8191, 8192, 8193, 65535, rng.randrange(65536)))
+            return frame[:16] + count.to_bytes(2, "little") + frame[18:]
+        case "kind":
+            return frame[:3] + bytes([rng.choice((*m.Kind, rng.randrange(256)))]) + frame[4:]
+        case "body":  # another frame's, with its checksum: JSON of the wrong message, or ids as JSON
+            return repaired(frame[: HEADER.size] + other[HEADER.size :])
+        case _:  # the payload damaged and its checksum right: what only the parser can refuse
+            payload = _damaged(rng, frame[HEADER.size : -4] or b"{}", other, BYTES)
+            return repaired(frame[: HEADER.size] + payload + bytes(4))
 
 
 def mutants(seed: int) -> Iterator[bytes]:
@@ -108,12 +83,8 @@ def mutants(seed: int) -> Iterator[bytes]:
     while True:
         frame = rng.choice(frames)
         for _ in range(rng.choice((1, 1, 2, 3))):
-            frame = rng.choice(MUTATORS)(rng, frame or b"\0", rng.choice(frames))
+            frame = _damaged(rng, frame or b"\0", rng.choice(frames), MUTATORS)
         yield repaired(frame) if rng.randrange(2) else frame
-
-
-def is_control(frame: bytes) -> bool:
-    return len(frame) > 3 and frame[3] >= m.Kind.HELLO
 
 
 def decoded(frames: Iterable[bytes]) -> Counter[str]:

@@ -2,7 +2,6 @@
 
 import itertools
 
-import pytest
 from hypothesis import settings
 
 from specmesh.core.accept import Acceptance, accept
@@ -40,19 +39,3 @@ def test_every_small_case():
                     committed, accepted, tested = one_by_one(drafts, target, room)
                     assert verdict == Acceptance(committed, accepted, tested, committed[-1] == END)
                     assert asked == list(range(len(committed)))
-
-
-@pytest.mark.parametrize(
-    ("drafts", "target", "room", "verdict"),
-    [
-        ((), (5,), 9, Acceptance((5,), 0, 0, False)),
-        ((5, 6), (5, 6, 7), 9, Acceptance((5, 6, 7), 2, 2, False)),
-        ((5, 6), (5, 8, 7), 9, Acceptance((5, 8), 1, 2, False)),
-        ((5, END, 6), (5, END, 6, 7), 9, Acceptance((5, END), 2, 2, True)),
-        ((5, 6), (END, 6, 7), 9, Acceptance((END,), 0, 1, True)),
-        ((5, 6), (5, 6, 7), 2, Acceptance((5, 6), 2, 2, False)),
-    ],
-    ids=["no draft", "bonus", "correction", "accepted end", "end as correction", "no room for the bonus"],
-)
-def test_cases_by_name(drafts, target, room, verdict):
-    assert judged(drafts, target, room)[0] == verdict

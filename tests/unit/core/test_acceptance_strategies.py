@@ -8,14 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.accept import Acceptance, accept
-from specmesh.core.sampling.acceptance_strategies import (
-    Deterministic,
-    Probabilistic,
-    Threshold,
-    VerifiedRows,
-    strategy_of,
-    uses_proposals,
-)
+from specmesh.core.sampling.acceptance_strategies import VerifiedRows, strategy_of, uses_proposals
 from specmesh.core.sampling.proposal import HEAVIEST, Proposal, SampledDraft
 from specmesh.core.sampling.sampler import Sampler, SamplingParams, check_sampling
 from specmesh.errors import RequestError
@@ -28,24 +21,17 @@ LAW = Sampler(HOT).law(LOGITS[0])
 def judged(params, offers, drafts, room=9, end_ids=()):
     rows = VerifiedRows(10, 77, LOGITS, offers, lambda _: Sampler(params))
     tokens = [offer.token for offer in offers[:drafts]]
-    return accept(tokens, strategy_of(params).choices(rows), end_ids=end_ids, room=room)
+    return accept(tokens, strategy_of(params)(rows), end_ids=end_ids, room=room)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "temperature", "rule"),
-    [
-        ("deterministic", 1.0, Deterministic),
-        ("greedy", 1.0, Deterministic),
-        ("threshold", 1.0, Threshold),
-        ("probabilistic", 1.0, Probabilistic),
-        ("probabilistic", 0.0, Deterministic),
-        ("of a later version", 1.0, Deterministic),
-    ],
-)
-def test_rule_of_a_strategy(strategy, temperature, rule):
-    params = SamplingParams(temperature, strategy=strategy)
-    assert type(strategy_of(params)) is rule
-    assert uses_proposals(params) == (rule is Probabilistic)
+@pytest.mark.parametrize("strategy", ["deterministic", "greedy", "probabilistic at 0", "of a later version"])
+def test_others_say_the_targets_own_choice(strategy):
+    for seed in range(5):
+        params = replace(
+            HOT, seed=seed, strategy=strategy.removesuffix(" at 0"), temperature=0 if "0" in strategy else 1
+        )
+        assert not uses_proposals(params)
+        assert judged(params, (SampledDraft(1),), 1).committed[0] == Sampler(params).choose(LOGITS[0], 10)
 
 
 @pytest.mark.parametrize(("least", "stands"), [(LAW[1] - 1e-9, True), (LAW[1] + 1e-9, False)])
@@ -78,7 +64,7 @@ def test_equal_laws_accept_everything():
     for seed in range(30):
         params = SamplingParams(1.0, seed=seed, strategy="probabilistic")
         rows = VerifiedRows(seed, 5, logits, (SampledDraft(1, law),) * 4, lambda _, p=params: Sampler(p))
-        assert accept([1, 1, 1], strategy_of(params).choices(rows), end_ids=(), room=9).committed == (1, 1, 1, 1)
+        assert accept([1, 1, 1], strategy_of(params)(rows), end_ids=(), room=9).committed == (1, 1, 1, 1)
 
 
 @st.composite
@@ -104,7 +90,7 @@ def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters
     params = replace(HOT, seed=seed, strategy="probabilistic", **filters)
     drafts = max(len(offers) - more, 0)
     rows = np.array([[1.0, *logits]] * (drafts + 1), np.float32)
-    choose = strategy_of(params).choices(VerifiedRows(3, 9, rows, offers, lambda _: Sampler(params)))
+    choose = strategy_of(params)(VerifiedRows(3, 9, rows, offers, lambda _: Sampler(params)))
     tokens = [offer.token for offer in offers]
     verdict = accept(tokens[:drafts], choose, end_ids=(), room=9)
     assert list(verdict.committed[: verdict.accepted]) == tokens[: verdict.accepted]

@@ -24,20 +24,6 @@ def mix(value):
     return value ^ value >> 31
 
 
-@PROFILE
-@given(seeds, positions, st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20, unique=True), st.randoms())
-def test_noise_belongs_to_the_token(seed, position, tokens, rng):
-    noise = dict(zip(tokens, gumbel(np.uint64(seed), position, np.array(tokens)), strict=True))
-    some = rng.sample(tokens, rng.randint(1, len(tokens)))
-    assert list(gumbel(np.uint64(seed), position, np.array(some))) == [noise[token] for token in some]
-
-
-@PROFILE
-@given(seeds, st.integers(0, 2**40), st.integers(0, 2**31 - 1))
-def test_noise_is_finite(seed, position, token):
-    assert np.isfinite(gumbel(np.uint64(seed), position, np.array([token]))).all()
-
-
 def test_noise_is_gumbel():
     """Mean and variance of the noise are those of Gumbel(0, 1), over tokens and over positions."""
     over_tokens = gumbel(np.uint64(7), 3, np.arange(200_000))

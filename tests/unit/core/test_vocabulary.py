@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from specmesh.core.vocabulary.vocabulary import TextStream, Vocabulary
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
-BYTES = Vocabulary(tuple(bytes([value]) for value in range(256)), frozenset({0}))
 
 
 def pieces_of(raw, cuts):
@@ -39,13 +38,6 @@ def test_stream_of_any_bytes_equals_the_whole(raw, cuts):
     stream = TextStream(vocabulary)
     shown = "".join(stream.feed([token]) for token in range(len(vocabulary))) + stream.finish()
     assert shown == raw.decode("utf-8", "replace") == vocabulary.text(range(len(vocabulary)))
-
-
-def test_unfinished_character_is_held_back():
-    stream = TextStream(BYTES)
-    assert [stream.feed([byte]) for byte in "é€".encode()] == ["", "é", "", "", "€"]
-    assert stream.feed([0xE2, 0x82]) == ""
-    assert stream.finish() == "\ufffd"
 
 
 def test_fingerprint_is_the_sha_256_of_the_framed_pieces():
