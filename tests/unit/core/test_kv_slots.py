@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from specmesh.core.scheduling.kv_slots import MIN_REUSED_IDS, NO_CONTENTS, KVContents, KVCopy, KVSlots
+from specmesh.core.scheduling.kv_slots import MIN_REUSED_IDS, NO_CONTENTS, KVContents, KVCopy, KVCut, KVSlots
 from specmesh.core.snapshot import ReuseSection
 
 SYSTEM = tuple(range(100, 100 + 2 * MIN_REUSED_IDS))
@@ -72,6 +72,35 @@ def test_the_same_bits(held, prompt, ids, begins, found):
     made = slots(n_seq=1, reuse="cut", part=PART)
     had(made, LONG[:held], prompt)
     assert made.acquire(LONG[:ids], begins)[1] == found
+
+
+def test_the_step_that_runs():
+    """A sequence given back while a step of it runs is not gone on with before that has ended: then without what the
+    step added, or not at all where it cannot be cut; and one of a step that failed holds nothing."""
+    for reuse, ends, kept in (("cut", "end", True), ("whole", "end", False), ("cut", "fail", False)):
+        made = slots(n_seq=2, reuse=reuse)
+        seq, _ = made.acquire(CHAT, 0)
+        made.orders([seq])
+        made.release(seq, KVContents(CHAT, 0))
+        other, held = made.acquire((*CHAT, 1), 0)
+        assert (other == seq, held) == (False, 0)
+        made.release(other, NO_CONTENTS)
+        assert getattr(made, ends)() in (None, set())
+        assert made.orders()[-1] == KVCut(seq, len(CHAT) if kept else 0)
+        assert made.acquire((*CHAT, 1), 0)[1] == (len(CHAT) if kept else 0)
+
+
+def test_a_copy_of_what_failed_is_in_doubt():
+    made = slots(n_seq=4)
+    stepping, other = made.acquire(CHAT, 0)[0], made.acquire((5,), 0)[0]
+    made.orders([stepping, other])
+    copy, held = made.acquire((*SYSTEM, 1), 0, [(stepping, KVContents(CHAT, 0))])
+    assert held
+    made.release(other, NO_CONTENTS)
+    anew = {made.acquire((9,) * 9, 0)[0] for _ in range(2)}
+    assert other in anew
+    assert made.fail() == {stepping, copy}
+    assert made.orders() == (KVCut(other, 0),)
 
 
 IDS = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4)

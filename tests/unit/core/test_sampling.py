@@ -154,6 +154,13 @@ def test_same_noise_matches_more_often_than_independent_noise():
 # --- biases and penalties
 
 
+def test_a_bias_forbids_and_forces():
+    logits = np.array([0.0, 3.0, 2.0], np.float32)
+    assert set(draw(logits, range(50), logit_bias=((1, -math.inf),))) == {2}
+    assert set(draw(logits, range(50), temperature=2.0, logit_bias=((0, 100.0),))) == {0}
+    assert 1 not in draw(logits, range(200), temperature=2.0, logit_bias=((1, -math.inf),))
+
+
 def test_penalties_follow_the_ids_before():
     logits = np.array([2.0, 1.9, -1.0], np.float32)
     sampler = Sampler(SamplingParams(penalties=Penalties(presence=0.5)))

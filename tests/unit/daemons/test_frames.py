@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal
-from specmesh.daemons.link.frames import drafted, frame_of
+from specmesh.daemons.link.frames import frame_of, from_drafter
 from specmesh.daemons.verifier.session_context import SessionContext
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
@@ -16,7 +16,7 @@ def test_the_largest_law_fits_a_frame():
     assert m.MAX_SUPPORT == MAX_PROPOSAL
     law = Proposal(tuple(range(MAX_PROPOSAL)), (HEAVIEST,) * MAX_PROPOSAL)
     drafts = ev.Drafted(3, 9, (5,) * 32, (law,) * 32)
-    assert drafted(decode(encode(frame_of(7, drafts)))).proposals == (law,) * 32
+    assert from_drafter(decode(encode(frame_of(7, drafts)))).proposals == (law,) * 32
 
 
 def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
