@@ -49,12 +49,9 @@ def alone(
         token = next(before, -1)
         token = own.choose(row(prefix.crc, end_bias=end_bias), len(prefix)) if token < 0 else token
         prefix.extend([token])
-        if token == END:
-            reason = "stop"
-            break
-        shown.append(token)
+        shown += [token] if token != END else []
         text += PIECES[token]
-        if any(stop.encode() in text for stop in params.stop):
+        if token == END or any(stop.encode() in text for stop in params.stop):
             reason = "stop"
         elif len(shown) == params.max_tokens or len(prefix) == n_ctx:
             reason = "length"

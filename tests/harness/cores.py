@@ -90,17 +90,17 @@ Effect = Send | Emit | End | Learned
 Rows = NDArray[np.float32] | None
 
 
+@dataclass(slots=True)
 class _Session:
     """One generation at the verifier, who drafts for it, and what its target's memory holds."""
 
-    def __init__(self, machine: VerifierSession) -> None:
-        self.machine = machine
-        self.peer: Hashable = None
-        self.standby: Standby | None = None
-        self.follower: Hashable = None
-        self.held = 0
-        self.wait_until: float | None = None
-        self.given_up = False
+    machine: VerifierSession
+    peer: Hashable = None
+    standby: Standby | None = None
+    follower: Hashable = None
+    held: int = 0
+    wait_until: float | None = None
+    given_up: bool = False
 
 
 class Verifier:

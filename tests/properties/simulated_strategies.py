@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from simulated_drafters import Drafter
 from simulated_link import Faults
 
+from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -12,17 +13,20 @@ from specmesh.core.session_params import SessionParams
 PROFILE = settings(derandomize=True, deadline=None)
 
 share = st.sampled_from([0.0, 0.05, 0.3])
-sampling = st.one_of(
-    st.just(SamplingParams()),
-    st.builds(
+
+
+def sampled(strategy):
+    return st.builds(
         SamplingParams,
         temperature=st.sampled_from([0.3, 1.0]),
         top_k=st.sampled_from([0, 5]),
         top_p=st.sampled_from([1.0, 0.9]),
         seed=st.integers(0, 2**64 - 1),
         penalties=st.sampled_from([Penalties(), Penalties(1.5, 0.5, 0.5, 4), Penalties(frequency=1.0, window=-1)]),
-    ),
-)
+        strategy=st.just(strategy),
+    )
+
+
 drafters = st.builds(
     Drafter,
     accuracy=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
@@ -49,9 +53,14 @@ def worlds_of(kind):
     )
 
 
-session_params = st.builds(
-    SessionParams,
-    sampling=sampling,
-    max_tokens=st.sampled_from([1, 2, 30, 80]),
-    draft_n=st.sampled_from([None, None, 0, 1, 4, 30]),
-)
+def params_of(sampling):
+    return st.builds(
+        SessionParams,
+        sampling=sampling,
+        max_tokens=st.sampled_from([1, 2, 30, 80]),
+        draft_n=st.sampled_from([None, None, 0, 1, 4, 30]),
+    )
+
+
+session_params = params_of(st.just(SamplingParams()) | sampled(Strategy.DETERMINISTIC))
+probabilistic = params_of(sampled(Strategy.PROBABILISTIC))

@@ -21,11 +21,8 @@ class Served:
 
     def __init__(self, memory, prompt, params, drafters):
         self.memory, self.prompt, self.params, self.drafters = memory, prompt, params, list(drafters)
-        self.drafter, self.second = None, None
-        self.shown, self.reason = [], None
-        self.rounds = []
-        self.past = []
-        self.steps = 0
+        self.drafter = self.second = self.reason = None
+        self.shown, self.rounds, self.past, self.steps = [], [], [], 0
 
 
 @dataclass

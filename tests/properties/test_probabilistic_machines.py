@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter, HonestDrafter
 from simulated_link import Faults
-from simulated_strategies import PROFILE, drafters, worlds_of
+from simulated_strategies import PROFILE, drafters, probabilistic, worlds_of
 from simulated_world import PROMPT, World, check
 
 from fuzz.oracle import END, row
@@ -81,23 +81,6 @@ def possible(world, key):
     return shown, "length"
 
 
-exact = st.builds(
-    SamplingParams,
-    temperature=st.sampled_from([0.3, 1.0]),
-    top_k=st.sampled_from([0, 5]),
-    top_p=st.sampled_from([1.0, 0.9]),
-    seed=st.integers(0, 2**64 - 1),
-    penalties=st.sampled_from([Penalties(), Penalties(1.5, 0.5, 0.5, 4)]),
-    strategy=st.just(Strategy.PROBABILISTIC),
-)
-probabilistic = st.builds(
-    SessionParams,
-    sampling=exact,
-    max_tokens=st.sampled_from([1, 2, 30, 80]),
-    draft_n=st.sampled_from([None, None, 0, 1, 4, 30]),
-)
-
-
 @settings(PROFILE, max_examples=60)
 @given(worlds_of(Refereed), st.lists(st.tuples(probabilistic, st.lists(drafters, max_size=3)), min_size=1, max_size=2))
 def test_probabilistic_steps_say_what_their_drafts_lead_to(world, opened):
@@ -143,21 +126,14 @@ def test_probabilistic_texts_over_bad_links_have_the_targets_law():
     tokens come as often as the target alone says them."""
     found, seen, accepted, luck = list[float](), Counter(), 0, random.Random(1)
     for seed in range(16):
-        world = Refereed(
-            n_ctx=4096,
-            end_bias=-100.0,
-            seed=seed,
-            faults=Faults(0.03, 0.1, 0.1),
-            round_trip=[0.0003, 0.02, 0.08][seed % 3],
-        )
+        round_trip, faults = [0.0003, 0.02, 0.08][seed % 3], Faults(0.03, 0.1, 0.1)
+        world = Refereed(n_ctx=4096, end_bias=-100.0, seed=seed, faults=faults, round_trip=round_trip)
         for number, draft_n in enumerate((None, 4, 8)):
             penalties = Penalties(1.2, 0.2, 0.2, 8) if number == 1 else Penalties()
-            sampling = SamplingParams(
-                1.0, seed=1000 * seed + number, penalties=penalties, strategy=Strategy.PROBABILISTIC
-            )
-            world.open(
-                SessionParams(sampling, 120, draft_n), [Drafter(0.95, life=1.0), Drafter(0.85)], (*PROMPT, seed, number)
-            )
+            noise = 1000 * seed + number
+            sampling = SamplingParams(1.0, seed=noise, penalties=penalties, strategy=Strategy.PROBABILISTIC)
+            attached = [Drafter(0.95, life=1.0), Drafter(0.85)]
+            world.open(SessionParams(sampling, 120, draft_n), attached, (*PROMPT, seed, number))
         world.stand_by(1, Drafter(0.9), 1.0)
         check(world.run(), possible)
         found += ranks(world, luck)

@@ -77,7 +77,6 @@ class DrafterBackoff:
         return self._next == BENCHED
 
     def another(self, *, proven: bool) -> None:
-        """Note another drafter; see `DraftLengthController.attach`."""
         self._trial, self.rounds = _Trial(), 0 if proven else min(self.rounds, BENCHED)
         if proven:
             self._next = 2 * BENCHED  # what it showed may have been copied: it is not believed before it has passed one
@@ -94,7 +93,7 @@ class DrafterBackoff:
 
     def tried(self, tokens: int, now: float, alone: float | None) -> None:
         """Count a round with drafts; enough of them end the trial. alone: seconds a token of the target alone, None
-        where some steps must show first what lies between two of them."""
+        while unknown: some steps must show first what lies between two of them."""
         trial = self._trial
         trial.add(tokens, now)
         if trial.rounds < TRIAL:

@@ -33,13 +33,12 @@ from specmesh.core.sampling.proposal import SampledDraft
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Drafts under verification: `laws[i]` is the target's before `offers[i]`, float64 (n_vocab,), the drafts before it
-    taken in. kept and heights are those of the module's text; heights[i] is height_(i+1)."""
+    """Drafts under verification; kept and heights are those of the module's text."""
 
-    laws: Sequence[Floats]
+    laws: Sequence[Floats]  # the target's before each offer, float64 (n_vocab,), the drafts before it taken in
     offers: Sequence[SampledDraft]
     kept: tuple[float, ...]
-    heights: tuple[float, ...]
+    heights: tuple[float, ...]  # [i] is height_(i+1)
 
     @classmethod
     def of(cls, laws: Sequence[Floats], offers: Sequence[SampledDraft]) -> "Block":

@@ -72,7 +72,6 @@ messages = token_messages | control_messages
 
 
 def vectors(*names):
-    """The golden vectors of these files in wire/vectors."""
     files = [VECTORS / f"{name}.json" for name in names]
     return [vector for file in files for vector in json.loads(file.read_text(encoding="utf-8"))["vectors"]]
 
@@ -88,7 +87,6 @@ def message_of(vector):
 
 
 def sealed(frame):
-    """The frame with its own CRC-32 behind it."""
     return bytes(frame) + crc32(frame).to_bytes(4, "little")
 
 
@@ -203,7 +201,8 @@ GOLDEN = {vector["message"]: vector["hex"] for vector in vectors("token", "contr
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_flipped_bit_anywhere_is_refused(name):
-    """Each bit of each byte of a frame of each kind: as damage, also that of the version, and nothing else."""
+    """As damage, also that of the version, and nothing else. Drafts are not taken for control frames: what of the token
+    plane is lost is said again, so that nobody need begin anew for it."""
     whole = bytes.fromhex(GOLDEN[name])
     for at in range(len(whole)):
         for bit in range(8):
@@ -212,7 +211,8 @@ def test_a_flipped_bit_anywhere_is_refused(name):
             with pytest.raises(FrameError) as caught:
                 decode(bytes(frame))
             assert caught.value.reason == ("magic" if at < 2 else "checksum")
-            assert may_be_control(bytes(frame), caught.value) or whole[3] < 16
+            control = may_be_control(bytes(frame), caught.value)
+            assert control if whole[3] >= 16 else not control or at < HEADER.size
 
 
 @PROFILE
@@ -231,14 +231,6 @@ def test_damage_looks_like_no_other_version(name):
         frame = whole[:2] + bytes([version]) + whole[3:]
         assert decode_or_reason(frame) == "checksum"
         assert decode_or_reason(sealed(frame[:-4])) == "version"
-
-
-def test_damaged_drafts_are_not_taken_for_control_frames():
-    """What of the token plane is lost is said again, so that nobody need begin anew for it."""
-    for at in range(20, len(encode(DRAFT))):
-        frame = bytearray(encode(DRAFT))
-        frame[at] ^= 1
-        assert not may_be_control(bytes(frame), FrameError("checksum", 0))
 
 
 @PROFILE

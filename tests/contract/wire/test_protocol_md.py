@@ -29,14 +29,12 @@ TYPES = {
 
 
 def section(title):
-    """The text below a heading, up to the next one."""
     found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", TEXT, re.MULTILINE | re.DOTALL)
     assert found, f"no section {title}"
     return found[1]
 
 
 def table(text):
-    """The rows of the first table in a text, without its head."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     return rows[2:]
 
@@ -50,13 +48,11 @@ def field_rows(name):
 
 
 def examples():
-    """Pairs of bytes and what they stand for."""
     pairs = re.findall(r"```hex\n(.*?)```\n\n```python\n(.*?)```", section("9. Examples"), re.DOTALL)
     return [pytest.param(bytes.fromhex(raw), meaning.strip(), id=meaning.split("(")[0]) for raw, meaning in pairs]
 
 
 def test_version_is_the_codes():
-    """The document describes the version that the code speaks."""
     assert f"| Protocol version | {m.PROTOCOL_VERSION} |" in TEXT
     assert f"describes version {m.PROTOCOL_VERSION}." in section("8. Versions")
 
@@ -74,7 +70,6 @@ def test_header_table_is_the_struct():
 
 
 def test_limits_are_the_codes():
-    """The limits in the document are the constants of the code."""
     limits = {name.strip("`"): int(value) for name, value, _ in table(section("Limits"))}
     assert limits == {
         "MAX_TOKENS": m.MAX_TOKENS,
@@ -88,21 +83,18 @@ def test_limits_are_the_codes():
 
 
 def test_kind_table_is_the_enum():
-    """Numbers and names of all kinds are those of the code."""
     rows = table(section("4. Messages"))
     assert {name: int(kind) for kind, name, _ in rows} == {kind.name: int(kind) for kind in m.Kind}
     assert {name for kind, name, _ in rows if int(kind) >= 16} == set(CONTROL)
 
 
 def test_every_token_message_is_described():
-    """Section 5 has a paragraph for each token-plane message."""
     described = re.findall(r"^\*\*([A-Z_]+)\*\*:", section("5. Token plane"), re.MULTILINE)
     assert [name.replace("_", "") for name in described] == [cls.__name__.upper() for cls in get_args(m.TokenMessage)]
 
 
 @pytest.mark.parametrize("name", CONTROL)
 def test_field_table_is_the_dataclass(name):
-    """Each control message's table has the fields of the code, with their types and defaults."""
     hints = get_type_hints(CONTROL[name])
     rows, known = list(field_rows(name)), {field.name: field for field in fields(CONTROL[name])}
     assert sorted(row[0] for row in rows) == sorted(known)
@@ -119,14 +111,12 @@ def test_field_table_is_the_dataclass(name):
 
 
 def test_reasons_are_the_errors():
-    """The reasons for refusing a frame are those that FrameError names."""
     reasons = [reason for reason, _ in table(section("What is refused"))]
     assert FrameError.__doc__
     assert f"one of {', '.join(reasons)} and" in " ".join(FrameError.__doc__.split())
 
 
 def test_error_codes_are_the_messages():
-    """The codes of ERROR are those its class names."""
     described = table(section("ERROR"))[0][3]
     assert m.Error.__doc__
     codes = re.search(r"one of ([a-z, ]+);", m.Error.__doc__)[1].split(", ")

@@ -172,15 +172,6 @@ def test_penalties_follow_the_ids_before():
     assert not any(one.greedy for one in (sampler, *map(Sampler, others)))
 
 
-@PROFILE
-@given(rows, st.lists(st.integers(0, 30), max_size=12), positions, seeds)
-def test_penalties_take_no_row_apart(logits, before, position, seed):
-    params = SamplingParams(0.9, seed=seed, penalties=Penalties(1.3, 0.2, 0.1), logit_bias=((0, 1.0), (99, 1.0)))
-    untouched = logits.copy()
-    assert Sampler(params).after(before).choose(logits, position) < len(logits)
-    assert (logits == untouched).all()
-
-
 # --- large vocabularies
 
 

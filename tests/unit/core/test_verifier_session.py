@@ -1,14 +1,11 @@
 """One session at the verifier, event by event."""
 
-import numpy as np
 import pytest
 from harness.sessions import crc
 from harness.sessions import session as session_of
 
 from specmesh.core import events as ev
 from specmesh.core.draft_buffer import NACK_INTERVAL
-from specmesh.core.draft_length.estimates import Arrivals
-from specmesh.core.sampling.proposal import Proposal
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 
@@ -28,21 +25,6 @@ def draft(made, *ids, now=0.0, after=(), proposals=()):
     return made.handle(ev.Drafted(len(prefix), crc(*prefix), ids, proposals), now)
 
 
-def step(made, *says, now=0.0):
-    """Run the session's plan with a target that says this, row by row; returns the effects."""
-    plan = made.plan(now)
-    plan = plan if isinstance(plan, ev.Verify) else made.verify()
-    made.begin(now)
-    rows = np.zeros((len(plan.drafts) + 1, 16), np.float32)
-    rows[np.arange(len(rows)), says[: len(rows)]] = 9.0
-    return made.handle(ev.Stepped(plan.drafts, rows, 0.03), now)
-
-
-def only(effects, kind):
-    (effect,) = [effect for effect in effects if isinstance(effect, kind)]
-    return effect
-
-
 @pytest.mark.parametrize(
     ("limits", "drafts"),
     [({}, 4), ({"max_drafts": 2}, 2), ({"max_drafts": 0}, 0), ({"max_tokens": 3}, 2), ({"n_ctx": 5}, 1)],
@@ -53,38 +35,6 @@ def test_drafts_never_exceed_what_may_be_committed(limits, drafts):
     made = session(**limits)
     draft(made, 1, 2, 3, 4, 8)
     assert len(made.plan(1.0).drafts) == drafts
-
-
-def test_stop_string_stops_inside_a_block():
-    made = session(stop=("12", "99"))
-    draft(made, 3, 1, 2, 4)
-    effects = step(made, 3, 1, 2, 4, 6, now=1.0)
-    assert only(effects, ev.Told).ids == (3, 1, 2)
-    assert only(effects, ev.Emit) == ev.Emit((3, 1, 2), 3, (3, 1, 2, 4), 3)
-    assert effects[-1] == ev.Finish("stop")
-    assert only(effects, ev.Trim).length == len(PROMPT) + 2
-
-
-def test_end_id_stops_and_is_not_shown():
-    made = session()
-    draft(made, 1, END, 3)
-    effects = step(made, 1, END, 3, 3, now=1.0)
-    assert only(effects, ev.Told).ids == (1, END)
-    assert only(effects, ev.Emit).ids == (1,)
-    assert effects[-1] == ev.Finish("stop") and made.finished == "stop"  # noqa: PT018
-    assert made.handle(ev.Drafted(5, 0, (1,)), 1.0) == []
-    assert made.handle(ev.Cancelled("again"), 1.0) == []
-
-
-@pytest.mark.fault("E7.80")
-def test_length_is_exact():
-    made = session(draft_n=0, max_tokens=2)
-    assert made.finished is None
-    step(made, 1)
-    assert step(made, 2)[-1] == ev.Finish("length")
-    made = session(draft_n=0, n_ctx=4)
-    assert step(made, 1)[-1] == ev.Finish("length")
-    assert made.counts.generated == 1
 
 
 @pytest.mark.parametrize(
@@ -121,12 +71,3 @@ def test_orphans_are_asked_about_once_they_last():
     draft(made, 1, 2, now=2.0)
     assert draft(made, 9, after=(3, 3), now=2.0 + NACK_INTERVAL) == []
     assert len(made.drafts) == 2
-
-
-@pytest.mark.parametrize(("strategy", "kept"), [("probabilistic", 0), ("deterministic", 1)])
-def test_another_drafter_brings_laws_of_its_own(strategy, kept):
-    made = session(sampling=SamplingParams(1.0, strategy=strategy))
-    made.handle(ev.Drafted(3, crc(*PROMPT), (8,), (Proposal((8,), (1,)),)), 0.0)
-    assert len(made.drafts) == 1
-    made.attach(Arrivals())
-    assert len(made.drafts) == kept

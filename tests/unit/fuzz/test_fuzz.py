@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzz import codec, drafter_session, verifier_session
 from fuzz.codec import REASONS
 from fuzz.mutants import decoded, mutants, originals
 from fuzz.targets import TARGETS, corpus
@@ -60,24 +59,11 @@ def test_corpus_reaches_what_there_is(target):
     assert REACHED[target] <= {what for what, count in seen.items() if count}
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @PROFILE
-@given(st.binary(max_size=300))
-def test_codec(data):
-    codec.run(data)
-    codec.run(b"SM\x02" + data)
-
-
-@PROFILE
-@given(st.binary(max_size=400))
-def test_verifier_session(data):
-    verifier_session.run(data)
-
-
-@PROFILE
-@given(st.binary(max_size=400))
-def test_drafter_session(data):
-    """Any script of frames, guesses and time: what an honest verifier says is what is learned."""
-    drafter_session.run(data)
+@given(st.sampled_from([b"", b"SM\x02"]), st.binary(max_size=400))
+def test_any_input(target, begin, data):
+    run(target, begin + data)
 
 
 def test_damaged_frames():
