@@ -58,7 +58,6 @@ def snapshots() -> ModuleType:
 @pytest.fixture(scope="session")
 def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Writes a tiny random GGUF: make_gguf("name", seed=1, ...), options as tiny_gguf.TinyModel has."""
-    pytest.importorskip("gguf")
     writer = import_module("harness.tiny_gguf")
     folder = tmp_path_factory.mktemp("gguf")
 

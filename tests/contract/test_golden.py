@@ -37,7 +37,6 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(shared: Mesh) -> Pair:
     """The bundled models on llama.cpp, with a chat template; warm, so that nothing is null for lack of a round."""
-    pytest.importorskip("llama_cpp")
     keys, template = shared.folder / "api-keys", shared.folder / "chat.jinja"
     keys.touch(0o600)
     keys.write_text(KEY)

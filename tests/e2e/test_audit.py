@@ -9,7 +9,6 @@ from processes import Daemon, Json, Mesh, command
 from specmesh.bench.audit import AuditPlan, audit
 from specmesh.paths import bundled
 
-pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
 
 SMALL = ("--ctx", 512, "--max-sessions", 3)

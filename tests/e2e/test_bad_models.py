@@ -11,7 +11,6 @@ from processes import Daemon, Done, Mesh, body, complete, generate, request_raw,
 
 from specmesh.paths import bundled
 
-pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
 
 SMALL = ("--ctx", 256, "--max-sessions", 2)

@@ -19,9 +19,6 @@ from numpy.typing import NDArray
 from processes import Daemon, Mesh, complete, generate, sim_ids
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-
-pytest.importorskip("llama_cpp")
-
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 

@@ -254,7 +254,7 @@ def test_a_text_that_fits_into_the_drain_is_finished(mesh: Mesh, role: str):
     long before its drain is over."""
     daemons = {"verifier": mesh.verifier("step_ms=20", "--drain", 3600), "drafter": mesh.drafter("", "--drain", 3600)}
     asked = daemons[role]
-    running = Running(asked, PROMPT, "--max-tokens", 200, "--draft-n", 2).read(3)
+    running = Running(asked, PROMPT, "--max-tokens", 1000, "--draft-n", 2).read(3)
     asked.signal(signal.SIGTERM)
 
     def refuses() -> bool:
@@ -265,7 +265,7 @@ def test_a_text_that_fits_into_the_drain_is_finished(mesh: Mesh, role: str):
         return False
 
     until(refuses, "new texts are refused")
-    assert running.end() == Done(0, sim_text(PROMPT, 200) + "\n", "")
+    assert running.end() == Done(0, sim_text(PROMPT, 1000) + "\n", "")
     assert asked.wait() == 0
     assert "Traceback" not in asked.text()
 

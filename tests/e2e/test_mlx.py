@@ -15,7 +15,6 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 
-pytest.importorskip("llama_cpp")
 pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 pytestmark = pytest.mark.models

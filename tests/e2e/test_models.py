@@ -8,7 +8,6 @@ import pytest
 from processes import Daemon, Mesh, Stream, body, complete, generate, until
 from proxy import Proxy
 
-pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
 
 BUNDLED = Path(str(files("specmesh") / "models"))

@@ -167,7 +167,6 @@ def generate_again(daemon: Daemon, name: str, *more: object) -> Done:
 @pytest.mark.fault("E3.34")
 def test_the_bundled_pair(mesh: Mesh, killed: str):
     """The same with real models; the prompts have no near ties, so the text is the same to the byte."""
-    pytest.importorskip("llama_cpp")
     small = ("--ctx", 512, "--max-sessions", 2)
     prompt = "class Stack:\n    def __init__(self"
     verifier = mesh.verifier("bundled", *small, engine="llama")

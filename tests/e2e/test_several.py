@@ -54,7 +54,6 @@ def test_one_is_killed_in_the_middle(daemons: tuple[Daemon, Daemon, Daemon]):
 @pytest.mark.models
 def test_a_model_is_chosen(make_gguf: Callable[..., Path], mesh: Mesh):
     """`generate --model` where the verifiers have different ones; without, the first one's; another name is refused."""
-    pytest.importorskip("llama_cpp")
     addresses, seeds = (mesh.address, f"tcp://127.0.0.1:{free_port()}"), (1, 2)
     for address, seed in zip(addresses, seeds, strict=True):
         file = make_gguf(f"seeded-{seed}", seed=seed, words=58)

@@ -1,6 +1,7 @@
 """`specmesh stats`: once, and watched."""
 
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -65,7 +66,6 @@ def test_watch_waits_for_a_daemon_that_went_away(mesh: Mesh):
 
 def test_watch_on_a_terminal(pair: dict[str, Daemon]):
     """stats --watch on a terminal shows a screen until Ctrl-C, then exits 130; NO_COLOR keeps it without colours."""
-    pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     words = [*SPECMESH, "stats", "--watch", "--socket", str(pair["verifier"].socket)]
     process = subprocess.Popen(

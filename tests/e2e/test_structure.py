@@ -13,8 +13,6 @@ from processes import Daemon, Mesh, Stream, command, complete, generate, sim_tex
 from specmesh.client import Json
 from specmesh.errors import SpecmeshError
 
-pytest.importorskip("llama_cpp")
-
 WORD = {"type": "string", "pattern": "^[a-z]{1,12}$"}
 TEXT = {"type": "string", "maxLength": 24}
 

@@ -10,7 +10,6 @@ from processes import Daemon, Mesh, Stream, body, complete, generate, until
 
 from specmesh.engines.load import load_tokenizer
 
-pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
 
 SMALL = ("--ctx", 256, "--max-sessions", 4)

@@ -1,9 +1,11 @@
 """The rules of the rings, read from the source: who may import whom."""
 
 import ast
+import platform
 import subprocess
 import sys
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -170,3 +172,10 @@ def test_a_wall_clock_is_seen(tmp_path):
     path = tmp_path / "module.py"
     path.write_text("import time\nfrom datetime import datetime\nprint(time.time(), datetime.now())\n")
     assert clocks(path) == {"time.time", "datetime.now"}
+
+
+@pytest.mark.skipif(sys.platform == "darwin" and platform.machine() != "arm64", reason="MLX has no wheel for it")
+@pytest.mark.parametrize("name", ["gguf", "huggingface_hub", "llama_cpp", "mlx.core", "mlx_lm", "tokenizers"])
+def test_no_test_is_skipped_for_want_of_a_library(name):
+    """`make setup` has installed all that `importorskip` asks for."""
+    import_module(name)
